@@ -1,0 +1,33 @@
+"""Everything that fcaffe raises on purpose.
+
+A message is one line: what is wrong, where (file, line, layer, blob, shapes) and what to do about it.
+Only `fcaffe.cli` turns these into a log line and an exit code.
+"""
+
+
+class FcaffeError(Exception):
+    """Base of all errors that a user's input, files or machine can cause."""
+
+
+class ProtoError(FcaffeError):
+    """A prototxt or binary message cannot be read as what it should be."""
+
+
+class NetError(FcaffeError):
+    """A net cannot be built or run: unknown layer, missing blob, wrong shape, bad parameter."""
+
+
+class DataError(FcaffeError):
+    """A database, list or record cannot be read."""
+
+
+class SnapshotError(FcaffeError):
+    """A model or solver state cannot be written, read or fitted to the net."""
+
+
+class SolverError(FcaffeError):
+    """A solver's parameters contradict one another, or training cannot go on."""
+
+
+class UsageError(FcaffeError):
+    """Flags on the command line that do not go together."""

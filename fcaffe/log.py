@@ -1,0 +1,356 @@
+"""The log: glog's line format and Caffe's sentences, which parse_log, DIGITS and users' scripts read.
+
+Every line that Caffe 1.0 prints during a run is a function here, so the grammar can be read, and kept, in one place.
+Such a line carries the source tag that Caffe gives it (`solver.cpp:239`); a line of fcaffe's own carries the Python
+file and line that wrote it.
+
+A prefix is `LMMDD HH:MM:SS.uuuuuu TID file:line] `: level, month and day, time, thread. A message with line breaks has
+the prefix on its first line only. Numbers print as C++ streams print them (six significant digits, `1e-05`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from fcaffe.errors import FcaffeError
+
+LEVELS = "IWEF"
+
+_lock = threading.Lock()
+_files: list[TextIO] = []
+_minimum = int(os.environ.get("GLOG_minloglevel") or 0)  # noqa: SIM112 - glog's name
+_to_stderr = True
+_around: Callable[[Callable[[], None]], None] | None = None
+
+
+def number(value: float) -> str:
+    """`value` as C++'s `ostream <<` prints a float."""
+    return f"{value:.6g}"
+
+
+def prefix(level: str, source: str) -> str:
+    now = time.time()
+    stamp = time.strftime("%m%d %H:%M:%S", time.localtime(now))
+    return f"{level}{stamp}.{int(now % 1 * 1e6):06d} {threading.get_native_id():5d} {source}] "
+
+
+def write(level: str, message: str, source: str | None = None, depth: int = 2) -> None:
+    """One message to stderr and to the log files; `source` defaults to the caller's file and line."""
+    if LEVELS.index(level) < _minimum:
+        return
+    if source is None:
+        frame = sys._getframe(depth)
+        source = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    line = prefix(level, source) + message + "\n"
+    with _lock:
+        if _to_stderr:
+            if _around is None:
+                _emit(line)
+            else:
+                _around(lambda: _emit(line))
+        for file in _files:
+            file.write(line)
+            file.flush()
+
+
+def _emit(line: str) -> None:
+    try:
+        sys.stderr.write(line)
+        sys.stderr.flush()
+    except BrokenPipeError:
+        pass  # the reader of a pipe went away; training goes on, as Caffe's does
+
+
+def info(message: str, source: str | None = None) -> None:
+    write("I", message, source)
+
+
+def warning(message: str, source: str | None = None) -> None:
+    write("W", message, source)
+
+
+def error(message: str, source: str | None = None) -> None:
+    write("E", message, source)
+
+
+def fatal(message: str, source: str | None = None) -> None:
+    """The last line before an exit; it does not exit itself."""
+    write("F", message, source)
+
+
+def add_file(path: str) -> None:
+    """Append every line to `path` as well."""
+    try:
+        _files.append(open(path, "a", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
+    except OSError as problem:
+        message = f"--log {path}: cannot write it ({problem.strerror}); name a file in a folder you may write"
+        raise FcaffeError(message) from problem
+
+
+def set_minimum(level: int) -> None:
+    """Drop lines below `level` (glog's minloglevel: 0 info, 1 warning, 2 error, 3 fatal)."""
+    global _minimum
+    _minimum = level
+
+
+def set_stderr(enabled: bool) -> None:
+    """Whether lines go to stderr at all (they always go to the log files)."""
+    global _to_stderr
+    _to_stderr = enabled
+
+
+def set_around(around: Callable[[Callable[[], None]], None] | None) -> None:
+    """Let a progress bar step aside: `around(emit)` is called in place of `emit()` for each line."""
+    global _around
+    _around = around
+
+
+# --- the net is built -------------------------------------------------------------------------------------------------
+
+
+def initializing_net(text: str) -> None:
+    info(f"Initializing net from parameters: \n{text}", "net.cpp:53")
+
+
+def rule_differs(message: str, line: int) -> None:
+    info(message, f"net.cpp:{line}")
+
+
+def making_layer(name: str) -> None:
+    """Also for a layer within a layer, such as the softmax of SoftmaxWithLoss."""
+    info(f"Creating layer {name}", "layer_factory.hpp:77")
+
+
+def creating_layer(name: str) -> None:
+    info(f"Creating Layer {name}", "net.cpp:86")
+
+
+def bottom_connected(layer: str, blob: str) -> None:
+    info(f"{layer} <- {blob}", "net.cpp:408")
+
+
+def top_connected(layer: str, blob: str, in_place: bool) -> None:
+    if in_place:
+        info(f"{layer} -> {blob} (in-place)", "net.cpp:369")
+    else:
+        info(f"{layer} -> {blob}", "net.cpp:382")
+
+
+def setting_up(layer: str) -> None:
+    info(f"Setting up {layer}", "net.cpp:124")
+
+
+def shape_string(shape: tuple[int, ...]) -> str:
+    """Caffe's form: the dimensions and, in parentheses, their product."""
+    count = 1
+    for dim in shape:
+        count *= dim
+    return "".join(f"{dim} " for dim in shape) + f"({count})"
+
+
+def top_shape(shape: tuple[int, ...], loss_weight: float) -> None:
+    info(f"Top shape: {shape_string(shape)}", "net.cpp:131")
+    if loss_weight:
+        info(f"    with loss weight {number(loss_weight)}", "net.cpp:134")
+
+
+def memory_required(size: int) -> None:
+    info(f"Memory required for data: {size}", "net.cpp:139")
+
+
+def sharing_parameters(name: str, owner: str, index: int) -> None:
+    info(f"Sharing parameters '{name}' owned by layer '{owner}', param index {index}", "net.cpp:467")
+
+
+def needs_backward(layer: str, needed: bool) -> None:
+    if needed:
+        info(f"{layer} needs backward computation.", "net.cpp:200")
+    else:
+        info(f"{layer} does not need backward computation.", "net.cpp:202")
+
+
+def produces_output(blob: str) -> None:
+    info(f"This network produces output {blob}", "net.cpp:244")
+
+
+def net_done() -> None:
+    info("Network initialization done.", "net.cpp:257")
+
+
+def ignoring_source_layer(name: str, sharing: bool) -> None:
+    """A layer of the model file (or, `sharing`, of the training net) that this net lacks."""
+    info(f"Ignoring source layer {name}", "net.cpp:678" if sharing else "net.cpp:746")
+
+
+# --- the solver is built ----------------------------------------------------------------------------------------------
+
+
+def use_cpu() -> None:
+    info("Use CPU.", "caffe.cpp:197")
+
+
+def initializing_solver(text: str) -> None:
+    info(f"Initializing solver from parameters: \n{text}", "solver.cpp:45")
+
+
+def creating_train_net(source: str) -> None:
+    info(f"Creating training net {source}", "solver.cpp:102")
+
+
+def creating_test_net(index: int, source: str) -> None:
+    info(f"Creating test net (#{index}) {source}", "solver.cpp:190")
+
+
+def solver_done() -> None:
+    info("Solver scaffolding done.", "solver.cpp:57")
+
+
+def finetuning(path: str) -> None:
+    info(f"Finetuning from {path}", "solver.cpp:72")
+
+
+def resuming(path: str) -> None:
+    info(f"Resuming from {path}", "caffe.cpp:235")
+
+
+def starting_optimization() -> None:
+    info("Starting Optimization", "caffe.cpp:239")
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def solving(net: str, policy: str) -> None:
+    info(f"Solving {net}", "solver.cpp:289")
+    info(f"Learning Rate Policy: {policy}", "solver.cpp:290")
+
+
+def restoring(path: str) -> None:
+    info(f"Restoring previous solver status from {path}", "solver.cpp:295")
+
+
+def restoring_history(solver: str) -> None:
+    info(f"{solver}Solver: restoring history", "sgd_solver.cpp:336")
+
+
+def iteration(index: int, rate: float, seconds: float, display: int, loss: float) -> None:
+    """`rate` in iterations a second; the seconds of `display` iterations are cut, not rounded, to milliseconds."""
+    info(
+        f"Iteration {index} ({number(rate)} iter/s, {number(int(seconds * 1000) / 1000)}s/{display} iters), "
+        f"loss = {number(loss)}",
+        "solver.cpp:239",
+    )
+
+
+def net_output(phase: str, index: int, name: str, value: float, loss_weight: float) -> None:
+    """`phase` is Train or Test."""
+    text = f"    {phase} net output #{index}: {name} = {number(value)}"
+    if loss_weight:
+        text += f" (* {number(loss_weight)} = {number(loss_weight * value)} loss)"
+    info(text, "solver.cpp:258" if phase == "Train" else "solver.cpp:414")
+
+
+def learning_rate(index: int, rate: float) -> None:
+    info(f"Iteration {index}, lr = {number(rate)}", "sgd_solver.cpp:112")
+
+
+def multistep(index: int, step: int) -> None:
+    info(f"MultiStep Status: Iteration {index}, step = {step}", "sgd_solver.cpp:50")
+
+
+def clipping(norm: float, limit: float) -> None:
+    info(
+        f"Gradient clipping: scaling down gradients (L2 norm {number(norm)} > {number(limit)}) "
+        f"by scale factor {number(limit / norm)}",
+        "sgd_solver.cpp:99",
+    )
+
+
+def final_loss(index: int, loss: float) -> None:
+    info(f"Iteration {index}, loss = {number(loss)}", "solver.cpp:327")
+
+
+def testing(index: int, net: int) -> None:
+    info(f"Iteration {index}, Testing net (#{net})", "solver.cpp:347")
+
+
+def test_loss(loss: float) -> None:
+    info(f"Test loss: {number(loss)}", "solver.cpp:401")
+
+
+def test_interrupted() -> None:
+    info("Test interrupted.", "solver.cpp:394")
+
+
+def snapshotting_model(path: str, kind: str) -> None:
+    """`kind` is 'binary proto' or 'HDF5'."""
+    info(f"Snapshotting to {kind} file {path}", "solver.cpp:464" if kind == "binary proto" else "solver.cpp:474")
+
+
+def snapshotting_state(path: str, kind: str) -> None:
+    source = "sgd_solver.cpp:284" if kind == "binary proto" else "sgd_solver.cpp:296"
+    info(f"Snapshotting solver state to {kind} file {path}", source)
+
+
+def stopped_early() -> None:
+    info("Optimization stopped early.", "solver.cpp:311")
+
+
+def optimization_done() -> None:
+    info("Optimization Done.", "solver.cpp:332")
+
+
+def run_done() -> None:
+    info("Optimization Done.", "caffe.cpp:250")
+
+
+# --- debug_info -------------------------------------------------------------------------------------------------------
+
+
+def debug_forward(layer: str, kind: str, blob: str, mean: float) -> None:
+    """`kind` is 'top blob' or 'param blob'; `mean` the mean of absolute values."""
+    info(
+        f"    [Forward] Layer {layer}, {kind} {blob} data: {number(mean)}",
+        "net.cpp:593" if kind == "top blob" else "net.cpp:605",
+    )
+
+
+def debug_backward(layer: str, kind: str, blob: str, mean: float) -> None:
+    """`kind` is 'bottom blob' or 'param blob'."""
+    info(
+        f"    [Backward] Layer {layer}, {kind} {blob} diff: {number(mean)}",
+        "net.cpp:621" if kind == "bottom blob" else "net.cpp:632",
+    )
+
+
+def debug_all_params(l1: tuple[float, float], l2: tuple[float, float]) -> None:
+    """Norms of all parameters' (data, diff). Caffe logs this one at level E."""
+    error(
+        f"    [Backward] All net params (data, diff): L1 norm = ({number(l1[0])}, {number(l1[1])}); "
+        f"L2 norm = ({number(l2[0])}, {number(l2[1])})",
+        "net.cpp:721",
+    )
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def restarting_prefetch() -> None:
+    info("Restarting data prefetching from start.", "data_layer.cpp:73")
+
+
+def waiting_for_data() -> None:
+    info("Waiting for data", "blocking_queue.cpp:49")
+
+
+def output_data_size(shape: tuple[int, ...]) -> None:
+    info("output data size: " + ",".join(map(str, shape)), "data_layer.cpp:45")
+
+
+def loading_mean(path: str) -> None:
+    info(f"Loading mean file from: {path}", "data_transformer.cpp:26")
