@@ -1,0 +1,45 @@
+"""Caffe's message classes and enums: `NetParameter`, `Datum`, `Phase`, `TRAIN`, ...
+
+They are made from caffe.desc, the compiled proto/caffe.proto, in a descriptor pool of their own. So another
+`caffe_pb2` may live in the same process (protobuf refuses two files that define one name in its default pool), and any
+protobuf from 4.21 on will do (generated code refuses runtimes older than itself).
+"""
+
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+_pool = descriptor_pool.DescriptorPool()
+
+
+def _message_class(descriptor: Any) -> Any:
+    if hasattr(message_factory, "GetMessageClass"):
+        made = message_factory.GetMessageClass(descriptor)
+    else:  # protobuf 4.21
+        made = message_factory.MessageFactory(_pool).GetPrototype(descriptor)  # type: ignore[attr-defined]
+    made.__module__ = __name__  # messages can then be pickled
+    return made
+
+
+def _load() -> dict[str, Any]:
+    """Everything that caffe.proto defines at its top level, by name."""
+    compiled = Path(__file__).with_name("caffe.desc").read_bytes()
+    names: dict[str, Any] = {}
+    for file in descriptor_pb2.FileDescriptorSet.FromString(compiled).file:
+        _pool.AddSerializedFile(file.SerializeToString())
+        described = names["DESCRIPTOR"] = _pool.FindFileByName(file.name)
+        for name, message in described.message_types_by_name.items():
+            names[name] = _message_class(message)
+        for name, enum in described.enum_types_by_name.items():
+            names[name] = EnumTypeWrapper(enum)
+            names.update((value.name, value.number) for value in enum.values)
+    return names
+
+
+globals().update(_load())
+
+
+def __getattr__(name: str) -> Any:  # tells type checkers that there are more names than they can see
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

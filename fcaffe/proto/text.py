@@ -1,0 +1,62 @@
+"""Reads and writes prototxts."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+
+from fcaffe.errors import ProtoError
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.files import replacing
+from fcaffe.proto.text_errors import explain
+from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
+
+
+def read_net(path: str | os.PathLike[str]) -> pb.NetParameter:
+    """The net of a prototxt, in the current notation. Raises ProtoError."""
+    param = read_text(path, pb.NetParameter)
+    upgrade_net(param, os.fspath(path))
+    return param
+
+
+def read_solver(path: str | os.PathLike[str]) -> pb.SolverParameter:
+    """The solver of a prototxt, in the current notation. Raises ProtoError."""
+    param = read_text(path, pb.SolverParameter)
+    upgrade_solver(param, os.fspath(path))
+    return param
+
+
+def read_text(path: str | os.PathLike[str], message_class: Any) -> Any:
+    """The message of a prototxt, as it stands there."""
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise ProtoError(f"{path} does not exist") from None
+    except IsADirectoryError:
+        raise ProtoError(f"{path} is a folder; a prototxt file is wanted") from None
+    except OSError as error:
+        raise ProtoError(f"cannot read {path}: {error.strerror}") from error
+    if b"\0" in content:
+        raise ProtoError(f"{path} is a binary file; a prototxt (text) is wanted")
+    # Any bytes may stand in a comment; those that are not UTF-8 in a string are refused by the parser.
+    return parse_text(content.decode("utf-8-sig", "surrogateescape"), message_class, os.fspath(path))
+
+
+def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
+    """The message that `text` holds. Errors are ProtoErrors of the form `name:line:column: what`."""
+    message = message_class()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        raise ProtoError(f"{name}:{explain(text, error, message.DESCRIPTOR)}") from None
+    missing = message.FindInitializationErrors()
+    if missing:
+        raise ProtoError(f"{name}: {missing[0]} is required, and missing")
+    return message
+
+
+def write_text(path: str | os.PathLike[str], message: Any) -> None:
+    """Writes a prototxt, whole or not at all (SnapshotError)."""
+    with replacing(path) as temporary:
+        temporary.write_text(text_format.MessageToString(message, as_utf8=True), encoding="utf-8")

@@ -1,0 +1,177 @@
+"""Says what is wrong in a prototxt: where, which message, what was wanted, what is near.
+
+protobuf's parser gives the place; what it says there differs from version to version and leaves out the message. So the
+text is walked once more, up to that place, to see in which message and field it lies.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.text_format import ParseError
+
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.forks import fork_of_enum_value, fork_of_field
+
+_TOKEN = re.compile(
+    r"""
+    \#[^\n]*                              # comment
+    | "(?:\\.|[^"\\\n])*"? | '(?:\\.|[^'\\\n])*'?
+    | [\w.+-]+                            # name or number
+    | \S
+    """,
+    re.VERBOSE,
+)
+_NAME = re.compile(r"[A-Za-z_]\w*$")
+
+_WANTED = {
+    FieldDescriptor.TYPE_INT32: f"a whole number from {-(2**31)} to {2**31 - 1}",
+    FieldDescriptor.TYPE_INT64: f"a whole number from {-(2**63)} to {2**63 - 1}",
+    FieldDescriptor.TYPE_UINT32: f"a whole number from 0 to {2**32 - 1}",
+    FieldDescriptor.TYPE_FLOAT: "a number",
+    FieldDescriptor.TYPE_DOUBLE: "a number",
+    FieldDescriptor.TYPE_BOOL: "true or false",
+    FieldDescriptor.TYPE_STRING: "a string in quotes",
+    FieldDescriptor.TYPE_BYTES: "a string in quotes",
+    FieldDescriptor.TYPE_MESSAGE: 'a message in "{ }"',
+}
+
+
+@dataclass
+class _Open:
+    """A message whose closing brace is still to come."""
+
+    descriptor: Any
+    offset: int = 0
+    field: str = ""  # the last field named in it
+    expects: str = "field"  # then "colon" (or a brace), then "value"; "list" between [ and ]
+
+
+def explain(text: str, error: ParseError, descriptor: Any) -> str:
+    """`line:column: what is wrong`, in one line, for a parse of `text` as a message of that descriptor."""
+    line, column = error.GetLine(), error.GetColumn()
+    if line is None or column is None:
+        return f" {error}"
+    lines = text.split("\n")
+    offset = sum(len(before) + 1 for before in lines[: line - 1]) + column - 1
+    said = str(error).removeprefix(f"{line}:{column} : ").removeprefix(f"'{lines[line - 1]}': ").rstrip(".")
+    if said in ('Expected "}"', 'Expected ">"'):  # at the end of the file
+        unclosed = _walk(text, len(text), descriptor)[0][-1]
+        line = text.count("\n", 0, unclosed.offset) + 1
+        column = unclosed.offset - text.rfind("\n", 0, unclosed.offset)
+        what = f'this "{text[unclosed.offset]}" of {unclosed.descriptor.name} is never closed'
+    else:
+        what = _what(*_walk(text, offset, descriptor), said)
+    return f"{line}:{column}: {what}"
+
+
+def _walk(text: str, end: int, descriptor: Any) -> tuple[list[_Open], str]:
+    """The messages that are open at offset `end`, outermost first, and the token there ("" at the end of the text).
+
+    What comes before `end` is known to be good.
+    """
+    stack = [_Open(descriptor)]
+    for match in _TOKEN.finditer(text):
+        token, here = match[0], stack[-1]
+        if token.startswith("#"):
+            continue
+        if match.start() >= end:
+            return stack, token
+        if token in "{<":
+            inner = here.descriptor.fields_by_name[here.field].message_type
+            here.expects = "list" if here.expects == "list" else "field"
+            stack.append(_Open(inner, match.start()))
+        elif token in "}>":
+            stack.pop()
+        elif token == ":":
+            here.expects = "value"
+        elif token == "[" and here.expects != "field":
+            here.expects = "list"
+        elif token == "]" or here.expects == "value":
+            here.expects = "field"
+        elif here.expects == "field" and _NAME.match(token):
+            here.field, here.expects = token, "colon"
+    return stack, ""
+
+
+def _what(stack: list[_Open], token: str, said: str) -> str:
+    here = stack[-1]
+    message = here.descriptor
+    field = message.fields_by_name.get(here.field)
+    found = _quoted(token)
+    if "multiple" in said:
+        return f'{message.name} takes "{here.field}" once; here it is given again'
+    if "codec" in said:
+        return f"{message.name}.{here.field}: the string is not UTF-8"
+    if here.expects == "field":
+        if _NAME.match(token) and token not in message.fields_by_name:
+            return _unknown_field(stack, token)
+        if token == "}" and len(stack) == 1:
+            return 'this "}" closes nothing'
+        return f"expected a field of {message.name}, found {found}"
+    if here.expects == "colon":
+        wanted = "{" if field.message_type else ":"
+        return f'expected "{wanted}" after "{here.field}" of {message.name}, found {found}'
+    if field.enum_type and (_NAME.match(token) or token.isdigit()):
+        return _unknown_value(field, token)
+    if token[:1] in ("'", '"') and field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+        if len(token) < 2 or token[-1] != token[0]:
+            return f"{message.name}.{here.field}: the string {token[:40]} has no closing quote on its line"
+        return f"{message.name}.{here.field}: {said}"
+    wanted = f"one of {_values(field)}" if field.enum_type else _WANTED[field.type]
+    return f"{message.name}.{here.field} wants {wanted}, found {found}"
+
+
+def _unknown_field(stack: list[_Open], name: str) -> str:
+    message = stack[-1].descriptor
+    fork = fork_of_field(message.name, name)
+    if fork:
+        return f'{message.name}: "{name}" is a field of {fork}, which BVLC Caffe does not have'
+    what = f'{message.name} has no field named "{name}"'
+    if any(name in outer.descriptor.fields_by_name for outer in stack[:-1]):
+        return f'{what}; is a "}}" missing before it?'
+    near = _near(name, message.fields_by_name)
+    if near:
+        return f'{what} (did you mean "{near}"?)'
+    solver, net = pb.SolverParameter.DESCRIPTOR, pb.NetParameter.DESCRIPTOR
+    if message is solver and name in net.fields_by_name:
+        return f"{what}; is this the prototxt of a net?"
+    inner = [field.name for field in message.fields if field.message_type and name in field.message_type.fields_by_name]
+    if inner:
+        return f"{what}; it belongs inside {' or '.join(inner)}"
+    if message is net and name in solver.fields_by_name:
+        return f"{what}; is this the prototxt of a solver?"
+    return what
+
+
+def _unknown_value(field: Any, value: str) -> str:
+    enum = field.enum_type
+    fork = fork_of_enum_value(enum.name, value)
+    if fork:
+        return f'{enum.name}: "{value}" is a value of {fork}, which BVLC Caffe does not have'
+    near = _near(value, enum.values_by_name)
+    hint = f'did you mean "{near}"?' if near else f"it has {_values(field)}"
+    return f'{field.containing_type.name}.{field.name}: {enum.name} has no value "{value}" ({hint})'
+
+
+def _values(field: Any) -> str:
+    return ", ".join(value.name for value in field.enum_type.values)
+
+
+def _near(name: str, known: Iterable[str]) -> str | None:
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
+    return by_lower[close[0]] if close else None
+
+
+def _quoted(token: str) -> str:
+    if not token:
+        return "the end of the file"
+    if token[0] in "\"'":
+        return token[:40]
+    return f'"{token[:40]}"'

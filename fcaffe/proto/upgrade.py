@@ -1,0 +1,127 @@
+"""Brings older notations up to date, in place and with Caffe's own log lines.
+
+A net passes through V0 -> V1 -> today's layers, then its input fields become an Input layer and its BatchNorm layers
+lose their learning rates. A file that is up to date is left alone and nothing is logged.
+"""
+
+from fcaffe import log
+from fcaffe.errors import ProtoError
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.upgrade_v0 import upgrade_v0_layers
+from fcaffe.proto.upgrade_v1 import move_transform_fields, upgrade_v1_layers
+
+SOLVER_TYPES = {
+    "SGD": "SGD",
+    "NESTEROV": "Nesterov",
+    "ADAGRAD": "AdaGrad",
+    "RMSPROP": "RMSProp",
+    "ADADELTA": "AdaDelta",
+    "ADAM": "Adam",
+}
+
+
+def upgrade_net(param: pb.NetParameter, name: str) -> None:
+    """Brings a net to the current notation; `name` is its file, for the log and for errors (ProtoError)."""
+    try:
+        if any(layer.HasField("layer") for layer in param.layers):
+            _upgrade_v0(param, name)
+        if move_transform_fields(param, dry_run=True):
+            _upgrade_transform_fields(param, name)
+        if param.layers:
+            _upgrade_v1(param, name)
+        if param.input:
+            _upgrade_input(param, name)
+        if any(_has_batch_norm_params(layer) for layer in param.layer):
+            _upgrade_batch_norm(param, name)
+    except ProtoError as error:
+        raise ProtoError(f"{name}: {error}") from None
+
+
+def upgrade_solver(param: pb.SolverParameter, name: str) -> None:
+    """Turns `solver_type` into `type`, and upgrades nets that are written out in the solver."""
+    if param.HasField("solver_type"):
+        log.info(f"Attempting to upgrade input file specified using deprecated 'solver_type' field (enum)': {name}")
+        if param.HasField("type"):
+            raise ProtoError(
+                f"{name}: both solver_type and type are given; remove solver_type, which is the older of the two"
+            )
+        param.type = SOLVER_TYPES[pb.SolverParameter.SolverType.Name(param.solver_type)]
+        param.ClearField("solver_type")
+        log.info(
+            "Successfully upgraded file specified using deprecated 'solver_type' field (enum) to 'type' field (string)."
+        )
+        log.warning("Note that future Caffe releases will only support 'type' field (string) for a solver's type.")
+    for field in ("net_param", "train_net_param"):
+        if param.HasField(field):
+            upgrade_net(getattr(param, field), name)
+    for net in param.test_net_param:
+        upgrade_net(net, name)
+
+
+def _upgrade_v0(param: pb.NetParameter, name: str) -> None:
+    log.info(f"Attempting to upgrade input file specified using deprecated V0LayerParameter: {name}")
+    if upgrade_v0_layers(param):
+        log.info("Successfully upgraded file specified using deprecated V0LayerParameter")
+    else:
+        log.error(
+            "Warning: had one or more problems upgrading V0NetParameter to NetParameter (see above); continuing anyway."
+        )
+    log.warning(
+        "Note that future Caffe releases will not support V0NetParameter; use ./build/tools/upgrade_net_proto_text for"
+        " prototxt and ./build/tools/upgrade_net_proto_binary for model weights upgrade this and any other net protos"
+        " to the new format."
+    )
+
+
+def _upgrade_transform_fields(param: pb.NetParameter, name: str) -> None:
+    log.info(f"Attempting to upgrade input file specified using deprecated transformation parameters: {name}")
+    move_transform_fields(param)
+    log.info("Successfully upgraded file specified using deprecated data transformation parameters.")
+    log.warning("Note that future Caffe releases will only support transform_param messages for transformation fields.")
+
+
+def _upgrade_v1(param: pb.NetParameter, name: str) -> None:
+    log.info(f"Attempting to upgrade input file specified using deprecated V1LayerParameter: {name}")
+    if upgrade_v1_layers(param):
+        log.info("Successfully upgraded file specified using deprecated V1LayerParameter")
+    else:
+        log.error("Warning: had one or more problems upgrading V1LayerParameter (see above)")
+
+
+def _upgrade_input(param: pb.NetParameter, name: str) -> None:
+    log.info(f"Attempting to upgrade input file specified using deprecated input fields: {name}")
+    if param.input_shape or param.input_dim:  # older models name their inputs without a shape: nothing to keep
+        shapes = _input_shapes(param)
+        layers = [pb.LayerParameter(name="input", type="Input", top=param.input), *param.layer]
+        layers[0].input_param.shape.extend(shapes)
+        param.ClearField("layer")
+        param.layer.extend(layers)
+    for field in ("input", "input_shape", "input_dim"):
+        param.ClearField(field)
+    log.info("Successfully upgraded file specified using deprecated input fields.")
+    log.warning("Note that future Caffe releases will only support input layers and not input fields.")
+
+
+def _input_shapes(param: pb.NetParameter) -> list[pb.BlobShape]:
+    inputs = len(param.input)
+    if param.input_shape:
+        if len(param.input_shape) < inputs:
+            raise ProtoError(f"{inputs} input fields need {inputs} input_shape, not {len(param.input_shape)}")
+        return list(param.input_shape[:inputs])
+    if len(param.input_dim) < 4 * inputs:
+        raise ProtoError(f"{inputs} input fields need {4 * inputs} input_dim (four each), not {len(param.input_dim)}")
+    return [pb.BlobShape(dim=param.input_dim[4 * i : 4 * i + 4]) for i in range(inputs)]
+
+
+def _has_batch_norm_params(layer: pb.LayerParameter) -> bool:
+    return layer.type == "BatchNorm" and len(layer.param) == 3
+
+
+def _upgrade_batch_norm(param: pb.NetParameter, name: str) -> None:
+    """The three blobs are running statistics: nothing may train or decay them, whatever an older file says."""
+    log.info(f"Attempting to upgrade batch norm layers using deprecated params: {name}")
+    for layer in filter(_has_batch_norm_params, param.layer):
+        for spec in layer.param:
+            spec.lr_mult = 0
+            spec.decay_mult = 0
+    log.info("Successfully upgraded batch norm layers using deprecated params.")

@@ -1,0 +1,124 @@
+"""V1 layers (`layers { type: CONVOLUTION blobs_lr: 1 ... }`) become today's (`layer { type: "Convolution" ... }`)."""
+
+from fcaffe import log
+from fcaffe.proto import caffe_pb2 as pb
+
+LAYER_TYPES = {
+    "ABSVAL": "AbsVal",
+    "ACCURACY": "Accuracy",
+    "ARGMAX": "ArgMax",
+    "BNLL": "BNLL",
+    "CONCAT": "Concat",
+    "CONTRASTIVE_LOSS": "ContrastiveLoss",
+    "CONVOLUTION": "Convolution",
+    "DATA": "Data",
+    "DECONVOLUTION": "Deconvolution",
+    "DROPOUT": "Dropout",
+    "DUMMY_DATA": "DummyData",
+    "ELTWISE": "Eltwise",
+    "EUCLIDEAN_LOSS": "EuclideanLoss",
+    "EXP": "Exp",
+    "FLATTEN": "Flatten",
+    "HDF5_DATA": "HDF5Data",
+    "HDF5_OUTPUT": "HDF5Output",
+    "HINGE_LOSS": "HingeLoss",
+    "IM2COL": "Im2col",
+    "IMAGE_DATA": "ImageData",
+    "INFOGAIN_LOSS": "InfogainLoss",
+    "INNER_PRODUCT": "InnerProduct",
+    "LRN": "LRN",
+    "MEMORY_DATA": "MemoryData",
+    "MULTINOMIAL_LOGISTIC_LOSS": "MultinomialLogisticLoss",
+    "MVN": "MVN",
+    "NONE": "",
+    "POOLING": "Pooling",
+    "POWER": "Power",
+    "RELU": "ReLU",
+    "SIGMOID": "Sigmoid",
+    "SIGMOID_CROSS_ENTROPY_LOSS": "SigmoidCrossEntropyLoss",
+    "SILENCE": "Silence",
+    "SLICE": "Slice",
+    "SOFTMAX": "Softmax",
+    "SOFTMAX_LOSS": "SoftmaxWithLoss",
+    "SPLIT": "Split",
+    "TANH": "TanH",
+    "THRESHOLD": "Threshold",
+    "WINDOW_DATA": "WindowData",
+}
+
+# Fields that V1 and today's layers have in common, by name and by type.
+_SHARED = [
+    field
+    for field, described in pb.V1LayerParameter.DESCRIPTOR.fields_by_name.items()
+    if described.message_type is not None
+    and field in pb.LayerParameter.DESCRIPTOR.fields_by_name
+    and pb.LayerParameter.DESCRIPTOR.fields_by_name[field].message_type is described.message_type
+]
+
+_TRANSFORMED = {"DATA": "data_param", "IMAGE_DATA": "image_data_param", "WINDOW_DATA": "window_data_param"}
+
+
+def upgrade_v1_layers(param: pb.NetParameter) -> bool:
+    """Replaces `layers` by `layer`; False if something had to be left out, which is logged."""
+    complete = True
+    if param.layer:
+        log.error(
+            "Input NetParameter to be upgraded already specifies 'layer' fields; these will be ignored for the upgrade."
+        )
+        complete = False
+    upgraded = []
+    for index, v1 in enumerate(param.layers):
+        if v1.HasField("layer"):
+            log.error("Input NetParameter has V0 layer -- ignoring.")
+            log.error(f"Upgrade of input layer {index} failed.")
+            complete = False
+        upgraded.append(_upgrade_layer(v1))
+    param.ClearField("layers")
+    param.ClearField("layer")
+    param.layer.extend(upgraded)
+    return complete
+
+
+def _upgrade_layer(v1: pb.V1LayerParameter) -> pb.LayerParameter:
+    layer = pb.LayerParameter(bottom=v1.bottom, top=v1.top, loss_weight=v1.loss_weight)
+    if v1.HasField("name"):
+        layer.name = v1.name
+    if v1.HasField("type"):
+        layer.type = LAYER_TYPES[pb.V1LayerParameter.LayerType.Name(v1.type)]
+    for index, name in enumerate(v1.param):
+        _spec(layer, index).name = name
+    for index, mode in enumerate(v1.blob_share_mode):
+        _spec(layer, index).share_mode = mode
+    for index, rate in enumerate(v1.blobs_lr):
+        _spec(layer, index).lr_mult = rate
+    for index, decay in enumerate(v1.weight_decay):
+        _spec(layer, index).decay_mult = decay
+    for field in _SHARED:
+        value = getattr(v1, field)
+        if hasattr(value, "extend"):
+            getattr(layer, field).extend(value)
+        elif v1.HasField(field):
+            getattr(layer, field).CopyFrom(value)
+    return layer
+
+
+def _spec(layer: pb.LayerParameter, index: int) -> pb.ParamSpec:
+    while len(layer.param) <= index:
+        layer.param.add()
+    return layer.param[index]
+
+
+def move_transform_fields(param: pb.NetParameter, dry_run: bool = False) -> bool:
+    """Moves scale, mean_file, crop_size and mirror of V1 data layers into transform_param; True if there are any."""
+    found = False
+    for layer in param.layers:
+        source = _TRANSFORMED.get(pb.V1LayerParameter.LayerType.Name(layer.type))
+        if source is None:
+            continue
+        for field in ("scale", "mean_file", "crop_size", "mirror"):
+            if getattr(layer, source).HasField(field):
+                found = True
+                if not dry_run:
+                    setattr(layer.transform_param, field, getattr(getattr(layer, source), field))
+                    getattr(layer, source).ClearField(field)
+    return found

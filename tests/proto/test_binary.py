@@ -1,0 +1,159 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google.protobuf.json_format import ParseDict
+
+from fcaffe.errors import SnapshotError
+from fcaffe.proto import binary, blob_shape, blob_values, read_binary, read_weights, to_blob_proto, write_binary
+from fcaffe.proto import caffe_pb2 as pb
+
+GOLDEN = Path(__file__).parents[1] / "golden/interop"
+MODEL = GOLDEN / "model_iter_8.caffemodel"
+STATE = GOLDEN / "model_iter_8.solverstate"
+MEAN = GOLDEN / "mean_gray.binaryproto"
+
+
+def test_a_model_of_caffe():
+    net = read_binary(GOLDEN / "modeld_iter_8.caffemodel", pb.NetParameter)
+    expected = np.load(GOLDEN / "model_with_diff.npz")
+    for layer in net.layer:
+        for index, blob in enumerate(layer.blobs):
+            name = f"{layer.name}/{index}"
+            assert blob_shape(blob) == expected[name].shape
+            assert np.array_equal(blob_values(blob), expected[name].ravel())
+            assert np.array_equal(blob_values(blob, "diff"), expected[f"{name}/diff"].ravel())
+        layer.ClearField("blobs")
+    assert net == ParseDict(json.loads((GOLDEN / "model_layers.json").read_text()), pb.NetParameter())
+
+
+def test_a_solver_state_of_caffe():
+    state = read_binary(STATE, pb.SolverState)
+    expected = np.load(GOLDEN / "state.npz")
+    assert (state.iter, state.current_step) == (expected["iter"], expected["current_step"])
+    assert state.learned_net == str(expected["learned_net"])
+    for index, blob in enumerate(state.history):
+        assert np.array_equal(blob_values(blob).reshape(blob_shape(blob)), expected[f"history/{index}"])
+
+
+def test_a_mean_of_caffe():
+    mean = read_binary(MEAN, pb.BlobProto)
+    assert blob_shape(mean) == (1, 1, 28, 28)
+    assert np.array_equal(blob_values(mean), np.load(GOLDEN / "means.npz")["gray"].ravel())
+
+
+@pytest.mark.parametrize(("path", "kind"), [(MODEL, pb.NetParameter), (STATE, pb.SolverState), (MEAN, pb.BlobProto)])
+def test_files_come_out_byte_for_byte(tmp_path, path, kind):
+    write_binary(tmp_path / "x", read_binary(path, kind))
+    assert (tmp_path / "x").read_bytes() == path.read_bytes()
+
+
+def test_arrays_come_back():
+    array = np.arange(24, dtype=np.float32).reshape(2, 3, 4).transpose(2, 0, 1)  # not contiguous
+    blob = to_blob_proto(array, diff=-array)
+    assert blob_shape(blob) == (4, 2, 3)
+    assert list(blob.data) == list(array.ravel())
+    assert np.array_equal(blob_values(blob, "diff"), -array.ravel())
+    assert len(blob_values(to_blob_proto(array), "diff")) == 0
+    assert blob_shape(to_blob_proto(np.float32(3) * np.ones(()))) == ()
+
+
+def test_doubles_are_read():
+    blob = pb.BlobProto(double_data=[1, 2.5], double_diff=[3, 4])
+    blob.shape.dim.append(2)
+    assert blob_values(blob).dtype == np.float32
+    assert (list(blob_values(blob)), list(blob_values(blob, "diff"))) == ([1, 2.5], [3, 4])
+
+
+@pytest.mark.parametrize("dim", [[1 << 40], [1 << 40, 1 << 40], [-1, -3], [2], [0], []])
+def test_a_shape_must_fit_the_values(dim):
+    blob = pb.BlobProto(data=[1, 2, 3], shape=pb.BlobShape(dim=dim))
+    with pytest.raises(SnapshotError, match="holds 3 values"):
+        blob_values(blob)
+
+
+def test_every_cut_is_noticed(tmp_path):
+    whole = MODEL.read_bytes()
+    ends = {0}  # a file that ends with a layer is as good as a shorter net
+    for layer in read_binary(MODEL, pb.NetParameter).layer:
+        ends.add(max(ends) + len(pb.NetParameter(layer=[layer]).SerializeToString()))
+    header = len(whole) - max(ends)
+    for size in range(0, len(whole), 7):
+        (tmp_path / "x").write_bytes(whole[:size])
+        if size - header not in ends or size == header:
+            with pytest.raises(SnapshotError, match=r"x is (empty|damaged or cut off)"):
+                read_weights(tmp_path / "x")
+
+
+WRONG = [
+    (pb.NetParameter, STATE, "is a solver state .*, not a model .*; give it as --snapshot"),
+    (pb.SolverState, MODEL, "is a model .*, not a solver state .*; give it as --weights"),
+    (pb.SolverState, GOLDEN / "v1.caffemodel", "is a model"),
+    (pb.NetParameter, MEAN, "is a blob"),
+    (pb.BlobProto, MODEL, "is a model"),
+    (pb.NetParameter, GOLDEN / "net.prototxt", "is text, perhaps a prototxt; a model .* is wanted"),
+    (pb.NetParameter, GOLDEN / "modelh_iter_8.caffemodel.h5", r"is an HDF5 file.*\.h5"),
+    (pb.NetParameter, GOLDEN / "gray_lmdb/data.mdb", "is damaged or cut off"),
+    (pb.NetParameter, GOLDEN, "is a folder"),
+    (pb.SolverState, GOLDEN / "none", "does not exist"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "path", "message"), WRONG)
+def test_other_files_are_recognised(wanted, path, message):
+    with pytest.raises(SnapshotError, match=f"{path} {message}"):
+        read_binary(path, wanted)
+
+
+def test_what_protobuf_cannot_hold_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(binary, "LARGEST", 6000)
+    with pytest.raises(SnapshotError, match="6502 bytes, more than"):
+        read_weights(MODEL)
+    blob = to_blob_proto(np.zeros(2000))
+    with pytest.raises(SnapshotError, match="at most 6000; set snapshot_format: HDF5"):
+        write_binary(tmp_path / "x", blob)
+    assert not list(tmp_path.iterdir())
+
+
+FULL_DISK = """
+import resource, sys
+import numpy as np
+from fcaffe.errors import SnapshotError
+from fcaffe.proto import to_blob_proto, write_binary
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    write_binary(sys.argv[1], to_blob_proto(np.zeros(1000)))
+except SnapshotError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    path = tmp_path / "old"
+    path.write_bytes(b"as it was")
+    said = subprocess.run([sys.executable, "-c", FULL_DISK, path], capture_output=True, text=True, check=True).stdout
+    assert said == f"cannot write {path}: File too large\n"
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("old", b"as it was")]
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for path, why in [(tmp_path / "none/x", "No such file or directory"), (tmp_path / "folder", "Is a directory")]:
+        with pytest.raises(SnapshotError, match=f"cannot write {path}: {why}"):
+            write_binary(path, pb.Datum())
+    assert [file.name for file in tmp_path.rglob("*")] == ["folder"]
+
+
+def test_new_files_have_the_usual_rights_and_links_stay(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    before = os.umask(0o027)
+    try:
+        write_binary(tmp_path / "link", pb.Datum(label=3))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
