@@ -1,0 +1,100 @@
+"""The counter stream: the documented bits, the same for every split of a batch."""
+
+import hashlib
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from fcaffe.rng import counter
+
+MASK64 = 2**64 - 1
+
+
+def philox(key: list[int], count: list[int]) -> list[int]:
+    """Philox4x64-10, straight from the paper."""
+    (k0, k1), (c0, c1, c2, c3) = key, count
+    for _ in range(10):
+        p0, p1 = 0xD2E7470EE14C6C93 * c0, 0xCA5A826395121157 * c2
+        c0, c1, c2, c3 = (p1 >> 64) ^ c1 ^ k0, p1 & MASK64, (p0 >> 64) ^ c3 ^ k1, p0 & MASK64
+        k0, k1 = (k0 + 0x9E3779B97F4A7C15) & MASK64, (k1 + 0xBB67AE8584CAA73B) & MASK64
+    return [c0, c1, c2, c3]
+
+
+def word(seed: int, name: str, iteration: int, sample: int, words_per_sample: int, e: int) -> int:
+    """Word e of a sample by the recipe in the module's text, as a kernel would compute it."""
+    key = [seed % 2**64, int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")]
+    blocks = math.ceil(words_per_sample / 8)
+    block = philox(key, [1 + sample * blocks + e // 8, 0, iteration, 0])
+    return block[e % 8 // 2] >> 32 * (e % 2) & 0xFFFFFFFF
+
+
+def test_the_bits_are_those_documented() -> None:
+    seed, name, iteration, first, shape = 1701, "drop6", 12345, 3, (4, 5, 3)
+    mask = counter.keep_mask(seed, name, iteration, first, shape, 0.4).reshape(4, 15)
+    uniform = counter.uniform(seed, name, iteration, first, shape, -1, 2).reshape(4, 15)
+    normal = counter.normal(seed, name, iteration, first, shape, 2, 0.5).reshape(4, 15)
+    keep = 1.0 - float(np.float32(0.4))
+    for s in range(4):
+        for e in range(15):
+            u = word(seed, name, iteration, first + s, 15, e)
+            assert mask[s, e] == (u <= math.floor(keep * (2**32 - 1)))
+            assert uniform[s, e] == np.float32((u >> 8) * 2.0**-24) * np.float32(3) - np.float32(1)
+            v, w = (word(seed, name, iteration, first + s, 30, 2 * e + i) for i in range(2))
+            z = math.sqrt(-2 * math.log((v + 1) * 2**-32)) * math.cos(2 * math.pi * w * 2**-32)
+            assert normal[s, e] == pytest.approx(z * 0.5 + 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("sample", [(), (1,), (8,), (13,), (3, 5, 7)])
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_workers_together_have_the_masks_of_one(sample: tuple[int, ...], workers: int) -> None:
+    batch = 16
+    edges = [batch * i // workers for i in range(workers + 1)]
+    draws: list[Callable[..., np.ndarray]] = [partial(counter.keep_mask, ratio=0.5), counter.uniform, counter.normal]
+    for draw in draws:
+        whole = draw(1, "drop", 7, 0, (batch, *sample))
+        parts = [draw(1, "drop", 7, a, (b - a, *sample)) for a, b in pairwise(edges)]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_seed_layer_iteration_and_sample_all_matter() -> None:
+    shape = (2, 256)
+    base = counter.uniform(1, "a", 0, 0, shape)
+    others = [
+        counter.uniform(2, "a", 0, 0, shape),
+        counter.uniform(-1, "a", 0, 0, shape),
+        counter.uniform(1, "b", 0, 0, shape),
+        counter.uniform(1, "a", 1, 0, shape),
+        counter.uniform(1, "a", 0, 2, shape),
+        counter.uniform(1, "a", 0, 1, shape)[::-1, ::-1],
+    ]
+    for other in others:
+        assert abs(np.corrcoef(base.ravel(), other.ravel())[0, 1]) < 0.2
+        assert (base == other).mean() < 0.01
+    np.testing.assert_array_equal(base, counter.uniform(1, "a", 0, 0, shape))
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 0.85])
+def test_share_of_kept_values(ratio: float) -> None:
+    mask = counter.keep_mask(1, "drop", 3, 0, (64, 4096), ratio)
+    assert mask.dtype == bool and mask.shape == (64, 4096)
+    assert mask.mean() == pytest.approx(1 - ratio, abs=5 * math.sqrt(ratio * (1 - ratio) / mask.size))
+    per_position = mask.mean(axis=0)
+    assert per_position.std() == pytest.approx(math.sqrt(ratio * (1 - ratio) / 64), rel=0.1)
+
+
+def test_ratio_zero_keeps_everything() -> None:
+    assert counter.keep_mask(1, "drop", 0, 0, (64, 4096), 0).all()
+
+
+def test_moments() -> None:
+    uniform = counter.uniform(1, "noise", 0, 0, (100, 1000), 2, 4).astype(np.float64)
+    assert uniform.min() >= 2 and uniform.max() < 4
+    assert uniform.mean() == pytest.approx(3, abs=0.01)
+    normal = counter.normal(1, "noise", 0, 0, (100, 1000), 2, 0.5).astype(np.float64)
+    assert normal.mean() == pytest.approx(2, abs=0.01)
+    assert normal.std() == pytest.approx(0.5, rel=0.01)
+    assert ((normal - 2) ** 4).mean() == pytest.approx(3 * 0.5**4, rel=0.05)
