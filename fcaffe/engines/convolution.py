@@ -1,0 +1,99 @@
+"""Convolution as matrix products over patches of channels-last arrays, any number of spatial axes, groups, dilation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from fcaffe.engines.channels import Array, channel_sums, channels_last
+from fcaffe.engines.windows import Windows, pad_channels_last, patches
+
+PATCH_BYTES = 8 << 20  # patches of this many bytes are unfolded at a time, so that they stay in cache
+
+
+class PlainConvolution:
+    """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, places...)."""
+
+    xp: Any
+
+    def convolution_forward(
+        self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int
+    ) -> None:
+        """y = x * weights + bias."""
+        xp = self.xp
+        out = channels_last(y)
+        places = out.shape[1:-1]
+        padded = pad_channels_last(xp, channels_last(x), windows, places)
+        matrices = _weight_matrices(xp, weights, group)
+        for batch in self._batches(x.shape[0], places, windows, x.shape[1]):
+            for matrix, columns, part in _groups(matrices, padded[batch], out[batch], group):
+                rows = self._unfold(columns, windows, places)
+                if part.flags.c_contiguous:
+                    xp.matmul(rows, matrix.T, out=part.reshape(rows.shape[0], -1))
+                else:
+                    part[...] = (rows @ matrix.T).reshape(part.shape)
+        if bias is not None:
+            out += bias
+
+    def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
+        """dx = the gradient of x; also the forward pass of the transposed convolution."""
+        xp = self.xp
+        dy, out = channels_last(dy), channels_last(dx)
+        places, size = dy.shape[1:-1], out.shape[1:-1]
+        matrices = _weight_matrices(xp, weights, group)
+        for batch in self._batches(dy.shape[0], places, windows, dx.shape[1]):
+            for matrix, part, target in _groups(matrices, dy[batch], out[batch], group):
+                rows = xp.ascontiguousarray(part).reshape(-1, part.shape[-1])
+                columns = (rows @ matrix).reshape(*part.shape[:-1], *windows.kernel, target.shape[-1])
+                if windows.is_pointwise():
+                    target[...] = columns.reshape(target.shape)
+                    continue
+                padded = xp.zeros((target.shape[0], *windows.padded_size(size, places), target.shape[-1]), dy.dtype)
+                for offset in windows.offsets():
+                    element = (slice(None),) * (1 + len(places)) + offset
+                    padded[windows.shifted(offset, places)] += columns[element]
+                target[...] = padded[windows.interior(size)]
+
+    def convolution_backward_weights(self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int) -> None:
+        """dweights += the gradient of the weights."""
+        xp = self.xp
+        dy = channels_last(dy)
+        places = dy.shape[1:-1]
+        padded = pad_channels_last(xp, channels_last(x), windows, places)
+        sums = [0.0] * group
+        for batch in self._batches(x.shape[0], places, windows, x.shape[1]):
+            for index, columns, part in _groups(range(group), padded[batch], dy[batch], group):
+                rows = xp.ascontiguousarray(part).reshape(-1, part.shape[-1])
+                sums[index] = sums[index] + rows.T @ self._unfold(columns, windows, places)
+        kernel_first = xp.concatenate(sums).reshape(dweights.shape[0], *windows.kernel, dweights.shape[1])
+        dweights += xp.moveaxis(kernel_first, -1, 1)
+
+    def convolution_backward_bias(self, dy: Array, dbias: Array) -> None:
+        """dbias += dy summed over everything but channels."""
+        dbias += channel_sums(self.xp, dy)
+
+    def _unfold(self, padded: Array, windows: Windows, places: tuple[int, ...]) -> Array:
+        """The patches as rows of a matrix (N * places, kernel * C)."""
+        channels = padded.shape[-1]
+        view = patches(self.xp, padded, windows, places)
+        return view.reshape(padded.shape[0] * math.prod(places), windows.size * channels)
+
+    def _batches(self, n: int, places: tuple[int, ...], windows: Windows, channels: int) -> Iterator[slice]:
+        """Slices of the batch whose patches fit PATCH_BYTES (at least one image each)."""
+        step = max(1, PATCH_BYTES // max(1, 4 * math.prod(places) * windows.size * channels))
+        for start in range(0, n, step):
+            yield slice(start, start + step)
+
+
+def _weight_matrices(xp: Any, weights: Array, group: int) -> list[Array]:
+    """For each group its weights as (M / group, kernel * C / group), channels fastest, as patches have them."""
+    rows = xp.ascontiguousarray(xp.moveaxis(weights, 1, -1)).reshape(weights.shape[0], -1)
+    return xp.split(rows, group)
+
+
+def _groups(firsts: Any, a: Array, b: Array, group: int) -> Iterator[tuple[Any, Array, Array]]:
+    """Per group: its item of `firsts` and its channels of the channels-last arrays a and b."""
+    a_step, b_step = a.shape[-1] // group, b.shape[-1] // group
+    for g, first in enumerate(firsts):
+        yield first, a[..., g * a_step : (g + 1) * a_step], b[..., g * b_step : (g + 1) * b_step]

@@ -1,0 +1,44 @@
+"""Engine: an array module and the operators that are worth a fast implementation.
+
+`Engine` writes every operator in plain array code that NumPy and CuPy run alike; that is the reference. A fast engine
+overrides single operators. Arrays come in as N x C x spatial axes with any strides; results are written in place into
+the arrays that the caller hands over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+
+from fcaffe.engines.convolution import PlainConvolution
+from fcaffe.engines.inner_product import PlainInnerProduct
+from fcaffe.engines.normalization import PlainNormalization
+from fcaffe.engines.pooling import PlainPooling
+from fcaffe.engines.update import PlainUpdate
+
+
+class Engine(PlainConvolution, PlainPooling, PlainNormalization, PlainInnerProduct, PlainUpdate):
+    """Plain operators over the array module `xp`."""
+
+    name = "plain"
+
+    def __init__(self, xp: Any) -> None:
+        self.xp = xp
+
+    def from_numpy(self, array: numpy.ndarray) -> Any:
+        """The array where this engine computes."""
+        return self.xp.asarray(array)
+
+    def to_numpy(self, array: Any) -> numpy.ndarray:
+        """The array in host memory."""
+        return numpy.asarray(array)
+
+
+class NumpyEngine(Engine):
+    """The CPU engine that is always there: NumPy and its BLAS."""
+
+    name = "NumPy"
+
+    def __init__(self) -> None:
+        super().__init__(numpy)

@@ -1,0 +1,27 @@
+"""Fully connected layers as matrix products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Array = Any
+
+
+class PlainInnerProduct:
+    """x (M, K), weights (N, K), or (K, N) with `transpose`, bias (N,) or None, y (M, N)."""
+
+    xp: Any
+
+    def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
+        """y = x @ weights.T + bias."""
+        self.xp.matmul(x, weights if transpose else weights.T, out=y)
+        if bias is not None:
+            y += bias
+
+    def inner_product_backward_data(self, dy: Array, weights: Array, transpose: bool) -> Array:
+        """The gradient (M, K) of x."""
+        return dy @ (weights.T if transpose else weights)
+
+    def inner_product_backward_weights(self, x: Array, dy: Array, dweights: Array, transpose: bool) -> None:
+        """dweights += the gradient of the weights."""
+        dweights += x.T @ dy if transpose else dy.T @ x

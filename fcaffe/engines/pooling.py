@@ -1,0 +1,128 @@
+"""Pooling over windows that may be clipped by, or lie outside, the image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcaffe.engines.channels import Array, channels_last
+from fcaffe.engines.windows import Windows, pad_channels_last
+
+LOWEST = -3.4028234663852886e38  # -FLT_MAX: what Caffe's MAX gives for a window outside the image
+
+
+class PlainPooling:
+    """x (N, C, H, W), y (N, C, places...). `mask` (N, C, places...) holds each maximum's place in its H * W plane."""
+
+    xp: Any
+
+    def max_pool_forward(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
+        """y = the first of the largest values in row order; mask -1 and y -FLT_MAX where no element is inside."""
+        best, where = channels_last(y), channels_last(mask)
+        places = best.shape[1:-1]
+        padded = pad_channels_last(self.xp, channels_last(x), windows, places, LOWEST)
+        best[...] = LOWEST
+        where[...] = -1
+        for offset in windows.offsets():
+            element = padded[windows.shifted(offset, places)]
+            larger = element > best
+            self.xp.copyto(best, element, where=larger)
+            self.xp.copyto(where, self._plane_index(offset, places, x.shape[2:], windows), where=larger)
+
+    def max_pool_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
+        """dx = each dy at the place of its maximum; places met by several windows add up."""
+        dy, where, out = channels_last(dy), channels_last(mask), channels_last(dx)
+        places, size = dy.shape[1:-1], out.shape[1:-1]
+        padded = self.xp.zeros((out.shape[0], *windows.padded_size(size, places), out.shape[-1]), dy.dtype)
+        for offset in windows.offsets():
+            here = where == self._plane_index(offset, places, size, windows)
+            padded[windows.shifted(offset, places)] += dy * here
+        out[...] = padded[windows.interior(size)]
+
+    def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
+        """dx = dy added up at the places that `mask` names, wherever in the plane they are."""
+        n, c = dx.shape[:2]
+        planes = self.xp.zeros((n * c, dx.shape[2] * dx.shape[3]), dx.dtype)
+        rows = self.xp.arange(n * c)[:, None]
+        self.xp.add.at(planes, (rows, mask.reshape(n * c, -1).astype(self.xp.int64)), dy.reshape(n * c, -1))
+        dx[...] = planes.reshape(dx.shape)
+
+    def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:
+        """y = the window's sum over its area, of which padding counts but what lies beyond the padding does not."""
+        out = channels_last(y)
+        places = out.shape[1:-1]
+        padded = pad_channels_last(self.xp, channels_last(x), windows, places)
+        out[...] = 0
+        for offset in windows.offsets():
+            out += padded[windows.shifted(offset, places)]
+        with self.xp.errstate(divide="ignore", invalid="ignore"):  # a window outside the image is 0 / 0, as in Caffe
+            out /= self._areas(places, x.shape[2:], windows)
+
+    def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
+        """dx = each dy, divided by its window's area, at every place of the window."""
+        dy, out = channels_last(dy), channels_last(dx)
+        places, size = dy.shape[1:-1], out.shape[1:-1]
+        padded = self.xp.zeros((out.shape[0], *windows.padded_size(size, places), out.shape[-1]), dy.dtype)
+        with self.xp.errstate(divide="ignore", invalid="ignore"):
+            share = dy / self._areas(places, size, windows)
+        for offset in windows.offsets():
+            padded[windows.shifted(offset, places)] += share
+        out[...] = padded[windows.interior(size)]
+
+    def stochastic_pool_forward(self, x: Array, y: Array, mask: Array, dice: Array, windows: Windows) -> None:
+        """Zeiler and Fergus: pick an element with probability in proportion to its value, by `dice` in [0, 1)."""
+        best, where = channels_last(y), channels_last(mask)
+        places = best.shape[1:-1]
+        padded = pad_channels_last(self.xp, channels_last(x), windows, places)
+        total = sum(padded[windows.shifted(offset, places)] for offset in windows.offsets())
+        threshold = channels_last(dice) * total
+        where[...] = -1
+        best[...] = 0
+        running = self.xp.zeros_like(best)
+        for offset in windows.offsets():
+            element = padded[windows.shifted(offset, places)]
+            running += element
+            index = self._plane_index(offset, places, x.shape[2:], windows)
+            picked = (where < 0) & (running >= threshold) & self._inside(offset, places, x.shape[2:], windows)
+            self.xp.copyto(best, element, where=picked)
+            self.xp.copyto(where, index, where=picked)
+
+    def stochastic_pool_test(self, x: Array, y: Array, windows: Windows) -> None:
+        """The expectation of the above: sum of squares over sum."""
+        out = channels_last(y)
+        places = out.shape[1:-1]
+        padded = pad_channels_last(self.xp, channels_last(x), windows, places)
+        squares = self.xp.zeros_like(out)
+        total = self.xp.full_like(out, 1.17549435e-38)  # FLT_MIN: an all-zero window gives 0
+        for offset in windows.offsets():
+            element = padded[windows.shifted(offset, places)]
+            squares += element * element
+            total += element
+        out[...] = squares / total
+
+    def _plane_index(
+        self, offset: tuple[int, ...], places: tuple[int, ...], size: tuple[int, ...], windows: Windows
+    ) -> Array:
+        """(H', W', 1): the place in the H * W plane of element `offset` of every window."""
+        rows, columns = self._coordinates(offset, places, windows)
+        return (rows[:, None] * size[1] + columns[None, :])[..., None].astype(self.xp.float32)
+
+    def _inside(
+        self, offset: tuple[int, ...], places: tuple[int, ...], size: tuple[int, ...], windows: Windows
+    ) -> Array:
+        rows, columns = self._coordinates(offset, places, windows)
+        inside_rows, inside_columns = (rows >= 0) & (rows < size[0]), (columns >= 0) & (columns < size[1])
+        return (inside_rows[:, None] & inside_columns[None, :])[..., None]
+
+    def _coordinates(self, offset: tuple[int, ...], places: tuple[int, ...], windows: Windows) -> list[Array]:
+        return [
+            self.xp.arange(o) * s - p + e
+            for o, s, p, e in zip(places, windows.stride, windows.pad, offset, strict=True)
+        ]
+
+    def _areas(self, places: tuple[int, ...], size: tuple[int, ...], windows: Windows) -> Array:
+        """(H', W', 1): elements of each window clipped to the padded image."""
+        lengths = []
+        for n, o, k, s, p in zip(size, places, windows.kernel, windows.stride, windows.pad, strict=True):
+            start = self.xp.arange(o) * s - p
+            lengths.append(self.xp.minimum(start + k, n + p) - start)
+        return (lengths[0][:, None] * lengths[1][None, :])[..., None].astype(self.xp.float32)

@@ -1,0 +1,91 @@
+"""Sliding windows over the spatial axes of channels-last arrays, for convolution and pooling in plain array code."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Kernel, stride, padding (before each axis) and dilation of the windows, one number a spatial axis."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    pad: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Elements of one window (of one channel)."""
+        return math.prod(self.kernel)
+
+    def is_pointwise(self) -> bool:
+        """A 1x1 window at every place: nothing slides."""
+        return self.size == 1 and set(self.stride) == {1} and set(self.pad) == {0}
+
+    def convolved(self, size: tuple[int, ...]) -> tuple[int, ...]:
+        """Output size of a convolution over this input size: windows that fit wholly, rounded down."""
+        return tuple(
+            (n + 2 * p - (d * (k - 1) + 1)) // s + 1
+            for n, k, s, p, d in zip(size, self.kernel, self.stride, self.pad, self.dilation, strict=True)
+        )
+
+    def deconvolved(self, size: tuple[int, ...]) -> tuple[int, ...]:
+        """Output size of the transposed convolution."""
+        return tuple(
+            s * (n - 1) + d * (k - 1) + 1 - 2 * p
+            for n, k, s, p, d in zip(size, self.kernel, self.stride, self.pad, self.dilation, strict=True)
+        )
+
+    def padded_size(self, size: tuple[int, ...], places: tuple[int, ...]) -> tuple[int, ...]:
+        """Spatial size of a buffer that holds the padded input and every element of every window."""
+        return tuple(
+            max(n + p, (o - 1) * s + d * (k - 1) + 1)
+            for n, o, k, s, p, d in zip(size, places, self.kernel, self.stride, self.pad, self.dilation, strict=True)
+        )
+
+    def interior(self, size: tuple[int, ...]) -> tuple[slice, ...]:
+        """Where the input of this size lies in the padded buffer (batch axis first)."""
+        return (slice(None), *(slice(p, p + n) for n, p in zip(size, self.pad, strict=True)))
+
+    def offsets(self) -> Iterator[tuple[int, ...]]:
+        """The elements of a window in row order."""
+        return itertools.product(*(range(k) for k in self.kernel))
+
+    def shifted(self, offset: tuple[int, ...], places: tuple[int, ...]) -> tuple[slice, ...]:
+        """Index of the padded buffer: for every window its element `offset`."""
+        index = (
+            slice(e * d, e * d + (o - 1) * s + 1, s)
+            for e, o, s, d in zip(offset, places, self.stride, self.dilation, strict=True)
+        )
+        return (slice(None), *index)
+
+
+def pad_channels_last(xp: Any, x: Array, windows: Windows, places: tuple[int, ...], fill: float = 0.0) -> Array:
+    """x (N, spatial..., C) in a buffer that every window lies within; x itself if it does already."""
+    size = x.shape[1:-1]
+    padded = windows.padded_size(size, places)
+    if padded == size and not any(windows.pad):
+        return x
+    buffer = xp.full((x.shape[0], *padded, x.shape[-1]), fill, dtype=x.dtype)
+    buffer[windows.interior(size)] = x
+    return buffer
+
+
+def patches(xp: Any, padded: Array, windows: Windows, places: tuple[int, ...]) -> Array:
+    """A view (N, places..., kernel..., C) of the padded buffer: each window's elements side by side."""
+    n, *spatial = padded.strides[:-1]
+    shape = (padded.shape[0], *places, *windows.kernel, padded.shape[-1])
+    strides = (
+        n,
+        *(step * s for step, s in zip(spatial, windows.stride, strict=True)),
+        *(step * d for step, d in zip(spatial, windows.dilation, strict=True)),
+        padded.strides[-1],
+    )
+    return xp.lib.stride_tricks.as_strided(padded, shape, strides)

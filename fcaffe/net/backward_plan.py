@@ -1,0 +1,42 @@
+"""Which layers and bottoms take part in the backward pass: only what both leads to a loss and leads back to something
+that learns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fcaffe import log
+
+if TYPE_CHECKING:
+    from fcaffe.net.net import Net
+
+
+def plan_backward(net: Net, force: bool) -> None:
+    """Set `needs_backward` and `bottom_need_backward` of every node, from the last to the first.
+
+    `force` (the prototxt's force_backward) then turns all of it on, but for bottoms that never have a gradient.
+    """
+    under_loss: set[int] = set()
+    skipped: set[int] = set()
+    for node in reversed(net.nodes):
+        weights = node.layer.loss_weights
+        contributes = any(weight or i in under_loss for i, weight in zip(node.top_ids, weights, strict=True))
+        if node.needs_backward and all(i in skipped for i in node.top_ids):
+            node.needs_backward = False
+            node.bottom_need_backward = [False] * len(node.bottoms)
+        if not contributes:
+            node.needs_backward = False
+            node.bottom_need_backward = [False] * len(node.bottoms)
+        log.needs_backward(node.name, node.needs_backward)
+        for blob_id, needed in zip(node.bottom_ids, node.bottom_need_backward, strict=True):
+            if contributes:
+                under_loss.add(blob_id)
+            if not needed:
+                skipped.add(blob_id)
+    if force:
+        for node in net.nodes:
+            node.needs_backward = True
+            node.bottom_need_backward = [
+                needed or node.layer.allow_force_backward(i) for i, needed in enumerate(node.bottom_need_backward)
+            ]
+            node.layer.param_propagate_down = [True] * len(node.layer.blobs)

@@ -1,0 +1,137 @@
+"""Blob: the array that flows between layers, and its gradient.
+
+A blob is logically N x C x H x W, as in Caffe. In memory, four- and five-axis activations are channels-last, so that
+one ordinary strided array serves every engine at full speed; parameters, and every blob that user code has been given,
+are in C order. Layers read and write `data` and `diff` in place and never care which.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fcaffe.errors import NetError
+
+MAX_AXES = 32
+CHANNELS_LAST_AXES = (4, 5)
+
+Array = Any  # numpy.ndarray or cupy.ndarray, float32
+
+
+class Storage:
+    """A flat float32 buffer, made when first touched, and the order in which blobs lay their axes out in it.
+
+    Several blobs may share one (Split, shared parameters), also with different shapes.
+    """
+
+    def __init__(self, xp: Any, channels_last: bool) -> None:
+        self.xp = xp
+        self.channels_last = channels_last
+        self.buffer: Array = None
+
+    def view(self, shape: tuple[int, ...]) -> Array:
+        count = math.prod(shape)
+        if self.buffer is None:
+            self.buffer = self.xp.zeros(count, dtype=self.xp.float32)
+        flat = self.buffer[:count]
+        if self.channels_last and len(shape) in CHANNELS_LAST_AXES:
+            return self.xp.moveaxis(flat.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
+        return flat.reshape(shape)
+
+    def make_contiguous(self, shape: tuple[int, ...]) -> None:
+        """Go over to C order for good, keeping the values of a blob of this shape."""
+        if not self.channels_last:
+            return
+        values = None if self.buffer is None else self.view(shape).copy(order="C")
+        self.channels_last = False
+        if values is not None:
+            self.view(shape)[...] = values
+
+
+class Blob:
+    """An N-D float32 array `data` with its gradient `diff`, reshaped on the fly; memory grows and never shrinks.
+
+    Arguments: the array module, the shape (a scalar has none), and whether memory is channels-last.
+    """
+
+    def __init__(self, xp: Any, shape: tuple[int, ...] = (), channels_last: bool = False) -> None:
+        self.xp = xp
+        self.shape: tuple[int, ...] = tuple(shape)
+        self._capacity = self.count
+        self._data = Storage(xp, channels_last)
+        self._diff = Storage(xp, channels_last)
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def data(self) -> Array:
+        """A live view: writing it writes the blob."""
+        return self._data.view(self.shape)
+
+    @property
+    def diff(self) -> Array:
+        """A live view of the gradient."""
+        return self._diff.view(self.shape)
+
+    def reshape(self, *shape: int) -> None:
+        """Take a new shape; values are kept in memory order as far as they fit, as in Caffe."""
+        if shape == self.shape:
+            return
+        if len(shape) > MAX_AXES:
+            raise NetError(f"a blob has at most {MAX_AXES} axes, not {len(shape)}")
+        if any(dim < 0 for dim in shape):
+            raise NetError(f"a blob cannot have the shape {shape}: dimensions are 0 or more")
+        self.shape = tuple(int(dim) for dim in shape)
+        if self.count > self._capacity:
+            self._capacity = self.count
+            self._data = Storage(self.xp, self._data.channels_last)
+            self._diff = Storage(self.xp, self._diff.channels_last)
+
+    def share_data(self, other: Blob) -> None:
+        """Use the other's data from now on (no copy)."""
+        self._data = other._data
+        self._capacity = max(self.count, min(self._capacity, other._capacity))
+
+    def share_diff(self, other: Blob) -> None:
+        self._diff = other._diff
+
+    def move_to(self, data: Array, diff: Array) -> None:
+        """Copy into these flat buffers and live there from now on, together with all blobs that share this one."""
+        for storage, place in ((self._data, data), (self._diff, diff)):
+            place[...] = storage.view(self.shape).reshape(-1)
+            storage.buffer = place
+
+    def make_contiguous(self) -> None:
+        """C order in memory for good, so that `data.reshape(...)` and `data.ravel()` are views that can be written."""
+        self._data.make_contiguous(self.shape)
+        self._diff.make_contiguous(self.shape)
+
+    def canonical_axis(self, axis: int, what: str = "axis") -> int:
+        """A negative axis counts from the end."""
+        if not -len(self.shape) <= axis < len(self.shape):
+            raise NetError(f"{what} {axis} is out of range for a blob of shape {self.shape}")
+        return axis % len(self.shape)
+
+    def legacy_shape(self, axis: int) -> int:
+        """Dimension `axis` of the shape padded with trailing ones to four axes (num, channels, height, width)."""
+        if len(self.shape) > 4:
+            raise NetError(f"num, channels, height and width need at most 4 axes, not the shape {self.shape}")
+        return self.shape[axis] if axis < len(self.shape) else 1
+
+    @property
+    def num(self) -> int:
+        return self.legacy_shape(0)
+
+    @property
+    def channels(self) -> int:
+        return self.legacy_shape(1)
+
+    @property
+    def height(self) -> int:
+        return self.legacy_shape(2)
+
+    @property
+    def width(self) -> int:
+        return self.legacy_shape(3)

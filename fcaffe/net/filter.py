@@ -1,0 +1,49 @@
+"""Which layers of a prototxt are in the net: the include and exclude rules on phase, level and stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcaffe import log
+from fcaffe.errors import NetError
+from fcaffe.proto import caffe_pb2 as pb
+
+
+def filter_net(param: Any) -> Any:
+    """A copy of the NetParameter with only those layers that its `state` admits."""
+    filtered = pb.NetParameter()
+    filtered.CopyFrom(param)
+    del filtered.layer[:]
+    for layer in param.layer:
+        if layer.include and layer.exclude:
+            raise NetError(f'layer "{layer.name}": give either include or exclude rules, not both')
+        if layer.include:
+            included = any(meets_rule(param.state, rule, layer.name) for rule in layer.include)
+        else:
+            included = not any(meets_rule(param.state, rule, layer.name) for rule in layer.exclude)
+        if included:
+            filtered.layer.add().CopyFrom(layer)
+    return filtered
+
+
+def meets_rule(state: Any, rule: Any, layer: str) -> bool:
+    """Whether a NetState fulfils all conditions of a NetStateRule; the first one that it fails is logged."""
+    where = f"specified by a rule in layer {layer}"
+    if rule.HasField("phase") and rule.phase != state.phase:
+        log.rule_differs(f"The NetState phase ({state.phase}) differed from the phase ({rule.phase}) {where}", 296)
+        return False
+    if rule.HasField("min_level") and state.level < rule.min_level:
+        log.rule_differs(f"The NetState level ({state.level}) is above the min_level ({rule.min_level}) {where}", 306)
+        return False
+    if rule.HasField("max_level") and state.level > rule.max_level:
+        log.rule_differs(f"The NetState level ({state.level}) is above the max_level ({rule.max_level}) {where}", 316)
+        return False
+    for stage in rule.stage:
+        if stage not in state.stage:
+            log.rule_differs(f"The NetState did not contain stage '{stage}' {where}", 332)
+            return False
+    for stage in rule.not_stage:
+        if stage in state.stage:
+            log.rule_differs(f"The NetState contained a not_stage '{stage}' {where}", 347)
+            return False
+    return True

@@ -1,0 +1,176 @@
+"""Layer: the contract that built-in layers and a user's own fulfil alike, and the registry of layer types."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fcaffe import log
+from fcaffe.errors import NetError
+from fcaffe.net.blob import Blob
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.forks import fork_of_layer_type
+
+if TYPE_CHECKING:
+    from fcaffe.net.context import Context
+
+Count = int | tuple[int, int | None]
+
+
+class Layer:
+    """One step of a net: reads its bottoms, writes its tops.
+
+    A subclass says how many of each it takes (a number, or a range whose end may be open) and overrides
+
+    - `setup`: check parameters, make parameter blobs; once;
+    - `reshape`: set the shapes of the tops from those of the bottoms; before every forward pass;
+    - `forward`: write `top[i].data` in place;
+    - `backward`: write `bottom[i].diff` where `propagate_down[i]`, and ADD to `self.blobs[i].diff`, since gradients
+      add up over `iter_size` passes and over layers that share parameters.
+    """
+
+    bottoms: Count = (0, None)
+    tops: Count = (0, None)
+    same_number: bool = False  # as many tops as bottoms
+    auto_tops: bool = False  # tops that the prototxt leaves out are made up
+    shares_in_place: bool = True
+
+    def __init__(self, param: Any, context: Context) -> None:
+        self.param: Any = pb.LayerParameter()
+        self.param.CopyFrom(param)
+        self.context = context
+        self.engine = context.engine
+        self.xp = context.engine.xp
+        self.blobs: list[Blob] = []
+        self.loss_weights: list[float] = []
+        self.param_propagate_down: list[bool] = []
+
+    @property
+    def name(self) -> str:
+        return self.param.name
+
+    @property
+    def type(self) -> str:
+        return self.param.type
+
+    @property
+    def phase(self) -> int:
+        return self.param.phase
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        pass
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        raise NotImplementedError
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        raise NotImplementedError
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        raise NotImplementedError
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        """Whether `force_backward` may ask for the gradient of this bottom (not so for labels)."""
+        return True
+
+    def close(self) -> None:
+        """Give back threads and files."""
+
+    # --- what the net calls -------------------------------------------------------------------------------------------
+
+    def initialize(self, bottom: list[Blob], top: list[Blob]) -> None:
+        """Check the number of blobs, set up, give the tops their shapes and loss weights."""
+        self._check_count(len(bottom), self.bottoms, "bottom", "input")
+        self._check_count(len(top), self.tops, "top", "output")
+        if self.same_number and len(bottom) != len(top):
+            raise self.error(f"needs as many tops as bottoms, not {len(top)} for {len(bottom)}")
+        self.setup(bottom, top)
+        self.param_propagate_down = [True] * len(self.blobs)
+        self.reshape(bottom, top)
+        self._set_loss_weights(top)
+
+    def loss(self, top: list[Blob]) -> float:
+        """The weighted sum of those tops that carry a loss, in float32."""
+        total = 0.0
+        for weight, blob in zip(self.loss_weights, top, strict=False):
+            if weight:
+                data = blob.data.reshape(-1)
+                total += float(self.xp.dot(data, self.xp.full_like(data, weight)))
+        return total
+
+    def add_blob(self, *shape: int) -> Blob:
+        """Append a parameter blob of this shape, zeroed."""
+        self.blobs.append(Blob(self.xp, shape))
+        return self.blobs[-1]
+
+    def error(self, message: str) -> NetError:
+        """An exception that names this layer."""
+        return NetError(f'layer "{self.name}" ({self.type}): {message}')
+
+    def bottom_name(self, index: int) -> str:
+        """The name of a bottom, for messages."""
+        return f'"{self.param.bottom[index]}"' if index < len(self.param.bottom) else f"bottom {index}"
+
+    def named_shapes(self, bottom: list[Blob]) -> str:
+        """The bottoms with their shapes, for messages: "a" (2, 3) and "b" (2, 4)."""
+        return " and ".join(f"{self.bottom_name(index)} {blob.shape}" for index, blob in enumerate(bottom))
+
+    def _check_count(self, given: int, allowed: Count, side: str, role: str) -> None:
+        low, high = (allowed, allowed) if isinstance(allowed, int) else allowed
+        if given >= low and (high is None or given <= high):
+            return
+        wanted = f"{low}" if low == high else f"at least {low}" if high is None else f"{low} to {high}"
+        raise self.error(f"takes {wanted} {side} blob(s) as {role}, not {given}")
+
+    def _set_loss_weights(self, top: list[Blob]) -> None:
+        weights = list(self.param.loss_weight)
+        if not weights:
+            self.loss_weights = [0.0] * len(top)
+            return
+        if len(weights) != len(top):
+            raise self.error(
+                f"loss_weight must be given once per top or not at all: {len(weights)} weight(s) for {len(top)} top(s)"
+            )
+        self.loss_weights = weights
+        for weight, blob in zip(weights, top, strict=True):
+            if weight:
+                blob.diff[...] = weight
+
+
+_registry: dict[str, type[Layer]] = {}
+
+LayerClass = TypeVar("LayerClass", bound=type[Layer])
+
+
+def register(layer_type: str) -> Any:
+    """Class decorator: make this class the one for `type: "layer_type"`."""
+
+    def add(cls: LayerClass) -> LayerClass:
+        if layer_type in _registry:
+            raise ValueError(f"layer type {layer_type} is registered twice: {_registry[layer_type]} and {cls}")
+        _registry[layer_type] = cls
+        return cls
+
+    return add
+
+
+def layer_types() -> list[str]:
+    """All registered type names, in alphabetical order."""
+    return sorted(_registry)
+
+
+def create_layer(param: Any, context: Context) -> Layer:
+    """The layer for a LayerParameter; an unknown type names its nearest known ones, or the fork that has it."""
+    log.making_layer(param.name)
+    if param.type in _registry:
+        return _registry[param.type](param, context)
+    message = f'layer "{param.name}": unknown layer type "{param.type}"'
+    fork = fork_of_layer_type(param.type)
+    near = difflib.get_close_matches(param.type, _registry, n=3, cutoff=0.6)
+    if fork:
+        message += f"; it belongs to {fork}, BVLC Caffe does not have it"
+    elif near:
+        message += f" (did you mean {' or '.join(near)}?)"
+    else:
+        message += f" (known types: {', '.join(layer_types())})"
+    raise NetError(message)

@@ -1,0 +1,116 @@
+"""A net's parameters: who owns which, their multipliers, and one flat buffer for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fcaffe import log
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.layer import Layer
+from fcaffe.proto import caffe_pb2 as pb
+
+
+@dataclass
+class Parameter:
+    """A blob that learns, with the multipliers of its ParamSpec (None: not stated)."""
+
+    blob: Blob
+    layer: Layer
+    index: int
+    stated_lr_mult: float | None
+    stated_decay_mult: float | None
+    sharers: list[Blob] = field(default_factory=list)
+
+    @property
+    def lr_mult(self) -> float:
+        return 1.0 if self.stated_lr_mult is None else self.stated_lr_mult
+
+    @property
+    def decay_mult(self) -> float:
+        return 1.0 if self.stated_decay_mult is None else self.stated_decay_mult
+
+
+class Parameters:
+    """The learnable blobs of a net in layer order; a blob shared by name is listed once, under its owner."""
+
+    def __init__(self) -> None:
+        self.owned: list[Parameter] = []
+        self._named: dict[str, Parameter] = {}
+
+    def append(self, layer: Layer, index: int) -> None:
+        """Take in blob `index` of a layer: as an owner, or as a sharer of a name that an earlier layer owns."""
+        spec = _spec(layer, index)
+        owner = self._named.get(spec.name) if spec.name else None
+        blob = layer.blobs[index]
+        lr_mult = spec.lr_mult if spec.HasField("lr_mult") else None
+        decay_mult = spec.decay_mult if spec.HasField("decay_mult") else None
+        if owner is None:
+            parameter = Parameter(blob, layer, index, lr_mult, decay_mult)
+            self.owned.append(parameter)
+            if spec.name:
+                self._named[spec.name] = parameter
+            return
+        log.sharing_parameters(spec.name, owner.layer.name, owner.index)
+        permissive = spec.share_mode == pb.ParamSpec.PERMISSIVE
+        if (blob.count != owner.blob.count) if permissive else (blob.shape != owner.blob.shape):
+            raise layer.error(
+                f"cannot share param '{spec.name}' of shape {blob.shape} with layer '{owner.layer.name}', which owns "
+                f"it with shape {owner.blob.shape}"
+                + ("" if permissive else "; share_mode: PERMISSIVE needs equal counts only")
+            )
+        owner.stated_lr_mult = _agreed(layer, spec.name, "lr_mult", owner.stated_lr_mult, lr_mult)
+        owner.stated_decay_mult = _agreed(layer, spec.name, "decay_mult", owner.stated_decay_mult, decay_mult)
+        owner.sharers.append(blob)
+
+    def share(self) -> None:
+        """Let sharers use their owner's memory. Once all layers are set up: each fills its own first, as in Caffe."""
+        for parameter in self.owned:
+            for blob in parameter.sharers:
+                blob.share_data(parameter.blob)
+                blob.share_diff(parameter.blob)
+
+    @property
+    def count(self) -> int:
+        return sum(parameter.blob.count for parameter in self.owned)
+
+    def flatten(self, xp: Any) -> tuple[Array, Array]:
+        """Move all blobs into two flat buffers, data and diff, in layer order; the blobs become views of them."""
+        data, diff = xp.zeros(self.count, xp.float32), xp.zeros(self.count, xp.float32)
+        for parameter, place in zip(self.owned, self.slices(), strict=True):
+            parameter.blob.move_to(data[place], diff[place])
+        return data, diff
+
+    def slices(self) -> list[slice]:
+        """Where each parameter lies in a flat buffer."""
+        places, start = [], 0
+        for parameter in self.owned:
+            places.append(slice(start, start + parameter.blob.count))
+            start += parameter.blob.count
+        return places
+
+    def clear_diffs(self) -> None:
+        for parameter in self.owned:
+            parameter.blob.diff[...] = 0
+
+    def display_name(self, layer: Layer, index: int) -> str:
+        """The shared name, or the index."""
+        return _spec(layer, index).name or str(index)
+
+    def debug(self) -> None:
+        """Log the norms of all data and diffs."""
+        data, diff = zip(*((p.blob.data.reshape(-1), p.blob.diff.reshape(-1)) for p in self.owned), strict=True)
+        l1 = [sum(float(abs(a).sum()) for a in arrays) for arrays in (data, diff)]
+        l2 = [sum(float(a @ a) for a in arrays) ** 0.5 for arrays in (data, diff)]
+        log.debug_all_params((l1[0], l1[1]), (l2[0], l2[1]))
+
+
+def _spec(layer: Layer, index: int) -> Any:
+    return layer.param.param[index] if index < len(layer.param.param) else pb.ParamSpec()
+
+
+def _agreed(layer: Layer, name: str, what: str, first: float | None, second: float | None) -> float | None:
+    """The multiplier that whichever sharer states; all that state one must agree."""
+    if first is not None and second is not None and first != second:
+        raise layer.error(f"shared param '{name}' has mismatched {what}: {first:g} and {second:g}")
+    return second if first is None else first
