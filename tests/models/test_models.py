@@ -1,0 +1,222 @@
+"""The nets and solvers under models/: complete, consistent, and with the names and sizes of the published models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_net, read_solver
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = sorted(folder for folder in (ROOT / "models").iterdir() if (folder / "solver.prototxt").exists())
+NETS = [path for folder in FOLDERS for path in sorted(folder.glob("*.prototxt")) if "solver" not in path.name]
+SOLVERS = [path for folder in FOLDERS for path in sorted(folder.glob("*solver*.prototxt"))]
+NAMES = [folder.name for folder in FOLDERS]
+
+# Elements of all parameter blobs of deploy.prototxt, BatchNorm's three included.
+PARAMETERS = {
+    "alexnet": 60_965_224,
+    "caffenet": 60_965_224,
+    "cifar10_quick": 145_578,
+    "digits": 35_914,
+    "googlenet": 6_998_552,
+    "lenet": 431_080,
+    "nin_cifar10": 966_986,
+    "nin_imagenet": 7_595_176,
+    "resnet50": 25_610_269,
+    "squeezenet_v1.0": 1_248_424,
+    "squeezenet_v1.1": 1_235_496,
+    "vgg16": 138_357_544,
+    "vgg19": 143_667_240,
+}
+
+TEST_IMAGES = {"digits": 360, "mnist": 10_000, "cifar10": 10_000, "ilsvrc12": 50_000}  # by folder of the LMDB
+
+# Layers of the published models: name, type, outputs (None: has none), top.
+PUBLISHED: dict[str, list[tuple[str, str, int | None, str]]] = {
+    "alexnet": [
+        ("conv2", "Convolution", 256, "conv2"),
+        ("norm1", "LRN", None, "norm1"),
+        ("fc6", "InnerProduct", 4096, "fc6"),
+    ],
+    "caffenet": [
+        ("conv5", "Convolution", 256, "conv5"),
+        ("norm2", "LRN", None, "norm2"),
+        ("fc8", "InnerProduct", 1000, "fc8"),
+    ],
+    "cifar10_quick": [
+        ("conv3", "Convolution", 64, "conv3"),
+        ("ip1", "InnerProduct", 64, "ip1"),
+        ("relu1", "ReLU", None, "pool1"),
+    ],
+    "googlenet": [
+        ("conv1/7x7_s2", "Convolution", 64, "conv1/7x7_s2"),
+        ("inception_3a/5x5_reduce", "Convolution", 16, "inception_3a/5x5_reduce"),
+        ("inception_4e/pool_proj", "Convolution", 128, "inception_4e/pool_proj"),
+        ("inception_5b/output", "Concat", None, "inception_5b/output"),
+        ("pool5/drop_7x7_s1", "Dropout", None, "pool5/7x7_s1"),
+        ("loss3/classifier", "InnerProduct", 1000, "loss3/classifier"),
+    ],
+    "lenet": [
+        ("conv2", "Convolution", 50, "conv2"),
+        ("ip1", "InnerProduct", 500, "ip1"),
+        ("relu1", "ReLU", None, "ip1"),
+    ],
+    "nin_cifar10": [
+        ("cccp1", "Convolution", 160, "cccp1"),
+        ("relu_cccp4", "ReLU", None, "cccp4"),
+        ("cccp6", "Convolution", 10, "cccp6"),
+    ],
+    "nin_imagenet": [
+        ("cccp4", "Convolution", 256, "cccp4"),
+        ("pool0", "Pooling", None, "pool0"),
+        ("conv4-1024", "Convolution", 1024, "conv4"),
+        ("cccp8-1024", "Convolution", 1000, "cccp8"),
+    ],
+    "resnet50": [
+        ("conv1_relu", "ReLU", None, "conv1"),
+        ("res2a_branch1", "Convolution", 256, "res2a_branch1"),
+        ("bn3d_branch2b", "BatchNorm", None, "res3d_branch2b"),
+        ("scale4f_branch2c", "Scale", None, "res4f_branch2c"),
+        ("res5c", "Eltwise", None, "res5c"),
+        ("fc1000", "InnerProduct", 1000, "fc1000"),
+    ],
+    "squeezenet_v1.0": [
+        ("fire2/squeeze1x1", "Convolution", 16, "fire2/squeeze1x1"),
+        ("pool8", "Pooling", None, "pool8"),
+    ],
+    "squeezenet_v1.1": [
+        ("fire9/expand3x3", "Convolution", 256, "fire9/expand3x3"),
+        ("pool5", "Pooling", None, "pool5"),
+    ],
+    "vgg16": [
+        ("conv5_3", "Convolution", 512, "conv5_3"),
+        ("relu1_1", "ReLU", None, "conv1_1"),
+        ("drop7", "Dropout", None, "fc7"),
+    ],
+    "vgg19": [
+        ("conv3_4", "Convolution", 256, "conv3_4"),
+        ("conv5_4", "Convolution", 512, "conv5_4"),
+        ("fc7", "InnerProduct", 4096, "fc7"),
+    ],
+}
+
+
+def label(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+def in_phase(net: Any, phase: int) -> list[Any]:
+    return [layer for layer in net.layer if not layer.include or any(rule.phase == phase for rule in layer.include)]
+
+
+def outputs(layer: Any) -> int | None:
+    return {"Convolution": layer.convolution_param, "InnerProduct": layer.inner_product_param}[layer.type].num_output
+
+
+def without_fillers(layer: Any) -> Any:
+    """What deploy and train_val must have in common: all but how weights start and learn."""
+    same = type(layer)()
+    same.CopyFrom(layer)
+    del same.param[:]
+    same.ClearField("batch_norm_param")
+    for name in ("convolution_param", "inner_product_param"):
+        if same.HasField(name):
+            for filler in ("weight_filler", "bias_filler"):
+                getattr(same, name).ClearField(filler)
+    return same
+
+
+def test_every_model_is_known() -> None:
+    assert sorted(PARAMETERS) == NAMES
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_folder_is_complete(folder: Path) -> None:
+    for name in ("train_val.prototxt", "deploy.prototxt", "solver.prototxt", "readme.md"):
+        assert (folder / name).is_file()
+    readme = (folder / "readme.md").read_text(encoding="utf-8")
+    assert f"fcaffe train --solver models/{folder.name}/" in readme
+    assert f"{PARAMETERS[folder.name]:,} parameters" in readme
+    table = (ROOT / "models" / "readme.md").read_text(encoding="utf-8")
+    assert f"[{folder.name}]({folder.name}/readme.md) | {PARAMETERS[folder.name]:,} |" in table
+
+
+@pytest.mark.parametrize("path", NETS, ids=label)
+@pytest.mark.parametrize("phase", [pb.TRAIN, pb.TEST], ids=["TRAIN", "TEST"])
+def test_net_is_connected(path: Path, phase: int) -> None:
+    """In each phase every bottom is a top of an earlier layer, and no two layers have one name."""
+    tops: set[str] = set()
+    layers = in_phase(read_net(str(path)), phase)
+    for layer in layers:
+        assert set(layer.bottom) <= tops, f"{layer.name} reads {set(layer.bottom) - tops}"
+        tops.update(layer.top)
+    names = [layer.name for layer in layers]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("path", [path for path in NETS if "train_val" in path.name], ids=label)
+def test_train_val_trains_and_tests(path: Path) -> None:
+    net = read_net(str(path))
+    for phase, types in ((pb.TRAIN, {"Data", "SoftmaxWithLoss"}), (pb.TEST, {"Data", "SoftmaxWithLoss", "Accuracy"})):
+        layers = in_phase(net, phase)
+        assert types <= {layer.type for layer in layers}
+        assert [layer.type for layer in layers].count("Data") == 1
+    top_k = {layer.accuracy_param.top_k for layer in in_phase(net, pb.TEST) if layer.type == "Accuracy"}
+    classes = [outputs(layer) for layer in net.layer if layer.type in ("Convolution", "InnerProduct")][-1]
+    assert top_k == ({1, 5} if classes == 1000 else {1})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_deploy_is_the_trained_net(folder: Path) -> None:
+    """Input, then layers of train_val with their shapes unchanged, then the softmax."""
+    deploy = read_net(str(folder / "deploy.prototxt"))
+    trained = {layer.name: layer for layer in read_net(str(folder / "train_val.prototxt")).layer}
+    assert (deploy.layer[0].type, list(deploy.layer[0].top)) == ("Input", ["data"])
+    assert (deploy.layer[-1].type, list(deploy.layer[-1].top)) == ("Softmax", ["prob"])
+    for layer in deploy.layer[1:-1]:
+        assert without_fillers(layer) == without_fillers(trained[layer.name])
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_layers_have_the_published_names(name: str) -> None:
+    for file in ("train_val", "deploy"):
+        layers = {layer.name: layer for layer in read_net(str(ROOT / "models" / name / f"{file}.prototxt")).layer}
+        for layer_name, kind, size, top in PUBLISHED[name]:
+            layer = layers[layer_name]
+            assert (layer.type, list(layer.top)) == (kind, [top])
+            assert size is None or outputs(layer) == size
+
+
+@pytest.mark.parametrize("path", SOLVERS, ids=label)
+def test_solver_runs_a_net_of_its_folder(path: Path) -> None:
+    solver = read_solver(str(path))
+    assert (ROOT / solver.net).parent == path.parent
+    assert (ROOT / solver.net).is_file()
+    assert Path(solver.snapshot_prefix).parent == path.parent.relative_to(ROOT)
+    assert solver.max_iter > 0 and solver.base_lr > 0 and solver.test_iter and solver.lr_policy
+
+
+@pytest.mark.parametrize("path", SOLVERS, ids=label)
+def test_one_test_reads_each_test_image_once(path: Path) -> None:
+    solver = read_solver(str(path))
+    (data,) = [layer for layer in in_phase(read_net(str(ROOT / solver.net)), pb.TEST) if layer.type == "Data"]
+    images = TEST_IMAGES[Path(data.data_param.source).parent.name]
+    read = solver.test_iter[0] * data.data_param.batch_size
+    assert images <= read < images + data.data_param.batch_size
+
+
+@pytest.mark.parametrize(
+    ("name", "base_lr", "max_iter", "crop"), [("googlenet", 0.08, 90_000, 224), ("nin_imagenet", 0.04, 55_000, 227)]
+)
+def test_firecaffe_trains_the_same_net_with_a_large_batch(name: str, base_lr: float, max_iter: int, crop: int) -> None:
+    folder = ROOT / "models" / name
+    solver = read_solver(str(folder / "solver_firecaffe.prototxt"))
+    assert (solver.base_lr, solver.max_iter) == (pytest.approx(base_lr), max_iter)
+    large, standard = read_net(str(ROOT / solver.net)), read_net(str(folder / "train_val.prototxt"))
+    data = large.layer[0]
+    assert (data.data_param.batch_size, data.transform_param.crop_size) == (1024, crop)
+    assert large.layer[2:] == standard.layer[2:]  # the first two read the data
