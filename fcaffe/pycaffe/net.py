@@ -1,0 +1,176 @@
+"""pycaffe's Net."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from fcaffe import net as core
+from fcaffe.errors import NetError, UsageError
+from fcaffe.net.layer import Layer as CoreLayer
+from fcaffe.net.weights import copy_weights, share_weights, to_proto
+from fcaffe.proto import read_net, read_weights, write_binary
+from fcaffe.pycaffe import session
+from fcaffe.pycaffe.blob import Blob
+
+
+class Layer:
+    """A layer of a net as user code sees it: its type and parameter blobs."""
+
+    def __init__(self, layer: CoreLayer) -> None:
+        self._layer = layer
+        self.type = layer.type
+        self.blobs = [Blob(blob) for blob in layer.blobs]
+
+
+class Net:
+    """`Net(network_file, phase, level=0, stages=None, weights=None)`, or Caffe's older `Net(file, weights, phase)`."""
+
+    def __init__(
+        self,
+        network_file: str,
+        *args: Any,
+        phase: int | None = None,
+        level: int = 0,
+        stages: Iterable[str] | None = None,
+        weights: str | None = None,
+    ) -> None:
+        if len(args) == 2 and isinstance(args[0], str):
+            weights, phase = args
+        elif args:
+            positional = dict(zip(("phase", "level", "stages", "weights"), args, strict=False))
+            phase = positional.get("phase", phase)
+            level = positional.get("level", level)
+            stages = positional.get("stages", stages)
+            weights = positional.get("weights", weights)
+        if phase is None:
+            raise UsageError("Net needs a phase: fcaffe.TRAIN or fcaffe.TEST")
+        param = read_net(network_file)
+        param.state.phase = phase
+        param.state.level = level
+        param.state.stage.extend(stages or [])
+        self._bind(core.Net(param, session.context()))
+        if weights is not None:
+            self.copy_from(weights)
+
+    @classmethod
+    def _of(cls, net: core.Net) -> Net:
+        """The face of a net that exists already, such as a solver's."""
+        made = cls.__new__(cls)
+        made._bind(net)
+        return made
+
+    def _bind(self, net: core.Net) -> None:
+        self._net = net
+        nodes = net.nodes
+        self.name = net.name
+        self._layer_names: list[str] = net.layer_names
+        self._blob_names: list[str] = net.blob_names
+        self._blobs = [Blob(blob) for blob in net.blobs]
+        self._blob_loss_weights: list[float] = net.blob_loss_weights
+        self._inputs: list[int] = net.input_ids
+        self._outputs: list[int] = net.output_ids
+        self.layers = [Layer(node.layer) for node in nodes]
+        self.layer_dict = OrderedDict(zip(self._layer_names, self.layers, strict=True))
+        self.blobs: OrderedDict[str, Blob] = OrderedDict(zip(self._blob_names, self._blobs, strict=True))
+        self.blob_loss_weights = OrderedDict(zip(self._blob_names, self._blob_loss_weights, strict=True))
+        self.params: OrderedDict[str, list[Blob]] = OrderedDict(
+            (name, layer.blobs) for name, layer in zip(self._layer_names, self.layers, strict=True) if layer.blobs
+        )
+        self.inputs = [self._blob_names[i] for i in self._inputs]
+        self.outputs = [self._blob_names[i] for i in self._outputs]
+        self.top_names = OrderedDict((n.name, [self._blob_names[i] for i in n.top_ids]) for n in nodes)
+        self.bottom_names = OrderedDict((n.name, [self._blob_names[i] for i in n.bottom_ids]) for n in nodes)
+
+    def forward(
+        self, blobs: list[str] | None = None, start: str | None = None, end: str | None = None, **inputs: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Run the layers from `start` to `end` (both included), inputs by keyword; returns the outputs' data by name.
+
+        `blobs` names further blobs to return.
+        """
+        if inputs:
+            if set(inputs) != set(self.inputs):
+                raise UsageError(f"forward: the net's inputs are {self.inputs}, given were {sorted(inputs)}")
+            for name, values in inputs.items():
+                self._put(name, self.blobs[name].data, values)
+        names = list(blobs or [])
+        if end is not None:
+            names += self.top_names[end]
+            last = self._index(end)
+        else:
+            names += self.outputs
+            last = len(self.layers) - 1
+        self._forward(0 if start is None else self._index(start), last)
+        return {name: self.blobs[name].data for name in names}
+
+    def backward(
+        self, diffs: list[str] | None = None, start: str | None = None, end: str | None = None, **tops: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Run the layers backward from `start` to `end` (both included); returns the inputs' gradients by name.
+
+        Gradients of the outputs are given by keyword; `diffs` names further blobs whose gradients to return.
+        """
+        if tops:
+            if set(tops) != set(self.outputs):
+                raise UsageError(f"backward: the net's outputs are {self.outputs}, given were {sorted(tops)}")
+            for name, values in tops.items():
+                self._put(name, self.blobs[name].diff, values)
+        names = list(diffs or [])
+        if end is not None:
+            names += self.bottom_names[end]
+            last = self._index(end)
+        else:
+            names += self.inputs
+            last = 0
+        self._backward(len(self.layers) - 1 if start is None else self._index(start), last)
+        return {name: self.blobs[name].diff for name in names}
+
+    def _forward(self, start: int, end: int) -> float:
+        """Layers `start` to `end` by index, both included; returns the loss."""
+        return self._net.forward(start, end)
+
+    def _backward(self, start: int, end: int) -> None:
+        self._net.backward(start, end)
+
+    def reshape(self) -> None:
+        """Carry new shapes of the inputs through the net."""
+        self._net.reshape()
+
+    def clear_param_diffs(self) -> None:
+        self._net.parameters.clear_diffs()
+
+    def copy_from(self, path: str) -> None:
+        """Copy the weights of the layers of the same names from a .caffemodel."""
+        copy_weights(self._net, read_weights(path), path)
+
+    def share_with(self, other: Net) -> None:
+        """Use the other net's parameters from now on."""
+        share_weights(self._net, other._net)
+
+    def save(self, path: str) -> None:
+        """Write a .caffemodel."""
+        write_binary(path, to_proto(self._net))
+
+    def set_input_arrays(self, data: np.ndarray, labels: np.ndarray) -> None:
+        """Give a MemoryData first layer its images (N, C, H, W) and labels (N,); N a multiple of the batch size."""
+        layer = self._net.layers[0]
+        if not hasattr(layer, "reset"):
+            raise NetError(f'set_input_arrays: the first layer, "{layer.name}", is not a MemoryData layer')
+        layer.reset(data, labels)
+
+    def _index(self, layer: str) -> int:
+        if layer not in self._layer_names:
+            raise UsageError(f'the net has no layer "{layer}"')
+        return self._layer_names.index(layer)
+
+    def _put(self, name: str, target: np.ndarray, values: np.ndarray) -> None:
+        if np.shape(values)[:1] != target.shape[:1]:
+            raise UsageError(
+                f'blob "{name}" has the shape {target.shape}, what is given has {np.shape(values)}: not batch sized; '
+                "reshape the blob first"
+            )
+        target[...] = values

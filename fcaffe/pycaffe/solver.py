@@ -1,0 +1,74 @@
+"""pycaffe's solvers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fcaffe import solvers
+from fcaffe.proto import read_solver
+from fcaffe.pycaffe import session
+from fcaffe.pycaffe.net import Net
+from fcaffe.solvers.learning_rate import learning_rate
+
+
+class Solver:
+    """A solver from a prototxt: its nets, and the loop to step through."""
+
+    def __init__(self, solver_file: str) -> None:
+        self._bind(read_solver(solver_file))
+
+    def _bind(self, param: Any) -> None:
+        self._solver = solvers.create_solver(param, session.engine(), session.noise, session.random)
+        self.param = self._solver.param
+        self.net = Net._of(self._solver.net)
+        self.test_nets = [Net._of(net) for net in self._solver.test_nets]
+
+    @property
+    def iter(self) -> int:
+        """How many times the weights have been updated."""
+        return self._solver.iteration
+
+    @property
+    def lr(self) -> float:
+        """The rate of the next update."""
+        return learning_rate(self.param, self._solver.iteration, self._solver.current_step)
+
+    def step(self, iterations: int) -> None:
+        self._solver.step(iterations)
+
+    def solve(self, resume: str | None = None) -> None:
+        self._solver.solve(resume)
+
+    def snapshot(self) -> None:
+        self._solver.snapshot()
+
+    def restore(self, path: str) -> None:
+        self._solver.restore(path)
+
+    def apply_update(self) -> None:
+        """Update the weights from the gradients as they stand; the iteration stays."""
+        self._solver.apply_update()
+
+    def share_weights(self, net: Net) -> None:
+        """Let `net` use the training net's parameters."""
+        net.share_with(self.net)
+
+    def add_callback(self, on_start: Callable[[], None], on_gradients_ready: Callable[[], None]) -> None:
+        """Call these before each iteration and before each update."""
+        self._solver.on_start.append(on_start)
+        self._solver.on_gradients_ready.append(on_gradients_ready)
+
+
+class SGDSolver(Solver):
+    """Stochastic gradient descent, whatever the prototxt's type says."""
+
+    def __init__(self, solver_file: str) -> None:
+        param = read_solver(solver_file)
+        param.type = "SGD"
+        self._bind(param)
+
+
+def get_solver(solver_file: str) -> Solver:
+    """The solver that the prototxt's `type` names."""
+    return Solver(solver_file)

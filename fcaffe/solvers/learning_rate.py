@@ -1,0 +1,87 @@
+"""Learning-rate policies: pure functions of the solver's parameters and the iteration, with Caffe's float32 rounding.
+
+`multistep` alone has state: `current_step`, how many of its step values have been passed. It moves on by at most one an
+iteration, also when several are due, so it belongs to the snapshot.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fcaffe.errors import SolverError
+
+f32 = np.float32
+Policy = Callable[[Any, int, int], float]
+
+
+def _power(base: float, exponent: float) -> np.float32:
+    """C's powf: computed wide, rounded once."""
+    return f32(math.pow(float(f32(base)), float(f32(exponent))))
+
+
+def fixed(param: Any, iteration: int, current_step: int) -> float:
+    return param.base_lr
+
+
+def step(param: Any, iteration: int, current_step: int) -> float:
+    """base_lr * gamma ^ floor(iteration / stepsize)"""
+    if param.stepsize < 1:
+        raise SolverError("lr_policy 'step' needs a positive stepsize")
+    return param.base_lr * math.pow(param.gamma, iteration // param.stepsize)
+
+
+def exponential(param: Any, iteration: int, current_step: int) -> float:
+    """base_lr * gamma ^ iteration"""
+    return param.base_lr * math.pow(param.gamma, iteration)
+
+
+def inverse(param: Any, iteration: int, current_step: int) -> float:
+    """base_lr * (1 + gamma * iteration) ^ -power"""
+    base = f32(1) + f32(param.gamma) * f32(iteration)
+    return f32(param.base_lr) * _power(base, -param.power)
+
+
+def multistep(param: Any, iteration: int, current_step: int) -> float:
+    """base_lr * gamma ^ current_step"""
+    return param.base_lr * math.pow(param.gamma, current_step)
+
+
+def polynomial(param: Any, iteration: int, current_step: int) -> float:
+    """base_lr * (1 - iteration / max_iter) ^ power"""
+    base = f32(1) - f32(iteration) / f32(param.max_iter)
+    return f32(param.base_lr) * _power(base, param.power)
+
+
+def sigmoid(param: Any, iteration: int, current_step: int) -> float:
+    """base_lr / (1 + exp(-gamma * (iteration - stepsize)))"""
+    exponent = f32(-param.gamma) * (f32(iteration) - f32(param.stepsize))
+    return f32(param.base_lr) * (f32(1) / (f32(1) + f32(math.exp(min(float(exponent), 700.0)))))
+
+
+POLICIES: dict[str, Policy] = {
+    "fixed": fixed,
+    "step": step,
+    "exp": exponential,
+    "inv": inverse,
+    "multistep": multistep,
+    "poly": polynomial,
+    "sigmoid": sigmoid,
+}
+
+
+def learning_rate(param: Any, iteration: int, current_step: int = 0) -> float:
+    """The rate of the update from `iteration` to `iteration` + 1, rounded to float32."""
+    policy = POLICIES.get(param.lr_policy)
+    if policy is None:
+        raise SolverError(f"unknown lr_policy '{param.lr_policy}'; known ones: {', '.join(POLICIES)}")
+    return float(f32(policy(param, iteration, current_step)))
+
+
+def next_step(param: Any, iteration: int, current_step: int) -> int:
+    """`current_step` of a multistep policy at this iteration, from that of the iteration before."""
+    due = current_step < len(param.stepvalue) and iteration >= param.stepvalue[current_step]
+    return current_step + 1 if param.lr_policy == "multistep" and due else current_step

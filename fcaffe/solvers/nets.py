@@ -1,0 +1,74 @@
+"""Which nets a solver trains and tests, from the many fields that can name them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcaffe.errors import SolverError
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_net, upgrade_net
+
+Source = tuple[Any, str]  # a NetParameter with its state, and where it came from in Caffe's words
+
+
+def train_net_param(param: Any) -> Source:
+    """The training net: exactly one of net, net_param, train_net, train_net_param."""
+    given = [field for field in ("net", "net_param", "train_net", "train_net_param") if param.HasField(field)]
+    if len(given) != 1:
+        raise SolverError(
+            "a solver must give its training net by exactly one of net, net_param, train_net and train_net_param; "
+            f"this one has {' and '.join(given) if given else 'none'}"
+        )
+    net, source = _read(param, given[0])
+    source = f"from {source}" if "file" in source else f"specified in {source}."
+    return _with_state(net, pb.TRAIN, param.train_state), source
+
+
+def test_net_params(param: Any) -> list[Source]:
+    """The test nets: each test_net_param, then each test_net, then the common net once for every test_iter left."""
+    if param.HasField("net") and param.HasField("net_param"):
+        raise SolverError("a solver cannot have both net and net_param")
+    common = next((field for field in ("net_param", "net") if param.HasField(field)), None)
+    sources = [(_upgraded(net, "test_net_param"), "test_net_param") for net in param.test_net_param]
+    sources += [(read_net(path), f"test_net file: {path}") for path in param.test_net]
+    left = len(param.test_iter) - len(sources)
+    if left < 0 or (left and common is None):
+        raise SolverError(
+            f"test_iter must be given once for each test net: there are {len(sources)} test net(s) and "
+            f"{len(param.test_iter)} test_iter"
+        )
+    if left:
+        assert common is not None
+        sources += [_read(param, common) for _ in range(left)]
+    if param.test_state and len(param.test_state) != len(sources):
+        raise SolverError(
+            f"test_state must be given once per test net or not at all: {len(param.test_state)} for {len(sources)}"
+        )
+    if sources and param.test_interval <= 0:
+        raise SolverError("a solver with test nets needs a positive test_interval")
+    states = list(param.test_state) or [None] * len(sources)
+    return [(_with_state(net, pb.TEST, state), source) for (net, source), state in zip(sources, states, strict=True)]
+
+
+def _read(param: Any, field: str) -> Source:
+    value = getattr(param, field)
+    if field.endswith("_param"):
+        return _upgraded(value, field), field
+    return read_net(value), f"{field} file: {value}"
+
+
+def _upgraded(net: Any, name: str) -> Any:
+    copy = pb.NetParameter()
+    copy.CopyFrom(net)
+    upgrade_net(copy, name)
+    return copy
+
+
+def _with_state(net: Any, phase: int, state: Any) -> Any:
+    """The net's own state over the phase, the solver's over both."""
+    merged = pb.NetState(phase=phase)
+    merged.MergeFrom(net.state)
+    if state is not None:
+        merged.MergeFrom(state)
+    net.state.CopyFrom(merged)
+    return net

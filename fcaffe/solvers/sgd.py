@@ -1,0 +1,19 @@
+"""Stochastic gradient descent with momentum."""
+
+from __future__ import annotations
+
+from fcaffe.solvers.solver import Solver, register_solver
+
+
+@register_solver("SGD")
+class SGDSolver(Solver):
+    """h = momentum * h + rate * g; w -= h.
+
+    The rate is folded into the history, as in Caffe: changing it in mid-run leaves the momentum gathered so far alone.
+    """
+
+    histories = 1
+
+    def update(self, place: slice, rate: float) -> None:
+        (h,) = self.history
+        self.engine.sgd_update(self.data[place], self.diff[place], h[place], rate, self.param.momentum)

@@ -1,0 +1,193 @@
+"""Snapshots: the model and the solver's state in Caffe's files, written whole or not at all.
+
+What Caffe has no field for, the position in the data and the random streams, goes into `SolverState.resume`, which
+Caffe passes over; so a run that was stopped and resumed has the weights of one that was not.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.errors import SnapshotError, SolverError
+from fcaffe.net import Net
+from fcaffe.net.weights import copy_weights, to_proto
+from fcaffe.proto import blob_shape, blob_values, read_binary, read_weights, to_blob_proto, write_binary
+from fcaffe.proto import caffe_pb2 as pb
+
+if TYPE_CHECKING:
+    from fcaffe.solvers.solver import Solver
+
+
+def check_writable(param: Any) -> None:
+    """Refuse to start training whose snapshots could not be written."""
+    if not (param.snapshot or param.snapshot_after_train):
+        return
+    if not param.HasField("snapshot_prefix"):
+        raise SolverError("the solver has no snapshot_prefix; give one, or set snapshot_after_train: false")
+    probe = Path(f"{param.snapshot_prefix}.tempfile")
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as problem:
+        raise SnapshotError(
+            f"Cannot write to snapshot prefix '{param.snapshot_prefix}' ({problem.strerror}). "
+            "Make sure that the directory exists and is writable."
+        ) from problem
+
+
+def paths(prefix: str, iteration: int) -> tuple[str, str]:
+    """Model and state."""
+    stem = f"{prefix}_iter_{iteration}"
+    return f"{stem}.caffemodel", f"{stem}.solverstate"
+
+
+def write(solver: Solver) -> str:
+    """Write model and state of the solver as it is; returns the state's path."""
+    if solver.param.snapshot_format != pb.SolverParameter.BINARYPROTO:
+        raise SnapshotError("snapshot_format HDF5 is not supported yet; leave it out to write binary files")
+    model_path, state_path = paths(solver.param.snapshot_prefix, solver.iteration)
+    log.snapshotting_model(model_path, "binary proto")
+    write_binary(model_path, to_proto(solver.net, solver.param.snapshot_diff))
+    log.snapshotting_state(state_path, "binary proto")
+    write_binary(state_path, _state(solver, model_path))
+    return state_path
+
+
+def restore(solver: Solver, path: str) -> None:
+    """Put the solver where the state at `path` left off.
+
+    Everything is read and checked before anything is changed. A state that Caffe wrote says nothing of data and
+    randomness: reading then starts at the first record, as in Caffe. Raises SnapshotError.
+    """
+    state, model, model_path = _read(solver, path)
+    log.restoring_history(solver.param.type)
+    copy_weights(solver.net, model, model_path)
+    solver.iteration = state.iter
+    solver.current_step = state.current_step
+    for flat, values in zip(solver.history, _split(list(state.history), solver.histories), strict=True):
+        for place, blob in zip(solver.net.parameters.slices(), values, strict=True):
+            flat[place] = solver.engine.from_numpy(blob_values(blob))
+    if state.HasField("resume"):
+        _resume(solver, state.resume)
+
+
+def restore_newest(solver: Solver) -> str | None:
+    """Resume from the newest snapshot under the solver's prefix that is whole; returns its path, or None."""
+    prefix = solver.param.snapshot_prefix
+    for iteration in sorted(_iterations(prefix), reverse=True):
+        path = paths(prefix, iteration)[1]
+        try:
+            _read(solver, path)
+        except SnapshotError as problem:
+            log.warning(f"Passing over {path}: {problem}")
+            continue
+        log.resuming(path)
+        restore(solver, path)
+        return path
+    log.info(f"No whole snapshot {prefix}_iter_*.solverstate: starting from iteration 0")
+    return None
+
+
+class Memory:
+    """The last state whose loss was finite, kept in memory."""
+
+    def __init__(self, solver: Solver) -> None:
+        self.data = solver.data.copy()
+        self.history = [history.copy() for history in solver.history]
+        self.state = _state(solver, "", with_history=False)
+
+    def write(self, solver: Solver) -> str:
+        """Put the solver back there and write a snapshot; returns the state's path."""
+        solver.data[...] = self.data
+        for history, kept in zip(solver.history, self.history, strict=True):
+            history[...] = kept
+        solver.iteration, solver.current_step = self.state.iter, self.state.current_step
+        _resume(solver, self.state.resume)
+        return write(solver)
+
+
+def _iterations(prefix: str) -> list[int]:
+    pattern = re.compile(re.escape(os.path.basename(prefix)) + r"_iter_(\d+)\.solverstate")
+    names = (os.path.basename(path) for path in glob.glob(f"{glob.escape(prefix)}_iter_*.solverstate"))
+    return [int(match[1]) for match in map(pattern.fullmatch, names) if match]
+
+
+def _state(solver: Solver, model_path: str, with_history: bool = True) -> Any:
+    state = pb.SolverState(iter=solver.iteration, learned_net=model_path, current_step=solver.current_step)
+    if with_history:
+        for flat in solver.history:
+            host = solver.engine.to_numpy(flat)
+            for parameter, place in zip(solver.net.parameters.owned, solver.net.parameters.slices(), strict=True):
+                state.history.append(to_blob_proto(host[place].reshape(parameter.blob.shape)))
+    context = solver.context
+    state.resume.seed, state.resume.noise = context.seed, context.noise
+    state.resume.random = context.random.state()
+    for net, layer in _readers(solver):
+        position, random = layer.reader_state()
+        state.resume.reader.add(net=net, layer=layer.name, position=position, random=random)
+    return state
+
+
+def _resume(solver: Solver, resume: Any) -> None:
+    solver.context.seed = resume.seed
+    solver.context.random.set_state(resume.random)
+    kept = {(reader.net, reader.layer): reader for reader in resume.reader}
+    for net, layer in _readers(solver):
+        reader = kept.get((net, layer.name))
+        if reader is not None:
+            layer.set_reader_state(reader.position, reader.random)
+
+
+def _readers(solver: Solver) -> list[tuple[str, Any]]:
+    """Every layer that reads records, with a name for its net."""
+    nets: list[tuple[str, Net]] = [("train", solver.net)]
+    nets += [(f"test {index}", net) for index, net in enumerate(solver.test_nets)]
+    return [(name, layer) for name, net in nets for layer in net.layers if hasattr(layer, "reader_state")]
+
+
+def _read(solver: Solver, path: str) -> tuple[Any, Any, str]:
+    """State and model, checked against the solver's net."""
+    state = read_binary(path, pb.SolverState)
+    owned = solver.net.parameters.owned
+    if not state.HasField("iter") or len(state.history) != len(owned) * solver.histories:
+        raise SnapshotError(
+            f"{path}: not a state of this {solver.param.type} solver: it has {len(state.history)} history blobs, "
+            f"this net needs {len(owned) * solver.histories}; give the .solverstate that belongs to this net"
+        )
+    for parameter, blob in zip(owned * solver.histories, state.history, strict=True):
+        if int(np.prod(blob_shape(blob))) != parameter.blob.count:
+            raise SnapshotError(
+                f"{path}: a history blob of shape {blob_shape(blob)} belongs to a parameter of layer "
+                f'"{parameter.layer.name}" of shape {parameter.blob.shape}; the net has changed'
+            )
+        blob_values(blob)
+    model_path = state.learned_net
+    beside = os.path.join(os.path.dirname(path), os.path.basename(model_path))
+    if not os.path.exists(model_path) and os.path.exists(beside):
+        model_path = beside  # the snapshots were moved together
+    model = read_weights(model_path)
+    stored = {layer.name: layer for layer in model.layer}
+    for node in solver.net.nodes:
+        if not node.layer.blobs:
+            continue
+        if node.name not in stored:
+            raise SnapshotError(f'{model_path}: layer "{node.name}" is missing; the file is cut off or of another net')
+        shapes = [blob_shape(blob) for blob in stored[node.name].blobs]
+        for blob in stored[node.name].blobs:
+            blob_values(blob)
+        wanted = [blob.shape for blob in node.layer.blobs]
+        if len(shapes) != len(wanted) or any(np.prod(a) != np.prod(b) for a, b in zip(shapes, wanted, strict=True)):
+            raise SnapshotError(f'{model_path}: layer "{node.name}" has the shapes {shapes}, the net needs {wanted}')
+    return state, model, model_path
+
+
+def _split(items: list[Any], parts: int) -> list[list[Any]]:
+    size = len(items) // parts
+    return [items[k * size : (k + 1) * size] for k in range(parts)]

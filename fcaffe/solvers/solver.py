@@ -1,0 +1,320 @@
+"""Solver: the training loop, as Caffe runs it."""
+
+from __future__ import annotations
+
+import enum
+import os
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.engines import Engine
+from fcaffe.errors import SolverError
+from fcaffe.net import Context, Net
+from fcaffe.net.blob import Array
+from fcaffe.net.weights import copy_weights, share_weights
+from fcaffe.proto import read_weights
+from fcaffe.rng import CaffeRandom
+from fcaffe.solvers import snapshot
+from fcaffe.solvers.learning_rate import learning_rate, next_step
+from fcaffe.solvers.nets import test_net_params, train_net_param
+
+
+class Action(enum.Enum):
+    """What a signal asks of the loop; taken up between two iterations."""
+
+    NONE = enum.auto()
+    SNAPSHOT = enum.auto()
+    STOP = enum.auto()  # ends as training ends: with a snapshot, unless snapshot_after_train is false
+    TERMINATE = enum.auto()  # a snapshot in any case, then stop
+
+
+class Solver:
+    """A training net, its test nets, and the loop that fits the one and measures it with the others.
+
+    A subclass is an update rule: it says how many `histories` of the parameters' size it keeps, and overrides `update`.
+    All parameters, gradients and histories are flat float32 buffers (`data`, `diff`, `history`); the nets' blobs are
+    views of them. `noise` is the stream that Dropout draws from (see Context), `random` Caffe's generator; a
+    `random_seed` in the solver's parameters starts it anew.
+    """
+
+    histories: ClassVar[int]
+
+    def __init__(self, param: Any, engine: Engine, noise: str = "caffe", random: CaffeRandom | None = None) -> None:
+        self.param = param
+        self.engine = engine
+        self.iteration = 0
+        self.current_step = 0
+        self.requested_action: Callable[[], Action] = lambda: Action.NONE
+        self.on_start: list[Callable[[], None]] = []
+        self.on_gradients_ready: list[Callable[[], None]] = []
+        self.on_iteration: list[Callable[[float, float], None]] = []  # called with the smoothed loss and the rate
+        self.on_nan = "continue"  # 'stop', or 'snapshot': stop after writing the last good state
+        self._stopped: Action = Action.NONE
+        self._last_good: snapshot.Memory | None = None
+
+        log.initializing_solver(str(param))
+        self._check()
+        snapshot.check_writable(param)
+        random = CaffeRandom(None) if random is None else random
+        seed = int.from_bytes(os.urandom(4), "little")
+        if param.random_seed >= 0:
+            seed = param.random_seed
+            random.set_state(CaffeRandom(seed).state())
+        self.context = Context(engine, random, noise, seed)
+        net_param, source = train_net_param(param)
+        log.creating_train_net(source)
+        self.net = Net(net_param, self.context)
+        self._finetune(self.net)
+        self.test_nets: list[Net] = []
+        for index, (net_param, source) in enumerate(test_net_params(param)):
+            log.creating_test_net(index, f"specified by {source}")
+            self.test_nets.append(Net(net_param, self.context))
+            self._finetune(self.test_nets[-1])
+            self.test_nets[-1].debug_info = param.debug_info
+        self.data, self.diff = self.net.parameters.flatten(engine.xp)
+        self.history: list[Array] = [engine.xp.zeros_like(self.data) for _ in range(self.histories)]
+        log.solver_done()
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def solve(self, resume: str | None = None) -> None:
+        """Train up to max_iter, then snapshot, display and test once more, as the solver's parameters ask."""
+        param = self.param
+        log.solving(self.net.name, param.lr_policy)
+        if resume:
+            log.restoring(resume)
+            self.restore(resume)
+        first = self.iteration
+        self.step(param.max_iter - self.iteration)
+        just_written = param.snapshot and self.iteration % param.snapshot == 0
+        if (param.snapshot_after_train or self._stopped is Action.TERMINATE) and not just_written:
+            self.snapshot()
+        if self._stopped is not Action.NONE:
+            log.stopped_early()
+            return
+        if param.display and self.iteration % param.display == 0:
+            self._smooth(self.net.forward(), first)
+            log.final_loss(self.iteration, float(self.smoothed_loss))
+        if param.test_interval and self.iteration % param.test_interval == 0:
+            self.test_all()
+        log.optimization_done()
+
+    def step(self, iterations: int) -> None:
+        """Take this many iterations: test when due, forward, backward, update, snapshot when due."""
+        param = self.param
+        first, last = self.iteration, self.iteration + iterations
+        self.losses: list[np.float32] = []
+        self.smoothed_loss = np.float32(0)
+        self._stopped = Action.NONE
+        shown, clock = self.iteration, time.perf_counter()
+        while self.iteration < last:
+            self.diff[...] = 0
+            tests = param.test_interval and self.iteration % param.test_interval == 0
+            if tests and (self.iteration > 0 or param.test_initialization):
+                self.test_all()
+                if self._stopped is not Action.NONE:
+                    return
+            for callback in self.on_start:
+                callback()
+            display = bool(param.display) and self.iteration % param.display == 0
+            self.net.debug_info = display and param.debug_info
+            self._smooth(self._forward_backward(), first)
+            if display:
+                now = time.perf_counter()
+                rate = (self.iteration - shown) / (now - clock)
+                log.iteration(self.iteration, rate, now - clock, param.display, float(self.smoothed_loss))
+                shown, clock = self.iteration, now
+                self._log_outputs()
+            for callback in self.on_gradients_ready:
+                callback()
+            self.apply_update()
+            self.iteration += 1
+            for observer in self.on_iteration:
+                observer(float(self.smoothed_loss), self.rate)
+            action = self.requested_action()
+            if (param.snapshot and self.iteration % param.snapshot == 0) or action is Action.SNAPSHOT:
+                self.snapshot()
+            if action in (Action.STOP, Action.TERMINATE):
+                self._stopped = action
+                return
+
+    def _forward_backward(self) -> np.float32:
+        """Gradients of iter_size passes, added up in `diff`; returns the mean loss."""
+        loss = np.float32(0)
+        before = snapshot.Memory(self) if self.on_nan == "snapshot" else None
+        for part in range(self.param.iter_size):
+            self.context.iteration = self.iteration
+            self.context.first_sample = part * self.net.batch_size
+            loss += np.float32(self.net.forward())
+            if self.on_nan != "continue" and not np.isfinite(loss):
+                self._stop_at_nan(loss)
+            self.net.backward()
+        self._last_good = before
+        return loss / np.float32(self.param.iter_size)
+
+    def apply_update(self) -> None:
+        """Clip, normalise, regularise, and apply the update rule to every parameter at this iteration's rate."""
+        param = self.param
+        self.rate = self.learning_rate()
+        if param.display and self.iteration % param.display == 0:
+            log.learning_rate(self.iteration, self.rate)
+        self._clip()
+        if param.iter_size > 1:
+            self.diff *= np.float32(1 / param.iter_size)
+        for parameter, place in zip(self.net.parameters.owned, self.net.parameters.slices(), strict=True):
+            decay = np.float32(param.weight_decay) * np.float32(parameter.decay_mult)
+            if decay:
+                self.engine.add_decay(self.data[place], self.diff[place], float(decay), param.regularization_type)
+            self.update(place, float(np.float32(self.rate) * np.float32(parameter.lr_mult)))
+
+    def update(self, place: slice, rate: float) -> None:
+        """Apply the rule to one parameter's slice of the flat buffers."""
+        raise NotImplementedError
+
+    def learning_rate(self) -> float:
+        """This iteration's rate; a multistep policy moves on to its next step first."""
+        moved = next_step(self.param, self.iteration, self.current_step)
+        if moved != self.current_step:
+            self.current_step = moved
+            log.multistep(self.iteration, moved)
+        return learning_rate(self.param, self.iteration, self.current_step)
+
+    def _clip(self) -> None:
+        """Scale all gradients down to the L2 norm clip_gradients, if they exceed it together."""
+        limit = self.param.clip_gradients
+        if limit < 0:
+            return
+        norm = float(self.engine.xp.dot(self.diff, self.diff)) ** 0.5
+        if norm > limit:
+            log.clipping(norm, limit)
+            self.diff *= np.float32(limit / norm)
+
+    def _smooth(self, loss: float, first: int) -> None:
+        """The mean of the last average_loss losses, kept up in float32 as Caffe does."""
+        loss, window = np.float32(loss), self.param.average_loss
+        if len(self.losses) < window:
+            self.losses.append(loss)
+            n = np.float32(len(self.losses))
+            self.smoothed_loss = (self.smoothed_loss * (n - np.float32(1)) + loss) / n
+        else:
+            oldest = (self.iteration - first) % window
+            self.smoothed_loss += (loss - self.losses[oldest]) / np.float32(window)
+            self.losses[oldest] = loss
+
+    def _log_outputs(self) -> None:
+        index = 0
+        for name, blob, weight in self.net.outputs():
+            for value in self.engine.to_numpy(blob.data).reshape(-1):
+                log.net_output("Train", index, name, float(value), weight)
+                index += 1
+
+    def _stop_at_nan(self, loss: float) -> None:
+        bad = self.net.first_bad_blob() or "the loss itself"
+        saved = ""
+        if self.on_nan == "snapshot" and self._last_good is not None:
+            saved = f"; the last good state is in {self._last_good.write(self)}"
+        raise SolverError(
+            f"iteration {self.iteration}: loss = {log.number(loss)}; the first value that is not finite is in {bad}"
+            f"{saved}. Lower base_lr, set clip_gradients, or check the data (--on-nan continue goes on all the same)"
+        )
+
+    # --- testing ------------------------------------------------------------------------------------------------------
+
+    def test_all(self) -> None:
+        for index in range(len(self.test_nets)):
+            if self._stopped is Action.NONE:
+                self.test(index)
+
+    def test(self, index: int) -> None:
+        """Log the mean of every output over test_iter batches of a test net."""
+        log.testing(self.iteration, index)
+        net = self.test_nets[index]
+        share_weights(net, self.net)
+        batches = self.param.test_iter[index]
+        loss = np.float32(0)
+        scores: np.ndarray | None = None
+        for _ in range(batches):
+            action = self.requested_action()
+            if action is Action.SNAPSHOT:
+                self.snapshot()
+            elif action is not Action.NONE:
+                self._stopped = action
+                log.test_interrupted()
+                return
+            loss += np.float32(net.forward())
+            values = [self.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in net.outputs()]
+            batch = np.concatenate(values) if values else np.zeros(0, np.float32)
+            scores = batch if scores is None else scores + batch
+        if self.param.test_compute_loss:
+            log.test_loss(float(loss / np.float32(batches)))
+        position = 0
+        for name, blob, weight in net.outputs():
+            for _ in range(blob.count):
+                assert scores is not None
+                log.net_output("Test", position, name, float(scores[position] / np.float32(batches)), weight)
+                position += 1
+
+    # --- snapshots ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> str:
+        """Write model and state; returns the path of the state."""
+        return snapshot.write(self)
+
+    def restore(self, path: str) -> None:
+        """Go on from a solver state. Raises SnapshotError, and changes nothing, if it is damaged or does not fit."""
+        snapshot.restore(self, path)
+
+    def finetune(self, paths: list[str]) -> None:
+        """Copy weights from model files, in order, into the training net and all test nets."""
+        for net in (self.net, *self.test_nets):
+            for path in paths:
+                log.finetuning(path)
+                copy_weights(net, read_weights(path), path)
+
+    def close(self) -> None:
+        for net in (self.net, *self.test_nets):
+            net.close()
+
+    def _finetune(self, net: Net) -> None:
+        for path in self.param.weights:
+            log.finetuning(path)
+            copy_weights(net, read_weights(path), path)
+
+    def _check(self) -> None:
+        param = self.param
+        if param.average_loss < 1:
+            raise SolverError("average_loss must be 1 or more")
+        if param.iter_size < 1:
+            raise SolverError("iter_size must be 1 or more")
+        if param.regularization_type not in ("L1", "L2"):
+            raise SolverError(f"unknown regularization_type '{param.regularization_type}'; known ones: L1, L2")
+        learning_rate(param, 0)  # refuses an unknown policy
+
+
+_registry: dict[str, type[Solver]] = {}
+SolverClass = TypeVar("SolverClass", bound=type[Solver])
+
+
+def register_solver(solver_type: str) -> Any:
+    """Class decorator: make this class the one for `type: "solver_type"`."""
+
+    def add(cls: SolverClass) -> SolverClass:
+        _registry[solver_type] = cls
+        return cls
+
+    return add
+
+
+def solver_types() -> list[str]:
+    return sorted(_registry)
+
+
+def create_solver(param: Any, engine: Engine, noise: str = "caffe", random: CaffeRandom | None = None) -> Solver:
+    """The solver for a SolverParameter (see `fcaffe.proto.read_solver`)."""
+    if param.type not in _registry:
+        raise SolverError(f"unknown solver type '{param.type}'; known ones: {', '.join(solver_types())}")
+    return _registry[param.type](param, engine, noise, random)
