@@ -54,16 +54,14 @@ class PlainPooling:
         out[...] = 0
         for offset in windows.offsets():
             out += padded[windows.shifted(offset, places)]
-        with self.xp.errstate(divide="ignore", invalid="ignore"):  # a window outside the image is 0 / 0, as in Caffe
-            out /= self._areas(places, x.shape[2:], windows)
+        out /= self._areas(places, x.shape[2:], windows)  # a window outside the image is 0 / 0, as in Caffe
 
     def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
         """dx = each dy, divided by its window's area, at every place of the window."""
         dy, out = channels_last(dy), channels_last(dx)
         places, size = dy.shape[1:-1], out.shape[1:-1]
         padded = self.xp.zeros((out.shape[0], *windows.padded_size(size, places), out.shape[-1]), dy.dtype)
-        with self.xp.errstate(divide="ignore", invalid="ignore"):
-            share = dy / self._areas(places, size, windows)
+        share = dy / self._areas(places, size, windows)
         for offset in windows.offsets():
             padded[windows.shifted(offset, places)] += share
         out[...] = padded[windows.interior(size)]

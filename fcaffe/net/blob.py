@@ -19,20 +19,21 @@ Array = Any  # numpy.ndarray or cupy.ndarray, float32
 
 
 class Storage:
-    """A flat float32 buffer, made when first touched, and the order in which blobs lay their axes out in it.
+    """A flat float32 buffer of `size`, made when first touched, and the order in which blobs lay their axes out in it.
 
     Several blobs may share one (Split, shared parameters), also with different shapes.
     """
 
-    def __init__(self, xp: Any, channels_last: bool) -> None:
+    def __init__(self, xp: Any, channels_last: bool, size: int) -> None:
         self.xp = xp
         self.channels_last = channels_last
+        self.size = size
         self.buffer: Array = None
 
     def view(self, shape: tuple[int, ...]) -> Array:
         count = math.prod(shape)
         if self.buffer is None:
-            self.buffer = self.xp.zeros(count, dtype=self.xp.float32)
+            self.buffer = self.xp.zeros(self.size, dtype=self.xp.float32)
         flat = self.buffer[:count]
         if self.channels_last and len(shape) in CHANNELS_LAST_AXES:
             return self.xp.moveaxis(flat.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
@@ -58,8 +59,8 @@ class Blob:
         self.xp = xp
         self.shape: tuple[int, ...] = tuple(shape)
         self._capacity = self.count
-        self._data = Storage(xp, channels_last)
-        self._diff = Storage(xp, channels_last)
+        self._data = Storage(xp, channels_last, self._capacity)
+        self._diff = Storage(xp, channels_last, self._capacity)
 
     @property
     def count(self) -> int:
@@ -86,8 +87,8 @@ class Blob:
         self.shape = tuple(int(dim) for dim in shape)
         if self.count > self._capacity:
             self._capacity = self.count
-            self._data = Storage(self.xp, self._data.channels_last)
-            self._diff = Storage(self.xp, self._diff.channels_last)
+            self._data = Storage(self.xp, self._data.channels_last, self._capacity)
+            self._diff = Storage(self.xp, self._diff.channels_last, self._capacity)
 
     def share_data(self, other: Blob) -> None:
         """Use the other's data from now on (no copy)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from google.protobuf import text_format
 
 from fcaffe import log
@@ -16,6 +17,9 @@ from fcaffe.net.filter import filter_net
 from fcaffe.net.layer import Layer, create_layer
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.splits import insert_splits, unknown_bottom
+
+# A net that blows up does so in its log, not in NumPy's warnings: infinities and NaNs are ordinary values, as in C.
+silent_arithmetic = np.errstate(all="ignore")
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 
@@ -74,6 +78,7 @@ class Net:
 
     # --- running ------------------------------------------------------------------------------------------------------
 
+    @silent_arithmetic
     def forward(self, start: int = 0, end: int | None = None) -> float:
         """Run the layers from index `start` to `end`, both included; returns the weighted sum of the losses."""
         loss = 0.0
@@ -85,6 +90,7 @@ class Net:
                 self._debug_forward(node)
         return loss
 
+    @silent_arithmetic
     def backward(self, start: int | None = None, end: int = 0) -> None:
         """Run the layers' backward passes from index `start` (the last one) down to `end`, both included."""
         first = len(self.nodes) - 1 if start is None else start

@@ -17,7 +17,14 @@ from fcaffe.proto.files import replacing
 from fcaffe.proto.upgrade import upgrade_net
 
 LARGEST = 2**31 - 1  # bytes that a protobuf message can have
+_TOO_LARGE = "is larger than a protobuf file can be (2 GiB); set snapshot_format: HDF5 in the solver"
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+
+
+def _holds_layers(net: pb.NetParameter) -> bool:
+    """Whether any layer has a name or type; all are looked at, since damaged text shows only then."""
+    named = [bool(layer.name or layer.type) for layer in (*net.layer, *net.layers)]
+    return any(named) or any(layer.HasField("layer") for layer in net.layers)
 
 
 class _Kind(NamedTuple):
@@ -31,15 +38,12 @@ class _Kind(NamedTuple):
 _KINDS: dict[Any, _Kind] = {
     pb.NetParameter: _Kind(
         "a model (.caffemodel)",
-        lambda net: (
-            any(layer.name or layer.type for layer in net.layer)
-            or any(layer.name or layer.type or layer.HasField("layer") for layer in net.layers)
-        ),
+        _holds_layers,
         "give it as --weights",
     ),
     pb.SolverState: _Kind(
         "a solver state (.solverstate)",
-        lambda state: state.HasField("iter") and state.HasField("learned_net"),
+        lambda state: state.HasField("iter") and bool(state.learned_net),
         "give it as --snapshot",
     ),
     pb.BlobProto: _Kind(
@@ -86,10 +90,7 @@ def write_binary(path: str | os.PathLike[str], message: Any) -> None:
     except EncodeError as error:
         raise SnapshotError(f"cannot write {path}: {error}") from error
     if len(content) > LARGEST:
-        raise SnapshotError(
-            f"cannot write {path}: it would have {len(content)} bytes, and a protobuf file has at most {LARGEST};"
-            " set snapshot_format: HDF5 in the solver"
-        )
+        raise SnapshotError(f"cannot write {path}: with {len(content)} bytes it {_TOO_LARGE}")
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
@@ -123,6 +124,8 @@ def blob_values(blob: pb.BlobProto, which: str = "data") -> np.ndarray:
 
 def to_blob_proto(array: np.ndarray, diff: np.ndarray | None = None) -> pb.BlobProto:
     """A blob with the shape and values of `array` as float32, and of `diff` if given."""
+    if 4 * (array.size + (0 if diff is None else diff.size)) > LARGEST:
+        raise SnapshotError(f"a blob of shape {array.shape} {_TOO_LARGE}")
     packed = pb.BlobBytes(data=np.ascontiguousarray(array, "<f4").tobytes())
     if diff is not None:
         packed.diff = np.ascontiguousarray(diff, "<f4").tobytes()
@@ -133,12 +136,12 @@ def to_blob_proto(array: np.ndarray, diff: np.ndarray | None = None) -> pb.BlobP
 
 def _parse(content: bytes, message_class: Any) -> Any:
     """The message, or None if this is not one."""
+    kind = _KINDS.get(message_class)
     try:
         message = message_class.FromString(content)
-    except DecodeError:
+        return message if kind is None or kind.holds(message) else None
+    except (DecodeError, UnicodeDecodeError):
         return None
-    kind = _KINDS.get(message_class)
-    return message if kind is None or kind.holds(message) else None
 
 
 def _diagnosis(content: bytes, wanted: Any) -> str:

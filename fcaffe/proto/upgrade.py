@@ -8,7 +8,7 @@ from fcaffe import log
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.upgrade_v0 import upgrade_v0_layers
-from fcaffe.proto.upgrade_v1 import move_transform_fields, upgrade_v1_layers
+from fcaffe.proto.upgrade_v1 import find_transform_fields, move_transform_fields, upgrade_v1_layers
 
 SOLVER_TYPES = {
     "SGD": "SGD",
@@ -25,7 +25,7 @@ def upgrade_net(param: pb.NetParameter, name: str) -> None:
     try:
         if any(layer.HasField("layer") for layer in param.layers):
             _upgrade_v0(param, name)
-        if move_transform_fields(param, dry_run=True):
+        if find_transform_fields(param):
             _upgrade_transform_fields(param, name)
         if param.layers:
             _upgrade_v1(param, name)
@@ -75,7 +75,7 @@ def _upgrade_v0(param: pb.NetParameter, name: str) -> None:
 
 def _upgrade_transform_fields(param: pb.NetParameter, name: str) -> None:
     log.info(f"Attempting to upgrade input file specified using deprecated transformation parameters: {name}")
-    move_transform_fields(param)
+    move_transform_fields(find_transform_fields(param))
     log.info("Successfully upgraded file specified using deprecated data transformation parameters.")
     log.warning("Note that future Caffe releases will only support transform_param messages for transformation fields.")
 

@@ -1,5 +1,7 @@
 """V1 layers (`layers { type: CONVOLUTION blobs_lr: 1 ... }`) become today's (`layer { type: "Convolution" ... }`)."""
 
+from typing import Any
+
 from fcaffe import log
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -108,17 +110,19 @@ def _spec(layer: pb.LayerParameter, index: int) -> pb.ParamSpec:
     return layer.param[index]
 
 
-def move_transform_fields(param: pb.NetParameter, dry_run: bool = False) -> bool:
-    """Moves scale, mean_file, crop_size and mirror of V1 data layers into transform_param; True if there are any."""
-    found = False
-    for layer in param.layers:
-        source = _TRANSFORMED.get(pb.V1LayerParameter.LayerType.Name(layer.type))
-        if source is None:
-            continue
-        for field in ("scale", "mean_file", "crop_size", "mirror"):
-            if getattr(layer, source).HasField(field):
-                found = True
-                if not dry_run:
-                    setattr(layer.transform_param, field, getattr(getattr(layer, source), field))
-                    getattr(layer, source).ClearField(field)
-    return found
+def find_transform_fields(param: pb.NetParameter) -> list[tuple[Any, Any, str]]:
+    """The scale, mean_file, crop_size and mirror of V1 data layers: (layer, message that has it, field)."""
+    return [
+        (layer, getattr(layer, source), field)
+        for layer in param.layers
+        if (source := _TRANSFORMED.get(pb.V1LayerParameter.LayerType.Name(layer.type)))
+        for field in ("scale", "mean_file", "crop_size", "mirror")
+        if getattr(layer, source).HasField(field)
+    ]
+
+
+def move_transform_fields(found: list[tuple[Any, Any, str]]) -> None:
+    """Moves them to the layers' transform_param."""
+    for layer, message, field in found:
+        setattr(layer.transform_param, field, getattr(message, field))
+        message.ClearField(field)

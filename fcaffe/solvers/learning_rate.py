@@ -1,7 +1,7 @@
 """Learning-rate policies: pure functions of the solver's parameters and the iteration, with Caffe's float32 rounding.
 
 `multistep` alone has state: `current_step`, how many of its step values have been passed. It moves on by at most one an
-iteration, also when several are due, so it belongs to the snapshot.
+iteration, also when several are due, so it belongs to the snapshot (where `step`, too, notes its count).
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ def learning_rate(param: Any, iteration: int, current_step: int = 0) -> float:
 
 
 def next_step(param: Any, iteration: int, current_step: int) -> int:
-    """`current_step` of a multistep policy at this iteration, from that of the iteration before."""
+    """`current_step` at this iteration, from that of the iteration before; other policies leave it alone."""
+    if param.lr_policy == "step":
+        return iteration // max(param.stepsize, 1)
     due = current_step < len(param.stepvalue) and iteration >= param.stepvalue[current_step]
     return current_step + 1 if param.lr_policy == "multistep" and due else current_step

@@ -15,6 +15,7 @@ from fcaffe.engines import Engine
 from fcaffe.errors import SolverError
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
+from fcaffe.net.net import silent_arithmetic
 from fcaffe.net.weights import copy_weights, share_weights
 from fcaffe.proto import read_weights
 from fcaffe.rng import CaffeRandom
@@ -156,6 +157,7 @@ class Solver:
         self._last_good = before
         return loss / np.float32(self.param.iter_size)
 
+    @silent_arithmetic
     def apply_update(self) -> None:
         """Clip, normalise, regularise, and apply the update rule to every parameter at this iteration's rate."""
         param = self.param
@@ -177,10 +179,9 @@ class Solver:
 
     def learning_rate(self) -> float:
         """This iteration's rate; a multistep policy moves on to its next step first."""
-        moved = next_step(self.param, self.iteration, self.current_step)
-        if moved != self.current_step:
-            self.current_step = moved
-            log.multistep(self.iteration, moved)
+        before, self.current_step = self.current_step, next_step(self.param, self.iteration, self.current_step)
+        if self.param.lr_policy == "multistep" and self.current_step != before:
+            log.multistep(self.iteration, self.current_step)
         return learning_rate(self.param, self.iteration, self.current_step)
 
     def _clip(self) -> None:

@@ -1,12 +1,16 @@
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from google.protobuf.json_format import ParseDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fcaffe.errors import SnapshotError
 from fcaffe.proto import binary, blob_shape, blob_values, read_binary, read_weights, to_blob_proto, write_binary
@@ -89,6 +93,21 @@ def test_every_cut_is_noticed(tmp_path):
                 read_weights(tmp_path / "x")
 
 
+@settings(deadline=None)
+@given(st.integers(0, len(MODEL.read_bytes()) - 1), st.integers(1, 255))
+def test_damage_is_noticed_or_harmless(where, change):
+    content = bytearray(MODEL.read_bytes())
+    content[where] ^= change
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        try:
+            for layer in read_binary(file.name, pb.NetParameter).layer:
+                _ = layer.name, layer.type, [blob_values(blob) for blob in layer.blobs]
+        except SnapshotError as error:
+            assert re.search("is damaged or cut off|holds .* values", str(error))
+
+
 WRONG = [
     (pb.NetParameter, STATE, "is a solver state .*, not a model .*; give it as --snapshot"),
     (pb.SolverState, MODEL, "is a model .*, not a solver state .*; give it as --weights"),
@@ -113,9 +132,11 @@ def test_what_protobuf_cannot_hold_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(binary, "LARGEST", 6000)
     with pytest.raises(SnapshotError, match="6502 bytes, more than"):
         read_weights(MODEL)
-    blob = to_blob_proto(np.zeros(2000))
-    with pytest.raises(SnapshotError, match="at most 6000; set snapshot_format: HDF5"):
-        write_binary(tmp_path / "x", blob)
+    with pytest.raises(SnapshotError, match=r"larger than .* set snapshot_format: HDF5"):
+        to_blob_proto(np.zeros(2000))
+    net = pb.NetParameter(layer=[pb.LayerParameter(blobs=[to_blob_proto(np.zeros(1000))] * 2)])
+    with pytest.raises(SnapshotError, match=r"x: with 80.. bytes .* set snapshot_format: HDF5"):
+        write_binary(tmp_path / "x", net)
     assert not list(tmp_path.iterdir())
 
 

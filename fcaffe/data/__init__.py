@@ -1,0 +1,19 @@
+"""Records: where they are stored, how they become arrays, how batches of them are read ahead of the net."""
+
+from fcaffe.data.database import Database, open_database, write_lmdb
+from fcaffe.data.datum import array_to_datum, datum_to_array, parse_datum
+from fcaffe.data.prefetch import Batch, BatchSource, Prefetcher
+from fcaffe.data.transformer import Transformer
+
+__all__ = [
+    "Batch",
+    "BatchSource",
+    "Database",
+    "Prefetcher",
+    "Transformer",
+    "array_to_datum",
+    "datum_to_array",
+    "open_database",
+    "parse_datum",
+    "write_lmdb",
+]

@@ -1,0 +1,67 @@
+"""Encoded pictures (PNG, JPEG, ...) to arrays and back, by OpenCV as in Caffe; the one place that imports it."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+
+from fcaffe.errors import DataError
+
+
+class Color(enum.Enum):
+    """How many channels a decoded picture gets; colours are in OpenCV's order blue, green, red."""
+
+    AS_STORED = enum.auto()
+    COLOR = enum.auto()
+    GRAY = enum.auto()
+
+
+def opencv() -> Any:
+    """The cv2 module; without it a DataError says what to install."""
+    try:
+        import cv2
+    except ImportError as problem:
+        raise DataError(
+            "reading and writing encoded pictures (JPEG, PNG) needs OpenCV: pip install 'fcaffe[images]' "
+            "(or pip install opencv-python-headless)"
+        ) from problem
+    return cv2
+
+
+def decode_image(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.ndarray:
+    """Pixels of an encoded picture: uint8, channels x height x width; `what` names it in errors."""
+    cv2 = opencv()
+    flag = {
+        Color.AS_STORED: cv2.IMREAD_UNCHANGED,
+        Color.COLOR: cv2.IMREAD_COLOR,
+        Color.GRAY: cv2.IMREAD_GRAYSCALE,
+    }[color]
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if data else None
+    if pixels is None:
+        raise DataError(f"{what} cannot be decoded as a picture ({len(data)} bytes)")
+    if pixels.dtype != np.uint8:
+        raise DataError(f"{what} has {pixels.dtype} pixels; only 8-bit pictures are read")
+    if pixels.ndim == 2:
+        return pixels[np.newaxis]
+    return pixels.transpose(2, 0, 1)
+
+
+def encode_image(pixels: np.ndarray, extension: str) -> bytes:
+    """A channels x height x width uint8 array as a picture file; `extension` such as 'jpg' or 'png'."""
+    cv2 = opencv()
+    try:
+        done, data = cv2.imencode(f".{extension}", np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    except cv2.error as problem:
+        raise DataError(f'cannot encode a picture as "{extension}": name a format such as jpg or png') from problem
+    if not done:
+        raise DataError(f'cannot encode a picture as "{extension}"')
+    return bytes(data)
+
+
+def resize_image(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """A channels x height x width uint8 array in another size, bilinear, as convert_imageset does."""
+    cv2 = opencv()
+    resized = cv2.resize(np.ascontiguousarray(pixels.transpose(1, 2, 0)), (width, height))
+    return resized[np.newaxis] if resized.ndim == 2 else resized.transpose(2, 0, 1)

@@ -1,0 +1,50 @@
+"""Mean images: read from, made for and written to `mean.binaryproto` files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from fcaffe.errors import DataError, SnapshotError
+from fcaffe.proto import blob_shape, blob_values, read_binary, to_blob_proto
+from fcaffe.proto import caffe_pb2 as pb
+
+
+def read_mean(path: str) -> np.ndarray:
+    """The mean image in a BlobProto file: float32, channels x height x width."""
+    try:
+        blob = read_binary(path, pb.BlobProto)
+    except SnapshotError as problem:
+        raise DataError(f"transform_param.mean_file: {problem}") from problem
+    values, shape = blob_values(blob), blob_shape(blob)
+    if len(shape) < 3 or math.prod(shape) != values.size or math.prod(shape[:-3]) != 1:
+        raise DataError(f'mean file "{path}" is not one image: it has {values.size} value(s) of shape {shape}')
+    return values.reshape(shape[-3:])
+
+
+def mean_image(images: Iterable[np.ndarray]) -> np.ndarray:
+    """The pixelwise mean of channels x height x width arrays, float32."""
+    total: np.ndarray | None = None
+    count = 0
+    for image in images:
+        if total is None:
+            total = np.zeros(image.shape, np.float64)
+        if image.shape != total.shape:
+            raise DataError(f"a mean needs images of one shape, not {total.shape} and {image.shape}")
+        total += image
+        count += 1
+    if total is None:
+        raise DataError("no images to take the mean of")
+    return (total / count).astype(np.float32)
+
+
+def mean_to_blob(mean: np.ndarray) -> Any:
+    """The BlobProto of a mean image, with the four dimensions that compute_image_mean writes in place of a shape."""
+    blob = to_blob_proto(mean)
+    blob.ClearField("shape")
+    blob.num = 1
+    blob.channels, blob.height, blob.width = mean.shape
+    return blob

@@ -1,0 +1,138 @@
+"""Reading ahead: one thread fills a few batches while the net works on the one before."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from typing import Protocol
+
+import numpy as np
+
+from fcaffe import log
+
+END_TIMEOUT = 5.0  # seconds
+LOG_INTERVAL = 1000  # Caffe tells of the 1st, 1001st, ... time that the net had to wait
+
+
+class Batch:
+    """Images and labels of one batch, and where the reader stood after it.
+
+    `data` is N x C x H x W float32 with channels-last strides, `labels` has N values. `state` is the reader's
+    (position, random): what `BatchSource.state` said after this batch.
+    """
+
+    def __init__(self) -> None:
+        self.data = np.empty((0, 0, 0, 0), np.float32)
+        self.labels = np.empty(0, np.float32)
+        self.state: tuple[int, bytes] = (0, b"")
+
+    def reshape(self, shape: tuple[int, int, int, int]) -> None:
+        if self.data.shape != shape:
+            number, channels, height, width = shape
+            self.data = np.empty((number, height, width, channels), np.float32).transpose(0, 3, 1, 2)
+            self.labels = np.zeros(number, np.float32)
+
+
+class BatchSource(Protocol):
+    """What a Prefetcher's thread calls; one thread at a time. `shape` is that of the first batch's images."""
+
+    shape: tuple[int, int, int, int]
+
+    def fill(self, batch: Batch) -> None:
+        """Read the next batch into `batch`, reshaping it as needed."""
+
+    def state(self) -> tuple[int, bytes]:
+        """How far it has read: records since the first, and the state of its generator (empty if it has none)."""
+
+    def set_state(self, position: int, random: bytes) -> None:
+        """Continue from there."""
+
+    def close(self) -> None:
+        """Give back files."""
+
+
+class Prefetcher:
+    """Keeps up to `depth` batches of a source ready; `take` one, copy it, `give_back`.
+
+    The thread starts with the first `take`. An error in the thread is raised by `take`. A Prefetcher that is dropped,
+    or alive when the interpreter ends, stops its thread, since the thread holds no reference to it.
+    """
+
+    def __init__(self, source: BatchSource, depth: int) -> None:
+        self.source = source
+        self.depth = depth
+        self.waits = 0
+        self._error: BaseException | None = None
+        self._end: weakref.finalize | None = None
+
+    def take(self) -> Batch:
+        """The next batch in order; waits if the reader is behind."""
+        if self._error is not None:
+            raise self._error
+        if self._end is None:
+            self._start()
+        item = self._next()
+        if isinstance(item, BaseException):
+            self.stop()
+            self._error = item
+            raise item
+        return item
+
+    def give_back(self, batch: Batch) -> None:
+        self._free.put(batch)
+
+    def stop(self) -> None:
+        """End the thread; batches read ahead are lost. The next `take` starts another where the source stands."""
+        if self._end is not None:
+            self._end()
+            self._thread.join()
+            self._end = None
+        self._error = None
+
+    def _start(self) -> None:
+        self._free: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._full: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
+        for _ in range(self.depth):
+            self._free.put(Batch())
+        stopping = threading.Event()
+        self._thread = threading.Thread(
+            target=_read_ahead, args=(self.source, self._free, self._full, stopping), name="prefetch", daemon=True
+        )
+        self._thread.start()
+        self._taken = 0
+        self._end = weakref.finalize(self, _end, self._thread, self._free, stopping)
+
+    def _next(self) -> Batch | BaseException:
+        self._taken += 1
+        try:
+            return self._full.get_nowait()
+        except queue.Empty:
+            if self._taken > self.depth:  # until then the reader has had no time to get ahead
+                if self.waits % LOG_INTERVAL == 0:
+                    log.waiting_for_data()
+                self.waits += 1
+            return self._full.get()
+
+
+def _read_ahead(
+    source: BatchSource,
+    free: queue.SimpleQueue[Batch | None],
+    full: queue.SimpleQueue[Batch | BaseException],
+    stopping: threading.Event,
+) -> None:
+    try:
+        while (batch := free.get()) is not None and not stopping.is_set():
+            source.fill(batch)
+            batch.state = source.state()
+            full.put(batch)
+    except BaseException as error:  # whatever it is, the thread that waits for the batch has to know
+        full.put(error)
+
+
+def _end(thread: threading.Thread, free: queue.SimpleQueue[Batch | None], stopping: threading.Event) -> None:
+    stopping.set()
+    free.put(None)
+    # The interpreter must not end in the middle of a log line; but this may run in any thread, holding any lock.
+    if thread is not threading.current_thread():
+        thread.join(timeout=END_TIMEOUT)

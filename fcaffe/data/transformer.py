@@ -1,0 +1,105 @@
+"""The transformations of a `transform_param`: crop, mirror, subtract the mean, scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.data.images import Color
+from fcaffe.data.mean import read_mean
+from fcaffe.errors import DataError
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.rng import CaffeRandom
+
+
+class Transformer:
+    """Turns images into what the net sees: mirror(crop(image) - crop(mean)) * scale, in float32.
+
+    Takes a TransformationParameter and the phase: crops are random in TRAIN and central in TEST. Decisions are drawn
+    from a generator of its own, image by image in Caffe's order: mirror, row, column.
+    """
+
+    def __init__(self, param: Any, phase: int) -> None:
+        if param.mean_file and param.mean_value:
+            raise DataError("transform_param has both mean_file and mean_value: give one of them")
+        if param.force_color and param.force_gray:
+            raise DataError("transform_param has both force_color and force_gray: give one of them")
+        self.crop_size: int = param.crop_size
+        self.mirror: bool = param.mirror
+        self.scale = np.float32(param.scale)
+        self.random_crop = bool(self.crop_size) and phase == pb.TRAIN
+        self.random: CaffeRandom | None = None
+        self.color = Color.COLOR if param.force_color else Color.GRAY if param.force_gray else Color.AS_STORED
+        self._mean: np.ndarray | None = None
+        self._mean_file: str = param.mean_file
+        if param.mean_file:
+            log.loading_mean(param.mean_file)
+            self._mean = read_mean(param.mean_file)
+        elif param.mean_value:
+            self._mean = np.array(param.mean_value, np.float32).reshape(-1, 1, 1)
+
+    @property
+    def needs_random(self) -> bool:
+        return self.mirror or self.random_crop
+
+    def seed(self, random: CaffeRandom) -> None:
+        """Start the own generator from one draw of `random`, if there is anything to decide."""
+        if self.needs_random:
+            self.random = CaffeRandom(random.draw())
+
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """The shape of a transformed image, given the stored one; a misfit of crop or mean is a DataError."""
+        channels, height, width = shape
+        crop = self.crop_size
+        if crop > min(height, width):
+            raise DataError(
+                f"transform_param.crop_size {crop} is larger than the images, which are {height} x {width} "
+                "(height x width)"
+            )
+        if self._mean is not None:
+            if self._mean_file and self._mean.shape != shape:
+                raise DataError(f'mean file "{self._mean_file}" has the shape {self._mean.shape}, the images {shape}')
+            if not self._mean_file and len(self._mean) not in (1, channels):
+                raise DataError(
+                    f"transform_param has {len(self._mean)} mean_value, but the images have {channels} channel(s): "
+                    "give 1 or as many as channels"
+                )
+        return (channels, crop, crop) if crop else (channels, height, width)
+
+    def transform(self, images: Sequence[np.ndarray], out: np.ndarray) -> None:
+        """Write images (channels x height x width, uint8 or float32) to `out` (N x C x H x W, float32, any strides)."""
+        decisions = self._decide(len(images))
+        for image, (mirror, row, column), place in zip(images, decisions, out, strict=True):
+            mean = self._mean
+            if self.crop_size:
+                rows, columns = self._window(image.shape[1], row), self._window(image.shape[2], column)
+                image = image[:, rows, columns]
+                if self._mean_file:
+                    assert mean is not None
+                    mean = mean[:, rows, columns]
+            if mirror:
+                place = place[:, :, ::-1]
+            if mean is not None:
+                np.subtract(image, mean, out=place, dtype=np.float32)
+                if self.scale != 1:
+                    place *= self.scale
+            else:
+                np.multiply(image, self.scale, out=place, dtype=np.float32)
+
+    def _decide(self, count: int) -> list[list[int]]:
+        """[mirror, row, column] for each image; row and column are raw draws."""
+        decisions = np.zeros((count, 3), np.int64)
+        chosen = [0] * self.mirror + [1, 2] * self.random_crop
+        if chosen:
+            assert self.random is not None, "seed() comes first"
+            decisions[:, chosen] = self.random.draws(count * len(chosen)).reshape(count, -1)
+            decisions[:, 0] %= 2
+        return decisions.tolist()
+
+    def _window(self, size: int, draw: int) -> slice:
+        room = size - self.crop_size
+        start = draw % (room + 1) if self.random_crop else room // 2
+        return slice(start, start + self.crop_size)

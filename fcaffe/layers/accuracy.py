@@ -1,0 +1,55 @@
+"""Accuracy: how often the true class has one of the highest scores."""
+
+from __future__ import annotations
+
+from fcaffe.layers.labels import read_labels
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer, register
+
+
+@register("Accuracy")
+class Accuracy(Layer):
+    """top = the fraction of labels whose score is among the top_k; the second top has it per class.
+
+    Bottoms: scores, with the classes on `axis`; one label per position. A class with the score of the true one counts
+    as better. Where there is nothing to count, 0.
+    """
+
+    bottoms = 2
+    tops = (1, 2)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.accuracy_param
+        self.axis = bottom[0].canonical_axis(p.axis)
+        classes = bottom[0].shape[self.axis]
+        if not 1 <= p.top_k <= classes:
+            raise self.error(f"top_k must be from 1 to the {classes} classes, not {p.top_k}")
+        top[0].reshape()
+        if len(top) > 1:
+            top[1].reshape(classes)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        xp, p = self.xp, self.param.accuracy_param
+        ignored_label = p.ignore_label if p.HasField("ignore_label") else None
+        labels, ignored = read_labels(self, bottom, self.axis, ignored_label)
+        scores = bottom[0].data
+        true = xp.take_along_axis(scores, xp.expand_dims(labels, self.axis), self.axis)
+        better = (scores >= true).sum(axis=self.axis) - 1  # the true class is one of them
+        right = better < p.top_k
+        if ignored is not None:
+            right &= ~ignored
+        total = labels.size - (0 if ignored is None else int(ignored.sum()))
+        top[0].data[...] = right.sum() / max(1, total)
+        if len(top) > 1:
+            counted = labels if ignored is None else labels[~ignored]
+            classes = scores.shape[self.axis]
+            of_class = xp.bincount(counted.reshape(-1), minlength=classes)
+            right_of_class = xp.bincount(labels[right], minlength=classes)
+            top[1].data[...] = right_of_class / xp.maximum(of_class, 1)
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return False
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if any(propagate_down):
+            raise self.error("an accuracy has no gradient; remove propagate_down: true")

@@ -1,0 +1,117 @@
+"""Activations that look at one value at a time: ReLU, Sigmoid, TanH, Power. All of them work in place."""
+
+from __future__ import annotations
+
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.layer import Layer, register
+
+
+class Activation(Layer):
+    """Base: one bottom, one top of the same shape."""
+
+    bottoms = 1
+    tops = 1
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        top[0].reshape(*bottom[0].shape)
+
+
+@register("ReLU")
+class ReLU(Activation):
+    """top = max(x, 0) + negative_slope * min(x, 0). At 0 the gradient is that of the negative side."""
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        slope = self.param.relu_param.negative_slope
+        x, y = bottom[0].data, top[0].data
+        leak = slope * self.xp.minimum(x, 0) if slope else None
+        self.xp.maximum(x, 0, out=y)
+        if leak is not None:
+            y += leak
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if not propagate_down[0]:
+            return
+        slope = self.param.relu_param.negative_slope
+        x = bottom[0].data
+        gain = x > 0
+        if slope:
+            gain = gain + self.xp.float32(slope) * (x <= 0)
+        self.xp.multiply(top[0].diff, gain, out=bottom[0].diff)
+
+
+@register("Sigmoid")
+class Sigmoid(Activation):
+    """top = 1 / (1 + exp(-x)), computed by tanh, which cannot overflow."""
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        y = top[0].data
+        self.xp.multiply(bottom[0].data, 0.5, out=y)
+        self.xp.tanh(y, out=y)
+        y *= 0.5
+        y += 0.5
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            y = top[0].data
+            self.xp.multiply(top[0].diff, y * (1 - y), out=bottom[0].diff)
+
+
+@register("TanH")
+class TanH(Activation):
+    """top = tanh(x)."""
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.xp.tanh(bottom[0].data, out=top[0].data)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            y = top[0].data
+            self.xp.multiply(top[0].diff, 1 - y * y, out=bottom[0].diff)
+
+
+@register("Power")
+class Power(Activation):
+    """top = (shift + scale * x)^power; a constant without gradient if power or scale is 0.
+
+    In place only with power 1: the gradient of others needs x.
+    """
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        xp, p = self.xp, self.param.power_param
+        y = top[0].data
+        if p.power == 0 or p.scale == 0:
+            y[...] = xp.power(xp.float32(p.shift), xp.float32(p.power))
+            return
+        self._affine(bottom[0].data, y)
+        if p.power == 2:
+            xp.multiply(y, y, out=y)
+        elif p.power != 1:
+            xp.power(y, xp.float32(p.power), out=y)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if not propagate_down[0]:
+            return
+        xp, p = self.xp, self.param.power_param
+        x, dx = bottom[0].data, bottom[0].diff
+        slope = p.power * p.scale
+        if slope == 0:
+            dx[...] = 0
+        elif p.power == 1:
+            xp.multiply(top[0].diff, slope, out=dx)
+        else:
+            if p.power == 2:
+                gain = slope * p.scale * x + slope * p.shift
+            elif p.shift == 0:
+                gain = p.power * (top[0].data / x)  # NaN at 0, as in Caffe
+            else:
+                base = xp.empty_like(x)
+                self._affine(x, base)
+                gain = slope * (top[0].data / base)
+            xp.multiply(top[0].diff, gain, out=dx)
+
+    def _affine(self, x: Array, out: Array) -> None:
+        """out = shift + scale * x."""
+        p = self.param.power_param
+        self.xp.multiply(x, p.scale, out=out)
+        if p.shift:
+            out += p.shift

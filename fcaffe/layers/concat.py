@@ -1,0 +1,98 @@
+"""Concat and its reverse, Slice: blobs side by side along one axis."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer, register
+
+Index = tuple[slice, ...]
+
+
+class AlongAxis(Layer):
+    """Base: knows the axis, which is also accepted in its old spelling."""
+
+    axis: int
+
+    def find_axis(self, bottom: Blob, p: Any, old_field: str) -> int:
+        if not p.HasField(old_field):
+            return bottom.canonical_axis(p.axis)
+        if p.HasField("axis"):
+            raise self.error(f"give either axis or {old_field} (its old name), not both")
+        return bottom.canonical_axis(getattr(p, old_field), old_field)
+
+    def parts(self, blobs: list[Blob]) -> list[Index]:
+        """Where each of these blobs lies in all of them together."""
+        indices, start = [], 0
+        for blob in blobs:
+            end = start + blob.shape[self.axis]
+            indices.append((slice(None),) * self.axis + (slice(start, end),))
+            start = end
+        return indices
+
+
+@register("Concat")
+class Concat(AlongAxis):
+    """top = the bottoms one after the other along `axis`; their other axes agree."""
+
+    bottoms = (1, None)
+    tops = 1
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.axis = axis = self.find_axis(bottom[0], self.param.concat_param, "concat_dim")
+        first = bottom[0].shape
+        for blob in bottom:
+            if (blob.shape[:axis], blob.shape[axis + 1 :]) != (first[:axis], first[axis + 1 :]):
+                raise self.error(f"bottoms may differ in axis {axis} only: {self.named_shapes(bottom)}")
+        top[0].reshape(*first[:axis], sum(blob.shape[axis] for blob in bottom), *first[axis + 1 :])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        y = top[0].data
+        for x, part in zip(bottom, self.parts(bottom), strict=True):
+            y[part] = x.data
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        dy = top[0].diff
+        for x, part, down in zip(bottom, self.parts(bottom), propagate_down, strict=True):
+            if down:
+                x.diff[...] = dy[part]
+
+
+@register("Slice")
+class Slice(AlongAxis):
+    """tops = the bottom cut along `axis` at the slice_points, or into equal parts."""
+
+    bottoms = 1
+    tops = (1, None)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.slice_param
+        self.axis = axis = self.find_axis(bottom[0], p, "slice_dim")
+        shape = bottom[0].shape
+        length = shape[axis]
+        if p.slice_point:
+            if len(p.slice_point) != len(top) - 1:
+                raise self.error(f"{len(top)} tops need {len(top) - 1} slice_point(s), not {len(p.slice_point)}")
+            points = [0, *p.slice_point, length]
+        else:
+            if length % len(top):
+                raise self.error(f"cannot cut axis {axis} of the bottom's shape {shape} into {len(top)} equal parts")
+            points = list(range(0, length + 1, max(1, length // len(top))))
+        sizes = [end - start for start, end in itertools.pairwise(points)]
+        if min(sizes) < 1:
+            raise self.error(f"slice_point must rise within axis {axis} of the bottom's shape {shape}: {points[1:-1]}")
+        for blob, size in zip(top, sizes, strict=True):
+            blob.reshape(*shape[:axis], size, *shape[axis + 1 :])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x = bottom[0].data
+        for y, part in zip(top, self.parts(top), strict=True):
+            y.data[...] = x[part]
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            dx = bottom[0].diff
+            for y, part in zip(top, self.parts(top), strict=True):
+                dx[part] = y.diff

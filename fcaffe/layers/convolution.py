@@ -1,0 +1,118 @@
+"""Convolution over any number of spatial axes, with groups and dilation."""
+
+from __future__ import annotations
+
+import math
+
+from fcaffe.engines.windows import Windows
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.fillers import fill
+from fcaffe.net.layer import Layer, register
+
+
+@register("Convolution")
+class Convolution(Layer):
+    """top (N, num_output, places...) = bottom (N, C, spatial...) * weights (num_output, C / group, kernel...) + bias.
+
+    Several bottoms share the weights, each with its own top. Output size: floor((n + 2 pad - extent) / stride) + 1.
+    Channels lie along `axis`; the axes before it, one or several or none, number the images.
+    """
+
+    bottoms = (1, None)
+    tops = (1, None)
+    same_number = True
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.convolution_param
+        self.axis = bottom[0].canonical_axis(p.axis)
+        spatial = len(bottom[0].shape) - self.axis - 1
+        self.windows = Windows(
+            kernel=self._sizes(spatial, "kernel_size", list(p.kernel_size), ("kernel_h", "kernel_w"), None),
+            stride=self._sizes(spatial, "stride", list(p.stride), ("stride_h", "stride_w"), 1),
+            pad=self._sizes(spatial, "pad", list(p.pad), ("pad_h", "pad_w"), 0),
+            dilation=self._sizes(spatial, "dilation", list(p.dilation), (), 1),
+        )
+        if 0 in self.windows.kernel or 0 in self.windows.stride:
+            raise self.error("kernel and stride must be positive")
+        self.group = p.group
+        channels = bottom[0].shape[self.axis]
+        if p.num_output < 1:
+            raise self.error("convolution_param.num_output must be positive")
+        if self.group < 1 or channels % self.group or p.num_output % self.group:
+            raise self.error(
+                f"group {self.group} must divide the {channels} input channels and the {p.num_output} outputs"
+            )
+        fill(self.add_blob(*self.weight_shape(channels)).data, p.weight_filler, self.context.random)
+        if p.bias_term:
+            fill(self.add_blob(p.num_output).data, p.bias_filler, self.context.random)
+
+    def weight_shape(self, channels: int) -> tuple[int, ...]:
+        return (self.param.convolution_param.num_output, channels // self.group, *self.windows.kernel)
+
+    def output_size(self, size: tuple[int, ...]) -> tuple[int, ...]:
+        return self.windows.convolved(size)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        first, axis = bottom[0].shape, self.axis
+        channels = self.blobs[0].shape[1] * self.group
+        if first[axis] != channels:
+            raise self.error(f"has weights for {channels} channels, but its bottom has the shape {first}")
+        size = self.output_size(first[axis + 1 :])
+        if any(n < 1 for n in size):
+            raise self.error(f"its window of {self.windows.kernel} does not fit into the bottom of shape {first}")
+        for x, y in zip(bottom, top, strict=True):
+            if x.shape != first:
+                raise self.error(f"all bottoms must have one shape, not {first} and {x.shape}")
+            y.reshape(*first[:axis], self.param.convolution_param.num_output, *size)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        bias = self.blobs[1].data if len(self.blobs) > 1 else None
+        for x, y in zip(bottom, top, strict=True):
+            images = self._images(y.data)
+            self.engine.convolution_forward(
+                self._images(x.data), self.blobs[0].data, bias, images, self.windows, self.group
+            )
+            self._put_back(images, y.data)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        for x, y, down in zip(bottom, top, propagate_down, strict=True):
+            dy = self._images(y.diff)
+            if len(self.blobs) > 1 and self.param_propagate_down[1]:
+                self.engine.convolution_backward_bias(dy, self.blobs[1].diff)
+            if self.param_propagate_down[0]:
+                self.engine.convolution_backward_weights(
+                    self._images(x.data), dy, self.blobs[0].diff, self.windows, self.group
+                )
+            if down:
+                dx = self._images(x.diff)
+                self.engine.convolution_backward_data(dy, self.blobs[0].data, dx, self.windows, self.group)
+                self._put_back(dx, x.diff)
+
+    def _images(self, array: Array) -> Array:
+        """The array as (N, C, spatial...); a copy where its axes do not say so already."""
+        return array if self.axis == 1 else array.reshape(-1, *array.shape[self.axis :])
+
+    def _put_back(self, images: Array, array: Array) -> None:
+        if images is not array and self.axis != 1:
+            array[...] = images.reshape(array.shape)
+
+    def _sizes(
+        self, spatial: int, field: str, values: list[int], pair: tuple[str, ...], default: int | None
+    ) -> tuple[int, ...]:
+        """One number a spatial axis: from the repeated field, or from its _h and _w forms (two axes only)."""
+        p = self.param.convolution_param
+        if any(p.HasField(name) for name in pair):
+            if spatial != 2 or values:
+                raise self.error(f"{pair[0]} and {pair[1]} are for two spatial axes, and in place of {field}")
+            return tuple(getattr(p, name) for name in pair)
+        if len(values) not in (0, 1, spatial):
+            raise self.error(f"{field} is given {len(values)} times for {spatial} spatial axes")
+        if not values:
+            if default is None:
+                raise self.error(f"convolution_param.{field} is missing")
+            values = [default]
+        return tuple(values * spatial if len(values) == 1 else values)
+
+    def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
+        """Multiply-adds of one forward pass."""
+        return sum(y.count for y in top) * math.prod(self.blobs[0].shape[1:])

@@ -1,0 +1,103 @@
+"""Data: batches of images and labels from a database, read ahead by a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fcaffe import log
+from fcaffe.data.batches import DatumBatches
+from fcaffe.data.database import open_database
+from fcaffe.data.prefetch import BatchSource, Prefetcher
+from fcaffe.data.transformer import Transformer
+from fcaffe.errors import DataError
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer, register
+
+
+class ReadingLayer(Layer):
+    """Base of the layers whose tops (data, label) come from a BatchSource through a reading thread.
+
+    A subclass says where batches come from (`open_source`); data_param.prefetch of them are read ahead. The state of a
+    reader is that after the last batch that the net has had, whatever the thread has read since.
+    """
+
+    bottoms = 0
+    tops = (1, 2)
+
+    def open_source(self, transformer: Transformer) -> BatchSource:
+        """The reader of batches; called once, at setup. What it draws, it draws from `self.context.random`."""
+        raise NotImplementedError
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        depth = self.param.data_param.prefetch
+        if depth < 1:
+            raise self.error("data_param.prefetch must be positive")
+        random = self.context.random
+        with self.errors_named():
+            transformer = Transformer(self.param.transform_param, self.phase)
+            transformer.seed(random)  # Caffe seeds it twice, before and after opening the source; the second counts
+            source = self.open_source(transformer)
+            transformer.seed(random)
+        random.draw()  # in Caffe the seed of the reading thread, which has no use for it
+        self.prefetcher = Prefetcher(source, depth)
+        self._state = source.state()
+        self._reshape(top, source.shape)
+        log.output_data_size(source.shape)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        pass  # the shape comes with each batch
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        with self.errors_named():
+            batch = self.prefetcher.take()
+        self._reshape(top, batch.data.shape)
+        top[0].data[...] = self.engine.from_numpy(batch.data)
+        if len(top) > 1:
+            top[1].data[...] = self.engine.from_numpy(batch.labels)
+        self._state = batch.state
+        self.prefetcher.give_back(batch)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        pass
+
+    def reader_state(self) -> tuple[int, bytes]:
+        """(records read since the first, state of the transformer's generator), for snapshots."""
+        return self._state
+
+    def set_reader_state(self, position: int, random: bytes) -> None:
+        """Go on from a `reader_state`; batches read ahead are dropped."""
+        self.prefetcher.stop()
+        with self.errors_named():
+            self.prefetcher.source.set_state(position, random)
+        self._state = self.prefetcher.source.state()
+
+    def close(self) -> None:
+        self.prefetcher.stop()
+        self.prefetcher.source.close()
+
+    @contextmanager
+    def errors_named(self) -> Iterator[None]:
+        """Put the layer's name in front of errors from reading."""
+        try:
+            yield
+        except DataError as problem:
+            raise DataError(f'layer "{self.name}" ({self.type}): {problem}') from problem
+
+    def _reshape(self, top: list[Blob], shape: tuple[int, ...]) -> None:
+        top[0].reshape(*shape)
+        if len(top) > 1:
+            top[1].reshape(shape[0])
+
+
+@register("Data")
+class Data(ReadingLayer):
+    """Reads the Datum records of an LMDB: top data (batch_size, C, H, W), optionally label (batch_size)."""
+
+    def open_source(self, transformer: Transformer) -> BatchSource:
+        p = self.param.data_param
+        if p.batch_size < 1:
+            raise self.error("data_param.batch_size must be positive")
+        if p.rand_skip:
+            log.warning(f"layer {self.name}: data_param.rand_skip is ignored, as in Caffe 1.0")
+        return DatumBatches(open_database(p.source, p.backend), transformer, p.batch_size)

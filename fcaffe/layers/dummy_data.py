@@ -1,0 +1,63 @@
+"""DummyData: blobs filled with constants or random numbers."""
+
+from __future__ import annotations
+
+from fcaffe.net.blob import Blob
+from fcaffe.net.fillers import fill
+from fcaffe.net.layer import Layer, register
+from fcaffe.proto import caffe_pb2 as pb
+
+OLD_FIELDS = ("num", "channels", "height", "width")
+
+
+@register("DummyData")
+class DummyData(Layer):
+    """Each top has its shape and its data_filler, or all share one; without a filler they are 0.
+
+    Constant tops are filled once; the others in every forward pass, from the run's random stream.
+    """
+
+    bottoms = 0
+    tops = (1, None)
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        fillers = list(self.param.dummy_data_param.data_filler) or [pb.FillerParameter()]
+        self._once_or_per_top("data_filler", len(fillers), len(top))
+        self.fillers = fillers * len(top) if len(fillers) == 1 else fillers
+        for blob, shape in zip(top, self._shapes(len(top)), strict=True):
+            blob.reshape(*shape)
+        self._fill(top, constant=True)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        pass
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self._fill(top, constant=False)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        pass
+
+    def _fill(self, top: list[Blob], constant: bool) -> None:
+        for blob, filler in zip(top, self.fillers, strict=True):
+            if (filler.type == "constant") == constant:
+                fill(blob.data, filler, self.context.random)
+
+    def _shapes(self, tops: int) -> list[tuple[int, ...]]:
+        """One for each top, from `shape` or from the old four fields."""
+        p = self.param.dummy_data_param
+        if any(getattr(p, field) for field in OLD_FIELDS):
+            if p.shape:
+                raise self.error(f"give either shape, or {', '.join(OLD_FIELDS)} (the old form), not both")
+            columns = []
+            for field in OLD_FIELDS:
+                values = list(getattr(p, field))
+                self._once_or_per_top(field, len(values), tops)
+                columns.append(values * tops if len(values) == 1 else values)
+            return list(zip(*columns, strict=True))
+        self._once_or_per_top("shape", len(p.shape), tops)
+        shapes = [tuple(shape.dim) for shape in p.shape]
+        return shapes * tops if len(shapes) == 1 else shapes
+
+    def _once_or_per_top(self, field: str, given: int, tops: int) -> None:
+        if given not in (1, tops):
+            raise self.error(f"{field} must be given once or once per top: {given} for {tops} top(s)")

@@ -1,0 +1,90 @@
+"""Eltwise: product, weighted sum or maximum of blobs of one shape, value by value."""
+
+from __future__ import annotations
+
+from fcaffe import log
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.layer import Layer, register
+from fcaffe.proto import caffe_pb2 as pb
+
+PROD, SUM, MAX = pb.EltwiseParameter.PROD, pb.EltwiseParameter.SUM, pb.EltwiseParameter.MAX
+
+
+@register("Eltwise")
+class Eltwise(Layer):
+    """PROD, SUM (times `coeff`, one per bottom) or MAX of the bottoms.
+
+    MAX gives its gradient to one bottom: of equal ones to the second, unless a later one is strictly larger.
+    """
+
+    bottoms = (2, None)
+    tops = 1
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.eltwise_param
+        self.operation = p.operation
+        if p.coeff and self.operation != SUM:
+            raise self.error("coeff is for operation: SUM only")
+        if p.coeff and len(p.coeff) != len(bottom):
+            raise self.error(f"coeff must be given once per bottom or not at all: {len(p.coeff)} for {len(bottom)}")
+        self.coeffs = list(p.coeff) or [1.0] * len(bottom)
+        if top[0] is bottom[0] and self.operation == SUM:
+            log.warning(f"layer {self.name}: a SUM in place loses its first bottom, as in Caffe; rename its top")
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if any(blob.shape != bottom[0].shape for blob in bottom):
+            raise self.error(f"all bottoms must have one shape: {self.named_shapes(bottom)}")
+        top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        xs, y = [blob.data for blob in bottom], top[0].data
+        if self.operation == PROD:
+            self._multiply(xs, y)
+        elif self.operation == SUM:
+            if top[0] is bottom[0]:
+                y[...] = 0
+            self.xp.add(self._weighted(xs[0], 0), self._weighted(xs[1], 1), out=y)
+            for index in range(2, len(xs)):
+                y += self._weighted(xs[index], index)
+        else:
+            self._take_largest(xs, y)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        dy = top[0].diff
+        for index, (blob, down) in enumerate(zip(bottom, propagate_down, strict=True)):
+            if not down:
+                continue
+            if self.operation == PROD:
+                self.xp.multiply(dy, self._product_of_others(index, bottom, top[0]), out=blob.diff)
+            elif self.operation == SUM:
+                blob.diff[...] = self._weighted(dy, index)
+            else:
+                self.xp.multiply(dy, self.largest == index, out=blob.diff)
+
+    def _weighted(self, x: Array, index: int) -> Array:
+        return x if self.coeffs[index] == 1 else self.coeffs[index] * x
+
+    def _multiply(self, xs: list[Array], y: Array) -> None:
+        self.xp.multiply(xs[0], xs[1], out=y)
+        for x in xs[2:]:
+            y *= x
+
+    def _product_of_others(self, index: int, bottom: list[Blob], top: Blob) -> Array:
+        if not self.param.eltwise_param.stable_prod_grad:
+            return top.data / bottom[index].data
+        others = [blob.data for i, blob in enumerate(bottom) if i != index]
+        if len(others) == 1:
+            return others[0]
+        product = self.xp.empty_like(others[0])
+        self._multiply(others, product)
+        return product
+
+    def _take_largest(self, xs: list[Array], y: Array) -> None:
+        """y = the maximum, self.largest = the index of the bottom that has it."""
+        first = xs[0] > xs[1]
+        y[...] = self.xp.where(first, xs[0], xs[1])
+        self.largest = self.xp.where(first, self.xp.int8(0), self.xp.int8(1)).astype(self.xp.int32)
+        for index in range(2, len(xs)):
+            larger = xs[index] > y
+            self.xp.copyto(y, xs[index], where=larger)
+            self.xp.copyto(self.largest, index, where=larger)

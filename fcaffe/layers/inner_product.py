@@ -1,0 +1,66 @@
+"""The fully connected layer."""
+
+from __future__ import annotations
+
+import math
+
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.fillers import fill
+from fcaffe.net.layer import Layer, register
+
+
+@register("InnerProduct")
+class InnerProduct(Layer):
+    """top (M, num_output) = bottom, flattened from `axis` on to (M, K), times weights (num_output, K) plus bias.
+
+    With `transpose` the weights are (K, num_output). The axes before `axis` stay as they are.
+    """
+
+    bottoms = 1
+    tops = 1
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.inner_product_param
+        if p.num_output < 1:
+            raise self.error("inner_product_param.num_output must be positive")
+        self.axis = bottom[0].canonical_axis(p.axis)
+        self.inputs = math.prod(bottom[0].shape[self.axis :])
+        shape = (self.inputs, p.num_output) if p.transpose else (p.num_output, self.inputs)
+        fill(self.add_blob(*shape).data, p.weight_filler, self.context.random)
+        if p.bias_term:
+            fill(self.add_blob(p.num_output).data, p.bias_filler, self.context.random)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        shape = bottom[0].shape
+        if math.prod(shape[self.axis :]) != self.inputs:
+            raise self.error(f"has weights for {self.inputs} inputs, but its bottom has the shape {shape}")
+        top[0].reshape(*shape[: self.axis], self.param.inner_product_param.num_output)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.inner_product_param
+        bias = self.blobs[1].data if p.bias_term else None
+        y = top[0].data
+        rows = y.reshape(-1, p.num_output)
+        self.engine.inner_product_forward(self._rows(bottom[0].data), self.blobs[0].data, bias, rows, p.transpose)
+        if y.ndim > 3:  # four axes and more may be channels-last, and `rows` a copy
+            y[...] = rows.reshape(y.shape)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        p = self.param.inner_product_param
+        dy = top[0].diff.reshape(-1, p.num_output)
+        if self.param_propagate_down[0]:
+            x = self._rows(bottom[0].data)
+            self.engine.inner_product_backward_weights(x, dy, self.blobs[0].diff, p.transpose)
+        if p.bias_term and self.param_propagate_down[1]:
+            self.blobs[1].diff[...] += dy.sum(axis=0)
+        if propagate_down[0]:
+            dx = self.engine.inner_product_backward_data(dy, self.blobs[0].data, p.transpose)
+            bottom[0].diff[...] = dx.reshape(bottom[0].shape)
+
+    def _rows(self, x: Array) -> Array:
+        """(M, K) in C order, which is the order of the weights."""
+        return x.reshape(-1, self.inputs)
+
+    def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
+        """Multiply-adds of one forward pass."""
+        return top[0].count * self.inputs

@@ -1,0 +1,32 @@
+"""Input: blobs that somebody outside the net writes."""
+
+from __future__ import annotations
+
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer, register
+
+
+@register("Input")
+class Input(Layer):
+    """Tops of the given shapes: one for each, one for all, or none (whoever feeds the net reshapes them)."""
+
+    bottoms = 0
+    tops = (1, None)
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]
+        if len(shapes) not in (0, 1, len(top)):
+            raise self.error(f"shape must be given once, once per top or not at all: {len(shapes)} for {len(top)} tops")
+        if len(shapes) == 1:
+            shapes *= len(top)
+        for blob, shape in zip(top, shapes, strict=False):
+            blob.reshape(*shape)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        pass
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        pass
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        pass

@@ -1,0 +1,40 @@
+"""Class labels read from a blob, checked: Caffe reads past the end of its scores where a label is no class."""
+
+from __future__ import annotations
+
+import math
+
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.layer import Layer
+
+
+def read_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None) -> tuple[Array, Array | None]:
+    """The labels (bottom[1], cut to integers) in the shape of the scores (bottom[0]) without the axis of the classes.
+
+    Also where the label is `ignored` (None if no label is); there it reads as 0. NetError if there is not one label
+    per position, or if one is not among the classes.
+    """
+    xp, shape = layer.xp, bottom[0].shape
+    classes = shape[axis]
+    positions = (*shape[:axis], *shape[axis + 1 :])
+    if bottom[1].count != math.prod(positions):
+        raise layer.error(
+            f"needs one label per position, shape {positions} without the axis of the classes ({axis}): "
+            f"{layer.named_shapes(bottom)}"
+        )
+    values = bottom[1].data.reshape(positions)
+    labels = values.astype(xp.int64)
+    wrong = (labels < 0) | (labels >= classes)
+    skipped = None
+    if ignored is not None:
+        skipped = labels == ignored
+        labels = xp.where(skipped, 0, labels)
+        wrong &= ~skipped
+    if wrong.any():
+        place = int(wrong.reshape(-1).argmax())
+        raise layer.error(
+            f"label {float(values.reshape(-1)[place]):g} at position {place} of {layer.bottom_name(1)} "
+            f"{bottom[1].shape} is none of the classes 0 to {classes - 1} of {layer.bottom_name(0)}; correct the data or the "
+            "number of outputs, or set ignore_label"
+        )
+    return labels, skipped

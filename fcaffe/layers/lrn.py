@@ -1,0 +1,60 @@
+"""Local response normalisation (Krizhevsky, Sutskever and Hinton, 2012)."""
+
+from __future__ import annotations
+
+from fcaffe.engines.windows import Windows
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer, register
+from fcaffe.proto import caffe_pb2 as pb
+
+
+@register("LRN")
+class LRN(Layer):
+    """top = x * scale^-beta, over `local_size` channels or over a `local_size` square within each channel.
+
+    ACROSS_CHANNELS: scale = k + alpha / local_size * sum of squares. WITHIN_CHANNEL: scale = 1 + alpha * mean of
+    squares, where padding counts; k has no effect there, as in Caffe.
+    """
+
+    bottoms = 1
+    tops = 1
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        size = self.param.lrn_param.local_size
+        if size % 2 == 0:
+            raise self.error(f"local_size must be odd, not {size}")
+        self.windows = Windows((size, size), (1, 1), (size // 2, size // 2), (1, 1))
+        self.scale = Blob(self.xp, (), channels_last=True)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if len(bottom[0].shape) != 4:
+            raise self.error(f"needs a bottom of four axes (N, C, H, W), not {bottom[0].shape}")
+        top[0].reshape(*bottom[0].shape)
+        self.scale.reshape(*bottom[0].shape)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.lrn_param
+        x, y, scale = bottom[0].data, top[0].data, self.scale.data
+        if p.norm_region == pb.LRNParameter.ACROSS_CHANNELS:
+            self.engine.lrn_forward(x, y, scale, p.local_size, p.alpha, p.beta, p.k)
+            return
+        self.engine.average_pool_forward(x * x, scale, self.windows)
+        scale *= p.alpha
+        scale += 1
+        self.xp.multiply(x, scale ** self.xp.float32(-p.beta), out=y)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if not propagate_down[0]:
+            return
+        p = self.param.lrn_param
+        x, y, dy, dx = bottom[0].data, top[0].data, top[0].diff, bottom[0].diff
+        scale = self.scale.data
+        if p.norm_region == pb.LRNParameter.ACROSS_CHANNELS:
+            self.engine.lrn_backward(x, y, scale, dy, dx, p.local_size, p.alpha, p.beta)
+            return
+        spread = self.xp.empty_like(x)
+        self.engine.average_pool_backward(dy * y / scale, spread, self.windows)
+        spread *= x
+        spread *= 2 * p.alpha * p.beta
+        self.xp.multiply(dy, scale ** self.xp.float32(-p.beta), out=dx)
+        dx -= spread

@@ -1,0 +1,94 @@
+"""MemoryData: batches of images and labels that a script hands over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.data.datum import datum_to_array
+from fcaffe.data.transformer import Transformer
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer, register
+
+
+@register("MemoryData")
+class MemoryData(Layer):
+    """Cycles through arrays given by `reset` or `add`: tops data (batch_size, C, H, W) and label (batch_size)."""
+
+    bottoms = 0
+    tops = 2
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.memory_data_param
+        self.batch_size = p.batch_size
+        self.shape = (p.channels, p.height, p.width)
+        if not self.batch_size * math.prod(self.shape):
+            raise self.error("memory_data_param needs batch_size, channels, height and width, all positive")
+        self.transformer = Transformer(self.param.transform_param, self.phase)
+        self.transformer.seed(self.context.random)
+        self._data: np.ndarray | None = None
+        self._labels = np.empty(0, np.float32)
+        self._position = 0
+        self._added = False
+        top[0].reshape(self.batch_size, *self.shape)
+        top[1].reshape(self.batch_size)
+
+    def reset(self, data: np.ndarray, labels: np.ndarray) -> None:
+        """Read from these arrays: float32 (n, C, H, W) and n labels, n a multiple of batch_size.
+
+        They are used as they are (no copy, no transformation), from the first image.
+        """
+        data = np.asarray(data, np.float32)
+        labels = np.asarray(labels, np.float32)
+        if data.ndim != 4 or data.shape[1:] != self.shape:
+            raise self.error(f"takes data of shape (n, {', '.join(map(str, self.shape))}), not {data.shape}")
+        if labels.size != len(data) or labels.shape[:1] != data.shape[:1]:
+            raise self.error(f"takes one label for each image, not {labels.shape} for {len(data)} images")
+        self._check_number(len(data))
+        if self.param.HasField("transform_param"):
+            log.warning(f"layer {self.name}: reset() does not transform its data; transform_param applies to add()")
+        self._take(data, labels)
+
+    def add(self, datums: Sequence[Any]) -> None:
+        """Read from these Datum messages (a multiple of batch_size), transformed; earlier ones must be used up."""
+        if self._added:
+            raise self.error("cannot add data before those added earlier have been used up")
+        self._check_number(len(datums))
+        images = [datum_to_array(datum, str(index).encode()) for index, datum in enumerate(datums)]
+        for image in images:
+            if self.transformer.output_shape(image.shape) != self.shape:
+                raise self.error(f"takes images of shape {self.shape} after cropping, not {image.shape} before it")
+        data = np.empty((len(datums), *self.shape), np.float32)
+        self.transformer.transform(images, data)
+        self._take(data, np.array([datum.label for datum in datums], np.float32))
+        self._added = True
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        pass
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if self._data is None:
+            raise self.error("has no data yet: call reset(data, labels) or set_input_arrays(data, labels) first")
+        part = slice(self._position, self._position + self.batch_size)
+        top[0].data[...] = self.engine.from_numpy(self._data[part])
+        top[1].data[...] = self.engine.from_numpy(self._labels[part])
+        self._position = (self._position + self.batch_size) % len(self._data)
+        if self._position == 0:
+            self._added = False
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        pass
+
+    def _check_number(self, number: int) -> None:
+        if number == 0 or number % self.batch_size:
+            raise self.error(f"the number of images must be a multiple of batch_size {self.batch_size}, not {number}")
+
+    def _take(self, data: np.ndarray, labels: np.ndarray) -> None:
+        self._data = data
+        self._labels = labels.reshape(-1)
+        self._position = 0
+        self._added = False

@@ -1,0 +1,113 @@
+"""Pooling: maximum, average or stochastic, over two spatial axes."""
+
+from __future__ import annotations
+
+import math
+
+from fcaffe.engines.windows import Windows
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer, register
+from fcaffe.proto import caffe_pb2 as pb
+
+MAX, AVE, STOCHASTIC = pb.PoolingParameter.MAX, pb.PoolingParameter.AVE, pb.PoolingParameter.STOCHASTIC
+
+
+@register("Pooling")
+class Pooling(Layer):
+    """top (N, C, H', W') from windows of bottom (N, C, H, W); the second top of MAX is the place of each maximum.
+
+    Output size: ceil((n + 2 pad - kernel) / stride) + 1, or floor with `round_mode: FLOOR`; with padding, one less if
+    the last window would start beyond the image and its first padding. Without padding it stays, so a window may lie
+    outside the image, as in Caffe: MAX then gives -FLT_MAX, AVE 0 / 0.
+    """
+
+    bottoms = 1
+    tops = (1, 2)
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.pooling_param
+        self.method = p.pool
+        self.check_axes(bottom[0])
+        if len(top) == 2 and self.method != MAX:
+            raise self.error("only MAX pooling has a second top")
+        if p.global_pooling:
+            if any(p.HasField(field) for field in ("kernel_size", "kernel_h", "kernel_w")):
+                raise self.error("global_pooling takes its kernel from the bottom; leave out kernel_size")
+            kernel = bottom[0].shape[2:]
+        else:
+            kernel = self._pair("kernel_size", "kernel_h", "kernel_w")
+        pad, stride = self._pair("pad", "pad_h", "pad_w"), self._pair("stride", "stride_h", "stride_w")
+        if min(kernel) < 1 or min(stride) < 1:
+            raise self.error(f"kernel {kernel} and stride {stride} must be positive")
+        if p.global_pooling and (pad != (0, 0) or stride != (1, 1)):
+            raise self.error("global_pooling goes with pad 0 and stride 1 only")
+        if any(pad) and self.method == STOCHASTIC:
+            raise self.error("padding is for MAX and AVE pooling only")
+        if pad[0] >= kernel[0] or pad[1] >= kernel[1]:
+            raise self.error(f"pad {pad} must be smaller than the kernel {kernel}")
+        self.windows = Windows(kernel, stride, pad, (1, 1))
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.check_axes(bottom[0])
+        shape = bottom[0].shape
+        if self.param.pooling_param.global_pooling:
+            self.windows = Windows(shape[2:], (1, 1), (0, 0), (1, 1))
+        size = tuple(self._places(axis, n) for axis, n in enumerate(shape[2:]))
+        if min(size) < 1:
+            raise self.error(f"its window of {self.windows.kernel} does not fit into the bottom of shape {shape}")
+        for blob in top:
+            blob.reshape(*shape[:2], *size)
+        if len(top) == 1 and self.method != AVE:
+            if not hasattr(self, "mask"):
+                self.mask = Blob(self.xp, (), channels_last=True)
+            self.mask.reshape(*shape[:2], *size)
+
+    def check_axes(self, bottom: Blob) -> None:
+        if len(bottom.shape) != 4:
+            raise self.error(f"needs a bottom of four axes (N, C, H, W), not {bottom.shape}")
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data, top[0].data
+        if self.method == MAX:
+            self.engine.max_pool_forward(x, y, self._mask(top).data, self.windows)
+        elif self.method == AVE:
+            self.engine.average_pool_forward(x, y, self.windows)
+        elif self.phase == pb.TRAIN:
+            dice = self.engine.from_numpy(self.context.uniform(self.name, y.shape))
+            self.engine.stochastic_pool_forward(x, y, self._mask(top).data, dice, self.windows)
+        else:
+            self.engine.stochastic_pool_test(x, y, self.windows)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if not propagate_down[0]:
+            return
+        dy, dx = top[0].diff, bottom[0].diff
+        if self.method == AVE:
+            self.engine.average_pool_backward(dy, dx, self.windows)
+        elif len(top) == 2:  # a mask that others can see may have been changed: its word counts
+            self.engine.scatter_to_plane(dy, top[1].data, dx)
+        else:
+            self.engine.max_pool_backward(dy, self.mask.data, dx, self.windows)
+
+    def _mask(self, top: list[Blob]) -> Blob:
+        return top[1] if len(top) == 2 else self.mask
+
+    def _places(self, axis: int, n: int) -> int:
+        w = self.windows
+        steps = (n + 2 * w.pad[axis] - w.kernel[axis]) / w.stride[axis]
+        floor = self.param.pooling_param.round_mode == pb.PoolingParameter.FLOOR
+        places = (math.floor(steps) if floor else math.ceil(steps)) + 1
+        if any(w.pad) and (places - 1) * w.stride[axis] >= n + w.pad[axis]:
+            places -= 1
+        return places
+
+    def _pair(self, both: str, first: str, second: str) -> tuple[int, int]:
+        """(height, width) from the common field or from the two single ones."""
+        p = self.param.pooling_param
+        if p.HasField(first) or p.HasField(second):
+            if p.HasField(both) or not (p.HasField(first) and p.HasField(second)):
+                raise self.error(f"give either {both}, or both {first} and {second}")
+            return getattr(p, first), getattr(p, second)
+        if both == "kernel_size" and not p.HasField(both):
+            raise self.error("pooling_param.kernel_size is missing (or kernel_h and kernel_w)")
+        return getattr(p, both), getattr(p, both)

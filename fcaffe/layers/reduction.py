@@ -1,0 +1,48 @@
+"""Reduction: the trailing axes of a blob summed up to one value."""
+
+from __future__ import annotations
+
+import math
+
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.layer import Layer, register
+from fcaffe.proto import caffe_pb2 as pb
+
+SUM, ASUM, SUMSQ, MEAN = (getattr(pb.ReductionParameter, name) for name in ("SUM", "ASUM", "SUMSQ", "MEAN"))
+
+
+@register("Reduction")
+class Reduction(Layer):
+    """top = coeff times the sum, sum of magnitudes, sum of squares or mean of all axes from `axis` on."""
+
+    bottoms = 1
+    tops = 1
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p, shape = self.param.reduction_param, bottom[0].shape
+        self.axis = bottom[0].canonical_axis(p.axis)
+        self.coeff = p.coeff / math.prod(shape[self.axis :]) if p.operation == MEAN else p.coeff
+        top[0].reshape(*shape[: self.axis])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        operation, x = self.param.reduction_param.operation, bottom[0].data
+        if operation == ASUM:
+            x = abs(x)
+        elif operation == SUMSQ:
+            x = x * x
+        top[0].data[...] = self.coeff * x.sum(axis=tuple(range(self.axis, x.ndim)))
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if not propagate_down[0]:
+            return
+        operation, x, dx = self.param.reduction_param.operation, bottom[0].data, bottom[0].diff
+        dy = self._spread(self.coeff * top[0].diff, x)
+        if operation == ASUM:
+            self.xp.multiply(dy, self.xp.sign(x), out=dx)
+        elif operation == SUMSQ:
+            self.xp.multiply(2 * dy, x, out=dx)
+        else:
+            dx[...] = dy
+
+    def _spread(self, dy: Array, x: Array) -> Array:
+        return dy.reshape(dy.shape + (1,) * (x.ndim - dy.ndim))

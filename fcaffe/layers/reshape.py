@@ -1,0 +1,86 @@
+"""Flatten and Reshape: the same values in C order, in another shape."""
+
+from __future__ import annotations
+
+import math
+
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.layer import Layer, register
+
+
+class Reshaping(Layer):
+    """Base: copies, since channels-last memory has no view of another shape in C order."""
+
+    bottoms = 1
+    tops = 1
+
+    def new_shape(self, bottom: Blob) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if top[0] is bottom[0]:
+            raise self.error("does not work in place; give its top another name")
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        top[0].reshape(*self.new_shape(bottom[0]))
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        copy_values(bottom[0].data, top[0].data)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            copy_values(top[0].diff, bottom[0].diff)
+
+
+def copy_values(source: Array, target: Array) -> None:
+    """target = source, both read in C order, whatever their shapes and strides."""
+    if target.flags.c_contiguous:
+        target.reshape(source.shape)[...] = source
+    else:
+        target[...] = source.reshape(target.shape)
+
+
+@register("Flatten")
+class Flatten(Reshaping):
+    """The axes from `axis` to `end_axis` become one."""
+
+    def new_shape(self, bottom: Blob) -> tuple[int, ...]:
+        p = self.param.flatten_param
+        start, end = bottom.canonical_axis(p.axis), bottom.canonical_axis(p.end_axis, "end_axis")
+        if start > end:
+            raise self.error(f"axis {p.axis} lies behind end_axis {p.end_axis} in the bottom's shape {bottom.shape}")
+        return (*bottom.shape[:start], math.prod(bottom.shape[start : end + 1]), *bottom.shape[end + 1 :])
+
+
+@register("Reshape")
+class Reshape(Reshaping):
+    """The `num_axes` axes from `axis` on (-1: all of them) are replaced by those of `shape`.
+
+    In `shape` 0 copies the bottom's dimension at this place, and one -1 stands for whatever is left. A negative axis
+    counts from behind the last one.
+    """
+
+    def new_shape(self, bottom: Blob) -> tuple[int, ...]:
+        p, old = self.param.reshape_param, bottom.shape
+        start = p.axis if p.axis >= 0 else len(old) + p.axis + 1
+        end = len(old) if p.num_axes == -1 else start + p.num_axes
+        if p.num_axes < -1 or not 0 <= start <= end <= len(old):
+            raise self.error(f"axis {p.axis} and num_axes {p.num_axes} do not fit the bottom's shape {old}")
+        if list(p.shape.dim).count(-1) > 1 or any(dim < -1 for dim in p.shape.dim):
+            raise self.error(f"shape may have one -1, and nothing below: {list(p.shape.dim)}")
+        middle = []
+        for place, dim in enumerate(p.shape.dim, start):
+            if dim == 0 and place >= len(old):
+                raise self.error(f"dim 0 copies axis {place}, which the bottom's shape {old} does not have")
+            middle.append(old[place] if dim == 0 else dim)
+        new = [*old[:start], *middle, *old[end:]]
+        if -1 in middle:
+            place = start + middle.index(-1)
+            known = math.prod(new[:place] + new[place + 1 :])
+            new[place] = bottom.count // known if known else 0
+        if math.prod(new) != bottom.count:
+            raise self.error(
+                f"cannot give the bottom's shape {old} ({bottom.count} values) the shape {list(p.shape.dim)}"
+                f" from axis {start} on"
+            )
+        return tuple(new)

@@ -1,0 +1,125 @@
+"""Scale and Bias: multiply by, or add, a factor that is repeated over the other axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcaffe.engines.channels import channel_sums
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.fillers import fill
+from fcaffe.net.layer import Layer, register
+from fcaffe.proto import caffe_pb2 as pb
+
+
+class Broadcasting(Layer):
+    """Base: combines the first bottom with an operand whose axes match the bottom's from `axis` on.
+
+    The operand is the second bottom, or a parameter of `num_axes` axes (-1: all to the end; 0: a scalar).
+    """
+
+    bottoms = (1, 2)
+    tops = 1
+
+    def own_param(self) -> Any:
+        """The message with axis and num_axes."""
+        raise NotImplementedError
+
+    def make_operand(self, bottom: Blob, filler: Any) -> None:
+        """Append the parameter blob."""
+        p = self.own_param()
+        axis = bottom.canonical_axis(p.axis)
+        end = len(bottom.shape) if p.num_axes == -1 else axis + p.num_axes
+        if not axis <= end <= len(bottom.shape):
+            raise self.error(f"axis {p.axis} and num_axes {p.num_axes} do not fit the bottom's shape {bottom.shape}")
+        fill(self.add_blob(*bottom.shape[axis:end]).data, filler, self.context.random)
+
+    def operand(self, bottom: list[Blob]) -> Blob:
+        return bottom[1] if len(bottom) > 1 else self.blobs[0]
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        shape, operand = bottom[0].shape, self.operand(bottom).shape
+        self.axis = bottom[0].canonical_axis(self.own_param().axis) if operand else 0
+        if shape[self.axis : self.axis + len(operand)] != operand:
+            raise self.error(
+                f"its operand of shape {operand} does not match the bottom's shape {shape} from axis {self.axis} on"
+            )
+        top[0].reshape(*shape)
+
+    def spread(self, operand: Array, x: Array) -> Array:
+        """The operand as a view that NumPy repeats over all of x."""
+        return operand.reshape((1,) * self.axis + operand.shape + (1,) * (x.ndim - self.axis - operand.ndim))
+
+    def gathered(self, dy: Array, operand: Blob) -> Array:
+        """dy summed over the axes that the operand lacks: the gradient of `spread`."""
+        inside = range(self.axis, self.axis + len(operand.shape))
+        if inside == range(1, 2):
+            return channel_sums(self.xp, dy)
+        return dy.sum(axis=tuple(axis for axis in range(dy.ndim) if axis not in inside))
+
+
+@register("Bias")
+class Bias(Broadcasting):
+    """top = x + bias. In place too."""
+
+    def own_param(self) -> Any:
+        return self.param.bias_param
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if len(bottom) == 1:
+            self.make_operand(bottom[0], self.own_param().filler)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x = bottom[0].data
+        self.xp.add(x, self.spread(self.operand(bottom).data, x), out=top[0].data)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        dy, bias = top[0].diff, self.operand(bottom)
+        if len(bottom) > 1:
+            if propagate_down[1]:
+                bias.diff[...] = self.gathered(dy, bias)
+        elif self.param_propagate_down[0]:
+            bias.diff[...] += self.gathered(dy, bias)
+        if propagate_down[0] and top[0] is not bottom[0]:
+            bottom[0].diff[...] = dy
+
+
+@register("Scale")
+class Scale(Broadcasting):
+    """top = x * scale, with `bias_term` + bias (a parameter of the same shape). In place too.
+
+    The scale starts at 1 unless a filler is given.
+    """
+
+    def own_param(self) -> Any:
+        return self.param.scale_param
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.own_param()
+        if len(bottom) == 1:
+            one = pb.FillerParameter(type="constant", value=1)
+            self.make_operand(bottom[0], p.filler if p.HasField("filler") else one)
+        if p.bias_term:
+            fill(self.add_blob(*self.operand(bottom).shape).data, p.bias_filler, self.context.random)
+        self.kept = Blob(self.xp, (), channels_last=True)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data, top[0].data
+        if top[0] is bottom[0]:  # the gradient of the scale needs what is overwritten here
+            self.kept.reshape(*x.shape)
+            self.kept.data[...] = x
+        self.xp.multiply(x, self.spread(self.operand(bottom).data, x), out=y)
+        if self.own_param().bias_term:
+            y += self.spread(self.blobs[-1].data, x)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        dy, scale = top[0].diff, self.operand(bottom)
+        x = (self.kept if top[0] is bottom[0] else bottom[0]).data
+        if self.own_param().bias_term and self.param_propagate_down[-1]:
+            self.blobs[-1].diff[...] += self.gathered(dy, self.blobs[-1])
+        if len(bottom) > 1:
+            if propagate_down[1]:
+                scale.diff[...] = self.gathered(dy * x, scale)
+        elif self.param_propagate_down[0]:
+            scale.diff[...] += self.gathered(dy * x, scale)
+        if propagate_down[0]:
+            self.xp.multiply(dy, self.spread(scale.data, dy), out=bottom[0].diff)

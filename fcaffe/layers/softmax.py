@@ -1,0 +1,23 @@
+"""Softmax over one axis."""
+
+from __future__ import annotations
+
+from fcaffe.layers.activations import Activation
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import register
+
+
+@register("Softmax")
+class Softmax(Activation):
+    """top = exp(x) / sum of exp(x) along `axis`; the maximum is subtracted first. In place too."""
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.axis = bottom[0].canonical_axis(self.param.softmax_param.axis)
+        super().reshape(bottom, top)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.engine.softmax_forward(bottom[0].data, top[0].data, self.axis)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            self.engine.softmax_backward(top[0].data, top[0].diff, bottom[0].diff, self.axis)

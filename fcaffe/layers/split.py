@@ -1,0 +1,56 @@
+"""Split, which the net puts behind a blob with several readers, and Silence, which reads a blob that has none."""
+
+from __future__ import annotations
+
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer, register
+
+
+@register("Split")
+class Split(Layer):
+    """All tops are the bottom (the very same memory); its gradient is the sum of theirs."""
+
+    bottoms = 1
+    tops = (1, None)
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if any(blob is bottom[0] for blob in top):
+            raise self.error("does not work in place; give its tops other names")
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for blob in top:
+            blob.reshape(*bottom[0].shape)
+            blob.share_data(bottom[0])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        pass
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if not propagate_down[0]:
+            return
+        dx = bottom[0].diff
+        if len(top) == 1:
+            dx[...] = top[0].diff
+            return
+        self.xp.add(top[0].diff, top[1].diff, out=dx)
+        for blob in top[2:]:
+            dx += blob.diff
+
+
+@register("Silence")
+class Silence(Layer):
+    """Takes blobs so that they are no outputs of the net."""
+
+    bottoms = (1, None)
+    tops = 0
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        pass
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        pass
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        for x, down in zip(bottom, propagate_down, strict=True):
+            if down:
+                x.diff[...] = 0

@@ -1,0 +1,60 @@
+"""What all tests share: the golden folder, and nets and solvers from text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fcaffe import log
+from fcaffe.engines import NumpyEngine
+from fcaffe.net import Context, Net
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text, upgrade_net, upgrade_solver
+from fcaffe.rng import CaffeRandom
+from fcaffe.solvers import Solver, create_solver
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture
+def golden() -> Path:
+    return GOLDEN
+
+
+@pytest.fixture(autouse=True)
+def whole_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that quiets the log does not quiet those after it."""
+    monkeypatch.setattr(log, "_minimum", 0)
+    monkeypatch.setattr(log, "_to_stderr", True)
+
+
+def make_net(text: str, phase: str = "TRAIN", seed: int = 1) -> Net:
+    param = parse_text(text, pb.NetParameter)
+    upgrade_net(param, "net")
+    param.state.phase = pb.Phase.Value(phase)
+    return Net(param, Context(NumpyEngine(), CaffeRandom(seed)))
+
+
+@pytest.fixture
+def net_from() -> Callable[..., Net]:
+    """net_from(text, phase='TRAIN', seed=1)"""
+    return make_net
+
+
+@pytest.fixture
+def solver_from(tmp_path: Path) -> Callable[..., Solver]:
+    """solver_from(text, **fields): a solver whose snapshots go to the test's own folder."""
+
+    def make(text: str, noise: str = "caffe", **fields: Any) -> Solver:
+        param = parse_text(text, pb.SolverParameter)
+        upgrade_solver(param, "solver")
+        if not param.HasField("snapshot_prefix"):
+            param.snapshot_prefix = str(tmp_path / "snap")
+        for name, value in fields.items():
+            setattr(param, name, value)
+        return create_solver(param, NumpyEngine(), noise)
+
+    return make

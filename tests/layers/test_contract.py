@@ -1,0 +1,198 @@
+"""What every layer type must do, checked for all that are registered with the configurations of examples.py."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fcaffe.engines import NumpyEngine
+from fcaffe.net import Blob, Context, layer_types
+from fcaffe.net.layer import create_layer
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text
+from fcaffe.rng import CaffeRandom
+from tests.golden_values import assert_close
+from tests.layers.examples import EXAMPLES, TESTED_ELSEWHERE, Example
+
+STEP = 1e-2  # of the central differences
+
+ALL = [(kind, example) for kind, examples in EXAMPLES.items() for example in examples]
+
+
+def each(condition=lambda example: True):
+    """Parametrise over all examples for which the condition holds."""
+    chosen = [(kind, example) for kind, example in ALL if condition(example)]
+    ids = [f"{kind}-{example.text}-{'-'.join(map(str, example.bottoms))}" for kind, example in chosen]
+    return pytest.mark.parametrize(("kind", "example"), chosen, ids=ids)
+
+
+class Case:
+    """A layer of this type between blobs that hold reproducible values."""
+
+    def __init__(self, kind: str, example: Example, in_place: bool = False):
+        self.context = Context(NumpyEngine(), CaffeRandom(5))
+        param = parse_text(example.text, pb.LayerParameter)
+        param.name, param.type, param.phase = "it", kind, pb.Phase.Value(example.phase)
+        self.layer = create_layer(param, self.context)
+        self.bottom = [Blob(np, shape, channels_last=True) for shape in example.bottoms]
+        self.top = self.bottom if in_place else [Blob(np, (), channels_last=True) for _ in range(example.tops)]
+        self.write_bottoms(example)
+        self.layer.initialize(self.bottom, self.top)
+        for index, blob in enumerate(self.layer.blobs):
+            blob.data[...] += values(blob.shape, 10 + index) ** 2  # 0 or 1 would hide much; positive for BatchNorm
+        self.random = self.context.random.state()
+
+    def write_bottoms(self, example: Example) -> None:
+        for blob, array in zip(self.bottom, bottom_values(example), strict=True):
+            blob.reshape(*array.shape)
+            blob.data[...] = array
+        self.example = example
+        self.propagate_down = [index not in example.labels for index in range(len(self.bottom))]
+
+    def forward(self) -> None:
+        self.context.random.set_state(self.random)
+        self.layer.reshape(self.bottom, self.top)
+        self.layer.forward(self.bottom, self.top)
+
+    def objective(self) -> float:
+        """A weighted sum of all tops, whose gradient `backward` computes."""
+        self.forward()
+        return sum(
+            float((top.data.astype(np.float64) * values(top.shape, index)).sum()) for index, top in enumerate(self.top)
+        )
+
+    def backward(self) -> None:
+        for index, top in enumerate(self.top):
+            top.diff[...] = values(top.shape, index)
+        self.layer.backward(self.top, self.propagate_down, self.bottom)
+
+    def run(self) -> dict[str, np.ndarray]:
+        """Forward and backward; everything that came out."""
+        self.forward()
+        found = {f"top {index}": top.data.copy() for index, top in enumerate(self.top)}
+        if self.example.has_gradient:
+            self.backward()
+            for index, (blob, down) in enumerate(zip(self.bottom, self.propagate_down, strict=True)):
+                if down:
+                    found[f"gradient of bottom {index}"] = blob.diff.copy()
+            for index, blob in enumerate(self.layer.blobs):
+                found[f"gradient of parameter {index}"] = blob.diff.copy()
+        return found
+
+
+def values(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+
+
+def bottom_values(example: Example) -> list[np.ndarray]:
+    """All values differ, from one another and from 0, by more than a step, so that no kink lies within one."""
+    counts = [int(np.prod(shape)) for shape in example.bottoms]
+    total = 2 * sum(counts)
+    spaced = np.linspace(0.1, 4, total) if example.positive else np.linspace(-3, 3, total)
+    drawn = np.random.default_rng(1).permutation(spaced).astype(np.float32)
+    arrays = np.split(drawn, np.cumsum(counts))[: len(counts)]
+    for index, classes in example.labels.items():
+        arrays[index] = (np.arange(counts[index]) * 7 % classes).astype(np.float32)
+    return [array.reshape(shape) for array, shape in zip(arrays, example.bottoms, strict=True)]
+
+
+def assert_equal_results(found, expected, tolerance=2e-6):
+    assert found.keys() == expected.keys()
+    for what in expected:
+        assert_close(found[what], expected[what], what, tolerance)
+
+
+def test_every_type_has_an_example():
+    assert set(layer_types()) == {*EXAMPLES, *TESTED_ELSEWHERE}
+
+
+@each(lambda example: example.has_gradient and example.smooth)
+def test_gradient(kind, example):
+    case = Case(kind, example)
+    case.forward()
+    case.backward()
+    for index, (blob, down) in enumerate(zip(case.bottom, case.propagate_down, strict=True)):
+        if down:
+            check_gradient(case, blob, f"bottom {index}")
+    for index, blob in enumerate(case.layer.blobs):
+        if kind == "BatchNorm":
+            assert not blob.diff.any(), "statistics have no gradient"
+        else:
+            check_gradient(case, blob, f"parameter {index}")
+
+
+def check_gradient(case, blob, what):
+    computed, data = blob.diff.copy(), blob.data
+    for place in np.ndindex(*blob.shape):
+        value = data[place]
+        data[place] = value + STEP
+        above = case.objective()
+        data[place] = value - STEP
+        below = case.objective()
+        data[place] = value
+        estimated = (above - below) / (2 * STEP)
+        assert abs(computed[place] - estimated) <= 2e-3 * max(1, abs(estimated)), f"{what} at {place}"
+
+
+@each(lambda example: example.in_place)
+def test_in_place_equals_out_of_place(kind, example):
+    assert_equal_results(Case(kind, example, in_place=True).run(), Case(kind, example).run())
+
+
+@each(lambda example: example.bottoms and example.batched != ())
+def test_batch_size_changes(kind, example):
+    case = Case(kind, example)
+    for batch in (5, 2, 7):
+        changed = with_batch(example, batch)
+        case.write_bottoms(changed)
+        for blob in case.layer.blobs:
+            blob.diff[...] = 0
+        fresh = Case(kind, changed)
+        for ours, theirs in zip(case.layer.blobs, fresh.layer.blobs, strict=True):
+            theirs.data[...] = ours.data
+        assert_equal_results(case.run(), fresh.run(), tolerance=0)
+
+
+def with_batch(example, batch):
+    batched = range(len(example.bottoms)) if example.batched is None else example.batched
+    shapes = ((batch, *shape[1:]) if index in batched else shape for index, shape in enumerate(example.bottoms))
+    return replace(example, bottoms=tuple(shapes))
+
+
+@each(lambda example: example.has_gradient)
+def test_parameter_gradients_add_up(kind, example):
+    case = Case(kind, example)
+    once = case.run()
+    case.backward()
+    for index, blob in enumerate(case.bottom):
+        if case.propagate_down[index]:
+            np.testing.assert_array_equal(blob.diff, once[f"gradient of bottom {index}"])
+    for index, blob in enumerate(case.layer.blobs):
+        assert_close(blob.diff, 2 * once[f"gradient of parameter {index}"], f"parameter {index} after two passes")
+
+
+@each(lambda example: example.has_gradient)
+def test_only_wanted_gradients_are_written(kind, example):
+    case = Case(kind, example)
+    case.forward()
+    case.propagate_down = [False] * len(case.bottom)
+    case.layer.param_propagate_down = [False] * len(case.layer.blobs)
+    case.backward()
+    assert not any(blob.diff.any() for blob in [*case.bottom, *case.layer.blobs])
+
+
+@pytest.mark.parametrize("which", ["bottom", "top", "both"])
+@each()
+def test_c_order_gives_the_same(kind, example, which):
+    case = Case(kind, example)
+    for blob in (case.bottom if which != "top" else []) + (case.top if which != "bottom" else []):
+        blob.make_contiguous()
+        assert blob.data.flags.c_contiguous
+    assert_equal_results(case.run(), Case(kind, example).run())
+
+
+@each(lambda example: example.in_place)
+def test_in_place_in_c_order(kind, example):
+    case = Case(kind, example, in_place=True)
+    case.bottom[0].make_contiguous()
+    assert_equal_results(case.run(), Case(kind, example).run())

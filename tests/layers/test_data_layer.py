@@ -1,0 +1,255 @@
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fcaffe.layers.data  # noqa: F401 - registers the type
+from fcaffe.data import array_to_datum, write_lmdb
+from fcaffe.engines.engine import NumpyEngine
+from fcaffe.errors import DataError, FcaffeError, NetError
+from fcaffe.net.blob import Blob
+from fcaffe.net.context import Context
+from fcaffe.net.layer import create_layer
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text
+from fcaffe.rng import CaffeRandom
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SEEDS = [1, 42, 1701]
+
+
+def make(text, phase, random, tops=2):
+    """The first layer of a net, set up, with its tops."""
+    param = parse_text(text, pb.NetParameter).layer[0]
+    param.phase = phase
+    layer = create_layer(param, Context(NumpyEngine(), random))
+    top = [Blob(np, channels_last=True) for _ in range(tops)]
+    layer.initialize([], top)
+    return layer, top
+
+
+def data_layer(source, batch_size=2, transform="", phase=pb.TEST, seed=1, tops=2, data_param="backend: LMDB"):
+    text = f"""layer {{ name: "images" type: "Data" top: "data" top: "label" transform_param {{ {transform} }}
+               data_param {{ source: "{source}" batch_size: {batch_size} {data_param} }} }}"""
+    return make(text, phase, CaffeRandom(seed), tops)
+
+
+def cropped(decision, size):
+    """What the layer makes of a record of crop_lmdb, whose pixel (r, c) is 12 r + c."""
+    mirror, row, column = decision
+    image = np.arange(144, dtype=np.float32).reshape(12, 12)[row : row + size, column : column + size]
+    return image[:, ::-1] if mirror else image
+
+
+# --- what Caffe read --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["gray_plain", "gray_mean_value", "gray_mean_file_crop", "gray_scale", "wrap_around"])
+def test_reads_what_caffe_read(case, monkeypatch):
+    monkeypatch.chdir(GOLDEN / "interop")
+    check_reading(case)
+
+
+@pytest.mark.parametrize("case", ["colour_png", "colour_one_mean_value", "force_color"])
+def test_reads_encoded_records_as_caffe_did(case, monkeypatch):
+    pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
+    monkeypatch.chdir(GOLDEN / "interop")
+    check_reading(case)
+
+
+def check_reading(case):
+    golden = np.load(f"read_{case}.npz")
+    # gray_leveldb holds the same records as gray_lmdb
+    text = str(golden["prototxt"]).replace("gray_leveldb", "gray_lmdb").replace("LEVELDB", "LMDB")
+    layer, top = make(text, pb.TEST, CaffeRandom(1))
+    images = golden.get("data", [])
+    for index, labels in enumerate(golden["label"]):
+        layer.forward([], top)
+        assert np.array_equal(top[1].data, labels)
+        if index < len(images):
+            assert np.array_equal(top[0].data, images[index])
+    layer.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("case", ["both", "crop", "mirror", "test"])
+def test_crops_and_mirrors_as_caffe_does_for_the_seed(case, seed, monkeypatch):
+    monkeypatch.chdir(GOLDEN / "fillers")
+    golden = np.load(f"crops_seed{seed}.npz")
+    random = CaffeRandom(seed)
+    layer, top = make(str(golden[f"{case}/prototxt"]), pb.Phase.Value(str(golden[f"{case}/phase"])), random)
+    weights = golden[f"{case}/conv_weights"]  # filled right after the data layer has taken its draws
+    assert np.array_equal(random.normal(0, 1, weights.size).reshape(weights.shape), weights)
+    for decisions, labels in zip(golden[f"{case}/decisions"], golden[f"{case}/labels"], strict=True):
+        layer.forward([], top)
+        assert np.array_equal(top[1].data, labels)
+        for image, decision in zip(top[0].data[:, 0], decisions, strict=True):
+            assert np.array_equal(image, cropped(decision, image.shape[0]))
+    layer.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_two_data_layers_of_a_solver_take_their_draws_in_order(seed, monkeypatch):
+    monkeypatch.chdir(GOLDEN / "fillers")
+    golden = np.load(f"solver_seed{seed}.npz")
+    net = parse_text(str(golden["net"]), pb.NetParameter)
+    random = CaffeRandom(seed)
+    train, top = make(f"layer {{ {net.layer[0]} }}", pb.TRAIN, random)
+    check_fills(golden, "train_init", random)
+    test, _ = make(f"layer {{ {net.layer[1]} }}", pb.TEST, random)
+    check_fills(golden, "test_init", random)
+    for iteration in range(4):
+        train.forward([], top)
+        assert np.array_equal(top[1].data, golden[f"iter{iteration}/labels"])
+        for image, decision in zip(top[0].data[:, 0], golden[f"iter{iteration}/decisions"], strict=True):
+            assert np.array_equal(image, cropped(decision, 8))
+    train.close()
+    test.close()
+
+
+def check_fills(golden, name, random):
+    """The draws of the net's fillers: conv weights and bias, inner product weights."""
+    weights, bias, product = (golden[f"{name}/{blob}"] for blob in ("conv/0", "conv/1", "ip/0"))
+    assert np.array_equal(random.normal(0, 0.1, weights.size).reshape(weights.shape), weights)
+    assert np.array_equal(random.uniform(-1, 1, bias.size), bias)
+    random.draws(product.size)
+
+
+# --- tops, log --------------------------------------------------------------------------------------------------------
+
+
+def test_shapes_come_with_setup_and_are_told(capfd):
+    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb", 5, "crop_size: 20")
+    assert top[0].shape == (5, 1, 20, 20) and top[1].shape == (5,)
+    log = capfd.readouterr().err
+    assert "data_layer.cpp:45] output data size: 5,1,20,20" in log
+    assert f"db_lmdb.cpp:35] Opened lmdb {GOLDEN}/interop/gray_lmdb" in log
+    layer.close()
+
+
+def test_labels_are_optional_and_tops_keep_their_memory():
+    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb", tops=1)
+    address = top[0].data.ctypes.data
+    layer.forward([], top)
+    assert top[0].data.ctypes.data == address and top[0].data.any()
+    layer.close()
+
+
+def test_fills_a_top_that_is_in_c_order():
+    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb")
+    other, plain = data_layer(GOLDEN / "interop" / "gray_lmdb")
+    plain[0].make_contiguous()
+    layer.forward([], top)
+    other.forward([], plain)
+    assert np.array_equal(top[0].data, plain[0].data)
+    layer.close()
+    other.close()
+
+
+def test_rand_skip_is_ignored_aloud(capfd):
+    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb", data_param="backend: LMDB rand_skip: 10")
+    assert "rand_skip is ignored" in capfd.readouterr().err
+    layer.forward([], top)
+    assert layer.reader_state()[0] == 2
+    layer.close()
+
+
+def write_images(folder, shapes):
+    records = ((b"%03d" % k, array_to_datum(np.full(s, k, np.uint8), k)) for k, s in enumerate(shapes))
+    write_lmdb(str(folder), ((key, datum.SerializeToString()) for key, datum in records))
+    return folder
+
+
+def test_images_of_different_sizes_can_be_read_one_by_one(tmp_path):
+    layer, top = data_layer(write_images(tmp_path / "db", [(1, 4, 5), (3, 2, 2)]), batch_size=1)
+    for shape in [(1, 1, 4, 5), (1, 3, 2, 2), (1, 1, 4, 5)]:
+        layer.forward([], top)
+        assert top[0].shape == shape
+    layer.close()
+
+
+def test_images_of_different_sizes_fit_into_a_batch_when_cropped(tmp_path):
+    source = write_images(tmp_path / "db", [(1, 4, 5), (1, 6, 3)])
+    layer, top = data_layer(source, transform="crop_size: 3 mirror: true", phase=pb.TRAIN)
+    layer.forward([], top)
+    assert top[0].data[:, 0, 0, 0].tolist() == [0, 1]
+    layer.close()
+
+
+# --- state ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("consumed", [0, 1, 7])
+def test_the_state_is_that_of_the_last_batch_had_and_continues_the_series(consumed):
+    arguments = {"batch_size": 3, "transform": "crop_size: 8 mirror: true", "phase": pb.TRAIN}
+    layer, top = data_layer(GOLDEN / "fillers" / "crop_lmdb", **arguments)
+    for _ in range(consumed):
+        layer.forward([], top)
+    position, random = layer.reader_state()
+    assert position == 3 * consumed
+    expected = []
+    for _ in range(4):
+        layer.forward([], top)
+        expected.append((top[0].data.copy(), top[1].data.copy()))
+    other, tops = data_layer(GOLDEN / "fillers" / "crop_lmdb", seed=99, **arguments)
+    for reader, blobs in ((layer, top), (other, tops)):  # back in the same layer, and on in a new one
+        reader.set_reader_state(position, random)
+        assert reader.reader_state() == (position, random)
+        for data, labels in expected:
+            reader.forward([], blobs)
+            assert np.array_equal(blobs[0].data, data) and np.array_equal(blobs[1].data, labels)
+        reader.close()
+
+
+def test_without_anything_random_the_state_is_the_position():
+    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb")
+    layer.forward([], top)
+    assert layer.reader_state() == (2, b"")
+    layer.close()
+
+
+def test_close_ends_the_thread():
+    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb")
+    layer.forward([], top)
+    layer.close()
+    layer.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"batch_size": 0}, NetError, "data_param.batch_size must be positive"),
+        ({"data_param": "backend: LMDB prefetch: 0"}, NetError, "data_param.prefetch must be positive"),
+        ({"transform": "crop_size: 29"}, DataError, "crop_size 29 is larger than the images, which are 28 x 28"),
+        ({"transform": "mean_value: 1 mean_value: 2"}, DataError, "2 mean_value, but the images have 1 channel"),
+        ({"source": "no/such_lmdb"}, DataError, '"no/such_lmdb" does not exist'),
+        ({"data_param": ""}, DataError, "backend: LMDB"),
+    ],
+)
+def test_errors_at_setup_name_the_layer(arguments, kind, words):
+    with pytest.raises(kind, match=words) as caught:
+        data_layer(**{"source": GOLDEN / "interop" / "gray_lmdb", **arguments})
+    assert str(caught.value).startswith('layer "images" (Data): ')
+    assert "\n" not in str(caught.value)
+
+
+def test_a_record_of_another_shape_is_named_with_the_layer(tmp_path):
+    layer, top = data_layer(write_images(tmp_path / "db", [(1, 4, 4), (1, 4, 4), (1, 5, 4)]), batch_size=3)
+    with pytest.raises(DataError, match=r'layer "images".*"002" has the shape \(1, 5, 4\), but its batch began'):
+        layer.forward([], top)
+    layer.close()
+
+
+def test_a_damaged_record_is_named_with_the_layer(tmp_path):
+    good = array_to_datum(np.zeros((1, 2, 2), np.uint8), 0).SerializeToString()
+    write_lmdb(str(tmp_path / "db"), [(b"0", good), (b"1", b"\xff\xff")])
+    layer, top = data_layer(tmp_path / "db", batch_size=1)
+    layer.forward([], top)
+    with pytest.raises(FcaffeError, match=r'layer "images".*record "1" is not a Datum'):
+        layer.forward([], top)
+    layer.close()

@@ -1,0 +1,89 @@
+"""Whole nets against BVLC Caffe: the graph that it builds, and one forward and backward pass (tests/golden/nets)."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.engines import NumpyEngine
+from fcaffe.net import Context, Net
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text, upgrade_net
+from fcaffe.rng import CaffeRandom
+from tests.golden_values import assert_close
+
+CASES = sorted((Path(__file__).parents[1] / "golden" / "nets").glob("*.json"))
+
+
+@pytest.fixture(params=CASES, ids=[path.stem for path in CASES])
+def golden(request):
+    return json.loads(request.param.read_text()), dict(np.load(request.param.with_suffix(".npz")))
+
+
+def build(graph):
+    param = parse_text(graph["prototxt"], pb.NetParameter)
+    upgrade_net(param, graph["prototxt"].split('"')[1])
+    param.state.phase = pb.Phase.Value(graph["phase"])
+    param.state.level = graph["level"]
+    param.state.stage.extend(graph["stages"])
+    return Net(param, Context(NumpyEngine(), CaffeRandom(1)))
+
+
+def test_graph(golden, capsys):
+    graph, _ = golden
+    net = build(graph)
+    log = capsys.readouterr().err
+    names = net.blob_names
+    assert graph["layers"] == [
+        {
+            "name": node.name,
+            "type": node.layer.type,
+            "bottom": [names[i] for i in node.bottom_ids],
+            "top": [names[i] for i in node.top_ids],
+            "params": [list(blob.shape) for blob in node.layer.blobs],
+            "needs_backward": node.needs_backward,
+        }
+        for node in net.nodes
+    ]
+    assert graph["blobs"] == [
+        {"name": name, "shape": list(blob.shape)} for name, blob in zip(names, net.blobs, strict=True)
+    ]
+    assert graph["inputs"] == [names[i] for i in net.input_ids]
+    assert graph["outputs"] == [name for name, _, _ in net.outputs()]
+    assert graph["loss_weights"] == {
+        name: weight for name, weight in zip(names, net.blob_loss_weights, strict=True) if weight
+    }
+    assert graph["sharing_log"] == [
+        line.partition("] ")[2] for line in log.splitlines() if "] Sharing parameters" in line
+    ]
+
+
+def test_values(golden):
+    graph, values = golden
+    net = build(graph)
+    blobs = dict(zip(net.blob_names, net.blobs, strict=True))
+    params = {
+        f"{node.name}/{index}": blob for node in net.nodes for index, blob in enumerate(node.layer.blobs)
+    }
+    net.parameters.flatten(np)
+    net.parameters.share()
+    for key, value in values.items():
+        kind, _, name = key.partition("/")
+        if kind == "param":
+            params[name].data[...] = value
+        elif kind == "input":
+            blobs[name].data[...] = value
+    assert_close(net.forward(), values["loss"], "loss")
+    net.parameters.clear_diffs()
+    for key, value in values.items():
+        kind, _, name = key.partition("/")
+        if kind == "top_diff":
+            blobs[name].diff[...] = value
+    net.backward()
+    for name, blob in blobs.items():
+        assert_close(blob.data, values[f"data/{name}"], f"blob {name}")
+        assert_close(blob.diff, values.get(f"diff/{name}", np.zeros(blob.shape)), f"gradient of blob {name}")
+    for name, blob in params.items():
+        expected = values.get(f"param_diff/{name}", np.zeros(blob.shape))
+        assert_close(blob.diff, expected, f"gradient of parameter {name}")

@@ -1,0 +1,255 @@
+"""scripts/data/*: raw files to LMDB."""
+
+import gzip
+import io
+import os
+import struct
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.data import Database, datum_to_array, parse_datum
+from fcaffe.data.mean import read_mean
+from tests.golden_data import GOLDEN, make_mnist_lmdbs
+
+ROOT = Path(__file__).parents[2]
+IMAGES = np.random.default_rng(5).integers(0, 256, (7, 28, 28), np.uint8)
+LABELS = np.arange(7, dtype=np.uint8)
+
+
+def script(name, *args, cwd, path=(ROOT,)):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), *sys.path])}
+    command = [sys.executable, str(ROOT / "scripts" / "data" / name), *map(str, args)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def done(*args, **options):
+    result = script(*args, **options)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def refused(words, *args, **options):
+    result = script(*args, **options)
+    assert result.returncode == 1
+    message = result.stderr.strip().splitlines()[-1]
+    assert message.startswith("error: ") and words in message
+
+
+def records(path):
+    """[(key, image, label), ...]"""
+    table = []
+    for key, value in Database(str(path)):
+        datum = parse_datum(key, value)
+        table.append((key.decode(), datum_to_array(datum, key), datum.label))
+    return table
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist", "cifar10", "imagenet"])
+def test_scripts_can_be_run_and_explain_themselves(name, tmp_path):
+    path = ROOT / "scripts" / "data" / name
+    assert os.access(path, os.X_OK)
+    assert path.read_text().startswith("#!/usr/bin/env python3\n")
+    assert "--out" in done(name, "--help", cwd=tmp_path)
+
+
+# --- digits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    done("digits", "--out", folder, cwd=folder)
+    return folder, records(folder / "digits_train_lmdb"), records(folder / "digits_test_lmdb")
+
+
+def test_training_and_test_digits_share_no_image(digits):
+    _, train, test = digits
+    shared = {image.tobytes() for _, image, _ in train} & {image.tobytes() for _, image, _ in test}
+    assert not shared
+
+
+def test_every_fifth_digit_is_held_out(digits):
+    _, train, test = digits
+    with np.load(ROOT / "scripts" / "data" / "uci_digits" / "digits.npz") as stored:
+        images, labels = stored["images"], stored["labels"]
+    index = {image.tobytes(): number for number, image in enumerate(images)}
+    assert len(index) == len(images) == 1797
+    held_out = {index[image.tobytes()] for _, image, _ in test}
+    assert held_out == set(range(0, 1797, 5))
+    assert {index[image.tobytes()] for _, image, _ in train} == set(range(1797)) - held_out
+    for key, image, label in train + test:
+        assert image.shape == (1, 8, 8) and image.max() <= 16 and len(key) == 8
+        assert label == labels[index[image.tobytes()]]
+
+
+def test_neighbouring_digits_are_mixed(digits):
+    _, train, _ = digits
+    for start in range(0, len(train) - 64, 64):
+        assert len({label for _, _, label in train[start : start + 64]}) == 10
+
+
+def test_digits_that_are_there_stay(digits):
+    folder, train, _ = digits
+    assert "there already" in done("digits", "--out", folder, cwd=folder)
+    assert len(records(folder / "digits_train_lmdb")) == len(train)
+
+
+# --- mnist ------------------------------------------------------------------------------------------------------------
+
+
+def write_mnist(folder, pack=lambda content: content, suffix=""):
+    folder.mkdir(parents=True)
+    for part in ("train", "t10k"):
+        header = struct.pack(">HBBIII", 0, 8, 3, *IMAGES.shape)
+        (folder / f"{part}-images-idx3-ubyte{suffix}").write_bytes(pack(header + IMAGES.tobytes()))
+        header = struct.pack(">HBBI", 0, 8, 1, len(LABELS))
+        (folder / f"{part}-labels-idx1-ubyte{suffix}").write_bytes(pack(header + LABELS.tobytes()))
+
+
+@pytest.mark.parametrize(("pack", "suffix"), [(bytes, ""), (gzip.compress, ".gz")])
+def test_mnist(tmp_path, pack, suffix):
+    write_mnist(tmp_path / "raw", pack, suffix)
+    assert "7 records" in done("mnist", "raw", "--out", "made", cwd=tmp_path)
+    for part in ("train", "test"):
+        table = records(tmp_path / "made" / f"mnist_{part}_lmdb")
+        assert [key for key, _, _ in table] == [f"{index:08d}" for index in range(7)]
+        assert np.array_equal(np.stack([image[0] for _, image, _ in table]), IMAGES)
+        assert [label for _, _, label in table] == LABELS.tolist()
+    refused("exists already", "mnist", "raw", "--out", "made", cwd=tmp_path)
+
+
+def test_mnist_files_that_are_missing_or_do_not_match(tmp_path):
+    refused("has neither train-images-idx3-ubyte", "mnist", "nowhere", "--out", "made", cwd=tmp_path)
+    write_mnist(tmp_path / "raw")
+    labels = struct.pack(">HBBI", 0, 8, 1, 3) + b"abc"
+    (tmp_path / "raw" / "t10k-labels-idx1-ubyte").write_bytes(labels)
+    refused("do not go together", "mnist", "raw", "--out", "made", "--part", "test", cwd=tmp_path)
+    assert not (tmp_path / "made").exists()
+
+
+def test_golden_run_databases(tmp_path):
+    make_mnist_lmdbs(tmp_path)
+    train, test = records(tmp_path / "train_lmdb"), records(tmp_path / "test_lmdb")
+    assert (len(train), len(test)) == (8000, 2000)
+    assert train[0][0] == test[0][0] == "00000000"
+    gray = records(GOLDEN / "interop" / "gray_lmdb")  # pictures in the same order, as Caffe stored them
+    for (_, image, label), (_, golden_image, golden_label) in zip(train, gray, strict=False):
+        assert np.array_equal(image, golden_image) and label == golden_label
+
+
+# --- cifar10 ----------------------------------------------------------------------------------------------------------
+
+PICTURES = np.random.default_rng(6).integers(0, 256, (6, 3, 32, 32), np.uint8)
+
+
+def cifar_files():
+    rows = [bytes([index]) + picture.tobytes() for index, picture in enumerate(PICTURES)]
+    return {**{f"data_batch_{index + 1}.bin": rows[index] for index in range(5)}, "test_batch.bin": rows[5]}
+
+
+@pytest.mark.parametrize("form", ["files", "folder", "archive"])
+def test_cifar10(tmp_path, form):
+    folder = tmp_path / "raw" / ("cifar-10-batches-bin" if form == "folder" else "")
+    folder.mkdir(parents=True)
+    if form == "archive":
+        with tarfile.open(folder / "cifar-10-binary.tar.gz", "w:gz") as tar:
+            for name, content in cifar_files().items():
+                info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    else:
+        for name, content in cifar_files().items():
+            (folder / name).write_bytes(content)
+    done("cifar10", "raw", "--out", "made", cwd=tmp_path)
+    train = records(tmp_path / "made" / "cifar10_train_lmdb")
+    assert [(key, label) for key, _, label in train] == [(f"{index:05d}", index) for index in range(5)]
+    assert np.array_equal(np.stack([image for _, image, _ in train]), PICTURES[:5])
+    ((_, image, label),) = records(tmp_path / "made" / "cifar10_test_lmdb")
+    assert label == 5 and np.array_equal(image, PICTURES[5])
+    mean = read_mean(str(tmp_path / "made" / "mean.binaryproto"))
+    assert np.array_equal(mean, PICTURES[:5].mean(axis=0).astype(np.float32))
+
+
+def test_cifar10_files_that_are_missing_or_damaged(tmp_path):
+    refused("has neither data_batch_1.bin nor cifar-10-binary.tar.gz", "cifar10", "raw", cwd=tmp_path)
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "cifar-10-binary.tar.gz").write_bytes(b"no archive")
+    refused("cannot read cifar-10-batches-bin/data_batch_1.bin", "cifar10", "raw", cwd=tmp_path)
+    (tmp_path / "raw" / "data_batch_1.bin").write_bytes(b"short")
+    refused("has 5 bytes, not a multiple of 3073", "cifar10", "raw", cwd=tmp_path)
+
+
+# --- imagenet ---------------------------------------------------------------------------------------------------------
+
+
+def test_imagenet_without_opencv_says_what_to_install(tmp_path):
+    (tmp_path / "cv2.py").write_text("raise ImportError('none here')")
+    refused("pip install 'fcaffe[images]'", "imagenet", ".", "--out", "db", cwd=tmp_path, path=(tmp_path, ROOT))
+
+
+class TestImagenet:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
+        from fcaffe.data.images import encode_image
+
+        for index, name in enumerate(["cat/a.png", "cat/b.png", "ant/c.png", "ant/note.txt", "bee/d.png"]):
+            (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "pictures" / name).write_bytes(encode_image(PICTURES[index], "png"))
+        return tmp_path
+
+    def test_class_folders(self, folder):
+        done("imagenet", "pictures", "--out", "db", "--mean", "mean", cwd=folder)
+        table = records(folder / "db")
+        keys = ["00000000_ant/c.png", "00000001_bee/d.png", "00000002_cat/a.png", "00000003_cat/b.png"]
+        assert [key for key, _, _ in table] == keys
+        assert [label for _, _, label in table] == [0, 1, 2, 2]
+        images = np.stack([image for _, image, _ in table])
+        assert np.array_equal(images, PICTURES[[2, 4, 0, 1]])
+        assert (folder / "db_classes.txt").read_text() == "ant\nbee\ncat\n"
+        assert np.array_equal(read_mean(str(folder / "mean")), images.mean(axis=0).astype(np.float32))
+
+    def test_a_list_resized_gray_and_shuffled(self, folder):
+        (folder / "list.txt").write_text("cat/a.png 7\n\nbee/d.png 9\nant/c.png 8\n")
+        arguments = ["--list", "list.txt", "--resize", 10, 12, "--gray", "--shuffle", "--seed"]
+        for seed in range(6):
+            done("imagenet", "pictures", "--out", f"db{seed}", *arguments, seed, cwd=folder)
+        tables = [records(folder / f"db{seed}") for seed in range(6)]
+        assert {image.shape for _, image, _ in tables[0]} == {(1, 10, 12)}
+        assert all(sorted(label for _, _, label in table) == [7, 8, 9] for table in tables)
+        assert len({tuple(label for _, _, label in table) for table in tables}) > 1
+        done("imagenet", "pictures", "--out", "again", *arguments, 0, cwd=folder)
+        assert [key for key, _, _ in records(folder / "again")] == [key for key, _, _ in tables[0]]
+
+    def test_encoded_records_keep_the_files_unless_resized(self, folder):
+        done("imagenet", "pictures", "--out", "kept", "--encoded", "png", cwd=folder)
+        key, value = next(iter(Database(str(folder / "kept"))))
+        datum = parse_datum(key, value)
+        assert datum.encoded and not datum.HasField("channels")
+        assert datum.data == (folder / "pictures" / "ant" / "c.png").read_bytes()
+        done("imagenet", "pictures", "--out", "small", "--encoded", "jpg", "--resize", 8, 9, cwd=folder)
+        assert records(folder / "small")[0][1].shape == (3, 8, 9)
+
+    def test_damaged_pictures_stop_it_or_are_skipped_by_name(self, folder):
+        (folder / "pictures" / "bee" / "d.png").write_bytes(b"no picture")
+        refused("bee/d.png cannot be decoded", "imagenet", "pictures", "--out", "db", cwd=folder)
+        result = script("imagenet", "pictures", "--out", "db", "--skip-damaged", cwd=folder)
+        assert "3 records, 1 skipped" in result.stdout and "bee/d.png" in result.stderr
+        assert [key[:8] for key, _, _ in records(folder / "db")] == ["00000000", "00000002", "00000003"]
+
+    def test_wrong_arguments(self, folder):
+        (folder / "list.txt").write_text("cat/a.png 7\ncat/b.png\n")
+        refused(
+            'list.txt:2: "cat/b.png" is not', "imagenet", "pictures", "--list", "list.txt", "--out", "db", cwd=folder
+        )
+        refused("cannot read the list", "imagenet", "pictures", "--list", "none", "--out", "db", cwd=folder)
+        refused("is not a folder", "imagenet", "nowhere", "--out", "db", cwd=folder)
+        refused("has no class folders", "imagenet", "pictures/cat", "--out", "db", cwd=folder)
+        refused("must be positive", "imagenet", "pictures", "--resize", 0, 5, "--out", "db", cwd=folder)
+        (folder / "list.txt").write_text("cat/missing.png 7\n")
+        refused("cat/missing.png", "imagenet", "pictures", "--list", "list.txt", "--out", "db", cwd=folder)

@@ -1,0 +1,74 @@
+"""Whole trainings against those that Caffe ran from the same weights on the same images."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text
+from fcaffe.solvers import Solver
+from tests.conftest import GOLDEN
+
+CASES = sorted((GOLDEN / "solvers").glob("SGD_*.npz"))
+MEMORY_DATA = "memory_data_param { batch_size: 16 channels: 1 height: 14 width: 14 }"
+
+
+def golden_solver(case: np.lib.npyio.NpzFile, solver_from: Callable[..., Solver]) -> Solver:
+    """The case's solver with its starting weights, its images given from memory in place of HDF5."""
+    net = re.sub(r"hdf5_data_param \{.*\}", MEMORY_DATA, str(case["net"])).replace('"HDF5Data"', '"MemoryData"')
+    param = parse_text(str(case["solver"]), pb.SolverParameter)
+    param.ClearField("net")
+    param.net_param.CopyFrom(parse_text(net, pb.NetParameter))
+    solver = solver_from(str(param))
+    images = np.load(GOLDEN / "solvers" / "train.npz")
+    solver.net.layers[0].reset(images["data"], images["label"])
+    start = np.load(GOLDEN / "solvers" / "init.npz")
+    for node in solver.net.nodes:
+        for index, blob in enumerate(node.layer.blobs):
+            blob.data[...] = start[f"init_{node.name}_{index}"]
+    return solver
+
+
+def parameters(solver: Solver, which: str = "data") -> dict[str, np.ndarray]:
+    return {
+        f"{node.name}_{index}": getattr(blob, which).copy()
+        for node in solver.net.nodes
+        for index, blob in enumerate(node.layer.blobs)
+    }
+
+
+def assert_close(ours: np.ndarray, theirs: np.ndarray, tolerance: float, what: str) -> None:
+    assert np.abs(ours - theirs).max() <= tolerance * np.abs(theirs).max(), what
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_training_is_caffes(path, solver_from: Callable[..., Solver]) -> None:
+    case = np.load(path)
+    solver = golden_solver(case, solver_from)
+    losses: list[float] = []
+    first_gradients: dict[str, np.ndarray] = {}
+    forward = solver.net.forward
+
+    def recorded() -> float:
+        loss = forward()
+        losses.append(loss)
+        return loss
+
+    solver.net.forward = recorded  # type: ignore[method-assign]
+    solver.on_gradients_ready.append(lambda: first_gradients or first_gradients.update(parameters(solver, "diff")))
+    solver.step(1)
+    for name, values in first_gradients.items():
+        assert_close(values, case[f"grad1_{name}"], 1e-5, f"gradient of {name}")
+    for name, values in parameters(solver).items():
+        assert_close(values, case[f"after1_{name}"], 1e-5, f"{name} after one step")
+    solver.step(int(case["iters"]) - 1)
+    np.testing.assert_allclose(losses, case["forward_loss"].reshape(-1), rtol=1e-5)
+    for name, values in parameters(solver).items():
+        assert_close(values, case[f"final_{name}"], 1e-5, f"{name} at the end")
+    for index, place in enumerate(solver.net.parameters.slices()):
+        assert_close(solver.history[0][place], case[f"history_{index}"].reshape(-1), 1e-5, f"history {index}")
+    assert solver.current_step == int(case["current_step"])

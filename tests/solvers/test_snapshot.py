@@ -1,0 +1,205 @@
+"""Snapshots: Caffe's files read and written field by field, resuming, and what may go wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fcaffe.errors import SnapshotError, SolverError
+from fcaffe.proto import blob_values, read_binary, read_weights
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.solvers import Solver, snapshot
+from tests.conftest import GOLDEN
+
+INTEROP = GOLDEN / "interop"
+LOSSES = json.loads((INTEROP / "train_losses.json").read_text())
+
+
+@pytest.fixture
+def interop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, solver_from: Callable[..., Solver]) -> Any:
+    """The solver of the golden snapshots (without its test net, which reads LevelDB), in a folder with its files."""
+    for name in ("net.prototxt", "mean_gray.binaryproto", "model_iter_4.caffemodel", "model_iter_4.solverstate"):
+        shutil.copy(INTEROP / name, tmp_path)
+    shutil.copytree(INTEROP / "gray_lmdb", tmp_path / "gray_lmdb")
+    monkeypatch.chdir(tmp_path)
+    text = (INTEROP / "solver_model.prototxt").read_text().replace("test_iter: 4", "").replace("test_interval: 4", "")
+    made: list[Solver] = []
+
+    def make(**fields: Any) -> Solver:
+        made.append(solver_from(text, **fields))
+        return made[-1]
+
+    yield make
+    for solver in made:
+        solver.close()
+
+
+def losses_of(solver: Solver, iterations: int) -> list[float]:
+    losses: list[float] = []
+    solver.on_gradients_ready.append(lambda: losses.append(float(solver.net.blob("loss").data)))
+    solver.step(iterations)
+    return losses
+
+
+def weights_of(solver: Solver) -> dict[str, np.ndarray]:
+    return {
+        f"{node.name}/{i}": blob.data.copy() for node in solver.net.nodes for i, blob in enumerate(node.layer.blobs)
+    }
+
+
+def assert_near(ours: np.ndarray, theirs: np.ndarray) -> None:
+    """To 1e-5 of the largest value. The bias in front of BatchNorm has no gradient but rounding: hence the floor."""
+    assert np.abs(ours - theirs).max() <= max(1e-5 * np.abs(theirs).max(), 1e-7)
+
+
+def test_training_and_files_are_caffes(interop: Any) -> None:
+    solver = interop(snapshot_prefix="ours")
+    assert losses_of(solver, 8) == pytest.approx(LOSSES["loss of every iteration"], rel=1e-5)
+    ours, theirs = read_weights("ours_iter_8.caffemodel"), read_weights(INTEROP / "model_iter_8.caffemodel")
+    assert [layer.name for layer in ours.layer] == [layer.name for layer in theirs.layer]
+    for mine, golden in zip(ours.layer, theirs.layer, strict=True):
+        assert [blob.shape for blob in mine.blobs] == [blob.shape for blob in golden.blobs]
+        for a, b in zip(mine.blobs, golden.blobs, strict=True):
+            assert_near(blob_values(a), blob_values(b))
+        for layer in (mine, golden):
+            del layer.blobs[:]
+        assert mine == golden, "every field other than the values"
+    ours = read_binary("ours_iter_8.solverstate", pb.SolverState)
+    theirs = read_binary(INTEROP / "model_iter_8.solverstate", pb.SolverState)
+    assert (ours.iter, ours.current_step) == (theirs.iter, theirs.current_step)
+    assert ours.learned_net == "ours_iter_8.caffemodel"
+    for a, b in zip(ours.history, theirs.history, strict=True):
+        assert a.shape == b.shape
+        assert_near(blob_values(a), blob_values(b))
+
+
+def test_a_state_of_caffes_resumes_as_caffe_does(interop: Any) -> None:
+    solver = interop(snapshot_prefix="ours")
+    solver.restore("model_iter_4.solverstate")
+    assert (solver.iteration, solver.current_step) == (4, 1)
+    assert losses_of(solver, 4) == pytest.approx(LOSSES["resumed at 4"], rel=1e-5)
+    golden = np.load(INTEROP / "resumed.npz")
+    for name, values in weights_of(solver).items():
+        assert_near(values, golden[name])
+
+
+def test_a_state_of_our_own_resumes_the_very_series(interop: Any) -> None:
+    straight = interop(snapshot_prefix="ours", snapshot=3)
+    losses = losses_of(straight, 8)
+    resumed = interop(snapshot_prefix="ours")
+    resumed.restore("ours_iter_3.solverstate")
+    assert losses_of(resumed, 5) == losses[3:]
+    for name, values in weights_of(resumed).items():
+        assert np.array_equal(values, weights_of(straight)[name]), name
+
+
+NOISY = """
+net_param {
+  layer {
+    name: "data" type: "Data" top: "data" top: "label"
+    transform_param { crop_size: 20 mirror: true scale: 0.01 }
+    data_param { source: "gray_lmdb" backend: LMDB batch_size: 12 }
+  }
+  layer { name: "noise" type: "DummyData" top: "noise"
+          dummy_data_param { data_filler { type: "gaussian" std: 0.1 } shape { dim: 12 dim: 1 dim: 20 dim: 20 } } }
+  layer { name: "sum" type: "Eltwise" bottom: "data" bottom: "noise" top: "sum" }
+  layer { name: "ip" type: "InnerProduct" bottom: "sum" top: "ip"
+          inner_product_param { num_output: 30 weight_filler { type: "xavier" } } }
+  layer { name: "drop" type: "Dropout" bottom: "ip" top: "ip" }
+  layer { name: "ip2" type: "InnerProduct" bottom: "ip" top: "ip2"
+          inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
+  layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }
+}
+base_lr: 0.1 lr_policy: "fixed" momentum: 0.9 max_iter: 12 snapshot: 5 snapshot_after_train: false iter_size: 2
+"""
+
+
+@pytest.mark.parametrize("noise", ["caffe", "counter"])
+@pytest.mark.parametrize("seed", [7, -1])
+def test_crops_mirrors_and_noise_go_on_where_they_were(
+    noise: str, seed: int, interop: Any, solver_from: Callable[..., Solver]
+) -> None:
+    straight = solver_from(NOISY, noise, random_seed=seed)
+    losses = losses_of(straight, 12)
+    resumed = solver_from(NOISY, noise, random_seed=seed)
+    resumed.restore(snapshot.paths(resumed.param.snapshot_prefix, 5)[1])
+    assert losses_of(resumed, 7) == losses[5:]
+    straight.close()
+    resumed.close()
+
+
+def test_auto_takes_the_newest_that_is_whole(interop: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    solver = interop(snapshot_prefix="ours", snapshot=2)
+    solver.step(6)
+    Path("ours_iter_6.solverstate").write_bytes(Path("ours_iter_6.solverstate").read_bytes()[:200])
+    Path("ours_iter_4.caffemodel").write_bytes(Path("ours_iter_4.caffemodel").read_bytes()[:-120])
+    fresh = interop(snapshot_prefix="ours")
+    assert snapshot.restore_newest(fresh) == "ours_iter_2.solverstate"
+    assert fresh.iteration == 2
+    logged = capfd.readouterr().err
+    assert "Passing over ours_iter_6.solverstate" in logged
+    assert "ours_iter_4.caffemodel" in logged
+
+
+def test_auto_without_any_starts_fresh_and_says_so(interop: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    solver = interop(snapshot_prefix="none")
+    before = weights_of(solver)
+    assert snapshot.restore_newest(solver) is None
+    assert solver.iteration == 0
+    assert all(np.array_equal(values, before[name]) for name, values in weights_of(solver).items())
+    assert "starting from iteration 0" in capfd.readouterr().err
+
+
+def test_a_model_cut_off_between_two_layers_is_noticed(interop: Any) -> None:
+    model = read_binary("model_iter_4.caffemodel", pb.NetParameter)
+    del model.layer[-4:]
+    Path("model_iter_4.caffemodel").write_bytes(model.SerializeToString())
+    solver = interop()
+    before = weights_of(solver)
+    with pytest.raises(SnapshotError, match="ip_a.*missing"):
+        solver.restore("model_iter_4.solverstate")
+    assert all(np.array_equal(values, before[name]) for name, values in weights_of(solver).items())
+
+
+def test_a_model_given_as_state_is_refused(interop: Any) -> None:
+    with pytest.raises(SnapshotError, match=r"model_iter_4\.caffemodel"):
+        interop().restore("model_iter_4.caffemodel")
+
+
+def test_an_unwritable_prefix_is_refused_before_training(interop: Any) -> None:
+    with pytest.raises(SnapshotError, match="Cannot write to snapshot prefix 'missing/folder/x'"):
+        interop(snapshot_prefix="missing/folder/x")
+
+
+def test_an_old_snapshot_survives_a_failing_write(interop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    solver = interop(snapshot_prefix="ours")
+    solver.snapshot()
+    before = Path("ours_iter_0.caffemodel").read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    solver.step(1)
+    solver.iteration = 0
+    with pytest.raises(SnapshotError, match=r"ours_iter_0\.caffemodel.*No space left on device"):
+        solver.snapshot()
+    assert Path("ours_iter_0.caffemodel").read_bytes() == before
+    assert not list(Path().glob("*.tmp")) and not list(Path().glob(".*.tmp"))
+
+
+def test_nan_names_the_blob_and_keeps_the_last_good_state(interop: Any) -> None:
+    solver = interop(snapshot_prefix="ours", base_lr=1e30)
+    solver.on_nan = "snapshot"
+    with pytest.raises(SolverError, match=r"iteration \d+: loss = -?(nan|inf).*first value.*last good state is in ours"):
+        solver.step(8)
+    state = sorted(Path().glob("ours_iter_*.solverstate"))[-1]
+    again = interop(snapshot_prefix="ours")
+    again.restore(str(state))
+    assert np.isfinite(losses_of(again, 1)[0])
