@@ -99,8 +99,8 @@ class Net:
                 self._put(name, self.blobs[name].data, values)
         names = list(blobs or [])
         if end is not None:
-            names += self.top_names[end]
             last = self._index(end)
+            names += self.top_names[end]
         else:
             names += self.outputs
             last = len(self.layers) - 1
@@ -121,8 +121,8 @@ class Net:
                 self._put(name, self.blobs[name].diff, values)
         names = list(diffs or [])
         if end is not None:
-            names += self.bottom_names[end]
             last = self._index(end)
+            names += self.bottom_names[end]
         else:
             names += self.inputs
             last = 0

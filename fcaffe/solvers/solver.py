@@ -98,7 +98,7 @@ class Solver:
             log.stopped_early()
             return
         if param.display and self.iteration % param.display == 0:
-            self._smooth(self.net.forward(), first)
+            self._smooth(np.float32(self.net.forward()), first)
             log.final_loss(self.iteration, float(self.smoothed_loss))
         if param.test_interval and self.iteration % param.test_interval == 0:
             self.test_all()
@@ -194,9 +194,9 @@ class Solver:
             log.clipping(norm, limit)
             self.diff *= np.float32(limit / norm)
 
-    def _smooth(self, loss: float, first: int) -> None:
+    def _smooth(self, loss: np.float32, first: int) -> None:
         """The mean of the last average_loss losses, kept up in float32 as Caffe does."""
-        loss, window = np.float32(loss), self.param.average_loss
+        window = self.param.average_loss
         if len(self.losses) < window:
             self.losses.append(loss)
             n = np.float32(len(self.losses))

@@ -1,19 +1,15 @@
 """Single layers against BVLC Caffe: inputs, parameters, outputs and gradients (see tests/golden/layers/README.md)."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fcaffe.engines import NumpyEngine
-from fcaffe.net import Context, Net, layer_types
-from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text
-from fcaffe.rng import CaffeRandom
+from fcaffe.net import layer_types
+from tests.conftest import GOLDEN, make_net
 from tests.golden_values import assert_close, assert_same
 
-FOLDER = Path(__file__).parents[1] / "golden" / "layers"
+FOLDER = GOLDEN / "layers"
 CASES = [case for case in json.loads((FOLDER / "index.json").read_text()) if case["type"] in layer_types()]
 
 # Pure data movement: not a bit of difference.
@@ -24,10 +20,7 @@ EXACT = {"Concat", "Flatten", "Input", "Reshape", "Silence", "Slice", "Split"}
 def test_layer(case):
     with np.load(FOLDER / case["file"]) as file:
         golden = dict(file)
-    seed = int(golden["seed"]) if "seed" in golden else 0
-    param = parse_text(str(golden["prototxt"]), pb.NetParameter)
-    param.state.phase = pb.Phase.Value(str(golden["phase"]))
-    net = Net(param, Context(NumpyEngine(), CaffeRandom(seed)))
+    net = make_net(str(golden["prototxt"]), str(golden["phase"]), int(golden.get("seed", 0)))
     compare = assert_same if case["type"] in EXACT else assert_close
     with np.errstate(all="ignore"):
         for prefix in ["", "s2_"][: int(golden["steps"])]:

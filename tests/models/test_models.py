@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fcaffe import log
+from fcaffe.engines import NumpyEngine
+from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, read_solver
+from fcaffe.rng import CaffeRandom
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = sorted(folder for folder in (ROOT / "models").iterdir() if (folder / "solver.prototxt").exists())
@@ -220,3 +225,41 @@ def test_firecaffe_trains_the_same_net_with_a_large_batch(name: str, base_lr: fl
     data = large.layer[0]
     assert (data.data_param.batch_size, data.transform_param.crop_size) == (1024, crop)
     assert large.layer[2:] == standard.layer[2:]  # the first two read the data
+
+
+def quiet_net(param: Any, phase: int) -> Net:
+    param.state.phase = phase
+    log.set_minimum(2)
+    return Net(param, Context(NumpyEngine(), CaffeRandom(1)))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_deploy_has_the_published_size_and_runs(folder: Path) -> None:
+    net = quiet_net(read_net(folder / "deploy.prototxt"), pb.TEST)
+    assert net.parameters.count == PARAMETERS[folder.name]
+    net.blob("data").data[...] = 1
+    net.forward()
+    probabilities = net.blob("prob").data.reshape(-1)
+    assert probabilities.size in (10, 1000)
+    assert probabilities.sum() == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_train_val_runs_forward_and_backward(folder: Path) -> None:
+    """One image, made up in place of the database: a finite loss, and a gradient in every weight."""
+    param = read_net(folder / "train_val.prototxt")
+    deploy = read_net(folder / "deploy.prototxt")
+    for layer in param.layer:
+        if layer.type == "Data":
+            layer.type = "DummyData"
+            layer.dummy_data_param.data_filler.add(type="gaussian", std=50)
+            layer.dummy_data_param.data_filler.add(type="constant", value=3)
+            layer.dummy_data_param.shape.add().CopyFrom(deploy.layer[0].input_param.shape[0])
+            layer.dummy_data_param.shape.add(dim=[1])
+            layer.dummy_data_param.shape[0].dim[0] = 1
+    net = quiet_net(param, pb.TRAIN)
+    assert np.isfinite(net.forward())
+    net.backward()
+    for parameter in net.parameters.owned:
+        if parameter.lr_mult and parameter.index == 0:
+            assert parameter.blob.diff.any(), parameter.layer.name

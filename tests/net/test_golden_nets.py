@@ -1,7 +1,6 @@
 """Whole nets against BVLC Caffe: the graph that it builds, and one forward and backward pass (tests/golden/nets)."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,14 +10,21 @@ from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
 from fcaffe.rng import CaffeRandom
+from tests.conftest import GOLDEN
 from tests.golden_values import assert_close
 
-CASES = sorted((Path(__file__).parents[1] / "golden" / "nets").glob("*.json"))
+CASES = sorted((GOLDEN / "nets").glob("*.json"))
+
+# Gradients that are zero but for rounding, so that no two ways of adding agree, with what they are small against.
+ROUNDING_ONLY = {
+    ("in_place", "conv/1"): 1e-6,  # a bias in front of BatchNorm, which takes the mean off; its weights have 0.07
+}
 
 
 @pytest.fixture(params=CASES, ids=[path.stem for path in CASES])
-def golden(request):
-    return json.loads(request.param.read_text()), dict(np.load(request.param.with_suffix(".npz")))
+def case(request):
+    with np.load(request.param.with_suffix(".npz")) as values:
+        return json.loads(request.param.read_text()), dict(values)
 
 
 def build(graph):
@@ -30,8 +36,8 @@ def build(graph):
     return Net(param, Context(NumpyEngine(), CaffeRandom(1)))
 
 
-def test_graph(golden, capsys):
-    graph, _ = golden
+def test_graph(case, capsys):
+    graph, _ = case
     net = build(graph)
     log = capsys.readouterr().err
     names = net.blob_names
@@ -59,13 +65,11 @@ def test_graph(golden, capsys):
     ]
 
 
-def test_values(golden):
-    graph, values = golden
+def test_values(case):
+    graph, values = case
     net = build(graph)
     blobs = dict(zip(net.blob_names, net.blobs, strict=True))
-    params = {
-        f"{node.name}/{index}": blob for node in net.nodes for index, blob in enumerate(node.layer.blobs)
-    }
+    params = {f"{node.name}/{index}": blob for node in net.nodes for index, blob in enumerate(node.layer.blobs)}
     net.parameters.flatten(np)
     net.parameters.share()
     for key, value in values.items():
@@ -86,4 +90,8 @@ def test_values(golden):
         assert_close(blob.diff, values.get(f"diff/{name}", np.zeros(blob.shape)), f"gradient of blob {name}")
     for name, blob in params.items():
         expected = values.get(f"param_diff/{name}", np.zeros(blob.shape))
+        if (net.name, name) in ROUNDING_ONLY:
+            limit = ROUNDING_ONLY[net.name, name]
+            assert abs(blob.diff).max() < limit and abs(expected).max() < limit
+            continue
         assert_close(blob.diff, expected, f"gradient of parameter {name}")

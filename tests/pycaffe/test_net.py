@@ -1,0 +1,171 @@
+"""pycaffe's Net: names, live views, partial passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fcaffe as caffe
+from fcaffe.errors import NetError, SnapshotError, UsageError
+
+TEXT = """
+name: "small"
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 6 dim: 5 } } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+        convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "ip" type: "InnerProduct" bottom: "conv" top: "ip"
+        inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "target" type: "Input" top: "target" input_param { shape { dim: 2 dim: 3 } } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "target" top: "loss" loss_weight: 2 }
+force_backward: true
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    file = tmp_path / "net.prototxt"
+    file.write_text(TEXT)
+    return str(file)
+
+
+@pytest.fixture
+def net(path: str) -> caffe.Net:
+    caffe.set_random_seed(3)
+    made = caffe.Net(path, caffe.TEST)
+    made.blobs["data"].data[...] = np.random.default_rng(0).standard_normal((2, 3, 6, 5))
+    return made
+
+
+def test_names_are_pycaffes(net: caffe.Net) -> None:
+    assert list(net.blobs) == ["data", "conv", "ip", "target", "loss"]
+    assert list(net.params) == ["conv", "ip"]
+    assert net._layer_names == ["data", "conv", "relu", "ip", "target", "loss"]
+    assert [layer.type for layer in net.layers][:3] == ["Input", "Convolution", "ReLU"]
+    assert (net.inputs, net.outputs) == (["data", "target"], ["loss"])
+    assert net.top_names["conv"] == ["conv"] and net.bottom_names["loss"] == ["ip", "target"]
+    assert net._blob_loss_weights == [0, 0, 0, 0, 2]
+    conv = net.blobs["conv"]
+    assert (conv.num, conv.channels, conv.height, conv.width, conv.count) == (2, 4, 4, 3, 96)
+    assert [blob.data.shape for blob in net.params["conv"]] == [(4, 3, 3, 3), (4,)]
+
+
+def test_views_are_live_and_in_c_order(net: caffe.Net) -> None:
+    data, conv = net.blobs["data"].data, net.blobs["conv"].data
+    assert data.flags.c_contiguous and conv.flags.c_contiguous
+    net.forward()
+    before = conv.copy()
+    data.reshape(2, -1)[:] = 1
+    net.blobs["data"].data.ravel()[0] = 5
+    assert data[0, 0, 0, 0] == 5
+    net.forward()
+    assert not np.array_equal(conv, before)
+    weights = net.params["ip"][0].data
+    weights[...] = 0
+    assert np.all(net.forward(blobs=["ip"])["ip"] == 0)
+
+
+def test_forward_and_backward_by_name(net: caffe.Net) -> None:
+    loss = net._forward(0, 5)
+    assert loss == pytest.approx(2 * float(net.blobs["loss"].data), rel=1e-6)
+    out = net.forward(end="relu")
+    assert list(out) == ["conv"] and np.all(out["conv"] >= 0)
+    out = net.forward(data=np.ones((2, 3, 6, 5)), target=np.zeros((2, 3)))
+    ip = net.blobs["ip"].data
+    assert float(out["loss"]) == pytest.approx(float((ip**2).sum() / 4), rel=1e-5)
+    gradients = net.backward()
+    assert set(gradients) == {"data", "target"}
+    np.testing.assert_allclose(net.blobs["ip"].diff, 2 * ip / 2, rtol=1e-5)
+
+
+def test_parameter_gradients_add_up_until_cleared(net: caffe.Net) -> None:
+    net.forward()
+    net.clear_param_diffs()
+    net.backward()
+    once = net.params["conv"][0].diff.copy()
+    net._backward(5, 0)
+    np.testing.assert_allclose(net.params["conv"][0].diff, 2 * once, rtol=1e-5)
+    net.clear_param_diffs()
+    assert not net.params["conv"][0].diff.any()
+
+
+def test_reshape_runs_another_batch(net: caffe.Net) -> None:
+    first = net.forward(blobs=["ip"])["ip"].copy()
+    images = net.blobs["data"].data.copy()
+    net.blobs["data"].reshape(5, 3, 6, 5)
+    net.blobs["target"].reshape(5, 3)
+    net.reshape()
+    assert net.blobs["ip"].data.shape == (5, 3)
+    net.blobs["data"].data[...] = 0
+    net.blobs["data"].data[1:3] = images
+    np.testing.assert_allclose(net.forward(blobs=["ip"])["ip"][1:3], first, rtol=1e-5)
+
+
+def test_save_and_copy_from(net: caffe.Net, path: str, tmp_path: Path) -> None:
+    saved = str(tmp_path / "small.caffemodel")
+    net.save(saved)
+    other = caffe.Net(path, caffe.TRAIN, weights=saved)
+    assert np.array_equal(other.params["conv"][0].data, net.params["conv"][0].data)
+    assert np.array_equal(caffe.Net(path, saved, caffe.TEST).params["ip"][0].data, net.params["ip"][0].data)
+    other.params["conv"][0].data[...] = 7
+    other.copy_from(saved)
+    assert np.array_equal(other.params["conv"][0].data, net.params["conv"][0].data)
+
+
+def test_share_with(net: caffe.Net, path: str) -> None:
+    other = caffe.Net(path, caffe.TEST)
+    other.share_with(net)
+    net.params["ip"][1].data[...] = 9
+    assert np.all(other.params["ip"][1].data == 9)
+
+
+def test_seed_gives_the_same_weights(path: str) -> None:
+    weights = []
+    for seed in (5, 5, 6):
+        caffe.set_random_seed(seed)
+        weights.append(caffe.Net(path, caffe.TRAIN).params["conv"][0].data.copy())
+    assert np.array_equal(weights[0], weights[1]) and not np.array_equal(weights[0], weights[2])
+
+
+DROPOUT = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 4 dim: 50 } } }
+layer { name: "drop" type: "Dropout" bottom: "data" top: "drop" }
+"""
+
+
+def test_set_rng_chooses_the_stream_of_noise(tmp_path: Path) -> None:
+    file = tmp_path / "dropout.prototxt"
+    file.write_text(DROPOUT)
+
+    def passes(stream: str) -> list[np.ndarray]:
+        caffe.set_random_seed(1)
+        caffe.set_rng(stream)
+        net = caffe.Net(str(file), caffe.TRAIN)
+        net.blobs["data"].data[...] = 1
+        return [net.forward()["drop"].copy() for _ in range(2)]
+
+    try:
+        first, second = passes("caffe")
+        assert np.array_equal(first, passes("caffe")[0]) and not np.array_equal(first, second)
+        assert np.array_equal(passes("counter")[0], passes("counter")[0])
+        with pytest.raises(UsageError, match="'caffe' or 'counter'"):
+            caffe.set_rng("mersenne")
+    finally:
+        caffe.set_rng("caffe")
+
+
+def test_errors_are_exceptions_that_name_the_thing(net: caffe.Net, path: str, tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match=r"missing\.caffemodel does not exist"):
+        net.copy_from("missing.caffemodel")
+    with pytest.raises(UsageError, match='no layer "conv9"'):
+        net.forward(end="conv9")
+    with pytest.raises(UsageError, match="inputs are"):
+        net.forward(images=np.zeros((2, 3)))
+    with pytest.raises(UsageError, match="not batch sized"):
+        net.forward(data=np.zeros((3, 3, 6, 5)), target=np.zeros((2, 3)))
+    with pytest.raises(NetError, match="not a MemoryData layer"):
+        net.set_input_arrays(np.zeros((2, 3, 6, 5)), np.zeros(2))
+    with pytest.raises(UsageError, match="phase"):
+        caffe.Net(path)

@@ -1,0 +1,86 @@
+"""pycaffe's solvers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fcaffe as caffe
+
+NET = """
+layer { name: "data" type: "MemoryData" top: "data" top: "label"
+        memory_data_param { batch_size: 8 channels: 1 height: 4 width: 4 } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
+        inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+SOLVER = """
+train_net: "{folder}/net.prototxt" test_net: "{folder}/net.prototxt" test_iter: 2 test_interval: 100
+base_lr: 0.1 lr_policy: "step" gamma: 0.5 stepsize: 3 momentum: 0.9 max_iter: 6
+test_initialization: false snapshot_prefix: "{folder}/snap" random_seed: 4
+"""
+
+
+@pytest.fixture
+def solver(tmp_path: Path) -> caffe.SGDSolver:
+    (tmp_path / "net.prototxt").write_text(NET)
+    (tmp_path / "solver.prototxt").write_text(SOLVER.format(folder=tmp_path))
+    made = caffe.get_solver(str(tmp_path / "solver.prototxt"))
+    random = np.random.default_rng(1)
+    images, labels = random.standard_normal((16, 1, 4, 4)), random.integers(0, 3, 16)
+    for net in (made.net, *made.test_nets):
+        net.set_input_arrays(images.astype(np.float32), labels.astype(np.float32))
+    return made
+
+
+def test_step_trains(solver: caffe.SGDSolver) -> None:
+    assert solver.iter == 0 and solver.lr == pytest.approx(0.1)
+    weights = solver.net.params["ip"][0].data
+    before = weights.copy()
+    solver.step(1)
+    first = float(solver.net.blobs["loss"].data)
+    solver.step(3)
+    assert solver.iter == 4 and solver.lr == pytest.approx(0.05)
+    assert not np.array_equal(weights, before), "a live view"
+    assert float(solver.net.blobs["loss"].data) < first
+
+
+def test_the_seed_of_the_solver_counts(solver: caffe.SGDSolver, tmp_path: Path) -> None:
+    again = caffe.SGDSolver(str(tmp_path / "solver.prototxt"))
+    assert np.array_equal(again.net.params["ip"][0].data, solver.net.params["ip"][0].data)
+
+
+def test_snapshot_and_restore(solver: caffe.SGDSolver, tmp_path: Path) -> None:
+    solver.step(2)
+    solver.snapshot()
+    kept = solver.net.params["ip"][0].data.copy()
+    solver.step(2)
+    solver.restore(str(tmp_path / "snap_iter_2.solverstate"))
+    assert solver.iter == 2 and np.array_equal(solver.net.params["ip"][0].data, kept)
+
+
+def test_solve_ends_with_a_snapshot(solver: caffe.SGDSolver, tmp_path: Path) -> None:
+    solver.solve()
+    assert solver.iter == 6 and (tmp_path / "snap_iter_6.caffemodel").exists()
+
+
+def test_test_nets_share_the_weights(solver: caffe.SGDSolver) -> None:
+    test = solver.test_nets[0]
+    solver.share_weights(test)
+    solver.net.params["ip"][1].data[...] = 5
+    assert np.all(test.params["ip"][1].data == 5)
+
+
+def test_callbacks_and_own_updates(solver: caffe.SGDSolver) -> None:
+    calls: list[str] = []
+    solver.add_callback(lambda: calls.append("start"), lambda: calls.append("ready"))
+    solver.step(2)
+    assert calls == ["start", "ready"] * 2
+    before = solver.net.params["ip"][1].data.copy()
+    solver.net.clear_param_diffs()
+    solver.net.params["ip"][1].diff[...] = 1
+    solver.apply_update()
+    assert np.all(solver.net.params["ip"][1].data < before)
+    assert solver.iter == 2
