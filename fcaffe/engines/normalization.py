@@ -43,7 +43,8 @@ class PlainNormalization:
 
     def batch_norm_forward(self, x: Array, y: Array, mean: Array, deviation: Array) -> None:
         """y = (x - mean) / deviation, each (C,)."""
-        y[...] = (x - self._along_channels(mean, x)) / self._along_channels(deviation, x)
+        self.xp.subtract(x, self._along_channels(mean, x), out=y)
+        y /= self._along_channels(deviation, x)
 
     def batch_norm_backward(self, y: Array, dy: Array, dx: Array, deviation: Array) -> None:
         """The gradient through mean and variance: (dy - mean(dy) - mean(dy * y) * y) / deviation."""

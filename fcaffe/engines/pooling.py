@@ -21,12 +21,15 @@ class PlainPooling:
         places = best.shape[1:-1]
         padded = pad_channels_last(self.xp, channels_last(x), windows, places, LOWEST)
         best[...] = LOWEST
-        where[...] = -1
+        where[...] = 0
         for offset in windows.offsets():
             element = padded[windows.shifted(offset, places)]
             larger = element > best
-            self.xp.copyto(best, element, where=larger)
-            self.xp.copyto(where, self._plane_index(offset, places, x.shape[2:], windows), where=larger)
+            self.xp.fmax(best, element, out=best)  # a NaN is never larger
+            # Offsets come in row order, so the newest place of a window is also its highest.
+            place = self._plane_index(offset, places, x.shape[2:], windows) + 1
+            self.xp.maximum(where, place * larger, out=where)
+        where -= 1
 
     def max_pool_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
         """dx = each dy at the place of its maximum; places met by several windows add up."""

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with momentum."""
+"""Stochastic gradient descent, with Polyak's or Nesterov's momentum."""
 
 from __future__ import annotations
 
@@ -17,3 +17,14 @@ class SGDSolver(Solver):
     def update(self, place: slice, rate: float) -> None:
         (h,) = self.history
         self.engine.sgd_update(self.data[place], self.diff[place], h[place], rate, self.param.momentum)
+
+
+@register_solver("Nesterov")
+class NesterovSolver(Solver):
+    """h' = momentum * h + rate * g; w -= (1 + momentum) * h' - momentum * h."""
+
+    histories = 1
+
+    def update(self, place: slice, rate: float) -> None:
+        (h,) = self.history
+        self.engine.nesterov_update(self.data[place], self.diff[place], h[place], rate, self.param.momentum)

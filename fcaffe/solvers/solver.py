@@ -58,7 +58,7 @@ class Solver:
         self._last_good: snapshot.Memory | None = None
 
         log.initializing_solver(str(param))
-        self._check()
+        self.check()
         snapshot.check_writable(param)
         random = CaffeRandom(None) if random is None else random
         seed = int.from_bytes(os.urandom(4), "little")
@@ -285,7 +285,8 @@ class Solver:
             log.finetuning(path)
             copy_weights(net, read_weights(path), path)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Refuse parameters that make no sense; a rule adds its own demands."""
         param = self.param
         if param.average_loss < 1:
             raise SolverError("average_loss must be 1 or more")

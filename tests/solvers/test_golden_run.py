@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from fcaffe.proto import read_solver
 from fcaffe.solvers import create_solver
 from tests.conftest import GOLDEN
 from tests.golden_data import make_mnist_lmdbs
-
 
 LENET = GOLDEN / "runs" / "lenet"
 

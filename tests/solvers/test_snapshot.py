@@ -162,7 +162,7 @@ def test_a_model_cut_off_between_two_layers_is_noticed(interop: Any) -> None:
     Path("model_iter_4.caffemodel").write_bytes(model.SerializeToString())
     solver = interop()
     before = weights_of(solver)
-    with pytest.raises(SnapshotError, match="ip_a.*missing"):
+    with pytest.raises(SnapshotError, match=r"ip_a.*missing"):
         solver.restore("model_iter_4.solverstate")
     assert all(np.array_equal(values, before[name]) for name, values in weights_of(solver).items())
 

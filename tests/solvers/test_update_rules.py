@@ -13,7 +13,11 @@ from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
 from tests.conftest import GOLDEN
 
-CASES = sorted((GOLDEN / "solvers").glob("SGD_*.npz"))
+# In AdaGrad_l1 a weight comes to lie within 1e-8 of zero after 17 steps. Its sign, which L1 decay goes by, then hangs on
+# one rounding in the BLAS, and AdaGrad makes a step of 0.01 of it: from there on only the course is the same.
+LOOSE = {"AdaGrad_l1": 5e-2}
+
+CASES = sorted((GOLDEN / "solvers").glob("*_*.npz"))
 MEMORY_DATA = "memory_data_param { batch_size: 16 channels: 1 height: 14 width: 14 }"
 
 
@@ -49,6 +53,7 @@ def assert_close(ours: np.ndarray, theirs: np.ndarray, tolerance: float, what: s
 def test_training_is_caffes(path, solver_from: Callable[..., Solver]) -> None:
     case = np.load(path)
     solver = golden_solver(case, solver_from)
+    tolerance = LOOSE.get(path.stem, 1e-5)
     losses: list[float] = []
     first_gradients: dict[str, np.ndarray] = {}
     forward = solver.net.forward
@@ -66,9 +71,12 @@ def test_training_is_caffes(path, solver_from: Callable[..., Solver]) -> None:
     for name, values in parameters(solver).items():
         assert_close(values, case[f"after1_{name}"], 1e-5, f"{name} after one step")
     solver.step(int(case["iters"]) - 1)
-    np.testing.assert_allclose(losses, case["forward_loss"].reshape(-1), rtol=1e-5)
+    np.testing.assert_allclose(losses, case["forward_loss"].reshape(-1), rtol=tolerance)
     for name, values in parameters(solver).items():
-        assert_close(values, case[f"final_{name}"], 1e-5, f"{name} at the end")
-    for index, place in enumerate(solver.net.parameters.slices()):
-        assert_close(solver.history[0][place], case[f"history_{index}"].reshape(-1), 1e-5, f"history {index}")
+        assert_close(values, case[f"final_{name}"], tolerance, f"{name} at the end")
+    index = 0
+    for history in solver.history:
+        for place in solver.net.parameters.slices():
+            assert_close(history[place], case[f"history_{index}"].reshape(-1), tolerance, f"history {index}")
+            index += 1
     assert solver.current_step == int(case["current_step"])
