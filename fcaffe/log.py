@@ -10,11 +10,12 @@ the prefix on its first line only. Numbers print as C++ streams print them (six 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from fcaffe.errors import FcaffeError
@@ -23,9 +24,10 @@ LEVELS = "IWEF"
 
 _lock = threading.Lock()
 _files: list[TextIO] = []
-_minimum = int(os.environ.get("GLOG_minloglevel") or 0)  # noqa: SIM112 - glog's name
+_level = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112 - glog's name
+_minimum = int(_level) if _level.isdecimal() else 0
 _to_stderr = True
-_around: Callable[[Callable[[], None]], None] | None = None
+_show: Callable[[str], None] | None = None
 
 
 def number(value: float) -> str:
@@ -49,13 +51,15 @@ def write(level: str, message: str, source: str | None = None, depth: int = 2) -
     line = prefix(level, source) + message + "\n"
     with _lock:
         if _to_stderr:
-            if _around is None:
-                _emit(line)
-            else:
-                _around(lambda: _emit(line))
-        for file in _files:
-            file.write(line)
-            file.flush()
+            (_show or _emit)(line)
+        for file in list(_files):
+            try:
+                file.write(line)
+                file.flush()
+            except OSError as problem:  # a full disk must not end a training
+                _drop(file)
+                source = f"log.py:{sys._getframe().f_lineno}"
+                _emit(prefix("W", source) + f"No more lines go to {file.name}: {problem.strerror}\n")
 
 
 def _emit(line: str) -> None:
@@ -88,14 +92,36 @@ def add_file(path: str) -> None:
     try:
         _files.append(open(path, "a", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
     except OSError as problem:
-        message = f"--log {path}: cannot write it ({problem.strerror}); name a file in a folder you may write"
+        message = f"log file {path}: cannot write it ({problem.strerror}); name a file in a folder that you may write"
         raise FcaffeError(message) from problem
+
+
+def close_files() -> None:
+    for file in list(_files):
+        _drop(file)
+
+
+def _drop(file: TextIO) -> None:
+    _files.remove(file)
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 def set_minimum(level: int) -> None:
     """Drop lines below `level` (glog's minloglevel: 0 info, 1 warning, 2 error, 3 fatal)."""
     global _minimum
-    _minimum = level
+    _minimum = min(level, LEVELS.index("F"))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Drop lines of level I in the body of the `with`."""
+    before = _minimum
+    set_minimum(max(before, 1))
+    try:
+        yield
+    finally:
+        set_minimum(before)
 
 
 def set_stderr(enabled: bool) -> None:
@@ -104,10 +130,10 @@ def set_stderr(enabled: bool) -> None:
     _to_stderr = enabled
 
 
-def set_around(around: Callable[[Callable[[], None]], None] | None) -> None:
-    """Let a progress bar step aside: `around(emit)` is called in place of `emit()` for each line."""
-    global _around
-    _around = around
+def set_show(show: Callable[[str], None] | None) -> None:
+    """Let a progress bar step aside: `show(line)` is called in place of writing the line to stderr."""
+    global _show
+    _show = show
 
 
 # --- the net is built -------------------------------------------------------------------------------------------------
@@ -354,3 +380,84 @@ def output_data_size(shape: tuple[int, ...]) -> None:
 
 def loading_mean(path: str) -> None:
     info(f"Loading mean file from: {path}", "data_transformer.cpp:26")
+
+
+# --- caffe test, caffe time and caffe device_query --------------------------------------------------------------------
+
+
+def use_cpu_to_test() -> None:
+    info("Use CPU.", "caffe.cpp:275")
+
+
+def use_cpu_to_time() -> None:
+    info("Use CPU.", "caffe.cpp:343")
+
+
+def running_for(iterations: int) -> None:
+    info(f"Running for {iterations} iterations.", "caffe.cpp:281")
+
+
+def batch_output(batch: int, name: str, value: float) -> None:
+    info(f"Batch {batch}, {name} = {number(value)}", "caffe.cpp:304")
+
+
+def mean_loss(loss: float) -> None:
+    info(f"Loss: {number(loss)}", "caffe.cpp:309")
+
+
+def mean_output(name: str, value: float, loss_weight: float) -> None:
+    text = f"{name} = {number(value)}"
+    if loss_weight:
+        text += f" (* {number(loss_weight)} = {number(loss_weight * value)} loss)"
+    info(text, "caffe.cpp:321")
+
+
+def performing_forward() -> None:
+    info("Performing Forward", "caffe.cpp:351")
+
+
+def initial_loss(loss: float) -> None:
+    info(f"Initial loss: {number(loss)}", "caffe.cpp:356")
+
+
+def performing_backward() -> None:
+    info("Performing Backward", "caffe.cpp:357")
+
+
+def benchmark_begins(iterations: int) -> None:
+    info("*** Benchmark begins ***", "caffe.cpp:365")
+    info(f"Testing for {iterations} iterations.", "caffe.cpp:366")
+
+
+def forward_backward_time(iteration: int, milliseconds: float) -> None:
+    """`iteration` counts from 1."""
+    info(f"Iteration: {iteration} forward-backward time: {number(milliseconds)} ms.", "caffe.cpp:394")
+
+
+def times_per_layer() -> None:
+    info("Average time per layer: ", "caffe.cpp:397")
+
+
+def layer_times(layer: str, forward: float, backward: float) -> None:
+    """Averages in milliseconds."""
+    info(f"{layer:>10}\tforward: {number(forward)} ms.", "caffe.cpp:400")
+    info(f"{layer:>10}\tbackward: {number(backward)} ms.", "caffe.cpp:403")
+
+
+def benchmark_ends(forward: float, backward: float, both: float, total: float) -> None:
+    """Milliseconds: the averages of a pass and of an iteration, and all iterations together."""
+    info(f"Average Forward pass: {number(forward)} ms.", "caffe.cpp:408")
+    info(f"Average Backward pass: {number(backward)} ms.", "caffe.cpp:410")
+    info(f"Average Forward-Backward: {number(both)} ms.", "caffe.cpp:412")
+    info(f"Total Time: {number(total)} ms.", "caffe.cpp:414")
+    info("*** Benchmark ends ***", "caffe.cpp:415")
+
+
+def querying_gpus(gpus: str) -> None:
+    info(f"Querying GPUs {gpus}", "caffe.cpp:138")
+
+
+def available_actions(names: list[str]) -> None:
+    error("Available caffe actions:", "caffe.cpp:65")
+    for name in names:
+        error(f"\t{name}", "caffe.cpp:68")

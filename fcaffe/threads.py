@@ -1,10 +1,10 @@
-"""How many threads compute: as many as the CPUs this process may run on, unless the user's environment says otherwise."""
+"""How many threads compute: as many as the CPUs this process may run on, unless the environment says otherwise."""
 
 from __future__ import annotations
 
 import os
 
-VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def available_cpus() -> int:
@@ -15,6 +15,25 @@ def available_cpus() -> int:
 
 
 def limit_threads() -> None:
-    """Tell the BLAS, which reads these once when it is loaded."""
-    for variable in VARIABLES:
-        os.environ.setdefault(variable, str(available_cpus()))
+    """Tell the BLAS, which reads these once when it is loaded.
+
+    Every BLAS takes the number of its own variable before that of OMP_NUM_THREADS, so where the user has set the latter
+    nothing is added.
+    """
+    if not os.environ.get("OMP_NUM_THREADS"):
+        for variable in VARIABLES:
+            os.environ.setdefault(variable, str(available_cpus()))
+
+
+def describe_threads() -> str:
+    """For the log: how many threads, and who says so."""
+    variable = next((name for name in VARIABLES if os.environ.get(name)), "")
+    wanted = os.environ.get(variable, "").split(",")[0]
+    cpus = available_cpus()
+    if not wanted.isdecimal() or int(wanted) >= cpus:
+        return f"{_count(cpus)} (the CPUs that this process may run on)"
+    return f"{_count(int(wanted))} ({variable}; this process may run on {cpus} CPUs)"
+
+
+def _count(threads: int) -> str:
+    return f"{threads} thread" if threads == 1 else f"{threads} threads"

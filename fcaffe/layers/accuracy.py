@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.layers.labels import read_labels
+from fcaffe.layers.labels import check_label_count, read_labels
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer, register
 
@@ -21,6 +21,7 @@ class Accuracy(Layer):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.accuracy_param
         self.axis = bottom[0].canonical_axis(p.axis)
+        check_label_count(self, bottom, self.axis)
         classes = bottom[0].shape[self.axis]
         if not 1 <= p.top_k <= classes:
             raise self.error(f"top_k must be from 1 to the {classes} classes, not {p.top_k}")

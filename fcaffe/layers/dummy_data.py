@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.net.blob import Blob
-from fcaffe.net.fillers import fill
+from fcaffe.net.fillers import FILLERS, fill
 from fcaffe.net.layer import Layer, register
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -26,20 +26,21 @@ class DummyData(Layer):
         self.fillers = fillers * len(top) if len(fillers) == 1 else fillers
         for blob, shape in zip(top, self._shapes(len(top)), strict=True):
             blob.reshape(*shape)
-        self._fill(top, constant=True)
+        self._fill(top, drawn=False)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self._fill(top, constant=False)
+        self._fill(top, drawn=True)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         pass
 
-    def _fill(self, top: list[Blob], constant: bool) -> None:
+    def _fill(self, top: list[Blob], drawn: bool) -> None:
+        """Fill those tops whose values are drawn, or the others (where an unknown filler is found out)."""
         for blob, filler in zip(top, self.fillers, strict=True):
-            if (filler.type == "constant") == constant:
+            if (filler.type in FILLERS and filler.type != "constant") == drawn:
                 fill(blob.data, filler, self.context.random)
 
     def _shapes(self, tops: int) -> list[tuple[int, ...]]:

@@ -8,21 +8,23 @@ from fcaffe.net.blob import Array, Blob
 from fcaffe.net.layer import Layer
 
 
-def read_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None) -> tuple[Array, Array | None]:
-    """The labels (bottom[1], cut to integers) in the shape of the scores (bottom[0]) without the axis of the classes.
-
-    Also where the label is `ignored` (None if no label is); there it reads as 0. NetError if there is not one label
-    per position, or if one is not among the classes.
-    """
-    xp, shape = layer.xp, bottom[0].shape
-    classes = shape[axis]
-    positions = (*shape[:axis], *shape[axis + 1 :])
+def check_label_count(layer: Layer, bottom: list[Blob], axis: int) -> None:
+    """NetError unless there is one label (bottom[1]) per position of the scores (bottom[0])."""
+    positions = _positions(bottom[0], axis)
     if bottom[1].count != math.prod(positions):
         raise layer.error(
             f"needs one label per position, shape {positions} without the axis of the classes ({axis}): "
             f"{layer.named_shapes(bottom)}"
         )
-    values = bottom[1].data.reshape(positions)
+
+
+def read_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None) -> tuple[Array, Array | None]:
+    """The labels, cut to integers, in the shape of the scores without the axis of the classes.
+
+    Also where the label is `ignored` (None if no label is); there it reads as 0. NetError if one is no class.
+    """
+    xp, classes = layer.xp, bottom[0].shape[axis]
+    values = bottom[1].data.reshape(_positions(bottom[0], axis))
     labels = values.astype(xp.int64)
     wrong = (labels < 0) | (labels >= classes)
     skipped = None
@@ -34,7 +36,11 @@ def read_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None
         place = int(wrong.reshape(-1).argmax())
         raise layer.error(
             f"label {float(values.reshape(-1)[place]):g} at position {place} of {layer.bottom_name(1)} "
-            f"{bottom[1].shape} is none of the classes 0 to {classes - 1} of {layer.bottom_name(0)}; correct the data or the "
-            "number of outputs, or set ignore_label"
+            f"{bottom[1].shape} is none of the classes 0 to {classes - 1} of {layer.bottom_name(0)}; "
+            "correct the data or the number of outputs, or set ignore_label"
         )
     return labels, skipped
+
+
+def _positions(scores: Blob, axis: int) -> tuple[int, ...]:
+    return (*scores.shape[:axis], *scores.shape[axis + 1 :])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fcaffe import log
-from fcaffe.layers.labels import read_labels
+from fcaffe.layers.labels import check_label_count, read_labels
 from fcaffe.layers.reshape import copy_values
-from fcaffe.net.blob import Array, Blob
+from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer, register
 from fcaffe.proto import caffe_pb2 as pb
 
-FULL, VALID, BATCH_SIZE, NONE = (
-    getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE")
-)
+FULL, VALID, BATCH_SIZE, NONE = (getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE"))
 SMALLEST = 1.1754943508222875e-38  # FLT_MIN: probabilities below it count as this before the logarithm
 
 
@@ -75,10 +74,9 @@ class SoftmaxWithLoss(LossLayer):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        shape = bottom[0].shape
         self.axis = bottom[0].canonical_axis(self.param.softmax_param.axis)
-        self.positions = (*shape[: self.axis], *shape[self.axis + 1 :])
-        self.probability.reshape(*shape)
+        check_label_count(self, bottom, self.axis)
+        self.probability.reshape(*bottom[0].shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         xp, probability = self.xp, self.probability.data
@@ -92,10 +90,7 @@ class SoftmaxWithLoss(LossLayer):
         if self.ignored is not None:
             losses = xp.where(self.ignored, 0, losses)
             valid -= int(self.ignored.sum())
-        batch = 1
-        for size in bottom[0].shape[: self.axis]:
-            batch *= size
-        self.divisor = divisor(self.mode, labels.size, valid, batch)
+        self.divisor = divisor(self.mode, labels.size, valid, math.prod(bottom[0].shape[: self.axis]))
         top[0].data[...] = losses.sum() / self.divisor
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
@@ -174,14 +169,10 @@ class EuclideanLoss(LossLayer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         a, difference = bottom[0].data, self.difference.data
         self.xp.subtract(a, bottom[1].data.reshape(a.shape), out=difference)
-        top[0].data[...] = _sum_of_squares(difference) / (2 * a.shape[0])
+        top[0].data[...] = (difference * difference).sum() / (2 * a.shape[0])
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         scale = float(top[0].diff) / bottom[0].shape[0]
         for blob, down, sign in zip(bottom, propagate_down, (1, -1), strict=True):
             if down:
                 copy_values(sign * scale * self.difference.data, blob.diff)
-
-
-def _sum_of_squares(x: Array) -> Array:
-    return (x * x).sum()

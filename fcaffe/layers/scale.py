@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fcaffe import log
 from fcaffe.engines.channels import channel_sums
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.fillers import fill
@@ -99,6 +100,7 @@ class Scale(Broadcasting):
             one = pb.FillerParameter(type="constant", value=1)
             self.make_operand(bottom[0], p.filler if p.HasField("filler") else one)
         if p.bias_term:
+            log.making_layer(self.name)  # Caffe has a Bias layer of this name in here
             fill(self.add_blob(*self.operand(bottom).shape).data, p.bias_filler, self.context.random)
         self.kept = Blob(self.xp, (), channels_last=True)
 

@@ -42,7 +42,7 @@ def _register(function: Filler) -> Filler:
 
 @_register
 def constant(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> Floats:
-    return np.full(shape, filler.value, np.float32)
+    return np.broadcast_to(np.float32(filler.value), shape)
 
 
 @_register

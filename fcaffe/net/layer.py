@@ -84,9 +84,12 @@ class Layer:
         self._check_count(len(top), self.tops, "top", "output")
         if self.same_number and len(bottom) != len(top):
             raise self.error(f"needs as many tops as bottoms, not {len(top)} for {len(bottom)}")
-        self.setup(bottom, top)
-        self.param_propagate_down = [True] * len(self.blobs)
-        self.reshape(bottom, top)
+        try:
+            self.setup(bottom, top)
+            self.param_propagate_down = [True] * len(self.blobs)
+            self.reshape(bottom, top)
+        except NetError as problem:  # blobs and fillers do not know whose they are
+            raise problem if str(problem).startswith("layer ") else self.error(str(problem)) from None
         self._set_loss_weights(top)
 
     def loss(self, top: list[Blob]) -> float:

@@ -21,9 +21,17 @@ def read_net(path: str | os.PathLike[str]) -> pb.NetParameter:
 
 
 def read_solver(path: str | os.PathLike[str]) -> pb.SolverParameter:
-    """The solver of a prototxt, in the current notation. Raises ProtoError."""
+    """The solver of a prototxt, in the current notation. Raises ProtoError.
+
+    Without a snapshot_prefix its snapshots lie beside it, under its name; a folder given as prefix gets that name too.
+    """
     param = read_text(path, pb.SolverParameter)
     upgrade_solver(param, os.fspath(path))
+    stem, _ = os.path.splitext(os.fspath(path))
+    if not param.HasField("snapshot_prefix"):
+        param.snapshot_prefix = stem
+    elif os.path.isdir(param.snapshot_prefix):
+        param.snapshot_prefix = os.path.join(param.snapshot_prefix, os.path.basename(stem))
     return param
 
 

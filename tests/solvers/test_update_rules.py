@@ -13,8 +13,8 @@ from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
 from tests.conftest import GOLDEN
 
-# In AdaGrad_l1 a weight comes to lie within 1e-8 of zero after 17 steps. Its sign, which L1 decay goes by, then hangs on
-# one rounding in the BLAS, and AdaGrad makes a step of 0.01 of it: from there on only the course is the same.
+# In AdaGrad_l1 a weight comes to lie within 1e-8 of zero after 17 steps. Its sign, which L1 decay goes by, then hangs
+# on one rounding in the BLAS, and AdaGrad makes a step of 0.01 of it: from there on only the course is the same.
 LOOSE = {"AdaGrad_l1": 5e-2}
 
 CASES = sorted((GOLDEN / "solvers").glob("*_*.npz"))

@@ -1,0 +1,142 @@
+"""The command line: `fcaffe <command>`, and `caffe <command>` for scripts that were written for Caffe.
+
+Only here is usage printed and an exit code given. Errors, fcaffe's own and the machine's, become one line at level F.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import click
+import numpy as np
+
+import fcaffe
+from fcaffe import log
+from fcaffe.cli import flags, gflags, glog
+from fcaffe.cli.device_query import device_query
+from fcaffe.cli.solver import solver
+from fcaffe.cli.summary import summary
+from fcaffe.cli.test import test
+from fcaffe.cli.time import time
+from fcaffe.cli.train import train
+from fcaffe.errors import FcaffeError
+
+CAFFE_COMMANDS: list[click.Command] = [train, test, time, device_query]
+COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, summary, solver)}
+
+FATAL = 134  # what a shell sees of Caffe, which aborts
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit code. `arguments` default to those of the process."""
+    words = sys.argv[1:] if arguments is None else arguments
+    trace = bool(os.environ.get("FCAFFE_TRACEBACK"))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        given, others = gflags.split(words, _options())
+        trace = trace or "--traceback" in given
+        return _run(given, others)
+    except gflags.FlagError as error:
+        for line in str(error).splitlines():
+            print(f"ERROR: {line}", file=sys.stderr)
+        return 1
+    except click.UsageError as error:
+        print(f"ERROR: {_gflags_words(error)}", file=sys.stderr)
+        return 1
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of standard output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:
+        if trace:
+            traceback.print_exc()
+        log.fatal(_one_line(error), _source(error))
+        return FATAL
+    finally:
+        log.close_files()
+
+
+def _run(given: list[str], others: list[str]) -> int:
+    if "--version" in given:
+        print(_version())
+        return 0
+    name = others[0] if others else ""
+    command = COMMANDS.get(name)
+    helps = any(flag.startswith("--help") for flag in given)
+    if helps and command is not None:
+        given = ["--help"]
+    elif helps or not others or (len(others) > 1 and (command is None or command in CAFFE_COMMANDS)):
+        print(_usage())
+        return 0
+    if command is None:
+        log.available_actions(sorted(COMMANDS))
+        log.fatal(f"Unknown action: {name}", "caffe.cpp:70")
+        return FATAL
+    with (
+        np.errstate(all="ignore"),  # a diverging net is told of by its loss, not by NumPy's warnings
+        command.make_context(f"{glog.program()} {name}", [*given, "--", *others[1:]]) as context,
+    ):
+        code = command.invoke(context)
+        sys.stdout.flush()
+        return code or 0
+
+
+def _options() -> dict[str, click.Option]:
+    """All flags of all commands, by name."""
+    everything = [*flags.HELP, *(param for command in COMMANDS.values() for param in command.params)]
+    return {gflags.flag_name(option.opts[0]): option for option in everything if isinstance(option, click.Option)}
+
+
+def _usage() -> str:
+    formatter = click.HelpFormatter(width=100)
+    formatter.write_usage(glog.program(), "<command> <flags>", prefix="usage: ")
+    with formatter.section("commands"):
+        formatter.write_dl([(name, str(command.short_help)) for name, command in COMMANDS.items()])
+    context = click.Context(test)
+    records = [option.get_help_record(context) for option in test.params]
+    with formatter.section("flags (-flag value, --flag value, -flag=value or --flag=value)"):
+        formatter.write_dl([record for record in records if record])
+    formatter.write_paragraph()
+    formatter.write_text(f"More on a command: {glog.program()} <command> --help")
+    return formatter.getvalue().rstrip()
+
+
+def _version() -> str:
+    if glog.program() == "caffe":
+        return f"caffe version 1.0.0 (fcaffe {fcaffe.__version__})"
+    return f"fcaffe version {fcaffe.__version__}"
+
+
+def _gflags_words(error: click.UsageError) -> str:
+    if isinstance(error, click.NoSuchOption):
+        return f"unknown command line flag '{error.option_name.lstrip('-')}'"
+    return error.format_message()
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, FcaffeError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return f"Not enough memory: {error or 'an allocation failed'}; a smaller batch_size needs less"
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}"
+    message = " ".join(str(error).split())
+    return (
+        f"{type(error).__name__}: {message} (this is a fault in fcaffe or in a layer of yours; --traceback shows where)"
+    )
+
+
+def _source(error: BaseException) -> str:
+    """File and line where the error arose, which is what the tag of a log line is."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{os.path.basename(place.filename)}:{place.lineno}"

@@ -1,0 +1,141 @@
+"""Caffe's flags, glog's, and those that every command has."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import click
+
+from fcaffe.cli import glog
+from fcaffe.errors import UsageError
+from fcaffe.proto import caffe_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The values of Caffe's flags: all of them go with each of Caffe's commands, which take what they need."""
+
+    solver: str
+    model: str
+    weights: str
+    snapshot: str
+    iterations: int
+    gpu: str
+    phase: str
+    level: int
+    stage: str
+    sigint_effect: str
+    sighup_effect: str
+
+    @property
+    def stages(self) -> list[str]:
+        """As Caffe splits them: no --stage at all is one empty stage."""
+        return self.stage.split(",")
+
+    def refuse_gpu(self) -> None:
+        if self.gpu:
+            raise UsageError(f"--gpu {self.gpu}: this version of fcaffe computes on the CPU only; leave --gpu out")
+
+    def checked_iterations(self) -> int:
+        if self.iterations < 1:
+            raise UsageError(f"--iterations must be 1 or more, not {self.iterations}")
+        return self.iterations
+
+
+def phase_number(phase: str, default: int = pb.TRAIN) -> int:
+    """The phase of a --phase flag. Raises UsageError."""
+    if phase not in ("", "TRAIN", "TEST"):
+        raise UsageError(f'phase must be "TRAIN" or "TEST", not "{phase}"')
+    return pb.Phase.Value(phase) if phase else default
+
+
+def _option(name: str, default: Any, meta: str, text: str) -> Callable[[Any], Any]:
+    return click.option(f"--{name}", name, default=default, type=type(default), metavar=meta, help=text)
+
+
+CAFFE = [
+    _option("solver", "", "FILE", "Solver prototxt (train)."),
+    _option("model", "", "FILE", "Net prototxt (test, time)."),
+    _option("weights", "", "FILE,...", "Models to copy weights from, in this order (train, test)."),
+    _option("snapshot", "", "FILE", "Solver state to resume from; 'auto': the newest whole one, if any (train)."),
+    _option("iterations", 50, "N", "Batches to run (test, time; 50)."),
+    _option("gpu", "", "ID,...", "GPUs to use; this version has no GPU engine."),
+    _option("phase", "", "TRAIN|TEST", "Phase of the net (time; TRAIN)."),
+    _option("level", 0, "N", "Level of the net, for its include and exclude rules."),
+    _option("stage", "", "NAME,...", "Stages of the net, for its include and exclude rules."),
+    _option("sigint_effect", "stop", "EFFECT", "On SIGINT: stop (after a snapshot), snapshot or none (train)."),
+    _option("sighup_effect", "snapshot", "EFFECT", "On SIGHUP: stop (after a snapshot), snapshot or none (train)."),
+]
+
+# glog's other flags: what they ask for makes no difference here, or is always so.
+_WITHOUT_EFFECT: list[tuple[str, Any]] = [
+    ("alsologtostderr", True),
+    ("colorlogtostderr", False),
+    ("log_backtrace_at", ""),
+    ("log_link", ""),
+    ("log_prefix", True),
+    ("logbuflevel", 0),
+    ("logbufsecs", 30),
+    ("max_log_size", 1800),
+    ("stderrthreshold", 2),
+    ("stop_logging_if_full_disk", False),
+    ("v", 0),
+    ("vmodule", ""),
+]
+
+
+def _silent(name: str, default: Any) -> Callable[[Any], Any]:
+    kind = {"is_flag": True} if isinstance(default, bool) else {"type": type(default)}
+    return click.option(f"--{name}", name, default=default, hidden=True, expose_value=False, **kind)
+
+
+LOG = [
+    click.option("--log", default="", metavar="FILE", help="Append the log to FILE as well."),
+    click.option("--minloglevel", type=int, metavar="N", help="Lowest level to log: 0 info, 1 warning, 2 error."),
+    click.option(
+        "--log_dir", "log_dir", default="", metavar="FOLDER", help="Write glog's file of all lines there too."
+    ),
+    click.option("--logtostderr", is_flag=True, help="Write no file to log_dir."),
+    *(_silent(name, default) for name, default in _WITHOUT_EFFECT),
+]
+
+COMMON = [
+    click.option(
+        "--traceback", is_flag=True, expose_value=False, help="After an error, show where in fcaffe it arose."
+    ),
+    click.option("--version", is_flag=True, expose_value=False, help="Print the version."),
+]
+
+HELP = [
+    *(
+        click.Option([f"--{name}"], is_flag=True)
+        for name in ("help", "helpshort", "helpfull", "helppackage", "helpxml")
+    ),
+    *(click.Option([f"--{name}"]) for name in ("helpmatch", "helpon")),
+]
+
+
+def caffe_flags(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a click command Caffe's and glog's flags; its function gets `flags: Flags` first, with the log set up."""
+
+    @functools.wraps(function)
+    def with_flags(log: str, minloglevel: int | None, log_dir: str, logtostderr: bool, **values: Any) -> int:
+        glog.begin(log, minloglevel, log_dir, logtostderr)
+        flags = Flags(**{field.name: values.pop(field.name) for field in fields(Flags)})
+        return function(flags, **values)
+
+    return _with_options(with_flags, [*CAFFE, *LOG, *COMMON])
+
+
+def common_flags(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a click command the flags that every command has, and that `main` looks after."""
+    return _with_options(function, COMMON)
+
+
+def _with_options(function: Any, options: list[Callable[[Any], Any]]) -> Any:
+    for option in reversed(options):
+        function = option(function)
+    return function

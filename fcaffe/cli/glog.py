@@ -1,0 +1,57 @@
+"""What glog's flags and environment variables ask of the log."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+import time
+
+from fcaffe import log
+from fcaffe.errors import UsageError
+
+
+def program() -> str:
+    """The name that the command was called by: `fcaffe` or `caffe`."""
+    name = os.path.basename(sys.argv[0])
+    return name if name in ("fcaffe", "caffe") else "fcaffe"
+
+
+def begin(file: str, minimum: int | None, folder: str, to_stderr: bool) -> None:
+    """Set up the log: lowest level, a file to append to, a folder for glog's own file ('' or None: as it is)."""
+    if minimum is not None:
+        log.set_minimum(minimum)
+    if file:
+        log.add_file(file)
+    folder = folder or os.environ.get("GLOG_log_dir", "")  # noqa: SIM112 - glog's name
+    if folder and not to_stderr:
+        _add_glog_file(folder)
+
+
+def _add_glog_file(folder: str) -> None:
+    """`<program>.<host>.<user>.log.INFO.<date>-<time>.<pid>`, which has all lines, and the link `<program>.INFO`."""
+    host = socket.gethostname().partition(".")[0]
+    started = time.localtime()
+    stamp = time.strftime("%Y%m%d-%H%M%S", started)
+    name = f"{program()}.{host}.{_user()}.log.INFO.{stamp}.{os.getpid()}"
+    link = os.path.join(folder, f"{program()}.INFO")
+    try:
+        with open(os.path.join(folder, name), "a", encoding="utf-8") as file:
+            file.write(f"Log file created at: {time.strftime('%Y/%m/%d %H:%M:%S', started)}\n")
+            file.write(f"Running on machine: {host}\n")
+            file.write("Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu threadid file:line] msg\n")
+        temporary = f"{link}.{os.getpid()}"
+        os.symlink(name, temporary)
+        os.replace(temporary, link)
+    except OSError as problem:
+        message = f"log_dir {folder}: cannot write there ({problem.strerror}); name a folder that exists"
+        raise UsageError(message) from problem
+    log.add_file(os.path.join(folder, name))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return "unknown"

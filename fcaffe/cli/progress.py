@@ -1,0 +1,63 @@
+"""How far a training is: a bar below the log lines, on a terminal only."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from fcaffe import log
+from fcaffe.solvers import Solver
+
+
+class Images(ProgressColumn):
+    """Images a second, from iterations a second."""
+
+    def __init__(self, per_iteration: int) -> None:
+        super().__init__()
+        self.per_iteration = per_iteration
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed * self.per_iteration:.0f} images/s" if task.speed else "")
+
+
+@contextlib.contextmanager
+def progress_of(solver: Solver) -> Iterator[None]:
+    """Show the solver's progress while the body of the `with` runs it."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    bar = Progress(
+        TextColumn("Iteration {task.completed:.0f} of {task.total:.0f}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[state]}"),
+        Images(solver.net.batch_size * solver.param.iter_size),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        refresh_per_second=4,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        expand=True,
+    )
+    task = bar.add_task("training", total=solver.param.max_iter, completed=solver.iteration, state="")
+
+    def advance(loss: float, rate: float) -> None:
+        state = f"loss {log.number(loss)}  lr {log.number(rate)}"
+        bar.update(task, completed=solver.iteration, state=state)
+
+    def show(line: str) -> None:
+        bar.console.print(line, end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+    solver.on_iteration.append(advance)
+    log.set_show(show)
+    try:
+        with bar:
+            yield
+    finally:
+        log.set_show(None)
+        solver.on_iteration.remove(advance)

@@ -1,0 +1,51 @@
+"""Signals during training: SIGINT and SIGHUP do what the flags say, SIGTERM snapshots and ends."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+from typing import Any
+
+from fcaffe.errors import UsageError
+from fcaffe.solvers import Action
+
+EFFECTS = {"stop": Action.STOP, "snapshot": Action.SNAPSHOT, "none": Action.NONE}
+URGENCY = [Action.NONE, Action.SNAPSHOT, Action.STOP, Action.TERMINATE]
+
+
+class Signals:
+    """In the body of a `with`, signals only leave a note, which `requested` hands to the training loop.
+
+    SIGTERM is what a batch system sends some time before it kills.
+    """
+
+    def __init__(self, sigint_effect: str, sighup_effect: str) -> None:
+        self._effects = {signal.SIGINT: effect(sigint_effect), signal.SIGTERM: Action.TERMINATE}
+        if hasattr(signal, "SIGHUP"):  # Windows has none
+            self._effects[signal.SIGHUP] = effect(sighup_effect)
+        self._noted = Action.NONE
+        self._before: dict[signal.Signals, Any] = {}
+        self.terminated = False
+
+    def requested(self) -> Action:
+        """The most urgent effect of the signals since the last call."""
+        action, self._noted = self._noted, Action.NONE
+        self.terminated |= action is Action.TERMINATE
+        return action
+
+    def __enter__(self) -> Signals:
+        self._before = {number: signal.signal(number, self._note) for number in self._effects}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._noted = max(self._noted, self._effects[signal.Signals(number)], key=URGENCY.index)
+
+
+def effect(name: str) -> Action:
+    if name not in EFFECTS:
+        raise UsageError(f'Invalid signal effect "{name}" was specified; give one of {", ".join(EFFECTS)}')
+    return EFFECTS[name]

@@ -1,0 +1,31 @@
+"""Tables on standard output: drawn on a terminal, plain columns in a file or pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int) -> None:
+    """Columns from index `numbers_from` on are numbers, and aligned to the right."""
+    if sys.stdout.isatty():
+        table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
+        for index, column in enumerate(columns):
+            table.add_column(column, justify="right" if index >= numbers_from else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        Console(markup=False, highlight=False).print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    print(title)
+    for row in (columns, *rows):
+        cells = [
+            cell.rjust(width) if index >= numbers_from else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+    print()

@@ -1,0 +1,37 @@
+"""`fcaffe test`: scores a model on a net's test data."""
+
+from __future__ import annotations
+
+import click
+
+from fcaffe import log
+from fcaffe.cli.flags import Flags, caffe_flags
+from fcaffe.errors import UsageError
+from fcaffe.net.weights import copy_weights
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_weights
+from fcaffe.tools.nets import load_net
+from fcaffe.tools.scoring import score
+
+
+@click.command(
+    help="Run --iterations batches of the net --model FILE in phase TEST with --weights FILE, and print each of its "
+    "outputs and their means.",
+    short_help="score a model: --model FILE --weights FILE [--iterations N]",
+)
+@caffe_flags
+def test(flags: Flags) -> int:
+    if not flags.model:
+        raise UsageError("Need a model definition to score. Give it as --model FILE")
+    if not flags.weights:
+        raise UsageError("Need model weights to score. Give them as --weights FILE")
+    flags.refuse_gpu()
+    iterations = flags.checked_iterations()
+    log.use_cpu_to_test()
+    net = load_net(flags.model, pb.TEST, flags.level, flags.stages)
+    try:
+        copy_weights(net, read_weights(flags.weights), flags.weights)
+        score(net, iterations)
+    finally:
+        net.close()
+    return 0

@@ -1,0 +1,34 @@
+"""`fcaffe time`: times the layers of a net."""
+
+from __future__ import annotations
+
+import click
+
+from fcaffe import log
+from fcaffe.cli.flags import Flags, caffe_flags, phase_number
+from fcaffe.errors import UsageError
+from fcaffe.threads import describe_threads
+from fcaffe.tools.nets import load_net
+from fcaffe.tools.timing import benchmark
+
+
+@click.command(
+    help="Time forward and backward of each layer of the net --model FILE, on average over --iterations batches after "
+    "one to warm up.",
+    short_help="time the layers of a net: --model FILE [--iterations N] [--phase TRAIN|TEST]",
+)
+@caffe_flags
+def time(flags: Flags) -> int:
+    if not flags.model:
+        raise UsageError("Need a model definition to time. Give it as --model FILE")
+    phase = phase_number(flags.phase)
+    flags.refuse_gpu()
+    iterations = flags.checked_iterations()
+    log.use_cpu_to_time()
+    log.info(f"NumPy engine, {describe_threads()}")
+    net = load_net(flags.model, phase, flags.level, flags.stages)
+    try:
+        benchmark(net, iterations)
+    finally:
+        net.close()
+    return 0

@@ -1,0 +1,1 @@
+"""What the commands other than `train` do, for scripts as well."""

@@ -1,0 +1,19 @@
+"""A net from its prototxt, as the commands build it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fcaffe.engines import NumpyEngine
+from fcaffe.net import Context, Net
+from fcaffe.proto import read_net
+from fcaffe.rng import CaffeRandom
+
+
+def load_net(path: str, phase: int, level: int = 0, stages: Iterable[str] = ()) -> Net:
+    """The net of a prototxt in this phase (pb.TRAIN, pb.TEST), with weights from its fillers."""
+    param = read_net(path)
+    param.state.phase = phase
+    param.state.level = level
+    param.state.stage.extend(stages)
+    return Net(param, Context(NumpyEngine(), CaffeRandom(None), noise="counter"))

@@ -1,0 +1,108 @@
+"""The curves in a training log, fcaffe's or Caffe's: a reader for the grammar that `fcaffe.log` writes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fcaffe.errors import FcaffeError
+
+Curve = dict[int, float]  # iteration -> value
+
+_PREFIX = re.compile(r"[IWEF](?:\d{4}|\d{8}) \d\d:\d\d:\d\d\.\d+ +\d+ \S+:\d+\] (.*)")
+_NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))"
+_SOLVING = re.compile(r"Solving (.*)")
+_LOSS = re.compile(rf"Iteration (\d+)(?: \(.*\))?, loss = {_NUMBER}")
+_RATE = re.compile(rf"Iteration (\d+), lr = {_NUMBER}")
+_TESTING = re.compile(r"Iteration (\d+), Testing net \(#(\d+)\)")
+_TEST_LOSS = re.compile(rf"Test loss: {_NUMBER}")
+_OUTPUT = re.compile(rf" +(Train|Test) net output #(\d+): (\S+) = {_NUMBER}( \(\* .* loss\))?")
+
+
+@dataclass
+class Output:
+    """One value that a net gives: its blob's name, its number among the net's values, whether it is part of the loss."""
+
+    name: str
+    index: int
+    is_loss: bool
+    curve: Curve = field(default_factory=dict)
+
+
+@dataclass
+class TestNet:
+    """What was logged of one test net."""
+
+    loss: Curve = field(default_factory=dict)
+    outputs: dict[int, Output] = field(default_factory=dict)
+
+
+@dataclass
+class TrainingLog:
+    """All curves of a training; where a resumed run did iterations again, those of the later run."""
+
+    net: str = ""
+    loss: Curve = field(default_factory=dict)  # as displayed: smoothed over average_loss iterations
+    rate: Curve = field(default_factory=dict)
+    outputs: dict[int, Output] = field(default_factory=dict)
+    test_nets: dict[int, TestNet] = field(default_factory=dict)
+
+    def curves(self) -> list[Curve]:
+        curves = [self.loss, self.rate, *(output.curve for output in self.outputs.values())]
+        for net in self.test_nets.values():
+            curves += [net.loss, *(output.curve for output in net.outputs.values())]
+        return curves
+
+    def forget_from(self, iteration: int) -> None:
+        for curve in self.curves():
+            for later in [place for place in curve if place >= iteration]:
+                del curve[later]
+
+
+def read_log(path: str | os.PathLike[str]) -> TrainingLog:
+    """The curves in the log at `path`. Raises FcaffeError if it cannot be read or is not a training's log."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            log = parse_log(lines)
+    except OSError as problem:
+        raise FcaffeError(f"cannot read {path}: {problem.strerror}") from problem
+    if not any(log.curves()):
+        raise FcaffeError(
+            f"{path} has no line of a training in it, such as 'Iteration 0, lr = 0.01'; give the log of one"
+        )
+    return log
+
+
+def parse_log(lines: Iterable[str]) -> TrainingLog:
+    """The curves in these lines; what is not Caffe's grammar is passed over."""
+    log = TrainingLog()
+    iteration, testing, begins = 0, TestNet(), False
+    for line in lines:
+        prefixed = _PREFIX.match(line)
+        if prefixed is None:
+            continue
+        message = prefixed[1]
+        if match := _SOLVING.fullmatch(message):
+            log.net, begins = match[1], True
+        elif message.startswith("Iteration "):
+            match = _LOSS.fullmatch(message) or _RATE.fullmatch(message) or _TESTING.fullmatch(message)
+            if match is None:
+                continue
+            iteration = int(match[1])
+            if begins:  # a run, perhaps from a snapshot that an earlier run had gone beyond
+                log.forget_from(iteration)
+                begins = False
+            if match.re is _TESTING:
+                testing = log.test_nets.setdefault(int(match[2]), TestNet())
+            else:
+                (log.loss if match.re is _LOSS else log.rate)[iteration] = float(match[2])
+        elif match := _TEST_LOSS.fullmatch(message):
+            testing.loss[iteration] = float(match[1])
+        elif match := _OUTPUT.fullmatch(message):
+            phase, index, name, value, loss = match.groups()
+            outputs = log.outputs if phase == "Train" else testing.outputs
+            output = outputs.setdefault(int(index), Output(name, int(index), loss is not None))
+            output.curve[iteration] = float(value)
+    return log

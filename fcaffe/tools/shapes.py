@@ -1,0 +1,123 @@
+"""A net built for its shapes alone: no memory for its values, no data sets, no random numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.engines import Engine
+from fcaffe.errors import FcaffeError, NetError
+from fcaffe.net import Context, Net
+from fcaffe.net.filter import filter_net
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_net
+from fcaffe.rng import CaffeRandom
+
+Shape = tuple[int, ...]
+
+# Layers that read files, and the fields that name these and the size of a batch.
+READERS = {
+    "Data": "data_param",
+    "HDF5Data": "hdf5_data_param",
+    "ImageData": "image_data_param",
+    "WindowData": "window_data_param",
+}
+
+
+class _Hollow:
+    """NumPy, except that all elements of an array of zeros are one and the same, so that it takes no memory."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    @staticmethod
+    def zeros(shape: int | Shape, dtype: Any = float) -> np.ndarray:
+        shape = (shape,) if isinstance(shape, int) else shape
+        return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, (0,) * len(shape))
+
+
+def hollow_net(
+    path: str, phase: int, level: int = 0, stages: Sequence[str] = (), input_shape: Sequence[int] | None = None
+) -> tuple[Net, dict[str, str]]:
+    """The net of a prototxt, not to be run, and the type of each of its layers that another stands in for.
+
+    A layer whose files are missing gives way to an Input of the shape that its records must have: `input_shape` (C, H,
+    W), else its crop, else that of the same blob in a deploy.prototxt beside the net. NetError if there is neither.
+    """
+    param = read_net(path)
+    param.state.phase = phase
+    param.state.level = level
+    param.state.stage.extend(stages)
+    param = filter_net(param)
+    stood_in = {}
+    for layer in param.layer:
+        _drop_fillers(layer)
+        if layer.type in READERS and not os.path.exists(_reader(layer).source):
+            stood_in[layer.name] = layer.type
+            _stand_in(layer, path, input_shape)
+    return Net(param, Context(Engine(_Hollow()), CaffeRandom(0))), stood_in
+
+
+def _reader(layer: Any) -> Any:
+    return getattr(layer, READERS[layer.type])
+
+
+def _drop_fillers(layer: Any) -> None:
+    """Zeros will do for parameters (DummyData's fillers fill tops, which are small)."""
+    for field, value in layer.ListFields():
+        if field.name.endswith("_param") and field.name != "dummy_data_param":
+            for inner, _ in value.ListFields():
+                if inner.message_type is not None and inner.message_type.name == "FillerParameter":
+                    value.ClearField(inner.name)
+
+
+def _stand_in(layer: Any, path: str, input_shape: Sequence[int] | None) -> None:
+    reader = _reader(layer)
+    shape, origin = _record_shape(layer, path, input_shape)
+    log.warning(
+        f'layer "{layer.name}": {reader.source or "its source"} does not exist; '
+        f"records of {' x '.join(map(str, shape))} are assumed ({origin})"
+    )
+    shapes = [(reader.batch_size, *shape)] + [(reader.batch_size,)] * (len(layer.top) - 1)
+    made = pb.LayerParameter(name=layer.name, type="Input", top=layer.top)
+    made.input_param.shape.extend(pb.BlobShape(dim=dims) for dims in shapes)
+    layer.CopyFrom(made)
+
+
+def _record_shape(layer: Any, path: str, input_shape: Sequence[int] | None) -> tuple[Shape, str]:
+    """(C, H, W) and where they come from."""
+    if input_shape:
+        return tuple(input_shape), "--input-shape"
+    transform = layer.transform_param
+    deploy = os.path.join(os.path.dirname(path), "deploy.prototxt")
+    deployed = _input_shape(deploy, layer.top[0])
+    if transform.crop_size:
+        gray = len(transform.mean_value) == 1 or transform.force_gray
+        channels = deployed[0] if len(deployed) == 3 else 1 if gray else 3
+        return (channels, transform.crop_size, transform.crop_size), "crop_size"
+    if deployed:
+        return deployed, f"from {deploy}"
+    raise NetError(
+        f'layer "{layer.name}": the shape of its records is unknown, since {_reader(layer).source or "its source"} '
+        "does not exist and there is no crop_size; make the data set, or give the shape as --input-shape C,H,W"
+    )
+
+
+def _input_shape(path: str, blob: str) -> Shape:
+    """The shape, without the batch, of an input blob of the net at `path`; () if there is none."""
+    if not os.path.exists(path):
+        return ()
+    try:
+        param = read_net(path)
+    except FcaffeError:
+        return ()
+    for layer in param.layer:
+        if layer.type == "Input" and blob in layer.top:
+            shapes = layer.input_param.shape
+            place = list(layer.top).index(blob) if len(shapes) > 1 else 0
+            return tuple(shapes[place].dim[1:]) if place < len(shapes) else ()
+    return ()

@@ -1,0 +1,86 @@
+"""What a solver's prototxt comes to: all its fields, and its learning rate over the iterations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
+
+from fcaffe.solvers.learning_rate import learning_rate, next_step
+
+SAMPLES = 16
+UPGRADED = ("solver_type",)  # older fields, which reading a solver turns into newer ones
+
+NUMBERS = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
+
+
+def solver_fields(param: Any) -> dict[str, Any]:
+    """Field name to value, in the order of the schema.
+
+    Fields that are not given are there with their default, if they are numbers, booleans or enums, or have one in the
+    schema. Enums are by name, messages are dictionaries.
+    """
+    fields = {}
+    for field in param.DESCRIPTOR.fields:
+        if field.name in UPGRADED:
+            continue
+        value = getattr(param, field.name)
+        if _is_repeated(field):
+            if value:
+                fields[field.name] = [_plain(field, item) for item in value]
+        elif param.HasField(field.name) or _has_default(field):
+            fields[field.name] = _plain(field, value)
+    return fields
+
+
+def rates(param: Any) -> list[tuple[int, float]]:
+    """(iteration, rate): wherever the rate changes, or at even distances if it changes more often than that."""
+    last = max(param.max_iter - 1, 0)
+    if param.lr_policy == "multistep":
+        return _multistep_rates(param)
+    if param.lr_policy == "fixed":
+        places = [0]
+    elif param.lr_policy == "step" and 0 <= last // max(param.stepsize, 1) < SAMPLES:
+        places = list(range(0, last + 1, max(param.stepsize, 1)))
+    else:
+        places = sorted({*(param.max_iter * k // SAMPLES for k in range(SAMPLES)), last})
+    return [(place, learning_rate(param, place)) for place in places]
+
+
+def _multistep_rates(param: Any) -> list[tuple[int, float]]:
+    """The policy passes at most one step value an iteration, so a change may come after its step value."""
+    changes = [(0, learning_rate(param, 0, next_step(param, 0, 0)))]
+    step, place = next_step(param, 0, 0), 0
+    while step < len(param.stepvalue):
+        place = max(place + 1, param.stepvalue[step])
+        if place >= param.max_iter:
+            break
+        step += 1
+        changes.append((place, learning_rate(param, place, step)))
+    return changes
+
+
+def _has_default(field: Any) -> bool:
+    return field.has_default_value or field.cpp_type not in (
+        FieldDescriptor.CPPTYPE_STRING,
+        FieldDescriptor.CPPTYPE_MESSAGE,
+    )
+
+
+def _is_repeated(field: Any) -> bool:
+    if hasattr(field, "is_repeated"):  # since protobuf 6
+        return bool(field.is_repeated)
+    return bool(field.label == FieldDescriptor.LABEL_REPEATED)
+
+
+def _plain(field: Any, value: Any) -> Any:
+    """As JSON has it; a float32 with as few digits as tell it from others."""
+    if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        return json_format.MessageToDict(value, preserving_proto_field_name=True)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+        return field.enum_type.values_by_number[value].name
+    if field.cpp_type in NUMBERS:
+        return float(str(np.float32(value)))
+    return value

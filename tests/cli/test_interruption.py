@@ -1,0 +1,124 @@
+"""Real processes, killed and signalled in the middle of training."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.proto import blob_values, read_weights
+from tests.conftest import GOLDEN
+
+NET = f"""
+layer {{
+  name: "data" type: "Data" top: "data" top: "label"
+  transform_param {{ crop_size: 24 mirror: true scale: 0.00390625 }}
+  data_param {{ source: "{GOLDEN}/interop/gray_lmdb" backend: LMDB batch_size: 10 }}
+}}
+layer {{ name: "conv" type: "Convolution" bottom: "data" top: "conv"
+        convolution_param {{ num_output: 8 kernel_size: 5 stride: 2 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "relu" type: "ReLU" bottom: "conv" top: "conv" }}
+layer {{ name: "drop" type: "Dropout" bottom: "conv" top: "conv" }}
+layer {{ name: "ip" type: "InnerProduct" bottom: "conv" top: "ip"
+        inner_product_param {{ num_output: 10 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }}
+"""
+SOLVER = """
+net: "net.prototxt" base_lr: 0.01 lr_policy: "inv" gamma: 0.001 power: 0.75 momentum: 0.9 weight_decay: 0.001
+display: 10 max_iter: 3000 snapshot: 200 snapshot_prefix: "{prefix}" random_seed: 3 solver_mode: CPU
+"""
+
+
+RUNNING: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "net.prototxt").write_text(NET)
+    for prefix in ("straight", "killed"):
+        (tmp_path / f"{prefix}.prototxt").write_text(SOLVER.format(prefix=prefix))
+    return tmp_path
+
+
+def start(folder: Path, prefix: str, *flags: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fcaffe", "train", "--solver", f"{prefix}.prototxt", *flags]
+    RUNNING.append(subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True))
+    return RUNNING[-1]
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    """A failing test ends its processes, too."""
+    yield
+    while RUNNING:
+        process = RUNNING.pop()
+        process.kill()
+        process.communicate()
+
+
+def wait_for(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return
+    pytest.fail(f"the log ended without {text!r}")
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    log = process.communicate(timeout=120)[1]
+    return log
+
+
+def weights(path: Path) -> list[np.ndarray]:
+    return [blob_values(blob) for layer in read_weights(path).layer for blob in layer.blobs]
+
+
+def test_killed_and_resumed_is_as_if_nothing_had_happened(folder: Path) -> None:
+    straight = start(folder, "straight")
+    killed = start(folder, "killed")
+    wait_for(killed, "Iteration 400 ")
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    resumed = start(folder, "killed", "--snapshot", "auto")
+    log = finish(resumed)
+    assert resumed.returncode == 0, log
+    assert "Resuming from killed_iter_" in log
+    finish(straight)
+    ours, theirs = (weights(folder / f"{prefix}_iter_3000.caffemodel") for prefix in ("killed", "straight"))
+    assert len(ours) == len(theirs) == 4
+    assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_sigint_snapshots_and_stops(folder: Path) -> None:
+    process = start(folder, "killed")
+    wait_for(process, "Iteration 170 ")
+    process.send_signal(signal.SIGINT)
+    log = finish(process)
+    assert process.returncode == 0, log
+    assert "Optimization stopped early." in log and log.rstrip().endswith("Optimization Done.")
+    newest = max(int(path.stem.rsplit("_", 1)[1]) for path in folder.glob("killed_iter_*.solverstate"))
+    assert 170 < newest < 3000
+
+
+def test_sighup_snapshots_and_goes_on(folder: Path) -> None:
+    process = start(folder, "killed")
+    wait_for(process, "Iteration 160 ")
+    process.send_signal(signal.SIGHUP)
+    log = finish(process)
+    assert process.returncode == 0, log
+    iterations = {int(path.stem.rsplit("_", 1)[1]) for path in folder.glob("killed_iter_*.solverstate")}
+    assert 3000 in iterations and any(iteration % 200 for iteration in iterations)
+
+
+def test_sigterm_snapshots_and_exits_143(folder: Path) -> None:
+    process = start(folder, "killed")
+    wait_for(process, "Iteration 20 ")
+    process.send_signal(signal.SIGTERM)
+    log = finish(process)
+    assert process.returncode == 143, log
+    assert list(folder.glob("killed_iter_*.solverstate"))
