@@ -28,6 +28,7 @@ _level = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112 - glog's name
 _minimum = int(_level) if _level.isdecimal() else 0
 _to_stderr = True
 _show: Callable[[str], None] | None = None
+_datatypes_told: set[str] = set()
 
 
 def number(value: float) -> str:
@@ -48,7 +49,7 @@ def write(level: str, message: str, source: str | None = None, depth: int = 2) -
     if source is None:
         frame = sys._getframe(depth)
         source = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-    line = prefix(level, source) + message + "\n"
+    line = prefix(level, source) + message + ("" if message.endswith("\n") else "\n")
     with _lock:
         if _to_stderr:
             (_show or _emit)(line)
@@ -374,12 +375,80 @@ def waiting_for_data() -> None:
     info("Waiting for data", "blocking_queue.cpp:49")
 
 
-def output_data_size(shape: tuple[int, ...]) -> None:
-    info("output data size: " + ",".join(map(str, shape)), "data_layer.cpp:45")
+def output_data_size(shape: tuple[int, ...], source: str = "data_layer.cpp:45") -> None:
+    """`source` differs with the type of the layer."""
+    info("output data size: " + ",".join(map(str, shape)), source)
 
 
-def loading_mean(path: str) -> None:
-    info(f"Loading mean file from: {path}", "data_transformer.cpp:26")
+def loading_mean(path: str, source: str = "data_transformer.cpp:26") -> None:
+    info(f"Loading mean file from: {path}", source)
+
+
+def opening_image_list(path: str) -> None:
+    info(f"Opening file {path}", "image_data_layer.cpp:38")
+
+
+def shuffling_images() -> None:
+    info("Shuffling data", "image_data_layer.cpp:53")
+
+
+def number_of_images(count: int) -> None:
+    info(f"A total of {count} images.", "image_data_layer.cpp:63")
+
+
+def skipping_images(count: int) -> None:
+    info(f"Skipping first {count} data points.", "image_data_layer.cpp:70")
+
+
+def loading_hdf5_list(path: str) -> None:
+    info(f"Loading list of HDF5 filenames from: {path}", "hdf5_data_layer.cpp:81")
+
+
+def number_of_hdf5_files(count: int) -> None:
+    info(f"Number of HDF5 files: {count}", "hdf5_data_layer.cpp:95")
+
+
+def hdf5_datatype(kind: str) -> None:
+    """`kind` is FLOAT or INTEGER; told for the first dataset of the kind that a process reads."""
+    if kind not in _datatypes_told:
+        _datatypes_told.add(kind)
+        info(f"Datatype class: H5T_{kind}", "hdf5.cpp:33" if kind == "FLOAT" else "hdf5.cpp:36")
+
+
+def saving_hdf5(path: str) -> None:
+    info(f"Saving HDF5 file {path}", "hdf5_output_layer.cpp:33")
+
+
+def saved_hdf5(rows: int) -> None:
+    info(f"Successfully saved {rows} rows", "hdf5_output_layer.cpp:38")
+
+
+def window_data(foreground: float, background: float, fraction: float, cached: bool, root_folder: str) -> None:
+    """The parameters of a WindowData layer: two thresholds of overlap, and the share of foreground in a batch."""
+    info(
+        f"Window data layer:\n  foreground (object) overlap threshold: {number(foreground)}\n"
+        f"  background (non-object) overlap threshold: {number(background)}\n"
+        f"  foreground sampling fraction: {number(fraction)}\n"
+        f"  cache_images: {int(cached)}\n  root_folder: {root_folder}",
+        "window_data_layer.cpp:53",
+    )
+
+
+def windows_of_image(index: int, path: str, shape: tuple[int, int, int], windows: int) -> None:
+    sizes = " ".join(map(str, shape))
+    info(f"num: {index} {path} {sizes} windows to process: {windows}", "window_data_layer.cpp:148")
+
+
+def windows_read(images: int, samples: dict[int, int]) -> None:
+    """`samples`: class -> number of windows."""
+    info(f"Number of images: {images}", "window_data_layer.cpp:157")
+    for label, count in sorted(samples.items()):
+        info(f"class {label} has {count} samples", "window_data_layer.cpp:161")
+
+
+def window_crops(context_pad: int, crop_mode: str) -> None:
+    info(f"Amount of context padding: {context_pad}", "window_data_layer.cpp:165")
+    info(f"Crop mode: {crop_mode}", "window_data_layer.cpp:168")
 
 
 # --- caffe test, caffe time and caffe device_query --------------------------------------------------------------------

@@ -34,7 +34,7 @@ def describe_threads() -> str:
     wanted = os.environ.get(variable, "").split(",")[0]
     cpus = available_cpus()
     if not wanted.isdecimal() or int(wanted) >= cpus:
-        return f"{_count(cpus)} (the CPUs that this process may run on)"
+        return f"{_count(cpus)}, as many as the CPUs that this process may run on"
     return f"{_count(int(wanted))} ({variable}; this process may run on {cpus} CPUs)"
 
 

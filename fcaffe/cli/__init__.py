@@ -15,6 +15,7 @@ import numpy as np
 import fcaffe
 from fcaffe import log
 from fcaffe.cli import flags, gflags, glog
+from fcaffe.cli.convert import convert
 from fcaffe.cli.device_query import device_query
 from fcaffe.cli.solver import solver
 from fcaffe.cli.summary import summary
@@ -24,7 +25,7 @@ from fcaffe.cli.train import train
 from fcaffe.errors import FcaffeError
 
 CAFFE_COMMANDS: list[click.Command] = [train, test, time, device_query]
-COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, summary, solver)}
+COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, summary, solver, convert)}
 
 FATAL = 134  # what a shell sees of Caffe, which aborts
 INTERRUPTED = 130

@@ -49,6 +49,8 @@ def _print(param: Any, fields: dict[str, Any]) -> None:
 
 
 def _print_rates(param: Any, curve: list[tuple[int, float]]) -> None:
+    if not curve:
+        return
     print(f"\nLearning rate ({param.lr_policy}), up to iteration {param.max_iter}:")
     width = max(len("iteration"), len(str(param.max_iter)))
     print(f"{'iteration':>{width}}  {'rate':12}")

@@ -1,8 +1,9 @@
-"""`fcaffe summary`: shows what a net is made of."""
+"""`fcaffe summary`: shows what a net is made of, or what a file of weights holds."""
 
 from __future__ import annotations
 
 import json
+import math
 
 import click
 
@@ -10,14 +11,19 @@ from fcaffe import log
 from fcaffe.cli.flags import common_flags, phase_number
 from fcaffe.cli.table import print_table
 from fcaffe.errors import UsageError
+from fcaffe.net.model_files import Model, read_model
+from fcaffe.proto import file_start, is_text
+from fcaffe.tools.model_summary import model_to_json, total_params
 from fcaffe.tools.summary import LayerSummary, Summary, summarize
 
+MODEL_COLUMNS = ("layer", "type", "blobs", "parameters")
 COLUMNS = ("layer", "type", "top shapes", "parameters", "multiply-adds", "bytes of tops")
+FOLDING = ("layer", "top shapes")
 
 
 @click.command(
     help="Show the layers, shapes, parameters, multiply-adds and memory of the net NET (a prototxt), for one batch. "
-    "Its data sets need not exist.",
+    "Its data sets need not exist. NET may also be a model (.caffemodel, .h5, .npz): what it holds is shown.",
     short_help="show layers, shapes and costs of a net: NET [--phase TRAIN|TEST] [--json]",
 )
 @click.argument("net", required=False)
@@ -30,6 +36,14 @@ COLUMNS = ("layer", "type", "top shapes", "parameters", "multiply-adds", "bytes 
 def summary(net: str | None, phase: str, level: int, stage: str, input_shape: str, as_json: bool) -> int:
     if not net:
         raise UsageError("summary needs the prototxt of a net: summary NET")
+    if not is_text(file_start(net)):
+        with log.quiet():
+            model = read_model(net)
+        if as_json:
+            print(json.dumps(model_to_json(model), indent=2))
+        else:
+            _print_model(net, model)
+        return 0
     stages = stage.split(",") if stage else []
     with log.quiet():
         made = summarize(net, phase_number(phase), level, stages, _shape(input_shape))
@@ -51,10 +65,21 @@ def _shape(text: str) -> tuple[int, ...] | None:
 
 def _print(made: Summary) -> None:
     rows = [_row(layer) for layer in made.layers]
-    print_table(f"{made.name or 'net'} ({made.phase})", COLUMNS, rows, numbers_from=3)
+    print_table(f"{made.name or 'net'} ({made.phase})", COLUMNS, rows, FOLDING, numbers_from=3)
     print(f"Parameters      {made.total_params:,}")
     print(f"Multiply-adds   {made.macs:,} (one batch forward)")
     print(f"Memory          {made.memory_bytes:,} bytes (Caffe's 'Memory required for data')")
+
+
+def _print_model(path: str, model: Model) -> None:
+    rows = []
+    for layer in model.layers:
+        blobs = [" x ".join(map(str, blob.shape)) or "scalar" for blob in layer.blobs]
+        count = sum(math.prod(blob.shape) for blob in layer.blobs)
+        rows.append((layer.name, layer.param.type, ", ".join(blobs), f"{count:,}" if count else ""))
+    print_table(f"{model.param.name or 'model'} ({path})", MODEL_COLUMNS, rows, ("layer", "blobs"), numbers_from=3)
+    print(f"Layers          {len(model.layers):,}")
+    print(f"Parameters      {total_params(model):,}")
 
 
 def _row(layer: LayerSummary) -> tuple[str, ...]:

@@ -6,16 +6,19 @@ import sys
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int) -> None:
-    """Columns from index `numbers_from` on are numbers, and aligned to the right."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], folding: Sequence[str], numbers_from: int
+) -> None:
+    """On a narrow terminal the columns `folding` take several lines; those from index `numbers_from` on are numbers."""
     if sys.stdout.isatty():
         table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
         for index, column in enumerate(columns):
-            table.add_column(column, justify="right" if index >= numbers_from else "left", overflow="fold")
+            justify: JustifyMethod = "right" if index >= numbers_from else "left"
+            table.add_column(column, justify=justify, overflow="fold", no_wrap=column not in folding)
         for row in rows:
             table.add_row(*row)
         Console(markup=False, highlight=False).print(table)

@@ -7,9 +7,9 @@ import click
 from fcaffe import log
 from fcaffe.cli.flags import Flags, caffe_flags
 from fcaffe.errors import UsageError
+from fcaffe.net.model_files import read_model
 from fcaffe.net.weights import copy_weights
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import read_weights
 from fcaffe.tools.nets import load_net
 from fcaffe.tools.scoring import score
 
@@ -30,7 +30,7 @@ def test(flags: Flags) -> int:
     log.use_cpu_to_test()
     net = load_net(flags.model, pb.TEST, flags.level, flags.stages)
     try:
-        copy_weights(net, read_weights(flags.weights), flags.weights)
+        copy_weights(net, read_model(flags.weights), flags.weights)
         score(net, iterations)
     finally:
         net.close()

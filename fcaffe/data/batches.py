@@ -1,53 +1,139 @@
-"""Batches of Datum records from a database."""
+"""Batches of images from records or files, decoded and transformed by several threads."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.database import Database
+from fcaffe.data.database import Database, Record
 from fcaffe.data.datum import datum_to_array, name_of, parse_datum
+from fcaffe.data.decoding import Decoders
 from fcaffe.data.images import Color
 from fcaffe.data.prefetch import Batch
-from fcaffe.data.transformer import Transformer
+from fcaffe.data.share import Share, Turns
+from fcaffe.data.transformer import Decision, Transformer
 from fcaffe.errors import DataError
 
+Item = TypeVar("Item")  # what stands for an image before it is decoded
 
-class DatumBatches:
-    """A BatchSource: the records of a database, `batch_size` at a time, transformed.
 
-    `shape` is that of the first batch. As in Caffe each batch takes its shape from its first record, so that images
-    of different sizes can be read with batch_size 1; within a batch all must come out alike.
+class ImageBatches(ABC, Generic[Item]):
+    """A BatchSource of images and labels that a Transformer makes alike.
+
+    `shape` is that of the first batch. As in Caffe each batch takes its shape from its first image, so that images of
+    different sizes can be read with batch_size 1; within a batch all must come out alike. Items are taken, and what is
+    random about them is decided, one after the other; then they are decoded and transformed in parallel.
     """
 
-    def __init__(self, database: Database, transformer: Transformer, batch_size: int) -> None:
-        self.database = database
+    shape: tuple[int, int, int, int]
+
+    def __init__(self, transformer: Transformer, batch_size: int) -> None:
         self.transformer = transformer
         self.batch_size = batch_size
-        key, value = database.peek()
-        datum = parse_datum(key, value)
-        if transformer.color is not Color.AS_STORED and not datum.encoded:
-            log.warning("force_color and force_gray change encoded records only; these are raw and stay as they are")
-        self.shape = self._batch_shape(key, datum_to_array(datum, key, transformer.color))
+        self.share = Share(0, batch_size, batch_size)
+        self.turns = Turns()
+        self.decoders = Decoders()
+
+    @abstractmethod
+    def take(self, count: int) -> list[Item]:
+        """The next items in order."""
+
+    def skip(self, count: int) -> None:
+        """Go past the next items."""
+        self.take(count)
+
+    @abstractmethod
+    def load(self, item: Item) -> tuple[np.ndarray, int]:
+        """The image (channels x height x width) and its label; called in several threads."""
+
+    @abstractmethod
+    def name(self, item: Item) -> str:
+        """What the item is, for errors."""
+
+    def divide(self, share: Share, turns: Turns) -> None:
+        self.share, self.turns = share, turns
+        self.shape = (share.count, *self.shape[1:])
 
     def fill(self, batch: Batch) -> None:
-        images, labels = [], []
-        records = self.database.read(self.batch_size)
-        for key, value in records:
-            datum = parse_datum(key, value)
-            images.append(datum_to_array(datum, key, self.transformer.color))
-            labels.append(datum.label)
-        shape = self._batch_shape(records[0][0], images[0])
-        first = images[0].shape
-        for (key, _), image in zip(records, images, strict=True):
-            if image.shape != first and self._batch_shape(key, image) != shape:
-                raise DataError(
-                    f"record {name_of(key)} has the shape {image.shape}, but its batch began with {first}: make all "
-                    "records the same size, or set transform_param.crop_size (or batch_size: 1)"
-                )
+        share, number = self.share, self.position // self.share.total
+        self._skip_batches(self.turns.skipped_before(number))
+        number = self.position // share.total
+        self.skip(share.first)
+        items = self.take(share.count)
+        self.skip(share.total - share.first - share.count)
+        decisions = self.transformer.decide(share.total)[share.first : share.first + share.count]
+        self._transform(items, decisions, batch)
+        self._skip_batches(self.turns.skipped_after(number))
+
+    @property
+    @abstractmethod
+    def position(self) -> int:
+        """Items gone by since the first."""
+
+    def _skip_batches(self, number: int) -> None:
+        """Go past whole batches, with all that would be decided about them."""
+        for _ in range(number):
+            self.skip(self.share.total)
+            self.transformer.decide(self.share.total)
+
+    def _transform(self, items: list[Item], decisions: list[Decision], batch: Batch) -> None:
+        first, label = self.load(items[0])
+        shape = self.batch_shape(items[0], first)
         batch.reshape(shape)
-        self.transformer.transform(images, batch.data)
-        batch.labels[...] = labels
+
+        def place(index: int) -> None:
+            item = items[index]
+            image, batch.labels[index] = self.load(item) if index else (first, label)
+            if image.shape != first.shape and self.batch_shape(item, image) != shape:
+                raise DataError(
+                    f"{self.name(item)} has the shape {image.shape}, but its batch began with {first.shape}: make all "
+                    "images the same size, or set transform_param.crop_size (or batch_size: 1)"
+                )
+            self.transformer.apply(image, decisions[index], batch.data[index])
+
+        self.decoders.each(place, len(items))
+
+    def batch_shape(self, item: Item, image: np.ndarray) -> tuple[int, int, int, int]:
+        """The shape of a batch that begins with this image."""
+        try:
+            return (self.share.count, *self.transformer.output_shape(image.shape))
+        except DataError as problem:
+            raise DataError(f"{problem} ({self.name(item)})") from problem
+
+    def close(self) -> None:
+        self.decoders.close()
+
+
+class DatumBatches(ImageBatches[Record]):
+    """The Datum records of a database, `batch_size` at a time."""
+
+    def __init__(self, database: Database, transformer: Transformer, batch_size: int) -> None:
+        super().__init__(transformer, batch_size)
+        self.database = database
+        record = database.peek()
+        if transformer.color is not Color.AS_STORED and not parse_datum(*record).encoded:
+            log.warning("force_color and force_gray change encoded records only; these are raw and stay as they are")
+        self.shape = self.batch_shape(record, self.load(record)[0])
+
+    @property
+    def position(self) -> int:
+        return self.database.position
+
+    def take(self, count: int) -> list[Record]:
+        return self.database.read(count)
+
+    def skip(self, count: int) -> None:
+        self.database.skip(count)
+
+    def load(self, item: Record) -> tuple[np.ndarray, int]:
+        datum = parse_datum(*item)
+        return datum_to_array(datum, item[0], self.transformer.color), datum.label
+
+    def name(self, item: Record) -> str:
+        return f"record {name_of(item[0])} of {self.database.source}"
 
     def state(self) -> tuple[int, bytes]:
         random = self.transformer.random
@@ -59,10 +145,5 @@ class DatumBatches:
             self.transformer.random.set_state(random)
 
     def close(self) -> None:
+        super().close()
         self.database.close()
-
-    def _batch_shape(self, key: bytes, image: np.ndarray) -> tuple[int, int, int, int]:
-        try:
-            return (self.batch_size, *self.transformer.output_shape(image.shape))
-        except DataError as problem:
-            raise DataError(f"{problem} (record {name_of(key)} of {self.database.source})") from problem

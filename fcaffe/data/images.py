@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import enum
+import os
 from typing import Any
 
 import numpy as np
 
 from fcaffe.errors import DataError
+
+# A picture that says it is larger is taken for damaged, before memory is. OpenCV reads this when it is loaded; whoever
+# has larger ones sets the variable.
+LIMIT_VARIABLE = "OPENCV_IO_MAX_IMAGE_PIXELS"
+os.environ.setdefault(LIMIT_VARIABLE, str(1 << 27))
 
 
 class Color(enum.Enum):
@@ -38,7 +44,14 @@ def decode_image(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.n
         Color.COLOR: cv2.IMREAD_COLOR,
         Color.GRAY: cv2.IMREAD_GRAYSCALE,
     }[color]
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if data else None
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if data else None
+    except cv2.error as problem:
+        limit = os.environ.get(LIMIT_VARIABLE, "the largest number of")
+        raise DataError(
+            f"{what} cannot be decoded as a picture: it is damaged, or has more than {limit} pixels (set "
+            f"{LIMIT_VARIABLE} higher)"
+        ) from problem
     if pixels is None:
         raise DataError(f"{what} cannot be decoded as a picture ({len(data)} bytes)")
     if pixels.dtype != np.uint8:
@@ -46,6 +59,16 @@ def decode_image(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.n
     if pixels.ndim == 2:
         return pixels[np.newaxis]
     return pixels.transpose(2, 0, 1)
+
+
+def read_file(path: str) -> bytes:
+    """A picture file, not decoded."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (OSError, ValueError) as problem:  # ValueError: a zero byte in the name
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise DataError(f'cannot read the picture "{path}": {reason}') from problem
 
 
 def encode_image(pixels: np.ndarray, extension: str) -> bytes:

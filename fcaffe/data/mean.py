@@ -17,9 +17,9 @@ def read_mean(path: str) -> np.ndarray:
     """The mean image in a BlobProto file: float32, channels x height x width."""
     try:
         blob = read_binary(path, pb.BlobProto)
+        values, shape = blob_values(blob), blob_shape(blob)
     except SnapshotError as problem:
-        raise DataError(f"transform_param.mean_file: {problem}") from problem
-    values, shape = blob_values(blob), blob_shape(blob)
+        raise DataError(f'transform_param.mean_file "{path}": {problem}') from problem
     if len(shape) < 3 or math.prod(shape) != values.size or math.prod(shape[:-3]) != 1:
         raise DataError(f'mean file "{path}" is not one image: it has {values.size} value(s) of shape {shape}')
     return values.reshape(shape[-3:])

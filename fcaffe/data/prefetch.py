@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import weakref
 from typing import Protocol
 
 import numpy as np
 
 from fcaffe import log
+from fcaffe.data.share import Share, Turns
+from fcaffe.data.starvation import Starvation
 
 END_TIMEOUT = 5.0  # seconds
 LOG_INTERVAL = 1000  # Caffe tells of the 1st, 1001st, ... time that the net had to wait
@@ -19,13 +22,14 @@ class Batch:
     """Images and labels of one batch, and where the reader stood after it.
 
     `data` is N x C x H x W float32 with channels-last strides, `labels` has N values. `state` is the reader's
-    (position, random): what `BatchSource.state` said after this batch.
+    (position, random): what `BatchSource.state` said after this batch. It took the reader `seconds`.
     """
 
     def __init__(self) -> None:
         self.data = np.empty((0, 0, 0, 0), np.float32)
         self.labels = np.empty(0, np.float32)
         self.state: tuple[int, bytes] = (0, b"")
+        self.seconds = 0.0
 
     def reshape(self, shape: tuple[int, int, int, int]) -> None:
         if self.data.shape != shape:
@@ -38,6 +42,7 @@ class BatchSource(Protocol):
     """What a Prefetcher's thread calls; one thread at a time. `shape` is that of the first batch's images."""
 
     shape: tuple[int, int, int, int]
+    batch_size: int
 
     def fill(self, batch: Batch) -> None:
         """Read the next batch into `batch`, reshaping it as needed."""
@@ -47,6 +52,9 @@ class BatchSource(Protocol):
 
     def set_state(self, position: int, random: bytes) -> None:
         """Continue from there."""
+
+    def divide(self, share: Share, turns: Turns) -> None:
+        """Read this share of each batch, and of whole batches those of these turns; before the first `fill`."""
 
     def close(self) -> None:
         """Give back files."""
@@ -59,10 +67,12 @@ class Prefetcher:
     or alive when the interpreter ends, stops its thread, since the thread holds no reference to it.
     """
 
-    def __init__(self, source: BatchSource, depth: int) -> None:
+    def __init__(self, source: BatchSource, depth: int, name: str = "the reader") -> None:
         self.source = source
         self.depth = depth
+        self.name = name
         self.waits = 0
+        self.waited = 0.0  # seconds, all waits together
         self._error: BaseException | None = None
         self._end: weakref.finalize | None = None
 
@@ -101,18 +111,26 @@ class Prefetcher:
         )
         self._thread.start()
         self._taken = 0
+        self._starvation = Starvation(self.name, self.depth)
         self._end = weakref.finalize(self, _end, self._thread, self._free, stopping)
 
     def _next(self) -> Batch | BaseException:
         self._taken += 1
+        begin = time.monotonic()
         try:
-            return self._full.get_nowait()
+            item = self._full.get_nowait()
+            waited = 0.0
         except queue.Empty:
-            if self._taken > self.depth:  # until then the reader has had no time to get ahead
+            if self._taken > self.depth:
                 if self.waits % LOG_INTERVAL == 0:
                     log.waiting_for_data()
                 self.waits += 1
-            return self._full.get()
+            item = self._full.get()
+            waited = time.monotonic() - begin
+            self.waited += waited
+        if self._taken > self.depth and isinstance(item, Batch):  # before, the reader has had no time to get ahead
+            self._starvation.observe(waited, item.seconds)
+        return item
 
 
 def _read_ahead(
@@ -123,7 +141,9 @@ def _read_ahead(
 ) -> None:
     try:
         while (batch := free.get()) is not None and not stopping.is_set():
+            begin = time.monotonic()
             source.fill(batch)
+            batch.seconds = time.monotonic() - begin
             batch.state = source.state()
             full.put(batch)
     except BaseException as error:  # whatever it is, the thread that waits for the batch has to know

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,14 @@ from fcaffe.data.mean import read_mean
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
+
+
+class Decision(NamedTuple):
+    """What is random about an image: whether it is mirrored, and the draws that place the crop."""
+
+    mirror: int
+    row: int
+    column: int
 
 
 class Transformer:
@@ -33,13 +41,14 @@ class Transformer:
         self.random_crop = bool(self.crop_size) and phase == pb.TRAIN
         self.random: CaffeRandom | None = None
         self.color = Color.COLOR if param.force_color else Color.GRAY if param.force_gray else Color.AS_STORED
-        self._mean: np.ndarray | None = None
-        self._mean_file: str = param.mean_file
+        self.mean: np.ndarray | None = None
+        self.mean_file: str = param.mean_file
         if param.mean_file:
             log.loading_mean(param.mean_file)
-            self._mean = read_mean(param.mean_file)
+            self.mean = read_mean(param.mean_file)
+            self._channels_last_mean = np.ascontiguousarray(self.mean.transpose(1, 2, 0)).transpose(2, 0, 1)
         elif param.mean_value:
-            self._mean = np.array(param.mean_value, np.float32).reshape(-1, 1, 1)
+            self.mean = np.array(param.mean_value, np.float32).reshape(-1, 1, 1)
 
     @property
     def needs_random(self) -> bool:
@@ -59,47 +68,55 @@ class Transformer:
                 f"transform_param.crop_size {crop} is larger than the images, which are {height} x {width} "
                 "(height x width)"
             )
-        if self._mean is not None:
-            if self._mean_file and self._mean.shape != shape:
-                raise DataError(f'mean file "{self._mean_file}" has the shape {self._mean.shape}, the images {shape}')
-            if not self._mean_file and len(self._mean) not in (1, channels):
+        if self.mean is not None:
+            if self.mean_file and self.mean.shape != shape:
+                raise DataError(f'mean file "{self.mean_file}" has the shape {self.mean.shape}, the images {shape}')
+            if not self.mean_file and len(self.mean) not in (1, channels):
                 raise DataError(
-                    f"transform_param has {len(self._mean)} mean_value, but the images have {channels} channel(s): "
+                    f"transform_param has {len(self.mean)} mean_value, but the images have {channels} channel(s): "
                     "give 1 or as many as channels"
                 )
         return (channels, crop, crop) if crop else (channels, height, width)
 
     def transform(self, images: Sequence[np.ndarray], out: np.ndarray) -> None:
         """Write images (channels x height x width, uint8 or float32) to `out` (N x C x H x W, float32, any strides)."""
-        decisions = self._decide(len(images))
-        for image, (mirror, row, column), place in zip(images, decisions, out, strict=True):
-            mean = self._mean
-            if self.crop_size:
-                rows, columns = self._window(image.shape[1], row), self._window(image.shape[2], column)
-                image = image[:, rows, columns]
-                if self._mean_file:
-                    assert mean is not None
-                    mean = mean[:, rows, columns]
-            if mirror:
-                place = place[:, :, ::-1]
-            if mean is not None:
-                np.subtract(image, mean, out=place, dtype=np.float32)
-                if self.scale != 1:
-                    place *= self.scale
-            else:
-                np.multiply(image, self.scale, out=place, dtype=np.float32)
+        for image, decision, place in zip(images, self.decide(len(images)), out, strict=True):
+            self.apply(image, decision, place)
 
-    def _decide(self, count: int) -> list[list[int]]:
-        """[mirror, row, column] for each image; row and column are raw draws."""
+    def decide(self, count: int) -> list[Decision]:
+        """What is random about the next `count` images."""
         decisions = np.zeros((count, 3), np.int64)
         chosen = [0] * self.mirror + [1, 2] * self.random_crop
         if chosen:
             assert self.random is not None, "seed() comes first"
             decisions[:, chosen] = self.random.draws(count * len(chosen)).reshape(count, -1)
             decisions[:, 0] %= 2
-        return decisions.tolist()
+        return [Decision(*row) for row in decisions.tolist()]
+
+    def apply(self, image: np.ndarray, decision: Decision, place: np.ndarray) -> None:
+        """Write one image to `place`; may be called in several threads."""
+        mean = self._mean_like(image) if self.mean_file else self.mean
+        if self.crop_size:
+            rows = self._window(image.shape[1], decision.row)
+            columns = self._window(image.shape[2], decision.column)
+            image = image[:, rows, columns]
+            if self.mean_file:
+                assert mean is not None
+                mean = mean[:, rows, columns]
+        if decision.mirror:
+            place = place[:, :, ::-1]
+        if mean is not None:
+            np.subtract(image, mean, out=place, dtype=np.float32)
+            if self.scale != 1:
+                place *= self.scale
+        else:
+            np.multiply(image, self.scale, out=place, dtype=np.float32)
 
     def _window(self, size: int, draw: int) -> slice:
         room = size - self.crop_size
         start = draw % (room + 1) if self.random_crop else room // 2
         return slice(start, start + self.crop_size)
+
+    def _mean_like(self, image: np.ndarray) -> np.ndarray | None:
+        """The mean image in the memory order of `image`; decoded pictures are channels-last."""
+        return self.mean if image.strides[-1] == image.itemsize else self._channels_last_mean

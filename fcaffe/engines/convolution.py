@@ -40,7 +40,7 @@ class PlainConvolution:
         """dx = the gradient of x; also the forward pass of the transposed convolution."""
         xp = self.xp
         dy, out = channels_last(dy), channels_last(dx)
-        places, size = dy.shape[1:-1], out.shape[1:-1]
+        places = dy.shape[1:-1]
         matrices = _weight_matrices(xp, weights, group)
         for batch in self._batches(dy.shape[0], places, windows, dx.shape[1]):
             for matrix, part, target in _groups(matrices, dy[batch], out[batch], group):
@@ -49,15 +49,13 @@ class PlainConvolution:
                 if windows.is_pointwise():
                     target[...] = columns.reshape(target.shape)
                     continue
-                padded = xp.zeros((target.shape[0], *windows.padded_size(size, places), target.shape[-1]), dy.dtype)
-                for offset in windows.offsets():
-                    element = (slice(None),) * (1 + len(places)) + offset
-                    padded[windows.shifted(offset, places)] += columns[element]
-                target[...] = padded[windows.interior(size)]
+                self._fold(columns, target, windows)
 
     def convolution_backward_weights(self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int) -> None:
         """dweights += the gradient of the weights."""
         xp = self.xp
+        if not x.shape[0]:
+            return
         dy = channels_last(dy)
         places = dy.shape[1:-1]
         padded = pad_channels_last(xp, channels_last(x), windows, places)
@@ -72,6 +70,30 @@ class PlainConvolution:
     def convolution_backward_bias(self, dy: Array, dbias: Array) -> None:
         """dbias += dy summed over everything but channels."""
         dbias += channel_sums(self.xp, dy)
+
+    def im2col(self, x: Array, y: Array, windows: Windows) -> None:
+        """y (N, C * kernel, places...) = the windows of x side by side, for each channel its whole window."""
+        out = channels_last(y)
+        places = out.shape[1:-1]
+        padded = pad_channels_last(self.xp, channels_last(x), windows, places)
+        columns = patches(self.xp, padded, windows, places)
+        out[...] = self.xp.moveaxis(columns, -1, 1 + len(places)).reshape(out.shape)
+
+    def col2im(self, dy: Array, dx: Array, windows: Windows) -> None:
+        """dx = every value of dy (N, C * kernel, places...) added up at the place where im2col took it from."""
+        dy, out = channels_last(dy), channels_last(dx)
+        columns = dy.reshape(*dy.shape[:-1], out.shape[-1], *windows.kernel)
+        self._fold(self.xp.moveaxis(columns, dy.ndim - 1, -1), out, windows)
+
+    def _fold(self, columns: Array, out: Array, windows: Windows) -> None:
+        """out (N, spatial..., C) = the columns (N, places..., kernel..., C) added up where their windows lie."""
+        places, size = columns.shape[1 : out.ndim - 1], out.shape[1:-1]
+        shape = (out.shape[0], *windows.padded_size(size, places), out.shape[-1])
+        padded = self.xp.zeros(shape, columns.dtype)
+        for offset in windows.offsets():
+            element = (slice(None),) * (1 + len(places)) + offset
+            padded[windows.shifted(offset, places)] += columns[element]
+        out[...] = padded[windows.interior(size)]
 
     def _unfold(self, padded: Array, windows: Windows, places: tuple[int, ...]) -> Array:
         """The patches as rows of a matrix (N * places, kernel * C)."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fcaffe.engines.channels import Array, channel_sums
+
+SumOverWorkers = Callable[[Array], Array]
 
 
 class PlainNormalization:
@@ -34,23 +37,25 @@ class PlainNormalization:
             total[:, :-distance] += values[:, distance:]
         return total
 
-    def batch_statistics(self, x: Array) -> tuple[Array, Array]:
-        """Mean and biased variance (C,) over all axes but 1."""
-        per_channel = self.xp.float32(x.size // x.shape[1])
-        mean = channel_sums(self.xp, x) / per_channel
+    def batch_statistics(self, x: Array, count: float, over_workers: SumOverWorkers) -> tuple[Array, Array]:
+        """Mean and biased variance (C,) over all axes but 1, and over the workers: `count` values a channel in all."""
+        per_channel = self.xp.float32(max(1, count))
+        mean = over_workers(channel_sums(self.xp, x)) / per_channel
         centred = x - self._along_channels(mean, x)
-        return mean, channel_sums(self.xp, centred * centred) / per_channel
+        return mean, over_workers(channel_sums(self.xp, centred * centred)) / per_channel
 
     def batch_norm_forward(self, x: Array, y: Array, mean: Array, deviation: Array) -> None:
         """y = (x - mean) / deviation, each (C,)."""
         self.xp.subtract(x, self._along_channels(mean, x), out=y)
         y /= self._along_channels(deviation, x)
 
-    def batch_norm_backward(self, y: Array, dy: Array, dx: Array, deviation: Array) -> None:
+    def batch_norm_backward(
+        self, y: Array, dy: Array, dx: Array, deviation: Array, count: float, over_workers: SumOverWorkers
+    ) -> None:
         """The gradient through mean and variance: (dy - mean(dy) - mean(dy * y) * y) / deviation."""
-        per_channel = self.xp.float32(y.size // y.shape[1])
-        mean_dy = self._along_channels(channel_sums(self.xp, dy) / per_channel, y)
-        mean_dy_y = self._along_channels(channel_sums(self.xp, dy * y) / per_channel, y)
+        per_channel = self.xp.float32(max(1, count))
+        mean_dy = self._along_channels(over_workers(channel_sums(self.xp, dy)) / per_channel, y)
+        mean_dy_y = self._along_channels(over_workers(channel_sums(self.xp, dy * y)) / per_channel, y)
         dx[...] = (dy - mean_dy - mean_dy_y * y) / self._along_channels(deviation, y)
 
     def _along_channels(self, values: Array, x: Array) -> Array:

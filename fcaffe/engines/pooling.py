@@ -43,10 +43,11 @@ class PlainPooling:
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
         """dx = dy added up at the places that `mask` names, wherever in the plane they are."""
-        n, c = dx.shape[:2]
-        planes = self.xp.zeros((n * c, dx.shape[2] * dx.shape[3]), dx.dtype)
-        rows = self.xp.arange(n * c)[:, None]
-        self.xp.add.at(planes, (rows, mask.reshape(n * c, -1).astype(self.xp.int64)), dy.reshape(n * c, -1))
+        count, places = dx.shape[0] * dx.shape[1], dy.shape[2] * dy.shape[3]
+        planes = self.xp.zeros((count, dx.shape[2] * dx.shape[3]), dx.dtype)
+        rows = self.xp.arange(count)[:, None]
+        where = mask.reshape(count, places).astype(self.xp.int64)
+        self.xp.add.at(planes, (rows, where), dy.reshape(count, places))
         dx[...] = planes.reshape(dx.shape)
 
     def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:

@@ -12,7 +12,7 @@ class Accuracy(Layer):
     """top = the fraction of labels whose score is among the top_k; the second top has it per class.
 
     Bottoms: scores, with the classes on `axis`; one label per position. A class with the score of the true one counts
-    as better. Where there is nothing to count, 0.
+    as better. Where there is nothing to count, 0. The counts are over all workers: their accuracies add up.
     """
 
     bottoms = 2
@@ -30,7 +30,7 @@ class Accuracy(Layer):
             top[1].reshape(classes)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp, p = self.xp, self.param.accuracy_param
+        xp, p, workers = self.xp, self.param.accuracy_param, self.context.workers
         ignored_label = p.ignore_label if p.HasField("ignore_label") else None
         labels, ignored = read_labels(self, bottom, self.axis, ignored_label)
         scores = bottom[0].data
@@ -40,11 +40,11 @@ class Accuracy(Layer):
         if ignored is not None:
             right &= ~ignored
         total = labels.size - (0 if ignored is None else int(ignored.sum()))
-        top[0].data[...] = right.sum() / max(1, total)
+        top[0].data[...] = right.sum() / max(1.0, workers.sum(total))
         if len(top) > 1:
             counted = labels if ignored is None else labels[~ignored]
             classes = scores.shape[self.axis]
-            of_class = xp.bincount(counted.reshape(-1), minlength=classes)
+            of_class = workers.sum_array(xp.bincount(counted.reshape(-1), minlength=classes).astype(xp.float32))
             right_of_class = xp.bincount(labels[right], minlength=classes)
             top[1].data[...] = right_of_class / xp.maximum(of_class, 1)
 

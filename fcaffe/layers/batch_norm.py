@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.layer import Layer, register
+from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -45,8 +46,11 @@ class BatchNorm(Layer):
             total = float(self.blobs[2].data[0])
             mean, variance = (blob.data * (1 / total if total else 0.0) for blob in self.blobs[:2])
         else:
-            mean, variance = self.engine.batch_statistics(x)
-            self._add_to_statistics(mean, variance, x.size // self.channels)
+            workers = self._workers()
+            self.count = workers.sum(x.size // self.channels)
+            mean, variance = self.engine.batch_statistics(x, self.count, workers.sum_array)
+            if self.count:
+                self._add_to_statistics(mean, variance, self.count)
         self.deviation = self.xp.sqrt(variance + self.param.batch_norm_param.eps)
         self.engine.batch_norm_forward(x, y, mean, self.deviation)
         if not self.use_global_stats:  # backward needs them, and a layer in place behind this one overwrites the top
@@ -59,9 +63,14 @@ class BatchNorm(Layer):
         if self.use_global_stats:
             self.xp.divide(dy, self.deviation.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx)
         else:
-            self.engine.batch_norm_backward(_with_channels(self.normalized.data), dy, dx, self.deviation)
+            normalized, over_workers = _with_channels(self.normalized.data), self._workers().sum_array
+            self.engine.batch_norm_backward(normalized, dy, dx, self.deviation, self.count, over_workers)
 
-    def _add_to_statistics(self, mean: Array, variance: Array, samples: int) -> None:
+    def _workers(self) -> Workers:
+        """Those whose batches are one batch to this layer."""
+        return self.context.workers if self.context.sync_batch_norm else Workers()
+
+    def _add_to_statistics(self, mean: Array, variance: Array, samples: float) -> None:
         unbiased = samples / (samples - 1) if samples > 1 else 1.0
         for blob, value in zip(self.blobs, (mean, unbiased * variance, 1.0), strict=True):
             sums = blob.data

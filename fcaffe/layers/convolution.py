@@ -10,22 +10,17 @@ from fcaffe.net.fillers import fill
 from fcaffe.net.layer import Layer, register
 
 
-@register("Convolution")
-class Convolution(Layer):
-    """top (N, num_output, places...) = bottom (N, C, spatial...) * weights (num_output, C / group, kernel...) + bias.
+class Sliding(Layer):
+    """Base of what slides windows, as convolution_param has them, over the axes behind that of the channels.
 
-    Several bottoms share the weights, each with its own top. Output size: floor((n + 2 pad - extent) / stride) + 1.
-    Channels lie along `axis`; the axes before it, one or several or none, number the images.
+    The axes before it, one or several or none, number the images.
     """
 
-    bottoms = (1, None)
-    tops = (1, None)
-    same_number = True
-
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+    def find_windows(self, bottom: Blob) -> None:
+        """Set self.axis (of the channels) and self.windows."""
         p = self.param.convolution_param
-        self.axis = bottom[0].canonical_axis(p.axis)
-        spatial = len(bottom[0].shape) - self.axis - 1
+        self.axis = bottom.canonical_axis(p.axis)
+        spatial = len(bottom.shape) - self.axis - 1
         self.windows = Windows(
             kernel=self._sizes(spatial, "kernel_size", list(p.kernel_size), ("kernel_h", "kernel_w"), None),
             stride=self._sizes(spatial, "stride", list(p.stride), ("stride_h", "stride_w"), 1),
@@ -34,66 +29,26 @@ class Convolution(Layer):
         )
         if 0 in self.windows.kernel or 0 in self.windows.stride:
             raise self.error("kernel and stride must be positive")
-        self.group = p.group
-        channels = bottom[0].shape[self.axis]
-        if p.num_output < 1:
-            raise self.error("convolution_param.num_output must be positive")
-        if self.group < 1 or channels % self.group or p.num_output % self.group:
-            raise self.error(
-                f"group {self.group} must divide the {channels} input channels and the {p.num_output} outputs"
-            )
-        fill(self.add_blob(*self.weight_shape(channels)).data, p.weight_filler, self.context.random)
-        if p.bias_term:
-            fill(self.add_blob(p.num_output).data, p.bias_filler, self.context.random)
-
-    def weight_shape(self, channels: int) -> tuple[int, ...]:
-        return (self.param.convolution_param.num_output, channels // self.group, *self.windows.kernel)
 
     def output_size(self, size: tuple[int, ...]) -> tuple[int, ...]:
         return self.windows.convolved(size)
 
-    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        first, axis = bottom[0].shape, self.axis
-        channels = self.blobs[0].shape[1] * self.group
-        if first[axis] != channels:
-            raise self.error(f"has weights for {channels} channels, but its bottom has the shape {first}")
-        size = self.output_size(first[axis + 1 :])
+    def top_shape(self, shape: tuple[int, ...], channels: int) -> tuple[int, ...]:
+        """For a bottom of this shape."""
+        size = self.output_size(shape[self.axis + 1 :])
         if any(n < 1 for n in size):
-            raise self.error(f"its window of {self.windows.kernel} does not fit into the bottom of shape {first}")
-        for x, y in zip(bottom, top, strict=True):
-            if x.shape != first:
-                raise self.error(f"all bottoms must have one shape, not {first} and {x.shape}")
-            y.reshape(*first[:axis], self.param.convolution_param.num_output, *size)
+            raise self.error(f"its window of {self.windows.kernel} does not fit into the bottom of shape {shape}")
+        return (*shape[: self.axis], channels, *size)
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        bias = self.blobs[1].data if len(self.blobs) > 1 else None
-        for x, y in zip(bottom, top, strict=True):
-            images = self._images(y.data)
-            self.engine.convolution_forward(
-                self._images(x.data), self.blobs[0].data, bias, images, self.windows, self.group
-            )
-            self._put_back(images, y.data)
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        for x, y, down in zip(bottom, top, propagate_down, strict=True):
-            dy = self._images(y.diff)
-            if len(self.blobs) > 1 and self.param_propagate_down[1]:
-                self.engine.convolution_backward_bias(dy, self.blobs[1].diff)
-            if self.param_propagate_down[0]:
-                self.engine.convolution_backward_weights(
-                    self._images(x.data), dy, self.blobs[0].diff, self.windows, self.group
-                )
-            if down:
-                dx = self._images(x.diff)
-                self.engine.convolution_backward_data(dy, self.blobs[0].data, dx, self.windows, self.group)
-                self._put_back(dx, x.diff)
-
-    def _images(self, array: Array) -> Array:
+    def images(self, array: Array) -> Array:
         """The array as (N, C, spatial...); a copy where its axes do not say so already."""
-        return array if self.axis == 1 else array.reshape(-1, *array.shape[self.axis :])
+        if self.axis == 1:
+            return array
+        return array.reshape(math.prod(array.shape[: self.axis]), *array.shape[self.axis :])
 
-    def _put_back(self, images: Array, array: Array) -> None:
-        if images is not array and self.axis != 1:
+    def put_back(self, images: Array, array: Array) -> None:
+        """Write what was written into `images` of an array into the array itself."""
+        if self.axis != 1:
             array[...] = images.reshape(array.shape)
 
     def _sizes(
@@ -112,6 +67,79 @@ class Convolution(Layer):
                 raise self.error(f"convolution_param.{field} is missing")
             values = [default]
         return tuple(values * spatial if len(values) == 1 else values)
+
+
+@register("Convolution")
+class Convolution(Sliding):
+    """top (N, num_output, places...) = bottom (N, C, spatial...) * weights (num_output, C / group, kernel...) + bias.
+
+    Several bottoms share the weights, each with its own top. Output size: floor((n + 2 pad - extent) / stride) + 1.
+    """
+
+    bottoms = (1, None)
+    tops = (1, None)
+    same_number = True
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.find_windows(bottom[0])
+        p = self.param.convolution_param
+        self.group = p.group
+        self.channels = bottom[0].shape[self.axis]
+        if p.num_output < 1:
+            raise self.error("convolution_param.num_output must be positive")
+        if self.group < 1 or self.channels % self.group or p.num_output % self.group:
+            raise self.error(
+                f"group {self.group} must divide the {self.channels} input channels and the {p.num_output} outputs"
+            )
+        fill(self.add_blob(*self.weight_shape()).data, p.weight_filler, self.context.random)
+        if p.bias_term:
+            fill(self.add_blob(p.num_output).data, p.bias_filler, self.context.random)
+
+    def weight_shape(self) -> tuple[int, ...]:
+        return (self.param.convolution_param.num_output, self.channels // self.group, *self.windows.kernel)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        first = bottom[0].shape
+        if first[self.axis] != self.channels:
+            raise self.error(f"has weights for {self.channels} channels, but its bottom has the shape {first}")
+        shape = self.top_shape(first, self.param.convolution_param.num_output)
+        for x, y in zip(bottom, top, strict=True):
+            if x.shape != first:
+                raise self.error(f"all bottoms must have one shape, not {first} and {x.shape}")
+            y.reshape(*shape)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for x, y in zip(bottom, top, strict=True):
+            images = self.images(y.data)
+            self.forward_images(self.images(x.data), images)
+            self.put_back(images, y.data)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        for x, y, down in zip(bottom, top, propagate_down, strict=True):
+            dy = self.images(y.diff)
+            if len(self.blobs) > 1 and self.param_propagate_down[1]:
+                self.engine.convolution_backward_bias(dy, self.blobs[1].diff)
+            if self.param_propagate_down[0]:
+                self.backward_weights(self.images(x.data), dy)
+            if down:
+                dx = self.images(x.diff)
+                self.backward_images(dy, dx)
+                self.put_back(dx, x.diff)
+
+    def forward_images(self, x: Array, y: Array) -> None:
+        """Write y, the outputs for x; both (N, channels, spatial...)."""
+        self.engine.convolution_forward(x, self.blobs[0].data, self.bias(), y, self.windows, self.group)
+
+    def backward_weights(self, x: Array, dy: Array) -> None:
+        """Add the gradient of the weights to theirs."""
+        self.engine.convolution_backward_weights(x, dy, self.blobs[0].diff, self.windows, self.group)
+
+    def backward_images(self, dy: Array, dx: Array) -> None:
+        """Write dx, the gradient of x."""
+        self.engine.convolution_backward_data(dy, self.blobs[0].data, dx, self.windows, self.group)
+
+    def bias(self) -> Array | None:
+        return self.blobs[1].data if len(self.blobs) > 1 else None
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
         """Multiply-adds of one forward pass."""

@@ -6,13 +6,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fcaffe import log
+from fcaffe.data.backends import open_database
 from fcaffe.data.batches import DatumBatches
-from fcaffe.data.database import open_database
 from fcaffe.data.prefetch import BatchSource, Prefetcher
+from fcaffe.data.share import Share
 from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Count, Layer, register
+
+
+@contextmanager
+def reading_errors(layer: Layer) -> Iterator[None]:
+    """Put the layer's name in front of errors from reading."""
+    try:
+        yield
+    except DataError as problem:
+        raise DataError(f'layer "{layer.name}" ({layer.type}): {problem}') from problem
+
+
+def share_of_batch(layer: Layer, batch_size: int) -> Share:
+    """This worker's share of a reading layer's batches. All such layers of a net must give the same one."""
+    context = layer.context
+    share = context.workers.share(batch_size)
+    if context.workers.size > 1 and context.share not in (None, share):
+        raise layer.error(f"reads batches of {share.total}, another layer of this net of {context.share}")
+    context.share = share
+    return share
 
 
 class ReadingLayer(Layer):
@@ -23,7 +43,8 @@ class ReadingLayer(Layer):
     """
 
     bottoms = 0
-    tops = (1, 2)
+    tops: Count = (1, 2)
+    size_logged_at = "data_layer.cpp:45"  # where Caffe logs the size of the output
 
     def open_source(self, transformer: Transformer) -> BatchSource:
         """The reader of batches; called once, at setup. What it draws, it draws from `self.context.random`."""
@@ -34,22 +55,23 @@ class ReadingLayer(Layer):
         if depth < 1:
             raise self.error("data_param.prefetch must be positive")
         random = self.context.random
-        with self.errors_named():
+        with reading_errors(self):
             transformer = Transformer(self.param.transform_param, self.phase)
             transformer.seed(random)  # Caffe seeds it twice, before and after opening the source; the second counts
             source = self.open_source(transformer)
             transformer.seed(random)
+            source.divide(share_of_batch(self, source.batch_size), self.context.turns)
         random.draw()  # in Caffe the seed of the reading thread, which has no use for it
-        self.prefetcher = Prefetcher(source, depth)
+        self.prefetcher = Prefetcher(source, depth, f'layer "{self.name}"')
         self._state = source.state()
         self._reshape(top, source.shape)
-        log.output_data_size(source.shape)
+        log.output_data_size(source.shape, self.size_logged_at)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass  # the shape comes with each batch
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        with self.errors_named():
+        with reading_errors(self):
             batch = self.prefetcher.take()
         self._reshape(top, batch.data.shape)
         top[0].data[...] = self.engine.from_numpy(batch.data)
@@ -68,21 +90,13 @@ class ReadingLayer(Layer):
     def set_reader_state(self, position: int, random: bytes) -> None:
         """Go on from a `reader_state`; batches read ahead are dropped."""
         self.prefetcher.stop()
-        with self.errors_named():
+        with reading_errors(self):
             self.prefetcher.source.set_state(position, random)
         self._state = self.prefetcher.source.state()
 
     def close(self) -> None:
         self.prefetcher.stop()
         self.prefetcher.source.close()
-
-    @contextmanager
-    def errors_named(self) -> Iterator[None]:
-        """Put the layer's name in front of errors from reading."""
-        try:
-            yield
-        except DataError as problem:
-            raise DataError(f'layer "{self.name}" ({self.type}): {problem}') from problem
 
     def _reshape(self, top: list[Blob], shape: tuple[int, ...]) -> None:
         top[0].reshape(*shape)
@@ -92,7 +106,7 @@ class ReadingLayer(Layer):
 
 @register("Data")
 class Data(ReadingLayer):
-    """Reads the Datum records of an LMDB: top data (batch_size, C, H, W), optionally label (batch_size)."""
+    """Reads the Datum records of an LMDB or LevelDB: top data (batch_size, C, H, W), optionally label (batch_size)."""
 
     def open_source(self, transformer: Transformer) -> BatchSource:
         p = self.param.data_param

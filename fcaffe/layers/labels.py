@@ -1,4 +1,7 @@
-"""Class labels read from a blob, checked: Caffe reads past the end of its scores where a label is no class."""
+"""Class labels and other indices read from a blob, checked: where one is too large, Caffe reads what lies behind.
+
+In the blob they are float32; they are cut to integers.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import math
 
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.layer import Layer
+
+ADVICE = "correct the data or the number of outputs"
 
 
 def check_label_count(layer: Layer, bottom: list[Blob], axis: int) -> None:
@@ -19,27 +24,54 @@ def check_label_count(layer: Layer, bottom: list[Blob], axis: int) -> None:
 
 
 def read_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None) -> tuple[Array, Array | None]:
-    """The labels, cut to integers, in the shape of the scores without the axis of the classes.
+    """The labels in the shape of the scores without the axis of the classes.
 
     Also where the label is `ignored` (None if no label is); there it reads as 0. NetError if one is no class.
     """
-    xp, classes = layer.xp, bottom[0].shape[axis]
-    values = bottom[1].data.reshape(_positions(bottom[0], axis))
-    labels = values.astype(xp.int64)
-    wrong = (labels < 0) | (labels >= classes)
+    positions, classes = _positions(bottom[0], axis), bottom[0].shape[axis]
+    advice = ADVICE + ", or set ignore_label"
+    labels, skipped = _read(layer, bottom, 1, classes, ignored, ("label", "classes", layer.bottom_name(0), advice))
+    return labels.reshape(positions), None if skipped is None else skipped.reshape(positions)
+
+
+def check_sample_labels(layer: Layer, bottom: list[Blob]) -> None:
+    """NetError unless there is one label (bottom[1]) per sample of the scores (bottom[0])."""
+    if bottom[0].shape[:1] != (bottom[1].count,):
+        raise layer.error(f"needs one label per sample: {layer.named_shapes(bottom)}")
+
+
+def read_sample_labels(layer: Layer, bottom: list[Blob]) -> Array:
+    """(N, 1): the label of each sample, where every value of a sample's scores is a class. NetError if one is none."""
+    classes = math.prod(bottom[0].shape[1:])
+    labels, _ = _read(layer, bottom, 1, classes, None, ("label", "classes", layer.bottom_name(0), ADVICE))
+    return labels.reshape(-1, 1)
+
+
+def read_indices(layer: Layer, bottom: list[Blob], which: int, rows: int, owner: str) -> Array:
+    """bottom[which] as indices, in its shape. NetError if one is not among the `rows` of the owner."""
+    return _read(layer, bottom, which, rows, None, ("index", "rows", owner, "correct the data"))[0]
+
+
+def _read(
+    layer: Layer, bottom: list[Blob], which: int, limit: int, ignored: int | None, words: tuple[str, str, str, str]
+) -> tuple[Array, Array | None]:
+    """bottom[which] as integers from 0 to limit - 1, and where they are ignored. `words` are for the error."""
+    values = bottom[which].data
+    indices = values.astype(layer.xp.int64)
+    wrong = (indices < 0) | (indices >= limit)
     skipped = None
     if ignored is not None:
-        skipped = labels == ignored
-        labels = xp.where(skipped, 0, labels)
+        skipped = indices == ignored
+        indices = layer.xp.where(skipped, 0, indices)
         wrong &= ~skipped
     if wrong.any():
+        noun, among, owner, advice = words
         place = int(wrong.reshape(-1).argmax())
         raise layer.error(
-            f"label {float(values.reshape(-1)[place]):g} at position {place} of {layer.bottom_name(1)} "
-            f"{bottom[1].shape} is none of the classes 0 to {classes - 1} of {layer.bottom_name(0)}; "
-            "correct the data or the number of outputs, or set ignore_label"
+            f"{noun} {float(values.reshape(-1)[place]):g} at position {place} of {layer.bottom_name(which)} "
+            f"{bottom[which].shape} is none of the {among} 0 to {limit - 1} of {owner}; {advice}"
         )
-    return labels, skipped
+    return indices, skipped
 
 
 def _positions(scores: Blob, axis: int) -> tuple[int, ...]:

@@ -8,8 +8,9 @@ from typing import Any
 from fcaffe import log
 from fcaffe.layers.labels import check_label_count, read_labels
 from fcaffe.layers.reshape import copy_values
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.layer import Count, Layer, register
+from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 
 FULL, VALID, BATCH_SIZE, NONE = (getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE"))
@@ -22,8 +23,8 @@ class LossLayer(Layer):
     Labels get no gradient.
     """
 
-    bottoms = 2
-    tops = 1
+    bottoms: Count = 2
+    tops: Count = 1
     auto_tops = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -42,6 +43,10 @@ class LossLayer(Layer):
         if propagate_down[1]:
             raise self.error("cannot give its label bottom a gradient; set propagate_down: false for it")
 
+    def count_samples(self, bottom: list[Blob]) -> float:
+        """N, the first dimension, over all workers; an empty batch counts as 1, so that its loss is 0."""
+        return max(1.0, self.context.workers.sum(bottom[0].shape[0]))
+
     def ignored_label(self) -> int | None:
         p = self.param.loss_param
         return p.ignore_label if p.HasField("ignore_label") else None
@@ -54,9 +59,14 @@ def normalization(p: Any, default: int) -> int:
     return p.normalization if p.HasField("normalization") else default
 
 
-def divisor(mode: int, positions: int, valid: int, batch: int) -> float:
-    """What a loss is divided by: all positions, those not ignored, the batch or nothing; never less than 1."""
-    return float(max(1, {FULL: positions, VALID: valid, BATCH_SIZE: batch, NONE: 1}[mode]))
+def divisor(workers: Workers, mode: int, positions: int, valid: int, batch: int) -> float:
+    """What a loss is divided by: all positions, those not ignored, the batch or nothing; never less than 1.
+
+    They count over all workers, so that the losses of the workers add up to that of the whole batch.
+    """
+    if mode == NONE:
+        return 1.0
+    return max(1.0, workers.sum({FULL: positions, VALID: valid, BATCH_SIZE: batch}[mode]))
 
 
 @register("SoftmaxWithLoss")
@@ -72,9 +82,12 @@ class SoftmaxWithLoss(LossLayer):
         self.mode = normalization(self.param.loss_param, VALID)
         self.probability = Blob(self.xp, (), channels_last=True)
 
+    def class_axis(self) -> int:
+        return self.param.softmax_param.axis
+
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        self.axis = bottom[0].canonical_axis(self.param.softmax_param.axis)
+        self.axis = bottom[0].canonical_axis(self.class_axis())
         check_label_count(self, bottom, self.axis)
         self.probability.reshape(*bottom[0].shape)
 
@@ -84,26 +97,35 @@ class SoftmaxWithLoss(LossLayer):
         labels, ignored = read_labels(self, bottom, self.axis, self.ignored_label())
         self.labels = xp.expand_dims(labels, self.axis)
         self.ignored = None if ignored is None else xp.expand_dims(ignored, self.axis)
-        true = xp.take_along_axis(probability, self.labels, self.axis)
-        losses = -xp.log(xp.maximum(true, SMALLEST))
+        losses = self.losses(probability, bottom)
         valid = labels.size
         if self.ignored is not None:
             losses = xp.where(self.ignored, 0, losses)
             valid -= int(self.ignored.sum())
-        self.divisor = divisor(self.mode, labels.size, valid, math.prod(bottom[0].shape[: self.axis]))
+        workers = self.context.workers
+        self.divisor = divisor(workers, self.mode, labels.size, valid, math.prod(bottom[0].shape[: self.axis]))
         top[0].data[...] = losses.sum() / self.divisor
+
+    def losses(self, probability: Array, bottom: list[Blob]) -> Array:
+        """Of each position; the axis of the classes has the length 1."""
+        true = self.xp.take_along_axis(probability, self.labels, self.axis)
+        return -self.xp.log(self.xp.maximum(true, SMALLEST))
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         self.refuse_label_gradient(propagate_down)
         if not propagate_down[0]:
             return
-        xp, probability, dx = self.xp, self.probability.data, bottom[0].diff
-        scale = float(top[0].diff) / self.divisor
+        dx = bottom[0].diff
+        self.write_gradients(self.probability.data, bottom, float(top[0].diff) / self.divisor, dx)
+        if self.ignored is not None:
+            self.xp.copyto(dx, 0, where=self.ignored)
+
+    def write_gradients(self, probability: Array, bottom: list[Blob], scale: float, dx: Array) -> None:
+        """dx = scale times the gradient of each position's loss."""
+        xp = self.xp
         xp.multiply(probability, scale, out=dx)
         true = xp.take_along_axis(probability, self.labels, self.axis)
         xp.put_along_axis(dx, self.labels, scale * (true - 1), self.axis)
-        if self.ignored is not None:
-            xp.copyto(dx, 0, where=self.ignored)
 
 
 @register("SigmoidCrossEntropyLoss")
@@ -132,7 +154,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
         if self.ignored is not None:
             losses = xp.where(self.ignored, 0, losses)
             valid -= int(self.ignored.sum())
-        self.divisor = divisor(self.mode, x.size, valid, x.shape[0])
+        self.divisor = divisor(self.context.workers, self.mode, x.size, valid, x.shape[0])
         top[0].data[...] = losses.sum() / self.divisor
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
@@ -169,10 +191,11 @@ class EuclideanLoss(LossLayer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         a, difference = bottom[0].data, self.difference.data
         self.xp.subtract(a, bottom[1].data.reshape(a.shape), out=difference)
-        top[0].data[...] = (difference * difference).sum() / (2 * a.shape[0])
+        self.samples = self.count_samples(bottom)
+        top[0].data[...] = (difference * difference).sum() / (2 * self.samples)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        scale = float(top[0].diff) / bottom[0].shape[0]
+        scale = float(top[0].diff) / self.samples
         for blob, down, sign in zip(bottom, propagate_down, (1, -1), strict=True):
             if down:
                 copy_values(sign * scale * self.difference.data, blob.diff)

@@ -21,7 +21,11 @@ class Reduction(Layer):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.reduction_param, bottom[0].shape
         self.axis = bottom[0].canonical_axis(p.axis)
-        self.coeff = p.coeff / math.prod(shape[self.axis :]) if p.operation == MEAN else p.coeff
+        values: float = math.prod(shape[self.axis :])
+        if self.axis == 0 and p.operation == MEAN:  # over the batch of all workers
+            values = self.context.workers.sum(values)
+        values = max(1.0, values)  # nothing has the mean 0
+        self.coeff = p.coeff / values if p.operation == MEAN else p.coeff
         top[0].reshape(*shape[: self.axis])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:

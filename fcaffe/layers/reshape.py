@@ -40,6 +40,11 @@ def copy_values(source: Array, target: Array) -> None:
         target[...] = source.reshape(target.shape)
 
 
+def rows_of(source: Array) -> Array:
+    """(N, values of a sample) in C order, to be read only: it may be a copy."""
+    return source.reshape(source.shape[0], math.prod(source.shape[1:]))
+
+
 @register("Flatten")
 class Flatten(Reshaping):
     """The axes from `axis` to `end_axis` become one."""

@@ -1,12 +1,14 @@
-"""What the layers of a run share: the engine and the sources of randomness."""
+"""What the layers of a run share: the engine, the sources of randomness, and what they know of other workers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
+from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom, counter
 
 
@@ -17,6 +19,10 @@ class Context:
     `noise` says where Dropout and other noise inside a net comes from: 'caffe' draws from `random`, in Caffe's order,
     one draw an element; 'counter' depends on (seed, layer, iteration, index of the sample in the global batch) only,
     so it does not change with the number of workers.
+
+    The training net splits its batches among `workers`; `share` is this one's part, as the layers that read found it.
+    A test net is each worker's own and reads whole batches in `turns`. `sync_batch_norm`: BatchNorm takes mean and
+    variance over the batch of all workers.
     """
 
     engine: Engine
@@ -25,6 +31,10 @@ class Context:
     seed: int = 0
     iteration: int = 0
     first_sample: int = 0
+    workers: Workers = field(default_factory=Workers)
+    share: Share | None = None
+    turns: Turns = Turns()
+    sync_batch_norm: bool = False
 
     def keep_mask(self, layer: str, shape: tuple[int, ...], ratio: float) -> np.ndarray:
         """True where Dropout keeps an element; probability 1 - ratio."""

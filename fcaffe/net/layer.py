@@ -89,7 +89,9 @@ class Layer:
             self.param_propagate_down = [True] * len(self.blobs)
             self.reshape(bottom, top)
         except NetError as problem:  # blobs and fillers do not know whose they are
-            raise problem if str(problem).startswith("layer ") else self.error(str(problem)) from None
+            if str(problem).startswith("layer "):
+                raise
+            raise self.error(str(problem)) from None
         self._set_loss_weights(top)
 
     def loss(self, top: list[Blob]) -> float:

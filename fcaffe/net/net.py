@@ -47,7 +47,7 @@ class Net:
 
     def __init__(self, param: Any, context: Context) -> None:
         param = filter_net(param)
-        log.initializing_net(text_format.MessageToString(param).rstrip("\n") + "\n")
+        log.initializing_net(text_format.MessageToString(param))
         param = insert_splits(param)
         self.context = context
         self.name: str = param.name

@@ -1,50 +1,59 @@
-"""Parameters in and out of a net: from and to model files, and from the training net to a test net."""
+"""Parameters in and out of a net: from and to models, and from the training net to a test net."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError
 from fcaffe.net.blob import Blob
+from fcaffe.net.model_files import Model, StoredLayer
 from fcaffe.net.net import Net
-from fcaffe.proto import blob_shape, blob_values, to_blob_proto
+from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 
 
-def copy_weights(net: Net, model: Any, source: str) -> None:
-    """Copy the blobs of a model (NetParameter) into the layers of the same names.
+def copy_weights(net: Net, model: Model, source: str) -> None:
+    """Copy the blobs of a model into the layers of the same names.
 
     Layers that the net lacks are logged and passed over; layers that the model lacks keep what they have. Raises
-    SnapshotError when numbers or shapes of blobs differ. `source` names the file in errors.
+    SnapshotError, and copies nothing, when numbers or shapes of blobs differ. `source` names the file in errors.
     """
     layers = {node.name: node.layer for node in reversed(net.nodes)}
-    for layer_param in model.layer:
-        layer = layers.get(layer_param.name)
+    shared = {id(blob) for parameter in net.parameters.owned for blob in parameter.sharers}
+    copies = []
+    for stored in model.layers:
+        layer = layers.get(stored.name)
         if layer is None:
-            log.ignoring_source_layer(layer_param.name, sharing=False)
+            log.ignoring_source_layer(stored.name, sharing=False)
             continue
-        if len(layer.blobs) != len(layer_param.blobs):
+        # HDF5 keeps a shared blob with its owner only.
+        blobs = stored.blobs + [StoredBlob((), None)] * (len(layer.blobs) - len(stored.blobs))
+        missing = [id(blob) for blob, values in zip(layer.blobs, blobs, strict=False) if values.data is None]
+        if len(blobs) != len(layer.blobs) or not shared.issuperset(missing):
             raise SnapshotError(
-                f'{source}: layer "{layer_param.name}" has {len(layer_param.blobs)} parameter blob(s), in the net it '
-                f"has {len(layer.blobs)}; rename the layer to learn it from scratch"
+                f'{source}: layer "{stored.name}" has {_count(stored)} parameter blob(s), in the net it has '
+                f"{len(layer.blobs)}; rename the layer to learn it from scratch"
             )
-        for index, (blob, stored) in enumerate(zip(layer.blobs, layer_param.blobs, strict=True)):
-            copy_blob(blob, stored, f'{source}: param {index} of layer "{layer_param.name}"')
+        for index, (blob, values) in enumerate(zip(layer.blobs, blobs, strict=True)):
+            if values.data is not None:
+                _check_shape(blob, values, f'{source}: param {index} of layer "{stored.name}"')
+                copies.append((blob, values.data))
+    for blob, data in copies:
+        blob.data[...] = blob.xp.asarray(data.reshape(blob.shape), dtype=blob.xp.float32)
 
 
-def copy_blob(blob: Blob, stored: Any, what: str) -> None:
-    """Copy a BlobProto into a blob of the same shape (an old one's four numbers may have leading ones)."""
-    shape = blob_shape(stored)
-    legacy = not stored.HasField("shape")
-    same = shape == blob.shape or (legacy and shape == (1,) * (4 - len(blob.shape)) + blob.shape)
+def _count(layer: StoredLayer) -> int:
+    return sum(blob.data is not None for blob in layer.blobs)
+
+
+def _check_shape(blob: Blob, stored: StoredBlob, what: str) -> None:
+    """The shapes must be the same, but for leading ones among the four numbers of an old file."""
+    same = stored.shape == blob.shape or (stored.legacy and stored.shape == (1,) * (4 - len(blob.shape)) + blob.shape)
     if not same:
         raise SnapshotError(
-            f"{what}: shape mismatch. Source param shape is {log.shape_string(shape)}; target param shape is "
+            f"{what}: shape mismatch. Source param shape is {log.shape_string(stored.shape)}; target param shape is "
             f"{log.shape_string(blob.shape)}. To learn this layer's parameters from scratch rather than copying from "
             "a saved net, rename the layer."
         )
-    blob.data[...] = blob.xp.asarray(blob_values(stored).reshape(blob.shape))
 
 
 def share_weights(net: Net, trained: Net) -> None:
@@ -64,15 +73,20 @@ def share_weights(net: Net, trained: Net) -> None:
             blob.share_data(source)
 
 
-def to_proto(net: Net, with_diff: bool = False) -> Any:
-    """The net as a model file holds it: every layer's parameters and blobs, Split layers included."""
-    model = pb.NetParameter(name=net.name)
+def to_model(net: Net, with_diff: bool = False) -> Model:
+    """The net as a model file holds it: every layer's parameters and blobs, Split layers included.
+
+    The arrays may be the net's own memory: they are for writing, before the net runs on.
+    """
     to_numpy = net.context.engine.to_numpy
+    layers = []
     for node in net.nodes:
-        layer_param = model.layer.add()
-        layer_param.CopyFrom(node.layer.param)
-        del layer_param.blobs[:]
-        for blob in node.layer.blobs:
-            diff = to_numpy(blob.diff) if with_diff else None
-            layer_param.blobs.append(to_blob_proto(to_numpy(blob.data), diff))
-    return model
+        param = pb.LayerParameter()
+        param.CopyFrom(node.layer.param)
+        param.ClearField("blobs")
+        blobs = [
+            StoredBlob(blob.shape, to_numpy(blob.data), to_numpy(blob.diff) if with_diff else None)
+            for blob in node.layer.blobs
+        ]
+        layers.append(StoredLayer(param, blobs))
+    return Model(pb.NetParameter(name=net.name), layers)

@@ -1,25 +1,32 @@
 """Caffe's messages: their classes, text and binary files, and bringing older notations up to date."""
 
-from fcaffe.proto.binary import blob_shape, blob_values, read_binary, read_weights, to_blob_proto, write_binary
+from fcaffe.proto.binary import binary_class, file_start, is_text, read_binary, write_binary
+from fcaffe.proto.blobs import StoredBlob, blob_shape, blob_values, stored_blob, stored_to_proto, to_blob_proto
 from fcaffe.proto.files import replacing
-from fcaffe.proto.forks import fork_of_layer_type
+from fcaffe.proto.forks import fork_of_layer_type, without_fork_fields
 from fcaffe.proto.text import parse_text, read_net, read_solver, read_text, write_text
 from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
 
 __all__ = [
+    "StoredBlob",
+    "binary_class",
     "blob_shape",
     "blob_values",
+    "file_start",
     "fork_of_layer_type",
+    "is_text",
     "parse_text",
     "read_binary",
     "read_net",
     "read_solver",
     "read_text",
-    "read_weights",
     "replacing",
+    "stored_blob",
+    "stored_to_proto",
     "to_blob_proto",
     "upgrade_net",
     "upgrade_solver",
+    "without_fork_fields",
     "write_binary",
     "write_text",
 ]

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 import os
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 from google.protobuf.message import DecodeError, EncodeError
 
 from fcaffe.errors import SnapshotError
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.blobs import LARGEST, TOO_LARGE
 from fcaffe.proto.files import replacing
-from fcaffe.proto.upgrade import upgrade_net
+from fcaffe.proto.forks import without_fork_fields
 
-LARGEST = 2**31 - 1  # bytes that a protobuf message can have
-_TOO_LARGE = "is larger than a protobuf file can be (2 GiB); set snapshot_format: HDF5 in the solver"
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+ZIP_MAGIC = b"PK\x03\x04"
 
 
-def _holds_layers(net: pb.NetParameter) -> bool:
+def _holds_layers(net: Any) -> bool:
     """Whether any layer has a name or type; all are looked at, since damaged text shows only then."""
     named = [bool(layer.name or layer.type) for layer in (*net.layer, *net.layers)]
     return any(named) or any(layer.HasField("layer") for layer in net.layers)
@@ -30,133 +28,121 @@ def _holds_layers(net: pb.NetParameter) -> bool:
 class _Kind(NamedTuple):
     """A kind of file. protobuf parses much that is of another kind, so there is a look at what must be in it."""
 
+    message: Any
     noun: str
     holds: Callable[[Any], bool]
     use: str  # where such a file is meant to be given
 
 
-_KINDS: dict[Any, _Kind] = {
-    pb.NetParameter: _Kind(
-        "a model (.caffemodel)",
-        _holds_layers,
-        "give it as --weights",
-    ),
-    pb.SolverState: _Kind(
+_KINDS = (
+    _Kind(pb.NetBytes, "a model (.caffemodel)", _holds_layers, "give it as --weights"),
+    _Kind(
+        pb.StateBytes,
         "a solver state (.solverstate)",
         lambda state: state.HasField("iter") and bool(state.learned_net),
         "give it as --snapshot",
     ),
-    pb.BlobProto: _Kind(
+    _Kind(
+        pb.BlobBytes,
         "a blob (.binaryproto)",
-        lambda blob: bool(blob.data or blob.double_data),
+        lambda blob: bool(blob.data or blob.double_data or blob.raw_data),
         "it serves as a mean_file",
     ),
-}
-
-
-def read_weights(path: str | os.PathLike[str]) -> pb.NetParameter:
-    """The net of a .caffemodel, in the current notation; its blobs keep their older four-number shapes.
-
-    Raises SnapshotError for a file that is missing, cut off or of another kind.
-    """
-    param = read_binary(path, pb.NetParameter)
-    upgrade_net(param, os.fspath(path))
-    return param
+)
+_AS_BYTES = {pb.NetParameter: pb.NetBytes, pb.SolverState: pb.StateBytes, pb.BlobProto: pb.BlobBytes}
 
 
 def read_binary(path: str | os.PathLike[str], message_class: Any) -> Any:
-    """The message that a binary file holds. Raises SnapshotError, which says what the file is instead."""
-    try:
-        size = os.stat(path).st_size
-        content = Path(path).read_bytes() if size <= LARGEST else b""
-    except FileNotFoundError:
-        raise SnapshotError(f"{path} does not exist") from None
-    except IsADirectoryError:
-        raise SnapshotError(f"{path} is a folder; a file is wanted") from None
-    except OSError as error:
-        raise SnapshotError(f"cannot read {path}: {error.strerror}") from error
-    if size > LARGEST:
-        raise SnapshotError(f"{path} has {size} bytes, more than a protobuf file can have; such models are HDF5 (.h5)")
-    message = _parse(content, message_class)
+    """The message that a binary file holds. Raises SnapshotError, which says what the file is instead.
+
+    A NetBytes, StateBytes or BlobBytes is what a NetParameter, SolverState or BlobProto is, its blobs left as bytes.
+    """
+    content = _content(path)
+    kind = _kind_of(_AS_BYTES.get(message_class, message_class))
+    message = _parse(content, message_class, kind)
     if message is None:
-        raise SnapshotError(f"{path} {_diagnosis(content, message_class)}")
+        raise SnapshotError(f"{path} {_diagnosis(content, kind, message_class)}")
     return message
 
 
+def binary_class(path: str | os.PathLike[str]) -> Any:
+    """What a binary file holds: pb.NetParameter, pb.SolverState or pb.BlobProto, or None if none of them."""
+    content = _content(path)
+    for message_class, as_bytes in _AS_BYTES.items():
+        if _parse(content, as_bytes, _kind_of(as_bytes)) is not None:
+            return message_class
+    return None
+
+
+def file_start(path: str | os.PathLike[str], size: int = 4096) -> bytes:
+    """The first bytes of a file, by which its kind is known. SnapshotError if it cannot be read."""
+    with _reading(path), open(path, "rb") as file:
+        return file.read(size)
+
+
 def write_binary(path: str | os.PathLike[str], message: Any) -> None:
-    """Writes the message, whole or not at all (SnapshotError)."""
+    """Writes the message, whole or not at all (SnapshotError), without fields that only forks of Caffe have."""
     try:
-        content = message.SerializeToString()
+        content = without_fork_fields(message).SerializeToString()
     except EncodeError as error:
         raise SnapshotError(f"cannot write {path}: {error}") from error
     if len(content) > LARGEST:
-        raise SnapshotError(f"cannot write {path}: with {len(content)} bytes it {_TOO_LARGE}")
+        raise SnapshotError(f"cannot write {path}: with {len(content)} bytes it {TOO_LARGE}")
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
-def blob_shape(blob: pb.BlobProto) -> tuple[int, ...]:
-    """The extents of a blob; of an older one, always the four of num, channels, height and width."""
-    if any(blob.HasField(axis) for axis in ("num", "channels", "height", "width")):
-        return (blob.num, blob.channels, blob.height, blob.width)
-    return tuple(blob.shape.dim)
+def is_text(start: bytes) -> bool:
+    return all(byte >= 0x20 or byte in b"\t\n\r\f" for byte in start)
 
 
-def blob_values(blob: pb.BlobProto, which: str = "data") -> np.ndarray:
-    """The values of a blob in C order: float32, one axis, read-only.
-
-    `which` is "data" or "diff"; diffs may be absent, and are then an empty array. SnapshotError if the number of values
-    is not what the shape says: so nobody allocates for a shape that a damaged file makes up.
-    """
-    # Serialising and parsing again are two memory copies, in every version of protobuf; most versions make a Python
-    # object of each number otherwise.
-    packed = pb.BlobBytes.FromString(blob.SerializeToString())
-    doubles = getattr(packed, f"double_{which}")
-    if doubles:
-        values = np.frombuffer(doubles, "<f8").astype(np.float32)
-    else:
-        values = np.frombuffer(getattr(packed, which), "<f4")
-    shape = blob_shape(blob)
-    if (min(shape, default=0) < 0 or math.prod(shape) != len(values)) and (which == "data" or len(values)):
-        raise SnapshotError(f"a blob of shape {shape} holds {len(values)} values of {which}; the file is damaged")
-    return values
+def _content(path: str | os.PathLike[str]) -> bytes:
+    with _reading(path), open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size  # asked first: a read of so many bytes allocates them all
+        content = file.read() if size <= LARGEST else b""
+    if size > LARGEST:
+        raise SnapshotError(f"{path} has more than {LARGEST} bytes, which no protobuf file can; such models are .h5")
+    return content
 
 
-def to_blob_proto(array: np.ndarray, diff: np.ndarray | None = None) -> pb.BlobProto:
-    """A blob with the shape and values of `array` as float32, and of `diff` if given."""
-    if 4 * (array.size + (0 if diff is None else diff.size)) > LARGEST:
-        raise SnapshotError(f"a blob of shape {array.shape} {_TOO_LARGE}")
-    packed = pb.BlobBytes(data=np.ascontiguousarray(array, "<f4").tobytes())
-    if diff is not None:
-        packed.diff = np.ascontiguousarray(diff, "<f4").tobytes()
-    blob = pb.BlobProto.FromString(packed.SerializeToString())
-    blob.shape.dim.extend(array.shape)
-    return blob
+@contextlib.contextmanager
+def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """What goes wrong in the body is told of as a SnapshotError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise SnapshotError(f"{path} does not exist (looked for {os.path.abspath(path)}); correct the path") from None
+    except IsADirectoryError:
+        raise SnapshotError(f"{path} is a folder; a file is wanted") from None
+    except OSError as error:
+        raise SnapshotError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _parse(content: bytes, message_class: Any) -> Any:
+def _kind_of(message_class: Any) -> _Kind | None:
+    return next((kind for kind in _KINDS if kind.message is message_class), None)
+
+
+def _parse(content: bytes, message_class: Any, kind: _Kind | None) -> Any:
     """The message, or None if this is not one."""
-    kind = _KINDS.get(message_class)
     try:
         message = message_class.FromString(content)
-        return message if kind is None or kind.holds(message) else None
+        if kind is None:
+            return message
+        looked_at = message if kind.message is message_class else kind.message.FromString(content)
+        return message if kind.holds(looked_at) else None
     except (DecodeError, UnicodeDecodeError):
         return None
 
 
-def _diagnosis(content: bytes, wanted: Any) -> str:
-    noun = _KINDS[wanted].noun if wanted in _KINDS else f"a {wanted.DESCRIPTOR.name}"
+def _diagnosis(content: bytes, wanted: _Kind | None, message_class: Any) -> str:
+    noun = wanted.noun if wanted else f"a {message_class.DESCRIPTOR.name}"
     if not content:
         return f"is empty; {noun} is wanted"
     if content.startswith(HDF5_MAGIC):
         return f"is an HDF5 file; {noun} is wanted (HDF5 snapshots have names that end in .h5)"
-    if _is_text(content[:4096]):
+    if is_text(content[:4096]):
         return f"is text, perhaps a prototxt; {noun} is wanted"
-    for other, kind in _KINDS.items():
-        if other is not wanted and _parse(content, other) is not None:
-            return f"is {kind.noun}, not {noun}; {kind.use}"
+    for other in _KINDS:
+        if other is not wanted and _parse(content, other.message, other) is not None:
+            return f"is {other.noun}, not {noun}; {other.use}"
     return f"is damaged or cut off after {len(content)} bytes; copy it again or take an earlier one ({noun} is wanted)"
-
-
-def _is_text(start: bytes) -> bool:
-    return all(byte >= 0x20 or byte in b"\t\n\r\f" for byte in start)

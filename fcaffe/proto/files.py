@@ -26,5 +26,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise SnapshotError(f"cannot write {path}: {error.strerror or error}") from error
+            message = f"cannot write {path}: {error.strerror or error}; make room there or name another place"
+            raise SnapshotError(f"{message} (an earlier file of that name is as it was)") from error
         raise

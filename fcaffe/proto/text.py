@@ -1,6 +1,7 @@
 """Reads and writes prototxts."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ from google.protobuf import text_format
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.files import replacing
-from fcaffe.proto.text_errors import explain
+from fcaffe.proto.forks import warn_of_fork_fields
+from fcaffe.proto.text_errors import explain, explain_bytes, explain_escapes
 from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
+
+_QUESTION_MARK = re.compile(r"(?<!\\)((?:\\\\)*)\\\?")  # escaped, which Python's parser does not know
 
 
 def read_net(path: str | os.PathLike[str]) -> pb.NetParameter:
@@ -40,7 +44,7 @@ def read_text(path: str | os.PathLike[str], message_class: Any) -> Any:
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
-        raise ProtoError(f"{path} does not exist") from None
+        raise ProtoError(f"{path} does not exist (looked for {os.path.abspath(path)}); correct the path") from None
     except IsADirectoryError:
         raise ProtoError(f"{path} is a folder; a prototxt file is wanted") from None
     except OSError as error:
@@ -54,13 +58,20 @@ def read_text(path: str | os.PathLike[str], message_class: Any) -> Any:
 def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
     """The message that `text` holds. Errors are ProtoErrors of the form `name:line:column: what`."""
     message = message_class()
+    if "\\" in text:
+        if wrong := explain_escapes(text):
+            raise ProtoError(f"{name}:{wrong}")
+        text = _QUESTION_MARK.sub(r"\1?", text)
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
         raise ProtoError(f"{name}:{explain(text, error, message.DESCRIPTOR)}") from None
+    except (SystemError, UnicodeError):  # so the C parser of protobuf finds that a name is not UTF-8
+        raise ProtoError(f"{name}:{explain_bytes(text)}") from None
     missing = message.FindInitializationErrors()
     if missing:
         raise ProtoError(f"{name}: {missing[0]} is required, and missing")
+    warn_of_fork_fields(message, name)
     return message
 
 

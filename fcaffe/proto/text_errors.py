@@ -16,7 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.text_format import ParseError
 
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.forks import fork_of_enum_value, fork_of_field
+from fcaffe.proto.forks import fork_of_enum_value, forks_of_number
 
 _TOKEN = re.compile(
     r"""
@@ -27,6 +27,9 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+_NO_CHARACTER = re.compile("[\ud800-\udfff]")  # how bytes that are not UTF-8 are decoded
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = "abfnrtvxXuU01234567?\\'\""
 _NAME = re.compile(r"[A-Za-z_]\w*$")
 
 _WANTED = {
@@ -68,6 +71,31 @@ def explain(text: str, error: ParseError, descriptor: Any) -> str:
     else:
         what = _what(*_walk(text, offset, descriptor), said)
     return f"{line}:{column}: {what}"
+
+
+def explain_bytes(text: str) -> str:
+    """The same, for a text with bytes, outside of comments and strings, that are no characters."""
+    for match in _TOKEN.finditer(text):
+        if not match[0].startswith("#") and (bad := _NO_CHARACTER.search(match[0])):
+            offset = match.start() + bad.start()
+            line = text.count("\n", 0, offset) + 1
+            return f"{line}:{offset - text.rfind(chr(10), 0, offset)}: a byte that is not UTF-8"
+    return " it is not UTF-8"
+
+
+def explain_escapes(text: str) -> str | None:
+    """The same, for a backslash in a string that escapes nothing; None if there is no such.
+
+    Caffe's parser refuses it, Python's leaves the backslash where it is.
+    """
+    for match in _TOKEN.finditer(text):
+        for escape in _ESCAPE.finditer(match[0]) if match[0][0] in "\"'" else ():
+            if escape[1] not in _ESCAPED:
+                offset = match.start() + escape.start()
+                line = text.count("\n", 0, offset) + 1
+                what = f'"{escape[0]}" in a string is no escape; for a backslash itself write two'
+                return f"{line}:{offset - text.rfind(chr(10), 0, offset)}: {what}"
+    return None
 
 
 def _walk(text: str, end: int, descriptor: Any) -> tuple[list[_Open], str]:
@@ -129,19 +157,18 @@ def _what(stack: list[_Open], token: str, said: str) -> str:
 
 def _unknown_field(stack: list[_Open], name: str) -> str:
     message = stack[-1].descriptor
-    fork = fork_of_field(message.name, name)
-    if fork:
-        return f'{message.name}: "{name}" is a field of {fork}, which BVLC Caffe does not have'
-    what = f'{message.name} has no field named "{name}"'
+    what = f'{message.name} has no field named "{name[:40]}"'
     if any(name in outer.descriptor.fields_by_name for outer in stack[:-1]):
         return f'{what}; is a "}}" missing before it?'
-    near = _near(name, message.fields_by_name)
+    near = _near(name, _caffes(message.fields))
     if near:
         return f'{what} (did you mean "{near}"?)'
     solver, net = pb.SolverParameter.DESCRIPTOR, pb.NetParameter.DESCRIPTOR
     if message is solver and name in net.fields_by_name:
         return f"{what}; is this the prototxt of a net?"
-    inner = [field.name for field in message.fields if field.message_type and name in field.message_type.fields_by_name]
+    inner = [
+        field.name for field in message.fields if field.message_type and name in _caffes(field.message_type.fields)
+    ]
     if inner:
         return f"{what}; it belongs inside {' or '.join(inner)}"
     if message is net and name in solver.fields_by_name:
@@ -154,13 +181,18 @@ def _unknown_value(field: Any, value: str) -> str:
     fork = fork_of_enum_value(enum.name, value)
     if fork:
         return f'{enum.name}: "{value}" is a value of {fork}, which BVLC Caffe does not have'
-    near = _near(value, enum.values_by_name)
+    near = _near(value, _caffes(enum.values))
     hint = f'did you mean "{near}"?' if near else f"it has {_values(field)}"
-    return f'{field.containing_type.name}.{field.name}: {enum.name} has no value "{value}" ({hint})'
+    return f'{field.containing_type.name}.{field.name}: {enum.name} has no value "{value[:40]}" ({hint})'
 
 
 def _values(field: Any) -> str:
-    return ", ".join(value.name for value in field.enum_type.values)
+    return ", ".join(_caffes(field.enum_type.values))
+
+
+def _caffes(known: Iterable[Any]) -> list[str]:
+    """The names of those fields or enum values that are not of a fork."""
+    return [one.name for one in known if not forks_of_number(one.number)]
 
 
 def _near(name: str, known: Iterable[str]) -> str | None:

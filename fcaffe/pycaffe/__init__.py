@@ -1,6 +1,8 @@
 """Caffe's Python interface: the names and behaviour of pycaffe over fcaffe's nets and solvers."""
 
+from fcaffe.layers import python
 from fcaffe.pycaffe.blob import Blob
+from fcaffe.pycaffe.layer import Layer
 from fcaffe.pycaffe.net import Net
 from fcaffe.pycaffe.session import (
     TEST,
@@ -12,12 +14,14 @@ from fcaffe.pycaffe.session import (
     set_random_seed,
     set_rng,
 )
+from fcaffe.pycaffe.shim import provide_caffe
 from fcaffe.pycaffe.solver import SGDSolver, get_solver
 
 __all__ = [
     "TEST",
     "TRAIN",
     "Blob",
+    "Layer",
     "Net",
     "SGDSolver",
     "get_solver",
@@ -28,3 +32,5 @@ __all__ = [
     "set_random_seed",
     "set_rng",
 ]
+
+python.provide_caffe = provide_caffe

@@ -1,9 +1,12 @@
-"""A blob as user code sees it."""
+"""Blobs as user code sees them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fcaffe.net import blob as core
 from fcaffe.net.blob import Array
+from fcaffe.net.layer import Layer
 
 
 class Blob:
@@ -52,3 +55,23 @@ class Blob:
 
     def reshape(self, *shape: int) -> None:
         self._blob.reshape(*shape)
+
+
+class BlobVec:
+    """The parameter blobs of a layer, as they are now."""
+
+    def __init__(self, layer: Layer) -> None:
+        self._layer = layer
+
+    def add_blob(self, *shape: int) -> None:
+        """Append a parameter of this shape, zeroed. For the `setup` of a Python layer."""
+        self._layer.add_blob(*shape)
+
+    def __len__(self) -> int:
+        return len(self._layer.blobs)
+
+    def __getitem__(self, index: int) -> Blob:
+        return Blob(self._layer.blobs[index])
+
+    def __iter__(self) -> Iterator[Blob]:
+        return (Blob(blob) for blob in self._layer.blobs)

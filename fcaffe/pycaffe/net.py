@@ -10,20 +10,14 @@ import numpy as np
 
 from fcaffe import net as core
 from fcaffe.errors import NetError, UsageError
+from fcaffe.layers.python import Python
 from fcaffe.net.layer import Layer as CoreLayer
-from fcaffe.net.weights import copy_weights, share_weights, to_proto
-from fcaffe.proto import read_net, read_weights, write_binary
+from fcaffe.net.model_files import read_model, write_model
+from fcaffe.net.weights import copy_weights, share_weights, to_model
+from fcaffe.proto import read_net
 from fcaffe.pycaffe import session
-from fcaffe.pycaffe.blob import Blob
-
-
-class Layer:
-    """A layer of a net as user code sees it: its type and parameter blobs."""
-
-    def __init__(self, layer: CoreLayer) -> None:
-        self._layer = layer
-        self.type = layer.type
-        self.blobs = [Blob(blob) for blob in layer.blobs]
+from fcaffe.pycaffe.blob import Blob, BlobVec
+from fcaffe.pycaffe.layer import Layer
 
 
 class Net:
@@ -73,11 +67,11 @@ class Net:
         self._blob_loss_weights: list[float] = net.blob_loss_weights
         self._inputs: list[int] = net.input_ids
         self._outputs: list[int] = net.output_ids
-        self.layers = [Layer(node.layer) for node in nodes]
+        self.layers: list[Layer] = [_face(node.layer) for node in nodes]
         self.layer_dict = OrderedDict(zip(self._layer_names, self.layers, strict=True))
         self.blobs: OrderedDict[str, Blob] = OrderedDict(zip(self._blob_names, self._blobs, strict=True))
         self.blob_loss_weights = OrderedDict(zip(self._blob_names, self._blob_loss_weights, strict=True))
-        self.params: OrderedDict[str, list[Blob]] = OrderedDict(
+        self.params: OrderedDict[str, BlobVec] = OrderedDict(
             (name, layer.blobs) for name, layer in zip(self._layer_names, self.layers, strict=True) if layer.blobs
         )
         self.inputs = [self._blob_names[i] for i in self._inputs]
@@ -145,7 +139,7 @@ class Net:
 
     def copy_from(self, path: str) -> None:
         """Copy the weights of the layers of the same names from a .caffemodel."""
-        copy_weights(self._net, read_weights(path), path)
+        copy_weights(self._net, read_model(path), path)
 
     def share_with(self, other: Net) -> None:
         """Use the other net's parameters from now on."""
@@ -153,7 +147,7 @@ class Net:
 
     def save(self, path: str) -> None:
         """Write a .caffemodel."""
-        write_binary(path, to_proto(self._net))
+        write_model(path, to_model(self._net))
 
     def set_input_arrays(self, data: np.ndarray, labels: np.ndarray) -> None:
         """Give a MemoryData first layer its images (N, C, H, W) and labels (N,); N a multiple of the batch size."""
@@ -174,3 +168,8 @@ class Net:
                 "reshape the blob first"
             )
         target[...] = values
+
+
+def _face(layer: CoreLayer) -> Layer:
+    """A layer as user code sees it: a user's own one is the instance of its class."""
+    return layer.user_layer if isinstance(layer, Python) else Layer._of(layer)

@@ -1,12 +1,13 @@
 """Snapshots: the model and the solver's state in Caffe's files, written whole or not at all.
 
-What Caffe has no field for, the position in the data and the random streams, goes into `SolverState.resume`, which
-Caffe passes over; so a run that was stopped and resumed has the weights of one that was not.
+What Caffe has no field for, the position in the data and the random streams, goes into a ResumeState, which Caffe
+passes over; so a run that was stopped and resumed has the weights of one that was not.
 """
 
 from __future__ import annotations
 
 import glob
+import math
 import os
 import re
 from pathlib import Path
@@ -17,9 +18,11 @@ import numpy as np
 from fcaffe import log
 from fcaffe.errors import SnapshotError, SolverError
 from fcaffe.net import Net
-from fcaffe.net.weights import copy_weights, to_proto
-from fcaffe.proto import blob_shape, blob_values, read_binary, read_weights, to_blob_proto, write_binary
+from fcaffe.net.model_files import Model, read_model, write_model
+from fcaffe.net.weights import copy_weights, to_model
+from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.solvers.state_files import HDF5_SUFFIX, State, read_state, write_state
 
 if TYPE_CHECKING:
     from fcaffe.solvers.solver import Solver
@@ -42,21 +45,21 @@ def check_writable(param: Any) -> None:
         ) from problem
 
 
-def paths(prefix: str, iteration: int) -> tuple[str, str]:
+def paths(prefix: str, iteration: int, hdf5: bool = False) -> tuple[str, str]:
     """Model and state."""
-    stem = f"{prefix}_iter_{iteration}"
-    return f"{stem}.caffemodel", f"{stem}.solverstate"
+    stem, suffix = f"{prefix}_iter_{iteration}", HDF5_SUFFIX if hdf5 else ""
+    return f"{stem}.caffemodel{suffix}", f"{stem}.solverstate{suffix}"
 
 
 def write(solver: Solver) -> str:
     """Write model and state of the solver as it is; returns the state's path."""
-    if solver.param.snapshot_format != pb.SolverParameter.BINARYPROTO:
-        raise SnapshotError("snapshot_format HDF5 is not supported yet; leave it out to write binary files")
-    model_path, state_path = paths(solver.param.snapshot_prefix, solver.iteration)
-    log.snapshotting_model(model_path, "binary proto")
-    write_binary(model_path, to_proto(solver.net, solver.param.snapshot_diff))
-    log.snapshotting_state(state_path, "binary proto")
-    write_binary(state_path, _state(solver, model_path))
+    hdf5 = solver.param.snapshot_format == pb.SolverParameter.HDF5
+    model_path, state_path = paths(solver.param.snapshot_prefix, solver.iteration, hdf5)
+    kind = "HDF5" if hdf5 else "binary proto"
+    log.snapshotting_model(model_path, kind)
+    write_model(model_path, to_model(solver.net, solver.param.snapshot_diff))
+    log.snapshotting_state(state_path, kind)
+    write_state(state_path, _state(solver, model_path))
     return state_path
 
 
@@ -69,20 +72,20 @@ def restore(solver: Solver, path: str) -> None:
     state, model, model_path = _read(solver, path)
     log.restoring_history(solver.param.type)
     copy_weights(solver.net, model, model_path)
-    solver.iteration = state.iter
+    solver.iteration = state.iteration
     solver.current_step = state.current_step
-    for flat, values in zip(solver.history, _split(list(state.history), solver.histories), strict=True):
-        for place, blob in zip(solver.net.parameters.slices(), values, strict=True):
-            flat[place] = solver.engine.from_numpy(blob_values(blob))
-    if state.HasField("resume"):
+    for flat, blobs in zip(solver.history, _split(state.history, solver.histories), strict=True):
+        for place, blob in zip(solver.net.parameters.slices(), blobs, strict=True):
+            assert blob.data is not None
+            flat[place] = solver.engine.from_numpy(blob.data.reshape(-1).astype(np.float32, copy=False))
+    if state.resume is not None:
         _resume(solver, state.resume)
 
 
 def restore_newest(solver: Solver) -> str | None:
     """Resume from the newest snapshot under the solver's prefix that is whole; returns its path, or None."""
     prefix = solver.param.snapshot_prefix
-    for iteration in sorted(_iterations(prefix), reverse=True):
-        path = paths(prefix, iteration)[1]
+    for path in _states(prefix):
         try:
             _read(solver, path)
         except SnapshotError as problem:
@@ -91,7 +94,7 @@ def restore_newest(solver: Solver) -> str | None:
         log.resuming(path)
         restore(solver, path)
         return path
-    log.info(f"No whole snapshot {prefix}_iter_*.solverstate: starting from iteration 0")
+    log.info(f"No whole snapshot {prefix}_iter_*.solverstate[.h5]: starting from iteration 0")
     return None
 
 
@@ -108,31 +111,35 @@ class Memory:
         solver.data[...] = self.data
         for history, kept in zip(solver.history, self.history, strict=True):
             history[...] = kept
-        solver.iteration, solver.current_step = self.state.iter, self.state.current_step
+        solver.iteration, solver.current_step = self.state.iteration, self.state.current_step
         _resume(solver, self.state.resume)
         return write(solver)
 
 
-def _iterations(prefix: str) -> list[int]:
-    pattern = re.compile(re.escape(os.path.basename(prefix)) + r"_iter_(\d+)\.solverstate")
-    names = (os.path.basename(path) for path in glob.glob(f"{glob.escape(prefix)}_iter_*.solverstate"))
-    return [int(match[1]) for match in map(pattern.fullmatch, names) if match]
+def _states(prefix: str) -> list[str]:
+    """The states under a prefix, in either format: the last iteration first, of one iteration the newer file."""
+    pattern = re.compile(re.escape(os.path.basename(prefix)) + r"_iter_(\d+)\.solverstate(\.h5)?")
+    found = []
+    for path in glob.glob(f"{glob.escape(prefix)}_iter_*.solverstate*"):
+        if match := pattern.fullmatch(os.path.basename(path)):
+            found.append((int(match[1]), os.path.getmtime(path), path))
+    return [path for _, _, path in sorted(found, reverse=True)]
 
 
-def _state(solver: Solver, model_path: str, with_history: bool = True) -> Any:
-    state = pb.SolverState(iter=solver.iteration, learned_net=model_path, current_step=solver.current_step)
+def _state(solver: Solver, model_path: str, with_history: bool = True) -> State:
+    history = []
     if with_history:
         for flat in solver.history:
             host = solver.engine.to_numpy(flat)
             for parameter, place in zip(solver.net.parameters.owned, solver.net.parameters.slices(), strict=True):
-                state.history.append(to_blob_proto(host[place].reshape(parameter.blob.shape)))
+                shape = parameter.blob.shape
+                history.append(StoredBlob(shape, host[place].reshape(shape)))
     context = solver.context
-    state.resume.seed, state.resume.noise = context.seed, context.noise
-    state.resume.random = context.random.state()
+    resume = pb.ResumeState(seed=context.seed, noise=context.noise, random=context.random.state())
     for net, layer in _readers(solver):
         position, random = layer.reader_state()
-        state.resume.reader.add(net=net, layer=layer.name, position=position, random=random)
-    return state
+        resume.reader.add(net=net, layer=layer.name, position=position, random=random)
+    return State(solver.iteration, solver.current_step, model_path, history, resume)
 
 
 def _resume(solver: Solver, resume: Any) -> None:
@@ -152,39 +159,36 @@ def _readers(solver: Solver) -> list[tuple[str, Any]]:
     return [(name, layer) for name, net in nets for layer in net.layers if hasattr(layer, "reader_state")]
 
 
-def _read(solver: Solver, path: str) -> tuple[Any, Any, str]:
+def _read(solver: Solver, path: str) -> tuple[State, Model, str]:
     """State and model, checked against the solver's net."""
-    state = read_binary(path, pb.SolverState)
+    state = read_state(path)
     owned = solver.net.parameters.owned
-    if not state.HasField("iter") or len(state.history) != len(owned) * solver.histories:
+    if len(state.history) != len(owned) * solver.histories:
         raise SnapshotError(
             f"{path}: not a state of this {solver.param.type} solver: it has {len(state.history)} history blobs, "
             f"this net needs {len(owned) * solver.histories}; give the .solverstate that belongs to this net"
         )
     for parameter, blob in zip(owned * solver.histories, state.history, strict=True):
-        if int(np.prod(blob_shape(blob))) != parameter.blob.count:
+        if math.prod(blob.shape) != parameter.blob.count:
             raise SnapshotError(
-                f"{path}: a history blob of shape {blob_shape(blob)} belongs to a parameter of layer "
+                f"{path}: a history blob of shape {blob.shape} belongs to a parameter of layer "
                 f'"{parameter.layer.name}" of shape {parameter.blob.shape}; the net has changed'
             )
-        blob_values(blob)
     model_path = state.learned_net
     beside = os.path.join(os.path.dirname(path), os.path.basename(model_path))
     if not os.path.exists(model_path) and os.path.exists(beside):
         model_path = beside  # the snapshots were moved together
-    model = read_weights(model_path)
-    stored = {layer.name: layer for layer in model.layer}
-    for node in solver.net.nodes:
-        if not node.layer.blobs:
-            continue
-        if node.name not in stored:
-            raise SnapshotError(f'{model_path}: layer "{node.name}" is missing; the file is cut off or of another net')
-        shapes = [blob_shape(blob) for blob in stored[node.name].blobs]
-        for blob in stored[node.name].blobs:
-            blob_values(blob)
-        wanted = [blob.shape for blob in node.layer.blobs]
-        if len(shapes) != len(wanted) or any(np.prod(a) != np.prod(b) for a, b in zip(shapes, wanted, strict=True)):
-            raise SnapshotError(f'{model_path}: layer "{node.name}" has the shapes {shapes}, the net needs {wanted}')
+    model = read_model(model_path)
+    stored = {layer.name: layer for layer in model.layers}
+    for parameter in owned:
+        name = parameter.layer.name
+        if name not in stored:
+            raise SnapshotError(f'{model_path}: layer "{name}" is missing; the file is cut off or of another net')
+        blobs = stored[name].blobs
+        shapes = [blob.shape for blob in blobs if blob.data is not None]
+        if len(blobs) <= parameter.index or math.prod(blobs[parameter.index].shape) != parameter.blob.count:
+            wanted = [blob.shape for blob in parameter.layer.blobs]
+            raise SnapshotError(f'{model_path}: layer "{name}" has the shapes {shapes}, the net needs {wanted}')
     return state, model, model_path
 
 

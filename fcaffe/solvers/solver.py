@@ -15,9 +15,9 @@ from fcaffe.engines import Engine
 from fcaffe.errors import SolverError
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
+from fcaffe.net.model_files import read_model
 from fcaffe.net.net import silent_arithmetic
 from fcaffe.net.weights import copy_weights, share_weights
-from fcaffe.proto import read_weights
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import snapshot
 from fcaffe.solvers.learning_rate import learning_rate, next_step
@@ -214,12 +214,11 @@ class Solver:
                 index += 1
 
     def _stop_at_nan(self, loss: float) -> None:
-        bad = self.net.first_bad_blob() or "the loss itself"
-        saved = ""
+        iteration, bad, saved = self.iteration, self.net.first_bad_blob() or "the loss itself", ""
         if self.on_nan == "snapshot" and self._last_good is not None:
             saved = f"; the last good state is in {self._last_good.write(self)}"
         raise SolverError(
-            f"iteration {self.iteration}: loss = {log.number(loss)}; the first value that is not finite is in {bad}"
+            f"iteration {iteration}: loss = {log.number(loss)}; the first value that is not finite is in {bad}"
             f"{saved}. Lower base_lr, set clip_gradients, or check the data (--on-nan continue goes on all the same)"
         )
 
@@ -269,21 +268,15 @@ class Solver:
         """Go on from a solver state. Raises SnapshotError, and changes nothing, if it is damaged or does not fit."""
         snapshot.restore(self, path)
 
-    def finetune(self, paths: list[str]) -> None:
-        """Copy weights from model files, in order, into the training net and all test nets."""
-        for net in (self.net, *self.test_nets):
-            for path in paths:
-                log.finetuning(path)
-                copy_weights(net, read_weights(path), path)
-
     def close(self) -> None:
         for net in (self.net, *self.test_nets):
             net.close()
 
     def _finetune(self, net: Net) -> None:
-        for path in self.param.weights:
+        """Copy the weights that the solver's parameters name, in order; one entry may hold several, by commas."""
+        for path in (path for paths in self.param.weights for path in paths.split(",")):
             log.finetuning(path)
-            copy_weights(net, read_weights(path), path)
+            copy_weights(net, read_model(path), path)
 
     def check(self) -> None:
         """Refuse parameters that make no sense; a rule adds its own demands."""

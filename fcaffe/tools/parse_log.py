@@ -23,7 +23,7 @@ _OUTPUT = re.compile(rf" +(Train|Test) net output #(\d+): (\S+) = {_NUMBER}( \(\
 
 @dataclass
 class Output:
-    """One value that a net gives: its blob's name, its number among the net's values, whether it is part of the loss."""
+    """One value that a net gives: its blob's name, its number among the net's values, whether it is a loss."""
 
     name: str
     index: int
@@ -32,8 +32,8 @@ class Output:
 
 
 @dataclass
-class TestNet:
-    """What was logged of one test net."""
+class NetCurves:
+    """The curves of one test net."""
 
     loss: Curve = field(default_factory=dict)
     outputs: dict[int, Output] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class TrainingLog:
     loss: Curve = field(default_factory=dict)  # as displayed: smoothed over average_loss iterations
     rate: Curve = field(default_factory=dict)
     outputs: dict[int, Output] = field(default_factory=dict)
-    test_nets: dict[int, TestNet] = field(default_factory=dict)
+    test_nets: dict[int, NetCurves] = field(default_factory=dict)
 
     def curves(self) -> list[Curve]:
         curves = [self.loss, self.rate, *(output.curve for output in self.outputs.values())]
@@ -78,7 +78,7 @@ def read_log(path: str | os.PathLike[str]) -> TrainingLog:
 def parse_log(lines: Iterable[str]) -> TrainingLog:
     """The curves in these lines; what is not Caffe's grammar is passed over."""
     log = TrainingLog()
-    iteration, testing, begins = 0, TestNet(), False
+    iteration, testing, begins = 0, NetCurves(), False
     for line in lines:
         prefixed = _PREFIX.match(line)
         if prefixed is None:
@@ -95,7 +95,7 @@ def parse_log(lines: Iterable[str]) -> TrainingLog:
                 log.forget_from(iteration)
                 begins = False
             if match.re is _TESTING:
-                testing = log.test_nets.setdefault(int(match[2]), TestNet())
+                testing = log.test_nets.setdefault(int(match[2]), NetCurves())
             else:
                 (log.loss if match.re is _LOSS else log.rate)[iteration] = float(match[2])
         elif match := _TEST_LOSS.fullmatch(message):

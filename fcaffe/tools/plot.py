@@ -12,7 +12,7 @@ from typing import Any
 
 from fcaffe.errors import FcaffeError
 from fcaffe.proto import replacing
-from fcaffe.tools.parse_log import Curve, Output, TestNet, TrainingLog, read_log
+from fcaffe.tools.parse_log import Curve, NetCurves, Output, TrainingLog, read_log
 
 TRAIN_COLOR, TEST_COLOR, RATE_COLOR = "#9db4cf", "#1f4e8c", "#777777"
 LINE_STYLES = ["-", "--", ":", "-."]
@@ -80,14 +80,14 @@ def _line(axes: Any, curve: Curve, label: str, **style: Any) -> None:
         axes.plot(places, [curve[place] for place in places], label=label, **style)
 
 
-def _losses(net: TestNet) -> list[tuple[str, Curve]]:
+def _losses(net: NetCurves) -> list[tuple[str, Curve]]:
     """The test loss that Caffe summed up, or the parts that it logged."""
     if net.loss:
         return [("test loss", net.loss)]
     return [(f"test {output.name}", output.curve) for output in net.outputs.values() if output.is_loss]
 
 
-def _scores(net: TestNet) -> list[Output]:
+def _scores(net: NetCurves) -> list[Output]:
     """Outputs from 0 to 1 that are no loss and a value of their own, not one of a row such as accuracies by class."""
     names = [output.name for output in net.outputs.values()]
     return [

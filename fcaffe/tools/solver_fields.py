@@ -8,11 +8,13 @@ import numpy as np
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 
+from fcaffe.proto.forks import forks_of_number
 from fcaffe.solvers.learning_rate import learning_rate, next_step
 
 SAMPLES = 16
 UPGRADED = ("solver_type",)  # older fields, which reading a solver turns into newer ones
 
+FIRST_OWN_NUMBER = 100000  # of the fields that BVLC Caffe's schema does not have
 NUMBERS = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
 
 
@@ -30,14 +32,16 @@ def solver_fields(param: Any) -> dict[str, Any]:
         if _is_repeated(field):
             if value:
                 fields[field.name] = [_plain(field, item) for item in value]
-        elif param.HasField(field.name) or _has_default(field):
+        elif param.HasField(field.name) or (_has_default(field) and not forks_of_number(field.number)):
             fields[field.name] = _plain(field, value)
     return fields
 
 
 def rates(param: Any) -> list[tuple[int, float]]:
     """(iteration, rate): wherever the rate changes, or at even distances if it changes more often than that."""
-    last = max(param.max_iter - 1, 0)
+    last = param.max_iter - 1
+    if last < 0:
+        return []
     if param.lr_policy == "multistep":
         return _multistep_rates(param)
     if param.lr_policy == "fixed":
@@ -63,9 +67,14 @@ def _multistep_rates(param: Any) -> list[tuple[int, float]]:
 
 
 def _has_default(field: Any) -> bool:
-    return field.has_default_value or field.cpp_type not in (
-        FieldDescriptor.CPPTYPE_STRING,
-        FieldDescriptor.CPPTYPE_MESSAGE,
+    """A field that BVLC Caffe lacks is shown only where it is given."""
+    return field.number < FIRST_OWN_NUMBER and (
+        field.has_default_value
+        or field.cpp_type
+        not in (
+            FieldDescriptor.CPPTYPE_STRING,
+            FieldDescriptor.CPPTYPE_MESSAGE,
+        )
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcaffe.proto import blob_values, read_weights
+from fcaffe.net.model_files import read_model
 from tests.conftest import GOLDEN
 
 NET = f"""
@@ -75,7 +75,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def weights(path: Path) -> list[np.ndarray]:
-    return [blob_values(blob) for layer in read_weights(path).layer for blob in layer.blobs]
+    return [blob.data for layer in read_model(path).layers for blob in layer.blobs]
 
 
 def test_killed_and_resumed_is_as_if_nothing_had_happened(folder: Path) -> None:

@@ -1,22 +1,41 @@
+"""What holds for every kind of database; see test_lmdb.py and test_leveldb.py for the rest."""
+
 import hashlib
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
-from pathlib import Path
 
-import lmdb
 import numpy as np
 import pytest
 
-from fcaffe.data import Database, array_to_datum, open_database, write_lmdb
-from fcaffe.data import database as database_module
+from fcaffe.data import array_to_datum, datum_to_array, open_database, parse_datum
+from fcaffe.data.backends import LEVELDB, LMDB, WRITERS
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
+from tests.conftest import GOLDEN
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-GRAY = str(GOLDEN / "interop" / "gray_lmdb")
+INTEROP = GOLDEN / "interop"
+BACKENDS = {"lmdb": LMDB, "leveldb": LEVELDB}
+
+
+@pytest.fixture(params=BACKENDS)
+def kind(request):
+    if request.param == "leveldb":
+        pytest.importorskip("plyvel", reason="the leveldb extra (plyvel) is not installed")
+    return request.param
+
+
+@pytest.fixture
+def write(kind):
+    return WRITERS[kind]
+
+
+@pytest.fixture
+def opened(kind):
+    return lambda path: open_database(str(path), BACKENDS[kind])
 
 
 def numbered(count, size=8):
@@ -24,21 +43,31 @@ def numbered(count, size=8):
         yield b"%08d" % index, bytes([index % 256]) * size
 
 
-@pytest.mark.parametrize("name", ["gray_lmdb", "colour_png_lmdb"])
+@pytest.mark.parametrize("name", ["gray_lmdb", "colour_png_lmdb", "gray_leveldb", "colour_jpg_leveldb"])
 def test_reads_the_records_that_convert_imageset_wrote(name):
-    expected = json.loads((GOLDEN / "interop" / "records.json").read_text())[name]
-    database = Database(str(GOLDEN / "interop" / name))
+    if "leveldb" in name:
+        pytest.importorskip("plyvel", reason="the leveldb extra (plyvel) is not installed")
+    expected = json.loads((INTEROP / "records.json").read_text())[name]
+    database = open_database(str(INTEROP / name))
     assert database.entries == len(expected)
     for (key, value), record in zip(database.read(len(expected)), expected, strict=True):
         datum = pb.Datum.FromString(value)
         assert key.decode() == record["key"]
         assert (datum.label, datum.encoded, len(datum.data)) == (record["label"], record["encoded"], record["bytes"])
         assert hashlib.sha256(datum.data).hexdigest() == record["sha256"]
+    database.close()
 
 
-def test_starts_again_after_the_last_record_and_says_so(tmp_path, capfd):
-    write_lmdb(str(tmp_path / "db"), numbered(5))
-    database = Database(str(tmp_path / "db"))
+def test_what_is_written_is_read(write, opened, tmp_path):
+    assert write(str(tmp_path / "a" / "b" / "db"), numbered(2500, 100)) == 2500
+    database = opened(tmp_path / "a" / "b" / "db")
+    assert list(database) == database.read(2500) == list(numbered(2500, 100))
+    assert database.entries == 2500
+
+
+def test_starts_again_after_the_last_record_and_says_so(write, opened, tmp_path, capfd):
+    write(str(tmp_path / "db"), numbered(5))
+    database = opened(tmp_path / "db")
     keys = [int(key) for key, _ in database.read(4)]
     assert "Restarting" not in capfd.readouterr().err
     keys += [int(key) for key, _ in database.read(8)]
@@ -48,9 +77,9 @@ def test_starts_again_after_the_last_record_and_says_so(tmp_path, capfd):
 
 
 @pytest.mark.parametrize("position", [0, 3, 5, 13])
-def test_seek_continues_as_if_so_many_had_been_read(tmp_path, position):
-    write_lmdb(str(tmp_path / "db"), numbered(5))
-    database = Database(str(tmp_path / "db"))
+def test_seek_continues_as_if_so_many_had_been_read(write, opened, tmp_path, position):
+    write(str(tmp_path / "db"), numbered(5))
+    database = opened(tmp_path / "db")
     database.read(2)
     database.seek(position)
     assert database.position == position
@@ -58,16 +87,77 @@ def test_seek_continues_as_if_so_many_had_been_read(tmp_path, position):
     assert [int(key) for key, _ in database.read(3)] == [(position + step) % 5 for step in range(3)]
 
 
-def test_two_readers_of_one_folder_go_their_own_ways():
-    first, second = Database(GRAY), Database(GRAY)
+def test_two_readers_of_one_folder_go_their_own_ways(write, opened, tmp_path):
+    write(str(tmp_path / "db"), numbered(5))
+    first, second = opened(tmp_path / "db"), opened(tmp_path / "db")
     assert first.read(3) == second.read(3)
     first.close()
-    assert second.read(1)[0][0].startswith(b"00000003")
+    assert int(second.read(1)[0][0]) == 3
     second.close()
-    assert Database(GRAY).read(1)[0][0].startswith(b"00000000")
+    second.close()
+    assert int(opened(tmp_path / "db").read(1)[0][0]) == 0
 
 
-def refused(source, *words, backend=pb.DataParameter.LMDB):
+def test_reading_changes_nothing_and_works_in_a_read_only_folder(write, opened, tmp_path):
+    folder = tmp_path / "db"
+    write(str(folder), numbered(5))
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+    for path in (*folder.iterdir(), folder):
+        os.chmod(path, stat.S_IMODE(path.stat().st_mode) & 0o555)
+    try:
+        database = opened(folder)
+        assert len(database.read(7)) == 7
+        database.close()
+        assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()} == before
+    finally:
+        os.chmod(folder, 0o755)
+
+
+def test_writing_refuses_what_is_there_but_takes_an_empty_folder(write, opened, tmp_path):
+    target = tmp_path / "db"
+    target.mkdir()
+    assert write(str(target), numbered(2)) == 2
+    with pytest.raises(DataError, match="exists already"):
+        write(str(target), numbered(2))
+    with pytest.raises(DataError, match="exists already"):
+        write(str(next(target.iterdir())), numbered(2))
+    assert len(opened(target).read(2)) == 2
+
+
+def test_a_failed_write_leaves_nothing(write, tmp_path):
+    def broken():
+        yield from numbered(3)
+        raise DataError("no more")
+
+    with pytest.raises(DataError, match="no more"):
+        write(str(tmp_path / "db"), broken())
+    for keys in (b"aa", b"aba", b"bab"):
+        with pytest.raises(DataError, match="two records have the key"):
+            write(str(tmp_path / "db"), [(bytes([key]), b"1") for key in keys])
+    with pytest.raises(DataError, match="no records"):
+        write(str(tmp_path / "db"), [])
+    assert os.listdir(tmp_path) == []
+
+
+def test_keys_may_come_in_any_order(write, opened, tmp_path):
+    write(str(tmp_path / "db"), [(bytes([key]), b"1") for key in b"cab"])
+    assert [key for key, _ in opened(tmp_path / "db")] == [b"a", b"b", b"c"]
+
+
+def test_a_process_with_an_open_database_ends_cleanly(kind, tmp_path):
+    code = f"from fcaffe.data import open_database; d = open_database({str(INTEROP / f'gray_{kind}')!r}); d.read(3)"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert f"Opened {kind}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def refused(source, *words, backend=None):
     with pytest.raises(DataError) as caught:
         open_database(str(source), backend)
     message = str(caught.value)
@@ -77,106 +167,26 @@ def refused(source, *words, backend=pb.DataParameter.LMDB):
     return message
 
 
-def test_errors_say_what_and_where_and_what_to_do(tmp_path):
-    refused(tmp_path / "none", f'"{tmp_path / "none"}" does not exist', "make it first")
-    refused("", "data_param.source is missing")
-    refused(f"{GRAY}/data.mdb", "is a file", f'give "{GRAY}"')
+def test_errors_say_what_and_where_and_what_to_do(kind, tmp_path):
+    backend = BACKENDS[kind]
+    refused(tmp_path / "none", f'"{tmp_path / "none"}" does not exist', "make it first", backend=backend)
+    refused("", "data_param.source is missing", backend=backend)
+    shutil.copytree(INTEROP / f"gray_{kind}", tmp_path / "db")
+    for file in (tmp_path / "db").iterdir():
+        refused(file, "is a file", f'give "{tmp_path / "db"}"', backend=backend)
     (tmp_path / "folder").mkdir()
-    refused(tmp_path / "folder", "has no data.mdb", "not an LMDB")
-    refused(GOLDEN / "interop" / "gray_leveldb", "has no data.mdb", "looks like a LevelDB")
-    refused(GOLDEN / "interop" / "gray_leveldb", "LEVELDB (the default)", backend=pb.DataParameter.LEVELDB)
-    refused(GRAY, "is an LMDB", "write backend: LMDB", backend=pb.DataParameter.LEVELDB)
-    lmdb.open(str(tmp_path / "empty"), lock=False).close()
-    refused(tmp_path / "empty", "holds no records")
+    refused(tmp_path / "folder", "it is not a", backend=backend)
 
 
-@pytest.mark.parametrize("content", [b"", b"ab", b"x" * 20000])
-def test_a_file_that_is_no_lmdb(tmp_path, content):
-    (tmp_path / "data.mdb").write_bytes(content)
-    refused(tmp_path, "cannot be read", "damaged or not an LMDB")
-
-
-def test_a_file_cut_short_is_an_error_and_not_the_end_of_the_process(tmp_path):
-    content = Path(GRAY, "data.mdb").read_bytes()
-    (tmp_path / "data.mdb").write_bytes(content[: len(content) // 2])
-    refused(tmp_path, "is cut short", f"{len(content) // 2} of {len(content)} bytes")
-
-
-def test_damaged_pages(tmp_path):
-    content = bytearray(Path(GRAY, "data.mdb").read_bytes())
-    content[8192:] = b"\xff" * (len(content) - 8192)
-    (tmp_path / "data.mdb").write_bytes(content)
-    refused(tmp_path, "cannot be read")
-
-
-def test_reads_a_read_only_folder(tmp_path):
-    shutil.copytree(GRAY, tmp_path / "db")
-    os.chmod(tmp_path / "db", 0o555)
-    try:
-        assert Database(str(tmp_path / "db")).entries == 64
-        assert os.listdir(tmp_path / "db") == ["data.mdb"]
-    finally:
-        os.chmod(tmp_path / "db", 0o755)
-
-
-def test_the_map_grows_while_writing(tmp_path, monkeypatch):
-    monkeypatch.setattr(database_module, "FIRST_MAP_SIZE", 1 << 16)
-    monkeypatch.setattr(database_module, "COMMIT_INTERVAL", 100)
-    assert write_lmdb(str(tmp_path / "db"), numbered(350, size=3000)) == 350
-    records = Database(str(tmp_path / "db")).read(350)
-    assert records == list(numbered(350, size=3000))
-
-
-def test_what_is_written_reads_with_plain_lmdb(tmp_path):
-    write_lmdb(str(tmp_path / "db"), numbered(3))
-    with lmdb.open(str(tmp_path / "db"), readonly=True, lock=False) as environment, environment.begin() as transaction:
-        assert transaction.get(b"00000001") == b"\1" * 8
-
-
-def test_writing_refuses_what_is_there_but_takes_an_empty_folder(tmp_path):
-    target = tmp_path / "db"
-    target.mkdir()
-    assert write_lmdb(str(target), numbered(2)) == 2
-    with pytest.raises(DataError, match="exists already"):
-        write_lmdb(str(target), numbered(2))
-    with pytest.raises(DataError, match="exists already"):
-        write_lmdb(str(target / "data.mdb"), numbered(2))
-    assert len(Database(str(target)).read(2)) == 2
-
-
-def test_a_failed_write_leaves_nothing(tmp_path):
-    def broken():
-        yield from numbered(3)
-        raise DataError("no more")
-
-    with pytest.raises(DataError, match="no more"):
-        write_lmdb(str(tmp_path / "db"), broken())
-    with pytest.raises(DataError, match="two records have the key"):
-        write_lmdb(str(tmp_path / "db"), [(b"a", b"1"), (b"a", b"2")])
-    with pytest.raises(DataError, match="no records"):
-        write_lmdb(str(tmp_path / "db"), [])
-    assert os.listdir(tmp_path) == []
-
-
-def test_makes_the_folders_on_the_way(tmp_path):
-    write_lmdb(str(tmp_path / "a" / "b" / "db"), numbered(1))
-    assert Database(str(tmp_path / "a" / "b" / "db")).entries == 1
-
-
-def test_a_process_with_an_open_database_ends_cleanly():
-    code = f"from fcaffe.data import Database; d = Database({GRAY!r}); d.read(3)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0
-    assert "Opened lmdb" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_the_wrong_backend_is_named():
+    refused(INTEROP / "gray_leveldb", "is a LevelDB", "write backend: LEVELDB", backend=LMDB)
+    refused(INTEROP / "gray_lmdb", "is an LMDB", "LEVELDB (the default)", "write backend: LMDB", backend=LEVELDB)
 
 
 def test_feature_records_of_extract_features():
-    features = np.load(GOLDEN / "interop" / "features.npz")
-    from fcaffe.data import datum_to_array, parse_datum
-
+    features = np.load(INTEROP / "features.npz")
     for name in ("pool", "sum"):
-        database = Database(str(GOLDEN / "interop" / f"features_{name}_lmdb"))
+        database = open_database(str(INTEROP / f"features_{name}_lmdb"))
         records = database.read(database.entries)
         assert records[0][0].decode() == str(features[f"{name}/first_key"])
         assert records[-1][0].decode() == str(features[f"{name}/last_key"])

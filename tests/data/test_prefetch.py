@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from fcaffe.data import Prefetcher
+from fcaffe.data import Prefetcher, starvation
 from fcaffe.errors import DataError
 
 
@@ -124,6 +124,17 @@ def test_waits_are_counted_and_told_of_once_the_reader_had_time_to_get_ahead(cap
     assert prefetcher.waits == 6
     assert capfd.readouterr().err.count("Waiting for data") == 1
     prefetcher.stop()
+
+
+def test_a_net_that_starves_says_so(capfd, monkeypatch):
+    monkeypatch.setattr(starvation, "WINDOW", 0.05)
+    prefetcher = Prefetcher(Counting(delay=0.01), 2, 'layer "data"')
+    for _ in range(12):
+        prefetcher.give_back(prefetcher.take())
+    prefetcher.stop()
+    said = capfd.readouterr().err
+    assert said.count('layer "data" starves the net') == 1
+    assert "takes 0.01 s to read" in said
 
 
 def test_a_process_that_is_still_reading_ends_at_once():

@@ -115,9 +115,9 @@ def test_reads_and_writes_the_means_of_compute_image_mean(name):
 
 
 def test_takes_the_mean_that_compute_image_mean_takes():
-    from fcaffe.data import Database, datum_to_array, parse_datum
+    from fcaffe.data import datum_to_array, open_database, parse_datum
 
-    database = Database(str(INTEROP / "gray_lmdb"))
+    database = open_database(str(INTEROP / "gray_lmdb"))
     images = [datum_to_array(parse_datum(key, value)) for key, value in database.read(database.entries)]
     assert np.array_equal(mean_image(images), read_mean(str(INTEROP / "mean_gray.binaryproto")))
     with pytest.raises(DataError, match="images of one shape"):

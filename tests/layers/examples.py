@@ -16,6 +16,7 @@ class Example:
     has_gradient: bool = True
     smooth: bool = True  # its gradient is that of small steps
     batched: tuple[int, ...] | None = None  # bottoms whose first axis may change from pass to pass (None: all)
+    empty_batch: bool = True  # works on a batch of no samples
     phase: str = "TRAIN"
 
 
@@ -24,12 +25,33 @@ IMAGES = (IMAGE,)
 MATRIX = (3, 4)
 
 # Types that read from elsewhere, with the tests that they have instead.
-TESTED_ELSEWHERE = {"Data": "test_data_layer.py", "MemoryData": "test_memory_data.py"}
+TESTED_ELSEWHERE = {
+    "Data": "test_data_layer.py",
+    "HDF5Data": "test_hdf5_layers.py",
+    "HDF5Output": "test_hdf5_layers.py",
+    "ImageData": "test_image_data.py",
+    "MemoryData": "test_memory_data.py",
+    "WindowData": "test_window_data.py",
+}
 
 CONVOLUTION = 'weight_filler { type: "gaussian" std: 0.3 } bias_filler { type: "uniform" }'
 
+# One stream, whose first step begins a sequence: the gradient of single steps needs passes that do not follow one
+# another. See test_recurrent.py for the rest.
+SEQUENCE = ((4, 1, 3), (4, 1))
+IMAGE_SEQUENCE = ((2, 1, 2, 2, 3), (2, 1))
+RECURRENT = 'weight_filler { type: "uniform" min: -0.3 max: 0.3 } bias_filler { type: "uniform" min: -0.3 max: 0.3 }'
+
 EXAMPLES: dict[str, list[Example]] = {
+    "AbsVal": [Example("", IMAGES)],
     "Accuracy": [Example("", (MATRIX, (3,)), labels={1: 4}, has_gradient=False)],
+    "ArgMax": [
+        Example("", IMAGES, has_gradient=False),
+        Example("argmax_param { out_max_val: true top_k: 3 }", IMAGES, has_gradient=False),
+        Example("argmax_param { out_max_val: true top_k: 2 axis: 1 }", IMAGES, has_gradient=False),
+        Example("argmax_param { axis: -1 }", (MATRIX,), has_gradient=False),
+    ],
+    "BNLL": [Example("", IMAGES)],
     "BatchNorm": [
         Example("", IMAGES, in_place=True),
         Example("", ((6, 3),), in_place=True),
@@ -38,16 +60,30 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("batch_norm_param { use_global_stats: true }", IMAGES, in_place=True),
         Example("", IMAGES, in_place=True, phase="TEST"),
     ],
+    "BatchReindex": [
+        Example("", (IMAGE, (5,)), labels={1: 2}, batched=(1,)),
+        Example("", ((4, 2), (3,)), labels={1: 4}, batched=(1,)),
+    ],
     "Bias": [
         Example('bias_param { filler { type: "uniform" } }', IMAGES, in_place=True),
         Example("bias_param { axis: 2 num_axes: -1 }", IMAGES, in_place=True),
         Example("bias_param { num_axes: 0 }", (MATRIX,), in_place=True),
         Example("bias_param { axis: 1 }", (IMAGE, (4, 5)), batched=(0,)),
     ],
+    "Clip": [
+        Example("clip_param { min: -1.203 max: 0.504 }", IMAGES),
+        Example("clip_param { min: -9 max: 9 }", (MATRIX,), in_place=True),
+    ],
     "Concat": [
         Example("", (IMAGE, (2, 1, 5, 3), IMAGE)),
         Example("concat_param { axis: 0 }", (MATRIX, MATRIX)),
         Example("concat_param { axis: -1 }", (IMAGE, (2, 4, 5, 1))),
+    ],
+    "ContrastiveLoss": [
+        Example("contrastive_loss_param { margin: 4 }", (MATRIX, MATRIX, (3,)), labels={2: 2}),
+        Example(
+            "contrastive_loss_param { margin: 9 legacy_version: true }", ((4, 2, 1, 1),) * 2 + ((4,),), labels={2: 2}
+        ),
     ],
     "Convolution": [
         Example(f"convolution_param {{ num_output: 3 kernel_size: 3 {CONVOLUTION} }}", IMAGES),
@@ -60,11 +96,28 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(f"convolution_param {{ num_output: 2 kernel_size: 2 dilation: 2 pad: 1 {CONVOLUTION} }}", IMAGES),
         Example(f"convolution_param {{ num_output: 2 kernel_size: 2 {CONVOLUTION} }}", ((2, 2, 3, 2, 3),)),
     ],
+    "Crop": [
+        Example("", (IMAGE, (2, 1, 3, 2))),
+        Example("crop_param { axis: 1 offset: 2 offset: 0 offset: 1 }", (IMAGE, (2, 2, 3, 2))),
+        Example("crop_param { axis: -1 offset: 1 }", (MATRIX, (3, 2))),
+    ],
+    "Deconvolution": [
+        Example(f"convolution_param {{ num_output: 3 kernel_size: 3 {CONVOLUTION} }}", IMAGES),
+        Example(
+            f"convolution_param {{ num_output: 6 group: 2 kernel_size: 4 stride: 2 pad: 1 {CONVOLUTION} }}",
+            (IMAGE, IMAGE),
+            tops=2,
+        ),
+        Example(f"convolution_param {{ num_output: 2 kernel_size: 1 bias_term: false {CONVOLUTION} }}", IMAGES),
+        Example(f"convolution_param {{ num_output: 2 kernel_size: 2 dilation: 2 pad: 1 {CONVOLUTION} }}", IMAGES),
+        Example(f"convolution_param {{ num_output: 2 kernel_size: 2 axis: 2 {CONVOLUTION} }}", ((2, 1, 2, 2, 3),)),
+    ],
     "Dropout": [
         Example("dropout_param { dropout_ratio: 0.3 }", IMAGES, in_place=True),
         Example("", IMAGES, in_place=True, phase="TEST"),
     ],
     "DummyData": [Example('dummy_data_param { shape { dim: 2 dim: 3 } data_filler { type: "uniform" } }')],
+    "ELU": [Example("", IMAGES, in_place=True), Example("elu_param { alpha: 0.3 }", (MATRIX,), in_place=True)],
     "Eltwise": [
         Example("", (IMAGE, IMAGE)),
         Example("eltwise_param { coeff: 1 coeff: -0.5 coeff: 2 }", (MATRIX, MATRIX, MATRIX)),
@@ -73,8 +126,37 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("eltwise_param { operation: PROD stable_prod_grad: false }", (MATRIX, MATRIX), positive=True),
         Example("eltwise_param { operation: MAX }", ((2, 3, 2, 2),) * 3),
     ],
+    "Embed": [
+        Example('embed_param { num_output: 3 input_dim: 5 weight_filler { type: "uniform" } }', ((6,),), labels={0: 5}),
+        Example("embed_param { num_output: 2 input_dim: 4 bias_term: false }", ((2, 3, 2),), labels={0: 4}),
+    ],
     "EuclideanLoss": [Example("", (IMAGE, IMAGE)), Example("", ((2, 3, 2, 2), (2, 12)))],
+    "Exp": [
+        Example("", IMAGES, in_place=True),
+        Example("exp_param { base: 2 scale: 0.5 shift: -1 }", (MATRIX,), in_place=True),
+    ],
+    "Filter": [
+        Example("", ((4, 4, 5, 3), (4,)), labels={1: 2}),
+        Example("", ((5, 2), (5, 3, 2, 2), (5, 1, 1)), tops=2, labels={2: 2}),
+    ],
     "Flatten": [Example("", IMAGES), Example("flatten_param { axis: 1 end_axis: 2 }", ((2, 3, 2, 3, 2),))],
+    "HingeLoss": [
+        Example("", (MATRIX, (3,)), labels={1: 4}),
+        Example("hinge_loss_param { norm: L2 }", ((2, 2, 3, 2), (2, 1)), labels={1: 12}),
+    ],
+    "Im2col": [
+        Example("convolution_param { kernel_size: 3 pad: 1 stride: 2 }", IMAGES),
+        Example("convolution_param { kernel_size: 2 dilation: 2 axis: 2 }", ((2, 2, 2, 4, 3),)),
+    ],
+    "InfogainLoss": [
+        Example("", (MATRIX, (3,), (4, 4)), labels={1: 4, 2: 3}, batched=(0, 1)),
+        Example(
+            "infogain_loss_param { axis: -1 } loss_param { ignore_label: 2 normalization: FULL }",
+            (IMAGE, (2, 4, 5), (1, 1, 3, 3)),
+            labels={1: 3, 2: 4},
+            batched=(0, 1),
+        ),
+    ],
     "InnerProduct": [
         Example('inner_product_param { num_output: 5 weight_filler { type: "xavier" } }', IMAGES),
         Example(
@@ -86,6 +168,34 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("lrn_param { local_size: 3 alpha: 0.5 k: 2 }", IMAGES),
         Example("lrn_param { local_size: 5 }", IMAGES),
         Example("lrn_param { local_size: 3 norm_region: WITHIN_CHANNEL }", IMAGES),
+    ],
+    "LSTM": [
+        Example(f"recurrent_param {{ num_output: 2 {RECURRENT} }}", SEQUENCE, labels={1: 2}, batched=()),
+        Example(f"recurrent_param {{ num_output: 3 {RECURRENT} }}", (*SEQUENCE, (1, 2)), labels={1: 2}, batched=()),
+        Example(f"recurrent_param {{ num_output: 2 {RECURRENT} }}", IMAGE_SEQUENCE, labels={1: 2}, batched=()),
+    ],
+    "LSTMUnit": [Example("", ((1, 3, 2), (1, 3, 8), (1, 3)), tops=2, labels={2: 2}, batched=())],
+    "Log": [
+        Example("log_param { shift: 0.5 }", IMAGES, positive=True),
+        Example("log_param { base: 10 scale: 0.5 shift: 0.2 }", (MATRIX,), positive=True),
+    ],
+    "MVN": [
+        Example("", IMAGES, in_place=True),
+        Example("mvn_param { across_channels: true }", IMAGES, in_place=True),
+        Example("mvn_param { across_channels: true normalize_variance: false }", (MATRIX,)),
+    ],
+    "MultinomialLogisticLoss": [
+        Example("", (MATRIX, (3,)), labels={1: 4}, positive=True),
+        Example("", ((2, 2, 3, 2), (2, 1)), labels={1: 12}, positive=True),
+    ],
+    "PReLU": [
+        Example("", IMAGES, in_place=True),
+        Example("prelu_param { channel_shared: true }", (MATRIX,), in_place=True),
+        Example('prelu_param { filler { type: "uniform" } }', ((2, 3, 2, 2, 2),), in_place=True),
+    ],
+    "Parameter": [
+        Example("parameter_param { shape { dim: 2 dim: 3 } }"),
+        Example("parameter_param { shape { dim: 2 dim: 3 dim: 2 dim: 2 } }"),
     ],
     "Pooling": [
         Example("pooling_param { kernel_size: 3 stride: 2 }", IMAGES),
@@ -101,6 +211,24 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("power_param { power: 0.5 shift: 0.1 }", IMAGES, positive=True),
         Example("power_param { power: 0 }", ((),), batched=()),
     ],
+    "Python": [
+        Example(
+            'python_param { module: "tests.layers.user_layers" layer: "EuclideanLoss" }',
+            (IMAGE, IMAGE),
+            empty_batch=False,
+        ),
+        Example(
+            'python_param { module: "tests.layers.user_layers" layer: "Times" param_str: "-3" }',
+            IMAGES,
+            in_place=True,
+            empty_batch=False,
+        ),
+    ],
+    "RNN": [
+        Example(f"recurrent_param {{ num_output: 2 {RECURRENT} }}", SEQUENCE, labels={1: 3}, batched=()),
+        Example(f"recurrent_param {{ num_output: 3 {RECURRENT} }}", (*SEQUENCE, (1, 2)), labels={1: 2}, batched=()),
+        Example(f"recurrent_param {{ num_output: 2 {RECURRENT} }}", IMAGE_SEQUENCE, labels={1: 2}, batched=()),
+    ],
     "ReLU": [
         Example("", IMAGES, in_place=True),
         Example("relu_param { negative_slope: 0.1 }", IMAGES, in_place=True),
@@ -110,11 +238,17 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("reduction_param { operation: ASUM axis: 1 coeff: 2 }", IMAGES),
         Example("reduction_param { operation: SUMSQ axis: -2 }", IMAGES),
         Example("reduction_param { operation: MEAN axis: 1 }", IMAGES),
+        Example("reduction_param { operation: MEAN }", (MATRIX,)),
     ],
     "Reshape": [
         Example("reshape_param { shape { dim: 0 dim: -1 } }", IMAGES),
         Example("reshape_param { axis: 2 shape { dim: 1 dim: 5 dim: -1 } }", IMAGES),
         Example("reshape_param { axis: -1 num_axes: 0 shape { dim: 1 } }", (MATRIX,)),
+    ],
+    "SPP": [
+        Example("spp_param { pyramid_height: 1 }", IMAGES),
+        Example("spp_param { pyramid_height: 3 }", ((2, 2, 8, 7),)),
+        Example("spp_param { pyramid_height: 2 pool: AVE }", IMAGES),
     ],
     "Scale": [
         Example('scale_param { bias_term: true filler { type: "uniform" } }', IMAGES, in_place=True),
@@ -144,5 +278,12 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("softmax_param { axis: -1 }", (IMAGE, (2, 4, 5)), labels={1: 3}),
     ],
     "Split": [Example("", IMAGES, tops=2), Example("", (MATRIX,), tops=3)],
+    "Swish": [Example("", IMAGES, in_place=True), Example("swish_param { beta: 0.5 }", (MATRIX,), in_place=True)],
     "TanH": [Example("", IMAGES, in_place=True)],
+    "Threshold": [Example("threshold_param { threshold: 0.5 }", IMAGES, in_place=True, has_gradient=False)],
+    "Tile": [
+        Example("tile_param { tiles: 3 }", IMAGES),
+        Example("tile_param { tiles: 2 axis: 0 }", (MATRIX,)),
+        Example("tile_param { tiles: 2 axis: -1 }", IMAGES),
+    ],
 }

@@ -142,7 +142,7 @@ def test_in_place_equals_out_of_place(kind, example):
 @each(lambda example: example.bottoms and example.batched != ())
 def test_batch_size_changes(kind, example):
     case = Case(kind, example)
-    for batch in (5, 2, 7):
+    for batch in (5, 0, 2, 7) if example.empty_batch else (5, 2, 7):
         changed = with_batch(example, batch)
         case.write_bottoms(changed)
         for blob in case.layer.blobs:
@@ -157,6 +157,18 @@ def with_batch(example, batch):
     batched = range(len(example.bottoms)) if example.batched is None else example.batched
     shapes = ((batch, *shape[1:]) if index in batched else shape for index, shape in enumerate(example.bottoms))
     return replace(example, bottoms=tuple(shapes))
+
+
+@each(lambda example: example.bottoms and example.batched != () and example.empty_batch)
+def test_empty_batch(kind, example):
+    """Filter may leave no sample: then every sum is 0, and nothing is learned."""
+    case = Case(kind, example)
+    case.write_bottoms(with_batch(example, 0))
+    before = [blob.data.copy() for blob in case.layer.blobs]
+    for what, result in case.run().items():
+        assert not result.any(), what
+    for blob, data in zip(case.layer.blobs, before, strict=True):
+        np.testing.assert_array_equal(blob.data, data)
 
 
 @each(lambda example: example.has_gradient)

@@ -1,11 +1,14 @@
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fcaffe.layers.data  # noqa: F401 - registers the type
-from fcaffe.data import array_to_datum, write_lmdb
+from fcaffe.data import array_to_datum, decoding, write_lmdb
 from fcaffe.engines.engine import NumpyEngine
 from fcaffe.errors import DataError, FcaffeError, NetError
 from fcaffe.net.blob import Blob
@@ -45,23 +48,19 @@ def cropped(decision, size):
 # --- what Caffe read --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", ["gray_plain", "gray_mean_value", "gray_mean_file_crop", "gray_scale", "wrap_around"])
+CASES = sorted(path.stem.removeprefix("read_") for path in (GOLDEN / "interop").glob("read_*.npz"))
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_reads_what_caffe_read(case, monkeypatch):
     monkeypatch.chdir(GOLDEN / "interop")
-    check_reading(case)
-
-
-@pytest.mark.parametrize("case", ["colour_png", "colour_one_mean_value", "force_color"])
-def test_reads_encoded_records_as_caffe_did(case, monkeypatch):
-    pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
-    monkeypatch.chdir(GOLDEN / "interop")
-    check_reading(case)
-
-
-def check_reading(case):
-    golden = np.load(f"read_{case}.npz")
-    # gray_leveldb holds the same records as gray_lmdb
-    text = str(golden["prototxt"]).replace("gray_leveldb", "gray_lmdb").replace("LEVELDB", "LMDB")
+    with np.load(f"read_{case}.npz") as file:
+        golden = dict(file)
+    text = str(golden["prototxt"])
+    if "LEVELDB" in text:
+        pytest.importorskip("plyvel", reason="the leveldb extra (plyvel) is not installed")
+    if "colour" in text:
+        pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
     layer, top = make(text, pb.TEST, CaffeRandom(1))
     images = golden.get("data", [])
     for index, labels in enumerate(golden["label"]):
@@ -177,6 +176,41 @@ def test_images_of_different_sizes_fit_into_a_batch_when_cropped(tmp_path):
     layer.close()
 
 
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["gray_lmdb", "colour_png_lmdb"])
+def test_the_number_of_decoding_threads_changes_nothing(source, monkeypatch):
+    if source == "colour_png_lmdb":
+        pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
+    results = []
+    for cpus in (1, 2, 7):
+        monkeypatch.setattr(decoding, "available_cpus", lambda cpus=cpus: cpus)
+        layer, top = data_layer(GOLDEN / "interop" / source, 50, "crop_size: 19 mirror: true", pb.TRAIN)
+        for _ in range(3):
+            layer.forward([], top)
+            results.append((top[0].data.copy(), top[1].data.copy()))
+        layer.close()
+    for index, (data, labels) in enumerate(results):
+        assert np.array_equal(data, results[index % 3][0]) and np.array_equal(labels, results[index % 3][1])
+    assert not np.array_equal(results[0][0], results[1][0])
+
+
+def test_a_process_that_is_still_decoding_ends_at_once():
+    code = (
+        "from fcaffe.data import decoding; decoding.available_cpus = lambda: 4\n"
+        "from tests.layers.test_data_layer import GOLDEN, data_layer\n"
+        "layer, top = data_layer(GOLDEN / 'interop' / 'gray_lmdb', 64, data_param='backend: LMDB prefetch: 1000')\n"
+        "layer.forward([], top)\n"
+    )
+    begin = time.monotonic()
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+    assert time.monotonic() - begin < 9
+
+
 # --- state ------------------------------------------------------------------------------------------------------------
 
 
@@ -214,7 +248,7 @@ def test_close_ends_the_thread():
     layer.forward([], top)
     layer.close()
     layer.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("prefetch", "decode"))]
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -228,7 +262,7 @@ def test_close_ends_the_thread():
         ({"transform": "crop_size: 29"}, DataError, "crop_size 29 is larger than the images, which are 28 x 28"),
         ({"transform": "mean_value: 1 mean_value: 2"}, DataError, "2 mean_value, but the images have 1 channel"),
         ({"source": "no/such_lmdb"}, DataError, '"no/such_lmdb" does not exist'),
-        ({"data_param": ""}, DataError, "backend: LMDB"),
+        ({"data_param": ""}, DataError, "write backend: LMDB"),
     ],
 )
 def test_errors_at_setup_name_the_layer(arguments, kind, words):
@@ -240,7 +274,7 @@ def test_errors_at_setup_name_the_layer(arguments, kind, words):
 
 def test_a_record_of_another_shape_is_named_with_the_layer(tmp_path):
     layer, top = data_layer(write_images(tmp_path / "db", [(1, 4, 4), (1, 4, 4), (1, 5, 4)]), batch_size=3)
-    with pytest.raises(DataError, match=r'layer "images".*"002" has the shape \(1, 5, 4\), but its batch began'):
+    with pytest.raises(DataError, match=r'layer "images".*"002" .*has the shape \(1, 5, 4\), but its batch began'):
         layer.forward([], top)
     layer.close()
 

@@ -56,6 +56,47 @@ def net_of(layer, *shapes, force_backward=False):
         ('type: "DummyData" top: "y" dummy_data_param { shape { dim: -1 } }', [], "cannot have the shape (-1,)"),
         ('type: "DummyData" top: "y" dummy_data_param { shape { dim: 1 } data_filler { type: "x" } }', [], "unknown"),
         ('type: "Input" top: "y" top: "z" top: "w" input_param { shape {} shape {} }', [], "2 for 3 tops"),
+        ('type: "AbsVal" top: "a"', [(2, 3)], "does not work in place"),
+        ('type: "Exp" top: "y" exp_param { base: 0 }', [(2, 3)], "base must be positive, or -1 for e, not 0"),
+        ('type: "Log" top: "y" log_param { base: 1 }', [(2, 3)], "no logarithm to the base 1"),
+        ('type: "Clip" top: "y"', [(2, 3)], "clip_param { min: ... max: ... } is missing"),
+        ('type: "PReLU" top: "y"', [(3,)], "two axes or more, with channels on axis 1, not (3,)"),
+        ('type: "ArgMax" top: "y" argmax_param { top_k: 7 }', [(2, 6)], "top_k must be from 1 to 6"),
+        ('type: "ArgMax" top: "y" argmax_param { top_k: 4 axis: 2 }', [(2, 6, 3)], "top_k must be from 1 to 3"),
+        ('type: "Filter" top: "y"', [(4, 3), (3,)], 'one value per sample: "a" (4, 3) and "b" (3,)'),
+        ('type: "Filter" top: "y" top: "z"', [(4, 3), (4,)], "2 bottoms, the last of them the selector, need 1 top"),
+        ('type: "BatchReindex" top: "y"', [(4, 3), (4, 1)], "indices of one axis"),
+        ('type: "Tile" top: "y"', [(2, 3)], "tile_param.tiles must be positive"),
+        ('type: "Crop" top: "y"', [(1, 1, 5, 5), (1, 1, 6, 4)], "cannot take 6 from 0 on along axis 2"),
+        ('type: "Crop" top: "y" crop_param { axis: 1 offset: 2 }', [(2, 3), (2, 2)], "take 2 from 2 on along axis 1"),
+        ('type: "Crop" top: "y" crop_param { offset: 1 offset: 1 }', [(1, 1, 1)] * 2, "2 times for the 1 axes"),
+        ('type: "Crop" top: "y" crop_param { axis: 0 }', [(2, 3), (2,)], "the same number of axes"),
+        ('type: "Embed" top: "y" embed_param { num_output: 2 }', [(4,)], "input_dim must be positive"),
+        ('type: "Im2col" top: "y"', [(1, 1, 4, 4)], "convolution_param.kernel_size is missing"),
+        (
+            'type: "Deconvolution" top: "y" convolution_param { num_output: 3 group: 2 kernel_size: 2 }',
+            [(1, 4, 2, 2)],
+            "group 2 must divide the 4 input channels and the 3 outputs",
+        ),
+        ('type: "SPP" top: "y" spp_param { pyramid_height: 3 }', [(1, 1, 5, 5)], "cannot pool 5 x 5 values into 4^2"),
+        ('type: "SPP" top: "y"', [(1, 1, 5, 5)], "pyramid_height must be positive"),
+        ('type: "MVN" top: "y"', [(1, 1, 2, 2, 2)], "at most 4 axes, not the shape (1, 1, 2, 2, 2)"),
+        ('type: "Parameter" top: "y" parameter_param { shape { dim: -2 } }', [], "cannot have the shape (-2,)"),
+        ('type: "HingeLoss"', [(4, 3), (4, 3)], 'one label per sample: "a" (4, 3) and "b" (4, 3)'),
+        ('type: "HingeLoss"', [(), ()], 'one label per sample: "a" () and "b" ()'),
+        ('type: "MultinomialLogisticLoss"', [(4, 3), (3,)], "agree in the first dimension"),
+        (
+            'type: "ContrastiveLoss"',
+            [(4, 3), (4, 2), (4,)],
+            'bottoms of one shape, and one value per sample: "a" (4, 3)',
+        ),
+        ('type: "ContrastiveLoss"', [(4, 3), (4, 3)], "takes 3 bottom"),
+        ('type: "InfogainLoss"', [(4, 3), (4,)], "infogain_loss_param.source or as third bottom"),
+        (
+            'type: "InfogainLoss"',
+            [(4, 3), (4,), (3, 4)],
+            "its matrix has 12 values, not 3^2 for the 3 classes of (4, 3)",
+        ),
         ('type: "Softmx" top: "y"', [(2, 3)], "did you mean Softmax"),
     ],
 )
@@ -66,7 +107,15 @@ def test_building(layer, shapes, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("layer", ['type: "SoftmaxWithLoss"', 'type: "Accuracy" top: "y"'])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        'type: "SoftmaxWithLoss"',
+        'type: "Accuracy" top: "y"',
+        'type: "HingeLoss"',
+        'type: "MultinomialLogisticLoss"',
+    ],
+)
 @pytest.mark.parametrize(("label", "shown"), [(4, "4"), (-1, "-1"), (1e9, "1e+09")])
 def test_label_that_is_no_class(layer, label, shown):
     net = net_of(layer, (3, 4), (3,))
@@ -78,10 +127,51 @@ def test_label_that_is_no_class(layer, label, shown):
     assert f'label {shown} at position 2 of "b" (3,) is none of the classes 0 to 3 of "a"' in said
 
 
+@pytest.mark.parametrize(
+    ("layer", "shapes", "said"),
+    [
+        ('type: "BatchReindex" top: "y"', [(4, 2), (3,)], 'of "b" (3,) is none of the rows 0 to 3 of "a"'),
+        (
+            'type: "Embed" top: "y" embed_param { num_output: 2 input_dim: 4 }',
+            [(3,)],
+            'of "a" (3,) is none of the rows 0 to 3 of its table (input_dim)',
+        ),
+    ],
+)
+@pytest.mark.parametrize(("index", "shown"), [(4, "4"), (-1, "-1"), (float("nan"), "nan")])
+def test_index_that_is_no_row(layer, shapes, said, index, shown):
+    net = net_of(layer, *shapes)
+    net.blob("ab"[len(shapes) - 1]).data[2] = index
+    with pytest.raises(NetError, match=re.escape(f"index {shown} at position 2 {said}")) as caught:
+        net.forward()
+    assert str(caught.value).startswith('layer "it"')
+
+
 def test_ignored_label_is_no_error():
     net = net_of('type: "SoftmaxWithLoss" loss_param { ignore_label: 255 }', (2, 4), (2,))
     net.blob("b").data[...] = [255, 1]
     assert net.forward() == pytest.approx(np.log(4))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shapes"),
+    [
+        ('type: "Threshold" top: "y"', [(2, 3)]),
+        ('type: "ArgMax" top: "y"', [(2, 3)]),
+        ('type: "Embed" top: "y" embed_param { num_output: 1 input_dim: 1 }', [(2,)]),
+        ('type: "Filter" top: "y"', [(2, 3), (2,)]),
+        ('type: "BatchReindex" top: "y"', [(2, 3), (2,)]),
+        ('type: "HingeLoss"', [(2, 3), (2,)]),
+        ('type: "ContrastiveLoss"', [(2, 3), (2, 3), (2,)]),
+        ('type: "InfogainLoss"', [(2, 3), (2,), (3, 3)]),
+    ],
+)
+def test_gradient_that_there_is_not(layer, shapes):
+    flags = "propagate_down: true " * len(shapes)
+    net = net_of(f"{layer} loss_weight: 1 {flags}", *shapes, force_backward=True)
+    net.forward()
+    with pytest.raises(NetError, match=r'layer "it".* gradient; set propagate_down: false'):
+        net.backward()
 
 
 def test_labels_get_no_gradient():

@@ -40,10 +40,8 @@ ERRORS = {
     "base_lr: 0.1": '1:1: NetParameter has no field named "base_lr"; is this the prototxt of a solver?',
     'layer: [{ name: "a" }, { nam: 3 }]': '1:26: LayerParameter has no field named "nam" (did you mean "name"?)',
     # ... but in a fork
-    "layer { prior_box_param { } }": '1:9: LayerParameter: "prior_box_param" is a field of'
-    " the SSD fork (weiliu89/caffe), which BVLC Caffe does not have",
-    "layer { convolution_param { engine: MKLDNN } }": '1:37: Engine: "MKLDNN" is a value of'
-    " Intel's fork (intel/caffe), which BVLC Caffe does not have",
+    "layer { loss_param { normalization: PRE_FIXED } }": '1:37: NormalizationMode: "PRE_FIXED" is a value of'
+    " the R-FCN fork (daijifeng001/caffe-rfcn), which BVLC Caffe does not have",
     # Values
     "layer { pooling_param { pool: MAXX } }": '1:31: PoolingParameter.pool: PoolMethod has no value "MAXX"'
     ' (did you mean "MAX"?)',

@@ -1,4 +1,4 @@
-"""scripts/data/*: raw files to LMDB."""
+"""scripts/data/*: raw files to databases."""
 
 import gzip
 import io
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcaffe.data import Database, datum_to_array, parse_datum
+from fcaffe.data import datum_to_array, open_database, parse_datum
 from fcaffe.data.mean import read_mean
 from tests.golden_data import GOLDEN, make_mnist_lmdbs
 
@@ -43,18 +43,18 @@ def refused(words, *args, **options):
 def records(path):
     """[(key, image, label), ...]"""
     table = []
-    for key, value in Database(str(path)):
+    for key, value in open_database(str(path)):
         datum = parse_datum(key, value)
         table.append((key.decode(), datum_to_array(datum, key), datum.label))
     return table
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist", "cifar10", "imagenet"])
+@pytest.mark.parametrize("name", ["digits", "mnist", "cifar10", "imagenet", "copy_database"])
 def test_scripts_can_be_run_and_explain_themselves(name, tmp_path):
     path = ROOT / "scripts" / "data" / name
     assert os.access(path, os.X_OK)
     assert path.read_text().startswith("#!/usr/bin/env python3\n")
-    assert "--out" in done(name, "--help", cwd=tmp_path)
+    assert "--backend" in done(name, "--help", cwd=tmp_path)
 
 
 # --- digits -----------------------------------------------------------------------------------------------------------
@@ -97,6 +97,18 @@ def test_digits_that_are_there_stay(digits):
     folder, train, _ = digits
     assert "there already" in done("digits", "--out", folder, cwd=folder)
     assert len(records(folder / "digits_train_lmdb")) == len(train)
+
+
+def test_leveldb_and_its_copy(tmp_path):
+    pytest.importorskip("plyvel", reason="the leveldb extra (plyvel) is not installed")
+    done("digits", "--backend", "leveldb", "--out", ".", cwd=tmp_path)
+    table = records(tmp_path / "digits_test_leveldb")
+    assert len(table) == 360
+    assert "there already" in done("digits", "--backend", "leveldb", "--out", ".", cwd=tmp_path)
+    assert "360 records" in done("copy_database", "digits_test_leveldb", "copy", cwd=tmp_path)
+    assert (tmp_path / "copy" / "data.mdb").is_file()
+    assert [key for key, _, _ in records(tmp_path / "copy")] == [key for key, _, _ in table]
+    refused("exists already", "copy_database", "digits_test_leveldb", "copy", cwd=tmp_path)
 
 
 # --- mnist ------------------------------------------------------------------------------------------------------------
@@ -228,7 +240,7 @@ class TestImagenet:
 
     def test_encoded_records_keep_the_files_unless_resized(self, folder):
         done("imagenet", "pictures", "--out", "kept", "--encoded", "png", cwd=folder)
-        key, value = next(iter(Database(str(folder / "kept"))))
+        key, value = next(iter(open_database(str(folder / "kept"))))
         datum = parse_datum(key, value)
         assert datum.encoded and not datum.HasField("channels")
         assert datum.data == (folder / "pictures" / "ant" / "c.png").read_bytes()

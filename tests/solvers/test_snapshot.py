@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,56 +11,19 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import SnapshotError, SolverError
-from fcaffe.proto import blob_values, read_binary, read_weights
+from fcaffe.proto import blob_values, read_binary
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers import Solver, snapshot
-from tests.conftest import GOLDEN
+from tests.solvers.training import INTEROP, NOISY, assert_near, losses_of, weights_of
 
-INTEROP = GOLDEN / "interop"
 LOSSES = json.loads((INTEROP / "train_losses.json").read_text())
-
-
-@pytest.fixture
-def interop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, solver_from: Callable[..., Solver]) -> Any:
-    """The solver of the golden snapshots (without its test net, which reads LevelDB), in a folder with its files."""
-    for name in ("net.prototxt", "mean_gray.binaryproto", "model_iter_4.caffemodel", "model_iter_4.solverstate"):
-        shutil.copy(INTEROP / name, tmp_path)
-    shutil.copytree(INTEROP / "gray_lmdb", tmp_path / "gray_lmdb")
-    monkeypatch.chdir(tmp_path)
-    text = (INTEROP / "solver_model.prototxt").read_text().replace("test_iter: 4", "").replace("test_interval: 4", "")
-    made: list[Solver] = []
-
-    def make(**fields: Any) -> Solver:
-        made.append(solver_from(text, **fields))
-        return made[-1]
-
-    yield make
-    for solver in made:
-        solver.close()
-
-
-def losses_of(solver: Solver, iterations: int) -> list[float]:
-    losses: list[float] = []
-    solver.on_gradients_ready.append(lambda: losses.append(float(solver.net.blob("loss").data)))
-    solver.step(iterations)
-    return losses
-
-
-def weights_of(solver: Solver) -> dict[str, np.ndarray]:
-    return {
-        f"{node.name}/{i}": blob.data.copy() for node in solver.net.nodes for i, blob in enumerate(node.layer.blobs)
-    }
-
-
-def assert_near(ours: np.ndarray, theirs: np.ndarray) -> None:
-    """To 1e-5 of the largest value. The bias in front of BatchNorm has no gradient but rounding: hence the floor."""
-    assert np.abs(ours - theirs).max() <= max(1e-5 * np.abs(theirs).max(), 1e-7)
 
 
 def test_training_and_files_are_caffes(interop: Any) -> None:
     solver = interop(snapshot_prefix="ours")
     assert losses_of(solver, 8) == pytest.approx(LOSSES["loss of every iteration"], rel=1e-5)
-    ours, theirs = read_weights("ours_iter_8.caffemodel"), read_weights(INTEROP / "model_iter_8.caffemodel")
+    ours = read_binary("ours_iter_8.caffemodel", pb.NetParameter)
+    theirs = read_binary(INTEROP / "model_iter_8.caffemodel", pb.NetParameter)
     assert [layer.name for layer in ours.layer] == [layer.name for layer in theirs.layer]
     for mine, golden in zip(ours.layer, theirs.layer, strict=True):
         assert [blob.shape for blob in mine.blobs] == [blob.shape for blob in golden.blobs]
@@ -97,27 +59,6 @@ def test_a_state_of_our_own_resumes_the_very_series(interop: Any) -> None:
     assert losses_of(resumed, 5) == losses[3:]
     for name, values in weights_of(resumed).items():
         assert np.array_equal(values, weights_of(straight)[name]), name
-
-
-NOISY = """
-net_param {
-  layer {
-    name: "data" type: "Data" top: "data" top: "label"
-    transform_param { crop_size: 20 mirror: true scale: 0.01 }
-    data_param { source: "gray_lmdb" backend: LMDB batch_size: 12 }
-  }
-  layer { name: "noise" type: "DummyData" top: "noise"
-          dummy_data_param { data_filler { type: "gaussian" std: 0.1 } shape { dim: 12 dim: 1 dim: 20 dim: 20 } } }
-  layer { name: "sum" type: "Eltwise" bottom: "data" bottom: "noise" top: "sum" }
-  layer { name: "ip" type: "InnerProduct" bottom: "sum" top: "ip"
-          inner_product_param { num_output: 30 weight_filler { type: "xavier" } } }
-  layer { name: "drop" type: "Dropout" bottom: "ip" top: "ip" }
-  layer { name: "ip2" type: "InnerProduct" bottom: "ip" top: "ip2"
-          inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
-  layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }
-}
-base_lr: 0.1 lr_policy: "fixed" momentum: 0.9 max_iter: 12 snapshot: 5 snapshot_after_train: false iter_size: 2
-"""
 
 
 @pytest.mark.parametrize("noise", ["caffe", "counter"])

@@ -1,0 +1,32 @@
+"""Which kind of database: what `data_param.backend` and a script's --backend name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from fcaffe.data.database import Database, Record
+from fcaffe.data.db_leveldb import LevelDb, is_leveldb, write_leveldb
+from fcaffe.data.db_lmdb import Lmdb, is_lmdb, write_lmdb
+from fcaffe.errors import DataError
+from fcaffe.proto import caffe_pb2 as pb
+
+LEVELDB, LMDB = pb.DataParameter.LEVELDB, pb.DataParameter.LMDB
+
+WRITERS: dict[str, Callable[[str, Iterable[Record]], int]] = {"lmdb": write_lmdb, "leveldb": write_leveldb}
+
+
+def open_database(source: str, backend: int | None = None) -> Database:
+    """The database in the folder `source`, which must be of the kind `backend` (None: of either)."""
+    if not source:
+        raise DataError("data_param.source is missing: name the folder of the database")
+    if is_lmdb(source):
+        if backend == LEVELDB:
+            raise DataError(
+                f'"{source}" is an LMDB, but data_param.backend is LEVELDB (the default): write backend: LMDB'
+            )
+        return Lmdb(source)
+    if is_leveldb(source):
+        if backend == LMDB:
+            raise DataError(f'"{source}" is a LevelDB, but data_param.backend is LMDB: write backend: LEVELDB')
+        return LevelDb(source)
+    return LevelDb(source) if backend == LEVELDB else Lmdb(source)

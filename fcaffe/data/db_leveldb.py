@@ -1,0 +1,171 @@
+"""LevelDB folders, read and written by the optional package plyvel; the one place that imports it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+from fcaffe import log
+from fcaffe.data.database import Database, Record, new_folder
+from fcaffe.errors import DataError
+
+BATCH = 1000  # records per write, as convert_imageset does
+OPTIONS = {"write_buffer_size": 256 << 20, "block_size": 64 << 10, "max_open_files": 100}  # Caffe's
+
+
+def plyvel() -> Any:
+    """The plyvel module; without it a DataError says what to install."""
+    try:
+        import plyvel
+    except ImportError as problem:
+        message = "LevelDB databases need plyvel: pip install 'fcaffe[leveldb]'"
+        if sys.version_info >= (3, 13):
+            message = (
+                "LevelDB databases need plyvel, which pip has for Python up to 3.12: run fcaffe there, or copy the "
+                "records there into an LMDB (scripts/data/copy_database SOURCE OUT) and write backend: LMDB"
+            )
+        raise DataError(message) from problem
+    return plyvel
+
+
+def is_leveldb(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, "CURRENT"))
+
+
+class LevelDb(Database):
+    """A LevelDB folder.
+
+    LevelDB writes into the folder that it opens: a lock, logs, tables made from what the last writer left in its log.
+    So it is given a temporary folder with links to the tables, and `source` stays as it is, also for other readers.
+    """
+
+    kind = "LevelDB"
+
+    def __init__(self, source: str) -> None:
+        super().__init__(source)
+        if not is_leveldb(source):
+            raise DataError(f'folder "{source}" has no file CURRENT: it is not a LevelDB')
+        library = plyvel()
+        self.problems = (library.Error,)
+        self._entries: int | None = None
+        lock = _shared_lock(source)
+        folder = ""
+        try:
+            folder = tempfile.mkdtemp(prefix="fcaffe_leveldb_")
+            _link(source, folder)
+            self._db = library.DB(folder, create_if_missing=False, paranoid_checks=True, **OPTIONS)
+        except (library.Error, OSError) as problem:
+            shutil.rmtree(folder, ignore_errors=True)
+            if lock is not None:
+                lock.close()
+            raise self._damaged(problem) from problem
+        self._cursor = self._db.raw_iterator(verify_checksums=True)
+        self._end = weakref.finalize(self, _close, self._cursor, self._db, folder, lock)
+        self.seek(0)
+        log.info(f"Opened leveldb {source}", "db_leveldb.cpp:18")
+
+    @property
+    def entries(self) -> int:
+        """The number of records, for which all keys have to be read."""
+        if self._entries is None:
+            with self._errors_named(), self._db.iterator(include_value=False, verify_checksums=True) as keys:
+                self._entries = sum(1 for _ in keys)
+        return self._entries
+
+    def close(self) -> None:
+        self._end()
+
+    def _first(self) -> bool:
+        self._cursor.seek_to_first()
+        return self._cursor.valid()
+
+    def _next(self) -> bool:
+        self._cursor.next()
+        return self._cursor.valid()
+
+    def _item(self) -> Record:
+        return self._cursor.item()
+
+    def _all(self) -> Iterator[Record]:
+        with self._db.iterator(verify_checksums=True) as records:
+            yield from records
+
+
+def _link(source: str, folder: str) -> None:
+    """Make `folder` a LevelDB with the content of `source`, without a write to come through to `source`.
+
+    LevelDB writes new tables as .ldb, and reads those of .sst as well: a link of that name never is in its way.
+    """
+    for name in os.listdir(source):
+        path = os.path.join(os.path.abspath(source), name)
+        stem, extension = os.path.splitext(name)
+        if name == "CURRENT" or name.startswith("MANIFEST-"):
+            shutil.copyfile(path, os.path.join(folder, name))
+        elif extension == ".log":
+            os.symlink(path, os.path.join(folder, name))
+        elif extension in (".ldb", ".sst"):
+            os.symlink(path, os.path.join(folder, f"{stem}.sst"))
+
+
+def _shared_lock(source: str) -> IO[bytes] | None:
+    """Keep writers out as LevelDB itself does; a DataError if one is in."""
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        file = open(os.path.join(source, "LOCK"), "rb")  # noqa: SIM115 - open as long as the database
+        try:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as problem:
+            if problem.errno in (errno.EACCES, errno.EAGAIN):
+                file.close()
+                raise DataError(
+                    f'LevelDB "{source}" is open in another process that may write to it: wait until that has ended'
+                ) from problem
+        return file
+    return None
+
+
+def _close(cursor: Any, db: Any, folder: str, lock: IO[bytes] | None) -> None:
+    cursor.close()  # plyvel complains of cursors that outlive their database
+    db.close()
+    shutil.rmtree(folder, ignore_errors=True)
+    if lock is not None:
+        lock.close()
+
+
+def write_leveldb(path: str, records: Iterable[Record]) -> int:
+    """Make the LevelDB folder `path` from (key, value) records and return their number.
+
+    The folder appears complete or not at all. A target that exists already, other than an empty folder, is refused.
+    """
+    library = plyvel()
+    with new_folder(path, "LevelDB", library.Error) as temporary:
+        with contextlib.closing(library.DB(temporary, create_if_missing=True, **OPTIONS)) as db:
+            count = _write_records(db, records)
+        if count == 0:
+            raise DataError(f'no records for the LevelDB "{path}"')
+        library.DB(temporary).close()  # makes a table of what is in the log, so that readers need not
+    return count
+
+
+def _write_records(db: Any, records: Iterable[Record]) -> int:
+    count = 0
+    highest = b""
+    batch = db.write_batch()
+    for key, value in records:
+        if count % BATCH == 0 or key <= highest:
+            batch.write()
+            batch.clear()
+        if key <= highest and db.get(key) is not None:
+            raise DataError(f"two records have the key {key!r}")
+        batch.put(key, value)
+        highest = max(key, highest)
+        count += 1
+    batch.write()
+    return count

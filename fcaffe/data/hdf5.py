@@ -1,0 +1,179 @@
+"""HDF5 files of rows, by the optional package h5py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.errors import DataError
+from fcaffe.proto import replacing
+
+# HDF5 packs about a thousandfold at most; a file that says it holds more is damaged, and nobody allocates for it.
+MOST_PACKED = 2000
+KINDS = {"f": "FLOAT", "i": "INTEGER", "u": "INTEGER"}  # of NumPy: in HDF5's words
+
+
+def h5py() -> Any:
+    """The h5py module; without it a DataError says what to install."""
+    try:
+        import h5py
+    except ImportError as problem:
+        raise DataError("HDF5 files need h5py: pip install 'fcaffe[hdf5]' (or pip install h5py)") from problem
+    return h5py
+
+
+def read_hdf5_list(source: str) -> list[str]:
+    """The file names in a list: separated by blanks or line breaks, relative to the folder that the command runs in."""
+    try:
+        with open(source, "rb") as file:
+            names = [os.fsdecode(name) for name in file.read().split()]
+    except OSError as problem:
+        raise DataError(f'cannot read the list of HDF5 files "{source}": {problem.strerror}') from problem
+    if not names:
+        raise DataError(f'the list of HDF5 files "{source}" is empty')
+    return names
+
+
+def read_rows(path: str, names: Sequence[str]) -> list[np.ndarray]:
+    """The datasets of these names, whole, as float32; all have the same number of rows, which is not 0."""
+    with _opened(path) as file:
+        datasets = [_find(file, name) for name in names]
+        shapes = ", ".join(f"{name}: {dataset.shape}" for name, dataset in zip(names, datasets, strict=True))
+        if len({dataset.shape[0] for dataset in datasets}) > 1 or not datasets[0].shape[0]:
+            raise DataError(f"its datasets must have equally many rows, and some ({shapes})")
+        if sum(4 * dataset.size for dataset in datasets) > MOST_PACKED * os.path.getsize(path):
+            raise DataError(f"it is damaged, for it cannot hold what it says ({shapes})")
+        for dataset in datasets:
+            log.hdf5_datatype(KINDS[dataset.dtype.kind])
+        return [dataset.astype(np.float32)[...] for dataset in datasets]
+
+
+def count_rows(path: str, name: str) -> int:
+    with _opened(path) as file:
+        return _find(file, name).shape[0]
+
+
+def write_rows(path: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write float32 datasets of these names to a new file, or in place of an old one."""
+    library = h5py()
+    with replacing(path) as temporary, library.File(temporary, "w") as file:
+        for name, array in arrays.items():
+            file.create_dataset(name, data=np.ascontiguousarray(array, np.float32))
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    library = h5py()
+    try:
+        with library.File(path, "r") as file:
+            yield file
+    except DataError as problem:
+        raise DataError(f'HDF5 file "{path}": {problem}') from problem
+    except Exception as problem:  # h5py has many kinds for a damaged file
+        reason = " ".join(str(problem).split())
+        raise DataError(f'HDF5 file "{path}" cannot be read ({reason}): it is missing, damaged or no HDF5') from problem
+
+
+def _find(file: Any, name: str) -> Any:
+    dataset = file.get(name)
+    if not isinstance(dataset, h5py().Dataset):
+        found = ", ".join(sorted(file)) or "nothing"
+        raise DataError(f'it has no dataset "{name}", for which a top of the layer asks; it has {found}')
+    if dataset.dtype.kind not in KINDS:
+        raise DataError(f'dataset "{name}" has values of type {dataset.dtype}; only numbers are read')
+    if not dataset.shape:
+        raise DataError(f'dataset "{name}" is a single value; at least one axis is needed')
+    return dataset
+
+
+class Hdf5Rows:
+    """The rows of the HDF5 files in a list, over and over; one file at a time is in memory.
+
+    With `shuffle` the files come in another order in each round, and so do the rows in each file. The orders depend on
+    `seed` and the round only. They are not Caffe's, which come from the C library's rand() and which no seed reaches.
+    """
+
+    def __init__(self, source: str, names: Sequence[str], shuffle: bool, seed: int) -> None:
+        log.loading_hdf5_list(source)
+        self.files = read_hdf5_list(source)
+        log.number_of_hdf5_files(len(self.files))
+        self.names = names
+        self.shuffle = shuffle
+        self.seed = seed
+        self.row_shapes: list[tuple[int, ...]] = []  # of each dataset
+        self._counts: dict[int, int] = {}  # file -> rows
+        self._loaded: int | None = None  # the file that is in memory
+        self._arrays: list[np.ndarray] = []
+        self.seek(0)
+
+    def read(self, count: int) -> list[np.ndarray]:
+        """The next `count` rows of each dataset."""
+        parts = []
+        missing = count
+        while missing:
+            if self._row == len(self._rows):
+                self._next_file()
+            chosen = self._rows[self._row : self._row + missing]
+            parts.append([array[chosen] for array in self._arrays])
+            self._row += len(chosen)
+            missing -= len(chosen)
+        self.position += count
+        return parts[0] if len(parts) == 1 else [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
+
+    def seek(self, position: int) -> None:
+        """Continue as if `position` rows had been read."""
+        self.position = position
+        self._round, self._turn = 0, 0
+        if position:
+            self._round, position = divmod(position, sum(map(self._count, range(len(self.files)))))
+        order = self._order()
+        while position and position >= self._count(order[self._turn]):
+            position -= self._count(order[self._turn])
+            self._turn += 1
+        self._load()
+        self._row = position
+
+    def _next_file(self) -> None:
+        self._turn += 1
+        if self._turn == len(self.files):
+            self._round, self._turn = self._round + 1, 0
+        self._load()
+        self._row = 0
+
+    def _load(self) -> None:
+        """Have the file of this turn in memory, and the order of its rows."""
+        index = self._order()[self._turn]
+        if index != self._loaded:
+            self._loaded, self._arrays = None, []
+            self._arrays = read_rows(self.files[index], self.names)
+            self._check_shapes(self.files[index])
+            self._loaded = index
+        self._counts[index] = len(self._arrays[0])
+        self._rows = np.arange(self._counts[index])
+        if self.shuffle:
+            self._rows = self._generator(1 + index).permutation(self._rows)
+
+    def _check_shapes(self, path: str) -> None:
+        shapes = [array.shape[1:] for array in self._arrays]
+        self.row_shapes = self.row_shapes or shapes
+        for name, shape, first in zip(self.names, shapes, self.row_shapes, strict=True):
+            if shape != first:
+                raise DataError(f'HDF5 file "{path}": rows of "{name}" have the shape {shape}, those before {first}')
+
+    def _order(self) -> list[int]:
+        """The files in the order of this round."""
+        order = np.arange(len(self.files))
+        return (self._generator(0).permutation(order) if self.shuffle else order).tolist()
+
+    def _generator(self, purpose: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, self._round, purpose])
+
+    def _count(self, index: int) -> int:
+        if index not in self._counts:
+            self._counts[index] = count_rows(self.files[index], self.names[0])
+        return self._counts[index]

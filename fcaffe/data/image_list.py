@@ -1,0 +1,137 @@
+"""Lists of image files with their labels, and batches of those images."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.data.batches import ImageBatches
+from fcaffe.data.images import Color, decode_image, read_file, resize_image
+from fcaffe.data.transformer import Transformer
+from fcaffe.errors import DataError
+from fcaffe.rng import CaffeRandom
+
+STATE_SIZE = len(CaffeRandom(0).state())
+_LABEL = re.compile(rb"[+-]?\d{1,9}")
+
+
+class ListedImage(NamedTuple):
+    """A line of a list: the file's path and the label."""
+
+    path: str
+    label: int
+
+
+def read_image_list(source: str) -> list[ListedImage]:
+    """The images of a list: on each line a path, a blank and a label, which is 0 if left out. Empty lines are none."""
+    images = []
+    try:
+        with open(source, "rb") as file:
+            for number, line in enumerate(file, 1):
+                parts = line.rsplit(None, 1)
+                if not parts:
+                    continue
+                path, label = parts if len(parts) == 2 else (parts[0], b"0")
+                if not _LABEL.fullmatch(label):
+                    found = os.fsdecode(label)
+                    raise DataError(f'{source}:{number}: "{found}" is no label; a line is a path, a blank, a number')
+                images.append(ListedImage(os.fsdecode(path), int(label)))
+    except OSError as problem:
+        raise DataError(f'cannot read the list of images "{source}": {problem.strerror}') from problem
+    if not images:
+        raise DataError(f'the list of images "{source}" is empty')
+    return images
+
+
+class ListBatches(ImageBatches[ListedImage]):
+    """The images of an ImageDataParameter's list, in its order or shuffled before each round.
+
+    From `random` it draws what Caffe draws, in Caffe's order: a seed for the shuffles, then how many images to skip.
+    """
+
+    def __init__(self, param: Any, transformer: Transformer, random: CaffeRandom) -> None:
+        super().__init__(transformer, param.batch_size)
+        self.source: str = param.source
+        self.root_folder: str = param.root_folder
+        self.color = Color.COLOR if param.is_color else Color.GRAY
+        self.size = (param.new_height, param.new_width)
+        if (param.new_height > 0) != (param.new_width > 0):
+            raise DataError("image_data_param needs both new_height and new_width, or neither")
+        log.opening_image_list(param.source)
+        self.images = read_image_list(param.source)
+        self._order = np.arange(len(self.images), dtype="<u4")
+        self._shuffles: CaffeRandom | None = None
+        self._shuffle_state = b""
+        if param.shuffle:
+            log.shuffling_images()
+            self._shuffles = CaffeRandom(random.draw())
+            self._shuffle()
+        log.number_of_images(len(self.images))
+        self._position = 0  # images read since the first, those that were skipped included
+        if param.rand_skip:
+            self._position = random.draw() % param.rand_skip
+            log.skipping_images(self._position)
+            if self._position >= len(self.images):
+                raise DataError(
+                    f"image_data_param.rand_skip {param.rand_skip} is more than the {len(self.images)} images of "
+                    f'"{param.source}", and {self._position} were drawn to be skipped'
+                )
+        first = self.images[self._order[self._position]]
+        self.shape = self.batch_shape(first, self.load(first)[0])
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    def take(self, count: int) -> list[ListedImage]:
+        images = []
+        for _ in range(count):
+            images.append(self.images[self._order[self._position % len(self.images)]])
+            self._position += 1
+            if self._shuffles is not None and self._position % len(self.images) == 0:
+                self._shuffle()
+        return images
+
+    def load(self, item: ListedImage) -> tuple[np.ndarray, int]:
+        path = self.root_folder + item.path
+        try:
+            image = decode_image(read_file(path), f'"{path}"', self.color)
+        except DataError as problem:
+            raise DataError(f'{problem} (in the list "{self.source}")') from problem
+        return (resize_image(image, *self.size) if self.size[0] else image), item.label
+
+    def name(self, item: ListedImage) -> str:
+        return f'"{self.root_folder}{item.path}"'
+
+    def state(self) -> tuple[int, bytes]:
+        """The position, and the states of the transformer's generator and of the shuffles with the present order."""
+        random = self.transformer.random
+        return self._position, (random.state() if random is not None else b"") + self._shuffle_state
+
+    def set_state(self, position: int, random: bytes) -> None:
+        transforms = STATE_SIZE * (self.transformer.random is not None)
+        order = transforms + STATE_SIZE * (self._shuffles is not None)
+        if len(random) != order + self._order.nbytes * (self._shuffles is not None):
+            raise DataError(
+                f'the snapshot is of another list than "{self.source}" with its {len(self.images)} images, '
+                "or of other parameters of its layer"
+            )
+        if self.transformer.random is not None:
+            self.transformer.random.set_state(random[:transforms])
+        if self._shuffles is not None:
+            self._shuffles.set_state(random[transforms:order])
+            self._order = np.frombuffer(random, "<u4", offset=order)
+            self._shuffle_state = random[transforms:]
+        self._position = position
+
+    def _shuffle(self) -> None:
+        """Shuffle the order of the last round once more, as Caffe does."""
+        assert self._shuffles is not None
+        order = self._order.tolist()
+        self._shuffles.shuffle(order)
+        self._order = np.array(order, "<u4")
+        self._shuffle_state = self._shuffles.state() + self._order.tobytes()

@@ -1,0 +1,49 @@
+"""Telling that a net waits for its data, and what can be done about it."""
+
+from __future__ import annotations
+
+import time
+
+from fcaffe import log
+from fcaffe.data.decoding import decoding_threads
+
+WINDOW = 20.0  # seconds over which waiting is measured
+SHARE = 0.05  # of the time that may pass in waiting
+SILENCE = 600.0  # seconds between two lines
+
+
+class Starvation:
+    """Adds up how long a net waits for the batches of one reader; a warning when that is more than 5 % of its time."""
+
+    def __init__(self, reader: str, depth: int) -> None:
+        self.reader = reader
+        self.depth = depth
+        self._silent_until = 0.0
+        self._begin(time.monotonic())
+
+    def observe(self, waited: float, reading: float) -> None:
+        """A batch was had after `waited` seconds; making it took the reader `reading` seconds."""
+        self._waited += waited
+        self._reading += reading
+        self._batches += 1
+        now = time.monotonic()
+        elapsed = now - self._since
+        if elapsed < WINDOW:
+            return
+        if self._waited > SHARE * elapsed and now >= self._silent_until:
+            threads = decoding_threads()
+            log.warning(
+                f"{self.reader} starves the net, which waited for it {self._waited:.2g} of the last {elapsed:.2g} s: "
+                f"a batch takes {self._reading / self._batches:.2g} s to read and decode with "
+                f"{threads} thread{'s' * (threads > 1)}, one per CPU that this process may run on. Let it run on more "
+                "CPUs, or store pictures that cost less (smaller ones, raw pixels, a faster disk); raise "
+                f"data_param.prefetch ({self.depth}) if only some batches are slow"
+            )
+            self._silent_until = now + SILENCE
+        self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        self._since = now
+        self._waited = 0.0
+        self._reading = 0.0
+        self._batches = 0

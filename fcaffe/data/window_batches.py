@@ -1,0 +1,122 @@
+"""Batches of windows out of images: some foreground, the rest background, drawn at random."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.data.decoding import Decoders
+from fcaffe.data.images import Color, decode_image, read_file
+from fcaffe.data.prefetch import Batch
+from fcaffe.data.share import Share, Turns
+from fcaffe.data.transformer import Transformer
+from fcaffe.data.windows import CHANNELS, Window, place_window, read_window_file, warp
+from fcaffe.errors import DataError
+from fcaffe.rng import CaffeRandom
+
+
+class WindowBatches:
+    """A BatchSource for a WindowDataParameter: background windows first, then floor(batch_size * fg_fraction) others.
+
+    Draws come from a generator of its own, as in Caffe: for each window which one, then whether it is mirrored. What of
+    a crop lies outside of its image is 0. `scale` is that of window_data_param, the mean that of the transformer.
+    """
+
+    def __init__(self, param: Any, transformer: Transformer, random: CaffeRandom) -> None:
+        self.param = param
+        self.transformer = transformer
+        self.scale = np.float32(param.scale)
+        crop_size = transformer.crop_size
+        if crop_size < 1:
+            raise DataError("transform_param.crop_size must be positive: it is the size of the windows in the net")
+        if 2 * param.context_pad >= crop_size:
+            raise DataError(
+                f"window_data_param.context_pad {param.context_pad} leaves nothing of crop_size {crop_size}"
+            )
+        log.window_data(
+            param.fg_threshold, param.bg_threshold, param.fg_fraction, param.cache_images, param.root_folder
+        )
+        self.random = CaffeRandom(random.draw())
+        self.file = read_window_file(param.source, param.root_folder, param.fg_threshold, param.bg_threshold)
+        for kind, windows in (("foreground", self.file.foreground), ("background", self.file.background)):
+            if not len(windows):
+                raise DataError(f'the window file "{param.source}" has no {kind} windows by these thresholds')
+        self.square = param.crop_mode == "square"
+        if param.crop_mode not in ("square", "warp"):
+            log.warning(f'crop_mode "{param.crop_mode}" is neither warp nor square; it counts as warp, as in Caffe')
+        log.window_crops(param.context_pad, param.crop_mode)
+        self.batch_size = param.batch_size
+        self.share, self.turns = Share(0, param.batch_size, param.batch_size), Turns()
+        self.shape = (param.batch_size, CHANNELS, crop_size, crop_size)
+        self._mean = self._mean_of_crop(crop_size)
+        self._files = [read_file(path) for path in self.file.images] if param.cache_images else None
+        self._drawn = 0
+        self.decoders = Decoders()
+
+    def divide(self, share: Share, turns: Turns) -> None:
+        self.share, self.turns = share, turns
+        self.shape = (share.count, *self.shape[1:])
+
+    def fill(self, batch: Batch) -> None:
+        batch.reshape(self.shape)
+        batch.data[...] = 0
+        for _ in range(self.turns.skipped_before(self._drawn // self.share.total)):
+            self._draw_batch()
+        number = self._drawn // self.share.total
+        chosen = self._draw_batch()[self.share.first : self.share.first + self.share.count]
+        for _ in range(self.turns.skipped_after(number)):
+            self._draw_batch()
+        batch.labels[...] = [window.label for window, _ in chosen]
+        self.decoders.each(lambda index: self._write(*chosen[index], batch.data[index]), len(chosen))
+
+    def state(self) -> tuple[int, bytes]:
+        return self._drawn, self.random.state()
+
+    def set_state(self, position: int, random: bytes) -> None:
+        self._drawn = position
+        self.random.set_state(random)
+
+    def close(self) -> None:
+        self.decoders.close()
+
+    def _draw_batch(self) -> list[tuple[Window, bool]]:
+        """The windows of a whole batch, and whether they are mirrored."""
+        foreground = int(np.float32(self.share.total) * np.float32(self.param.fg_fraction))
+        chosen = [self._draw(self.file.background) for _ in range(self.share.total - foreground)]
+        return chosen + [self._draw(self.file.foreground) for _ in range(foreground)]
+
+    def _draw(self, windows: np.ndarray) -> tuple[Window, bool]:
+        window = Window(*windows[self.random.draw() % len(windows)].tolist())
+        self._drawn += 1
+        return window, self.transformer.mirror and self.random.draw() % 2 == 1
+
+    def _write(self, window: Window, mirror: bool, out: np.ndarray) -> None:
+        path = self.file.images[window.image]
+        content = self._files[window.image] if self._files is not None else read_file(path)
+        image = decode_image(content, f'"{path}"', Color.COLOR)
+        _, height, width = image.shape
+        crop_size, context_pad = self.transformer.crop_size, self.param.context_pad
+        try:
+            place = place_window(window, height, width, crop_size, context_pad, self.square, mirror)
+        except DataError as problem:
+            raise DataError(f'{problem} ("{path}")') from problem
+        part = np.s_[:, place.top : place.top + place.height, place.left : place.left + place.width]
+        mean = self._mean[part] if self._mean.shape[1:] != (1, 1) else self._mean
+        np.subtract(warp(image, place, mirror), mean, out=out[part], dtype=np.float32)
+        out[part] *= self.scale
+
+    def _mean_of_crop(self, crop_size: int) -> np.ndarray:
+        """The mean values (or 0), or the middle of the mean image; as in Caffe its width says where that is."""
+        mean = self.transformer.mean
+        if mean is None:
+            return np.zeros((1, 1, 1), np.float32)
+        if len(mean) not in (1, CHANNELS) or (self.transformer.mean_file and len(mean) != CHANNELS):
+            raise DataError(f"the mean has {len(mean)} channels, the images {CHANNELS}")
+        if not self.transformer.mean_file:
+            return mean
+        start = (mean.shape[2] - crop_size) // 2
+        if start < 0 or start + crop_size > mean.shape[1]:
+            raise DataError(f"the mean image of shape {mean.shape} is too small for crop_size {crop_size}")
+        return mean[:, start : start + crop_size, start : start + crop_size]

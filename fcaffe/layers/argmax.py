@@ -1,0 +1,64 @@
+"""ArgMax: which values are the largest, and how large."""
+
+from __future__ import annotations
+
+import math
+
+from fcaffe.layers.reshape import rows_of
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.layer import Layer, register
+
+
+@register("ArgMax")
+class ArgMax(Layer):
+    """top = the indices of the `top_k` largest values, in falling order; of equal ones the larger index comes first.
+
+    With `axis` they replace that axis; with out_max_val the values are there instead. Without `axis` a whole sample is
+    looked at, and the top has the shape (N, 1, top_k), or (N, 2, top_k) with out_max_val: indices, then values; it is
+    padded with ones to the bottom's number of axes.
+    """
+
+    bottoms = 1
+    tops = 1
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p, shape = self.param.argmax_param, bottom[0].shape
+        self.axis = bottom[0].canonical_axis(p.axis) if p.HasField("axis") else None
+        among = math.prod(shape[1:]) if self.axis is None else shape[self.axis]
+        if not 1 <= p.top_k <= among:
+            raise self.error(f"top_k must be from 1 to {among}, the number of values to choose from, not {p.top_k}")
+        if self.axis is None:
+            top[0].reshape(*shape[:1], 2 if p.out_max_val else 1, p.top_k, *(1,) * (len(shape) - 3))
+        else:
+            top[0].reshape(*shape[: self.axis], p.top_k, *shape[self.axis + 1 :])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        xp, p = self.xp, self.param.argmax_param
+        x, y = bottom[0].data, top[0].data
+        if self.axis is not None:
+            places = self._places(x, self.axis)
+            y[...] = xp.take_along_axis(x, places, self.axis) if p.out_max_val else places
+            return
+        samples = rows_of(x)
+        places = self._places(samples, 1)
+        y[:, 0] = places.reshape(y[:, 0].shape)
+        if p.out_max_val:
+            y[:, 1] = xp.take_along_axis(samples, places, 1).reshape(y[:, 1].shape)
+
+    def _places(self, x: Array, axis: int) -> Array:
+        """The places along `axis` of the top_k largest values of x."""
+        xp, top_k = self.xp, self.param.argmax_param.top_k
+        turned = xp.flip(x, axis)
+        if top_k == 1:
+            places = xp.expand_dims(turned.argmax(axis=axis), axis)
+        else:
+            falling = xp.argsort(-turned, axis=axis, kind="stable")
+            places = falling[(slice(None),) * axis + (slice(top_k),)]
+        return x.shape[axis] - 1 - places
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return False
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            raise self.error("an index has no gradient; set propagate_down: false")

@@ -1,0 +1,80 @@
+"""Layers that pick samples out of a batch: Filter by a yes or no for each, BatchReindex by a list of indices."""
+
+from __future__ import annotations
+
+from fcaffe.layers.labels import read_indices
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.layer import Layer, register
+
+
+@register("Filter")
+class Filter(Layer):
+    """tops = of each bottom but the last one, those samples for which the last one, (N,) or (N, 1, ...), is not 0.
+
+    How many these are changes from pass to pass, and the tops' first dimension with it; it may be 0. While a net is
+    being built there is nothing in the selector yet, and all samples count.
+    """
+
+    bottoms = (2, None)
+    tops = (1, None)
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if len(top) != len(bottom) - 1:
+            raise self.error(f"{len(bottom)} bottoms, the last of them the selector, need {len(bottom) - 1} tops")
+        self.is_built = False
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        samples = bottom[-1].count
+        if any(blob.shape[:1] != (samples,) for blob in bottom):
+            raise self.error(f"its selector, the last bottom, needs one value per sample: {self.named_shapes(bottom)}")
+        self.chosen = self.xp.arange(samples)
+        if self.is_built:
+            self.chosen = self.chosen[bottom[-1].data.reshape(-1) != 0]
+        self.is_built = True
+        for x, y in zip(bottom, top, strict=False):
+            y.reshape(len(self.chosen), *x.shape[1:])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for x, y in zip(bottom, top, strict=False):
+            y.data[...] = x.data[self.chosen]
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return bottom_index < len(self.param.bottom) - 1
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[-1]:
+            raise self.error("cannot give its selector a gradient; set propagate_down: false for the last bottom")
+        for x, y, down in zip(bottom, top, propagate_down, strict=False):
+            if down:
+                dx = x.diff
+                dx[...] = 0
+                dx[self.chosen] = y.diff
+
+
+@register("BatchReindex")
+class BatchReindex(Layer):
+    """top[i] = bottom[0][bottom[1][i]]: samples in another order, left out or repeated."""
+
+    bottoms = 2
+    tops = 1
+    chosen: Array
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if len(bottom[1].shape) != 1:
+            raise self.error(f"needs indices of one axis: {self.named_shapes(bottom)}")
+        top[0].reshape(*bottom[1].shape, *bottom[0].shape[1:])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.chosen = read_indices(self, bottom, 1, bottom[0].shape[0], self.bottom_name(0))
+        top[0].data[...] = bottom[0].data[self.chosen]
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return bottom_index == 0
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[1]:
+            raise self.error("cannot give its indices a gradient; set propagate_down: false for the second bottom")
+        if propagate_down[0]:
+            dx = bottom[0].diff
+            dx[...] = 0
+            self.xp.add.at(dx, self.chosen, top[0].diff)

@@ -1,0 +1,115 @@
+"""Functions of one value at a time, other than activations: AbsVal, Exp, Log, Clip, Threshold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fcaffe.layers.activations import Activation
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer, register
+
+
+@register("AbsVal")
+class AbsVal(Activation):
+    """top = |x|."""
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if top[0] is bottom[0]:
+            raise self.error("does not work in place; give its top another name")
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.xp.abs(bottom[0].data, out=top[0].data)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            self.xp.multiply(top[0].diff, self.xp.sign(bottom[0].data), out=bottom[0].diff)
+
+
+@register("Exp")
+class Exp(Activation):
+    """top = base^(shift + scale * x). In place too."""
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.exp_param
+        self.rate = p.scale * log_of_base(self, p)
+        self.factor = math.exp(p.shift * log_of_base(self, p))
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        y = top[0].data
+        self.xp.multiply(bottom[0].data, self.rate, out=y)
+        self.xp.exp(y, out=y)
+        y *= self.factor
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            self.xp.multiply(top[0].diff, self.rate * top[0].data, out=bottom[0].diff)
+
+
+@register("Log")
+class Log(Activation):
+    """top = log to `base` of (shift + scale * x). In place its gradient, which needs x, is wrong, as in Caffe."""
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.log_base = log_of_base(self, self.param.log_param)
+        if self.log_base == 0:
+            raise self.error("there is no logarithm to the base 1")
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p, y = self.param.log_param, top[0].data
+        self.xp.multiply(bottom[0].data, p.scale, out=y)
+        y += p.shift
+        self.xp.log(y, out=y)
+        y *= 1 / self.log_base
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            p = self.param.log_param
+            slope = p.scale / self.log_base
+            self.xp.multiply(top[0].diff, slope / (p.scale * bottom[0].data + p.shift), out=bottom[0].diff)
+
+
+def log_of_base(layer: Layer, p: Any) -> float:
+    """The natural logarithm of the `base` of an ExpParameter or LogParameter, where -1 stands for e."""
+    if p.base == -1:
+        return 1.0
+    if p.base <= 0:
+        raise layer.error(f"base must be positive, or -1 for e, not {p.base:g}")
+    return math.log(p.base)
+
+
+@register("Clip")
+class Clip(Activation):
+    """top = x, but at least `min` and at most `max`. The gradient passes at both bounds.
+
+    In place it passes everywhere, as in Caffe: there is no telling what was cut.
+    """
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if not self.param.HasField("clip_param"):
+            raise self.error("clip_param { min: ... max: ... } is missing")
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p, y = self.param.clip_param, top[0].data
+        self.xp.minimum(bottom[0].data, p.max, out=y)
+        self.xp.maximum(y, p.min, out=y)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            p, x = self.param.clip_param, bottom[0].data
+            self.xp.multiply(top[0].diff, (x >= p.min) & (x <= p.max), out=bottom[0].diff)
+
+
+@register("Threshold")
+class Threshold(Activation):
+    """top = 1 where x > threshold, else 0. It has no gradient. In place too."""
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        top[0].data[...] = bottom[0].data > self.param.threshold_param.threshold
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return False
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            raise self.error("a threshold has no gradient; set propagate_down: false")

@@ -1,0 +1,50 @@
+"""Embed: rows looked up in a table of vectors."""
+
+from __future__ import annotations
+
+from fcaffe.layers.labels import read_indices
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.fillers import fill
+from fcaffe.net.layer import Layer, register
+
+
+@register("Embed")
+class Embed(Layer):
+    """top (..., num_output) = weights (input_dim, num_output)[bottom (...)] + bias: an InnerProduct of one-hot vectors.
+
+    The bottom holds indices from 0 to input_dim - 1; it gets no gradient.
+    """
+
+    bottoms = 1
+    tops = 1
+    indices: Array
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.embed_param
+        if p.num_output < 1 or p.input_dim < 1:
+            raise self.error("embed_param.num_output and input_dim must be positive")
+        fill(self.add_blob(p.input_dim, p.num_output).data, p.weight_filler, self.context.random)
+        if p.bias_term:
+            fill(self.add_blob(p.num_output).data, p.bias_filler, self.context.random)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        top[0].reshape(*bottom[0].shape, self.param.embed_param.num_output)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p, y = self.param.embed_param, top[0].data
+        self.indices = read_indices(self, bottom, 0, p.input_dim, "its table (input_dim)")
+        y[...] = self.blobs[0].data[self.indices]
+        if p.bias_term:
+            y += self.blobs[1].data
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return False
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        p, dy = self.param.embed_param, top[0].diff
+        if propagate_down[0]:
+            raise self.error("cannot give its indices a gradient; set propagate_down: false")
+        if self.param_propagate_down[0]:
+            self.xp.add.at(self.blobs[0].diff, self.indices, dy)
+        if p.bias_term and self.param_propagate_down[1]:
+            self.blobs[1].diff[...] += dy.reshape(-1, p.num_output).sum(axis=0)

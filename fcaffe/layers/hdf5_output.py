@@ -1,0 +1,56 @@
+"""HDF5Output: blobs into an HDF5 file."""
+
+from __future__ import annotations
+
+import os
+
+from fcaffe import log
+from fcaffe.data.hdf5 import h5py, write_rows
+from fcaffe.errors import DataError, SnapshotError
+from fcaffe.layers.data import reading_errors
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer, register
+
+
+@register("HDF5Output")
+class HDF5Output(Layer):
+    """Writes its bottoms as the datasets `data` and `label` of a file, each with four axes.
+
+    As in Caffe a file holds one pass; a second one is an error. The file appears with the pass, complete.
+    """
+
+    bottoms = 2
+    tops = 0
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.path = self.param.hdf5_output_param.file_name
+        self.written = False
+        with reading_errors(self):
+            h5py()  # say at once if it is missing
+            folder = os.path.dirname(self.path) or "."
+            if not self.path or not os.access(folder, os.W_OK):
+                raise DataError(f'cannot write hdf5_output_param.file_name "{self.path}": no such folder to write in')
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if any(len(blob.shape) > 4 for blob in bottom) or bottom[0].num != bottom[1].num:
+            raise self.error(
+                f"needs bottoms of at most four axes and equally many samples: {self.named_shapes(bottom)}"
+            )
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if self.written:
+            raise self.error(f'"{self.path}" holds the first pass already, and a file takes one: run one pass only')
+        log.saving_hdf5(self.path)
+        arrays = {
+            name: self.engine.to_numpy(blob.data).reshape(blob.num, blob.channels, blob.height, blob.width)
+            for name, blob in zip(("data", "label"), bottom, strict=True)
+        }
+        try:
+            write_rows(self.path, arrays)
+        except SnapshotError as problem:
+            raise self.error(str(problem)) from problem
+        self.written = True
+        log.saved_hdf5(bottom[0].num)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        pass

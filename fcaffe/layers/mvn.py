@@ -1,0 +1,45 @@
+"""Mean-variance normalisation of each sample."""
+
+from __future__ import annotations
+
+from fcaffe.layers.reshape import copy_values
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.layer import Layer, register
+
+
+@register("MVN")
+class MVN(Layer):
+    """top = (x - mean) / (standard deviation + eps), of each channel of each sample, or of all its channels together.
+
+    The latter with `across_channels`; without `normalize_variance` there is no division. The top always has four axes,
+    (N, C, H, W). In place too.
+    """
+
+    bottoms = 1
+    tops = 1
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x = bottom[0]
+        top[0].reshape(x.num, x.channels, x.height, x.width)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p, y = self.param.mvn_param, top[0].data
+        x = bottom[0].data.reshape(y.shape)
+        self.xp.subtract(x, self._mean(x), out=y)
+        if p.normalize_variance:
+            self.deviation = self.xp.sqrt(self._mean(y * y)) + self.xp.float32(p.eps)
+            y /= self.deviation
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if not propagate_down[0]:
+            return
+        y, dy = top[0].data, top[0].diff
+        dx = dy - self._mean(dy)
+        if self.param.mvn_param.normalize_variance:
+            dx -= self._mean(dy * y) * y
+            dx /= self.deviation
+        copy_values(dx, bottom[0].diff)
+
+    def _mean(self, x: Array) -> Array:
+        axes = (1, 2, 3) if self.param.mvn_param.across_channels else (2, 3)
+        return x.mean(axis=axes, keepdims=True)

@@ -1,0 +1,143 @@
+"""Python: a layer that is a class of the user's, found when the net is built and called with live blobs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from fcaffe.errors import NetError
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer, register
+
+# Makes `import caffe` work for user code and returns that module, with the `Layer` and `Blob` that user code sees.
+# fcaffe.pycaffe, which lies below this folder, puts it here.
+provide_caffe: Callable[[], Any] | None = None
+
+FCAFFE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # the folder of the package, with a slash
+
+
+class UserCodeError(NetError, RuntimeError):
+    """A user's layer raised; what it raised is the cause. In Caffe it comes through as it is, mostly RuntimeError."""
+
+
+@register("Python")
+class Python(Layer):
+    """Calls `setup`, `reshape`, `forward` and `backward` of the class python_param.layer in python_param.module.
+
+    The class derives from `caffe.Layer`; it finds python_param.param_str as `self.param_str`, its phase as
+    `self.phase`, and makes parameters by `self.blobs.add_blob(*shape)`. Its top is a loss only with a loss_weight in
+    the prototxt. `share_in_parallel` changes nothing: every worker is a process of its own, with its own instance.
+    """
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for blob in (*bottom, *top):
+            blob.make_contiguous()
+        assert provide_caffe is not None
+        self.caffe = provide_caffe()
+        self.user_layer = self._make_user_layer()
+        self._call("setup", bottom, top)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self._call("reshape", bottom, top)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self._call("forward", bottom, top)
+        if any(self.loss_weights) and self.context.workers.size > 1:
+            self._weigh_losses(bottom, top)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        self._call("backward", top, propagate_down, bottom)
+
+    def _weigh_losses(self, bottom: list[Blob], top: list[Blob]) -> None:
+        """A loss of user code is taken for the mean over this worker's samples: its share of the whole mean counts."""
+        samples = bottom[0].shape[0]
+        part = samples / max(1.0, self.context.workers.sum(samples))
+        for blob, weight in zip(top, self.loss_weights, strict=True):
+            if weight:
+                blob.data[...] *= part
+                blob.diff[...] = weight * part
+
+    def _call(self, method: str, *arguments: list[Any]) -> None:
+        """Call the user's method, with blobs as user code sees them."""
+        try:
+            getattr(self.user_layer, method)(*([self._face(value) for value in values] for values in arguments))
+        except Exception as problem:
+            cls = type(self.user_layer)
+            raise self._user_error(f"{cls.__module__}.{cls.__name__}.{method}", problem) from problem
+
+    def _face(self, value: Any) -> Any:
+        return self.caffe.Blob(value) if isinstance(value, Blob) else value
+
+    def _make_user_layer(self) -> Any:
+        p = self.param.python_param
+        if not p.module or not p.layer:
+            raise self.error("python_param needs module, a Python module, and layer, a class in it")
+        cls = self._find_class(self._import(p.module), p.layer)
+        try:
+            user_layer = cls(self.param)
+        except Exception as problem:
+            raise self._user_error(f"making a {p.module}.{p.layer}", problem) from problem
+        self.caffe.Layer._bind(user_layer, self)
+        user_layer.param_str = p.param_str
+        user_layer.phase = self.phase
+        return user_layer
+
+    def _import(self, name: str) -> ModuleType:
+        """The module, from the current folder, PYTHONPATH and wherever else Python looks."""
+        if "" not in sys.path and os.getcwd() not in sys.path:
+            sys.path.insert(0, "")  # not there in a program that was started by its name
+        importlib.invalidate_caches()  # the file may be younger than Python's list of its folder
+        try:
+            return importlib.import_module(name)
+        except Exception as problem:
+            if isinstance(problem, ModuleNotFoundError) and f"{name}.".startswith(f"{problem.name}."):
+                folders = ", ".join(folder or os.getcwd() for folder in sys.path)
+                raise self.error(
+                    f'there is no Python module "{name}" in {folders}; start in its folder or add it to PYTHONPATH'
+                ) from None
+            raise self._user_error(f"importing {name}", problem) from problem
+
+    def _find_class(self, module: ModuleType, name: str) -> Any:
+        base = self.caffe.Layer
+        where = f"module {module.__name__} ({getattr(module, '__file__', None) or 'without a file'})"
+        if not hasattr(module, name):
+            layers = [key for key, value in vars(module).items() if _is_subclass(value, base) and value is not base]
+            raise self.error(f'{where} has no class "{name}"; layers in it: {", ".join(layers) or "none"}')
+        cls = getattr(module, name)
+        if not _is_subclass(cls, base):
+            message = f'"{name}" in {where} is no layer: it must be a class that derives from caffe.Layer'
+            other = sys.modules.get("caffe")
+            if other is not self.caffe:
+                place = getattr(other, "__file__", None)
+                message += f"; this process has another caffe ({place}), write `import fcaffe as caffe` in the module"
+            raise self.error(message)
+        return cls
+
+    def _user_error(self, what: str, problem: Exception) -> UserCodeError:
+        said = " ".join(str(problem).split())
+        said = f"{type(problem).__name__}: {said}" if said else type(problem).__name__
+        return UserCodeError(str(self.error(f"{what}: {said}{_place(problem)}")))
+
+
+def _is_subclass(value: Any, base: type) -> bool:
+    return isinstance(value, type) and issubclass(value, base)
+
+
+def _place(problem: Exception) -> str:
+    """Where in user code: the line of the first file on the way that is neither fcaffe's nor Python's own importing."""
+    if isinstance(problem, SyntaxError):
+        return f" ({problem.filename}, line {problem.lineno})"
+    frames = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(problem.__traceback__)
+        if not frame.filename.startswith((FCAFFE, importlib.__file__, "<frozen importlib"))
+    ]
+    if not frames:
+        return ""
+    file = frames[0][0]
+    return f" ({file}, line {[line for name, line in frames if name == file][-1]})"

@@ -1,0 +1,116 @@
+"""ReLU's relatives: ELU, PReLU, BNLL, Swish."""
+
+from __future__ import annotations
+
+from fcaffe.engines.channels import channel_sums
+from fcaffe.layers.activations import Activation
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.fillers import fill
+from fcaffe.net.layer import register
+from fcaffe.proto import caffe_pb2 as pb
+
+
+@register("ELU")
+class ELU(Activation):
+    """top = x where x > 0, else alpha * (exp(x) - 1) (Clevert, Unterthiner and Hochreiter, 2015). In place too."""
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data, top[0].data
+        negative = self.param.elu_param.alpha * self.xp.expm1(self.xp.minimum(x, 0))
+        self.xp.maximum(x, 0, out=y)
+        y += negative
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            gain = self.xp.where(bottom[0].data > 0, 1, top[0].data + self.param.elu_param.alpha)
+            self.xp.multiply(top[0].diff, gain, out=bottom[0].diff)
+
+
+@register("PReLU")
+class PReLU(Activation):
+    """top = max(x, 0) + slope * min(x, 0), the slope a parameter (He, Zhang, Ren and Sun, 2015). In place too.
+
+    One slope per channel (axis 1), or a single one with `channel_shared`; they start at 0.25 unless a filler is given.
+    """
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p, shape = self.param.prelu_param, bottom[0].shape
+        if len(shape) < 2:
+            raise self.error(f"needs a bottom of two axes or more, with channels on axis 1, not {shape}")
+        self.channels = shape[1]
+        slope = self.add_blob() if p.channel_shared else self.add_blob(self.channels)
+        quarter = pb.FillerParameter(type="constant", value=0.25)
+        fill(slope.data, p.filler if p.HasField("filler") else quarter, self.context.random)
+        self.kept = Blob(self.xp, (), channels_last=True)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        shape = bottom[0].shape
+        if shape[1:2] != (self.channels,):
+            raise self.error(f"has slopes for {self.channels} channels, but its bottom has the shape {shape}")
+        super().reshape(bottom, top)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data, top[0].data
+        if top[0] is bottom[0]:  # backward needs what is overwritten here
+            self.kept.reshape(*x.shape)
+            self.kept.data[...] = x
+        negative = self._slope(x) * self.xp.minimum(x, 0)
+        self.xp.maximum(x, 0, out=y)
+        y += negative
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        dy, x = top[0].diff, (self.kept if top[0] is bottom[0] else bottom[0]).data
+        if self.param_propagate_down[0]:
+            gradients = dy * self.xp.minimum(x, 0)
+            shared = self.param.prelu_param.channel_shared
+            self.blobs[0].diff[...] += gradients.sum() if shared else channel_sums(self.xp, gradients)
+        if propagate_down[0]:
+            self.xp.multiply(dy, self.xp.where(x > 0, 1, self._slope(x)), out=bottom[0].diff)
+
+    def _slope(self, x: Array) -> Array:
+        """As a view that repeats over all of x."""
+        slope = self.blobs[0].data
+        return slope.reshape(-1, *(1,) * (x.ndim - 2)) if slope.ndim else slope
+
+
+@register("BNLL")
+class BNLL(Activation):
+    """top = log(1 + exp(x)). In place its gradient, which needs x, is wrong, as in Caffe."""
+
+    LARGEST = 50  # x counts as no more than this in the gradient, so that its exponential stays finite
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data, top[0].data
+        logarithm = self.xp.log1p(self.xp.exp(-abs(x)))
+        self.xp.maximum(x, 0, out=y)
+        y += logarithm
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            exponential = self.xp.exp(self.xp.minimum(bottom[0].data, self.LARGEST))
+            self.xp.multiply(top[0].diff, exponential / (exponential + 1), out=bottom[0].diff)
+
+
+@register("Swish")
+class Swish(Activation):
+    """top = x * sigmoid(beta * x) (Ramachandran, Zoph and Le, 2017). In place too."""
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.gate = Blob(self.xp, (), channels_last=True)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        self.gate.reshape(*bottom[0].shape)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x, gate = bottom[0].data, self.gate.data
+        self.xp.multiply(x, 0.5 * self.param.swish_param.beta, out=gate)
+        self.xp.tanh(gate, out=gate)
+        gate *= 0.5
+        gate += 0.5
+        self.xp.multiply(x, gate, out=top[0].data)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            gate, scaled = self.gate.data, self.param.swish_param.beta * top[0].data
+            self.xp.multiply(top[0].diff, scaled + gate * (1 - scaled), out=bottom[0].diff)

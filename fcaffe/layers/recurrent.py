@@ -1,0 +1,173 @@
+"""What LSTM and RNN have in common: sequences of T time steps in N independent streams.
+
+Caffe unrolls a net inside the layer. Here a loop runs over the time steps, and whatever does not depend on the step
+before (the input's share of the gates, the gradients of all weights) is one matrix product over all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.context import Context
+from fcaffe.net.fillers import fill
+from fcaffe.net.layer import Layer
+
+
+class Recurrent(Layer):
+    """Base. Bottoms: x (T, N, ...), cont (T, N) and, if given, a static input (N, ...) that every step sees.
+
+    The state is multiplied by `cont` before a step: 0 begins a sequence, 1 continues one. The last step's state
+    carries over to the next batch, whose streams continue those of this one. N may change from batch to batch, T may
+    not. With `expose_hidden` the first states are further bottoms and the last ones further tops, each
+    (1, N, num_output); then nothing carries over, and no gradient passes through them.
+
+    Parameters: input weights (gates * num_output, D), their bias, [static weights], then those of `step_parameters`.
+    """
+
+    states = 1  # arrays (N, num_output) that pass from step to step
+    gates = 1  # values per output that a step computes from the input and the state
+
+    def __init__(self, param: Any, context: Context) -> None:
+        super().__init__(param, context)
+        self.expose_hidden: bool = self.param.recurrent_param.expose_hidden
+        self.exposed = self.states if self.expose_hidden else 0
+        self.bottoms = (2 + self.exposed, 3 + self.exposed)
+        self.tops = 1 + self.exposed
+
+    def step_parameters(self) -> list[tuple[tuple[int, ...], Any]]:
+        """Shape and filler of each parameter that belongs to a step."""
+        raise NotImplementedError
+
+    def run_forward(self, gates: Array, states: list[Array], cont: Array, out: Array) -> list[Array]:
+        """From the input's share of the gates (T, N, gates * H), which it may overwrite, the first states and cont
+        (T, N, 1): fill `out` (T, N, H), return the last states."""
+        raise NotImplementedError
+
+    def run_backward(self, dout: Array, cont: Array, dgates: Array) -> None:
+        """Write the gradient of the gates, add those of the steps' parameters."""
+        raise NotImplementedError
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.recurrent_param
+        self.outputs: int = p.num_output
+        if self.outputs < 1:
+            raise self.error("recurrent_param.num_output must be positive")
+        if any(blob in bottom for blob in top):
+            raise self.error("does not work in place; give its top another name")
+        self.static = len(bottom) == 3 + self.exposed
+        self.time_steps = bottom[0].shape[0] if bottom[0].shape else 0
+        self._check_shapes(bottom)
+        width, random = self.gates * self.outputs, self.context.random
+        fill(self.add_blob(width, math.prod(bottom[0].shape[2:])).data, p.weight_filler, random)
+        fill(self.add_blob(width).data, p.bias_filler, random)
+        if self.static:
+            fill(self.add_blob(width, math.prod(bottom[2].shape[1:])).data, p.weight_filler, random)
+        self.step_blobs: list[Blob] = []
+        for shape, filler in self.step_parameters():
+            self.step_blobs.append(self.add_blob(*shape))
+            fill(self.step_blobs[-1].data, filler, random)
+        for _ in range(1, self.time_steps):  # Caffe fills every step's and keeps the first's: the draws are made
+            for shape, filler in self.step_parameters():
+                fill(np.empty(shape, np.float32), filler, random)
+        self.gate = Blob(self.xp)
+        self.carried = Blob(self.xp)  # the state h that each step saw: after cont
+        self.state = [Blob(self.xp) for _ in range(self.states)]
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self._check_shapes(bottom)
+        for index, start in ((0, 2), (2, 1)) if self.static else ((0, 2),):
+            values = self.blobs[index].shape[1]
+            if math.prod(bottom[index].shape[start:]) != values:
+                raise self.error(f"has weights for {values} values per stream in {self.named_shapes(bottom)}")
+        steps, streams = bottom[0].shape[:2]
+        top[0].reshape(steps, streams, self.outputs)
+        self.gate.reshape(steps, streams, self.gates * self.outputs)
+        self.carried.reshape(steps, streams, self.outputs)
+        for blob in [*self.state, *top[1:]]:
+            blob.reshape(1, streams, self.outputs)
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return bottom_index != 1
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        gates = self.gate.data
+        rows = gates.reshape(-1, gates.shape[-1])
+        weights, bias = self.blobs[0].data, self.blobs[1].data
+        self.engine.inner_product_forward(self._rows(bottom[0], 0), weights, bias, rows, False)
+        if self.static:
+            gates += self._rows(bottom[2], 2) @ self.blobs[2].data.T
+        first = bottom[-self.states :] if self.expose_hidden else self.state
+        last = self.run_forward(gates, [blob.data[0] for blob in first], self._cont(bottom), top[0].data)
+        for blob, values in zip(top[1:] if self.expose_hidden else self.state, last, strict=True):
+            blob.data[0] = values
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[1]:
+            raise self.error(f"cannot give its sequence indicators, {self.bottom_name(1)}, a gradient")
+        dgates = self.gate.diff
+        self.run_backward(top[0].diff, self._cont(bottom), dgates)
+        rows = dgates.reshape(-1, dgates.shape[-1])
+        if self.param_propagate_down[1]:
+            self.blobs[1].diff[...] += rows.sum(axis=0)
+        self._backward_input(bottom[0], 0, rows, propagate_down[0])
+        if self.static:
+            self._backward_input(bottom[2], 2, dgates.sum(axis=0), propagate_down[2])
+
+    def _backward_input(self, x: Blob, index: int, rows: Array, down: bool) -> None:
+        """Gradients of an input and of its weights, `blobs[index]`, from those of the gates as rows."""
+        weights = self.blobs[index]
+        if self.param_propagate_down[index]:
+            self.engine.inner_product_backward_weights(self._rows(x, index), rows, weights.diff, False)
+        if down:
+            x.diff[...] = self.engine.inner_product_backward_data(rows, weights.data, False).reshape(x.shape)
+
+    def add_weight_gradient(self, index: int, x: Array, dy: Array) -> None:
+        """Add the gradient of `step_blobs[index]`, weights that took x (T, N, ...) to what has the gradient dy."""
+        if self.learns(index):
+            x, dy = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+            self.engine.inner_product_backward_weights(x, dy, self.step_blobs[index].diff, False)
+
+    def learns(self, index: int) -> bool:
+        """Whether the gradient of `step_blobs[index]` is wanted."""
+        return self.param_propagate_down[index + len(self.blobs) - len(self.step_blobs)]
+
+    def _rows(self, x: Blob, index: int) -> Array:
+        """The input as rows for `blobs[index]`, values in C order, which is the order of the weights."""
+        return x.data.reshape(-1, self.blobs[index].shape[1])
+
+    def _cont(self, bottom: list[Blob]) -> Array:
+        return bottom[1].data[:, :, None]
+
+    def _check_shapes(self, bottom: list[Blob]) -> None:
+        shape = bottom[0].shape
+        if len(shape) < 3 or shape[0] < 1:
+            raise self.error(f"its input {self.bottom_name(0)} must be (time steps, streams, values ...), not {shape}")
+        if shape[0] != self.time_steps:
+            raise self.error(f"was set up for {self.time_steps} time steps, but its input now has the shape {shape}")
+        if bottom[1].shape != shape[:2]:
+            raise self.error(
+                f"its sequence indicators {self.bottom_name(1)} must have the shape {shape[:2]} of steps and streams, "
+                f"not {bottom[1].shape}"
+            )
+        if self.static and (len(bottom[2].shape) < 2 or bottom[2].shape[0] != shape[1]):
+            raise self.error(
+                f"its static input {self.bottom_name(2)} must be ({shape[1]} streams, values ...), "
+                f"not {bottom[2].shape}"
+            )
+        wanted = (1, shape[1], self.outputs)
+        for index in range(len(bottom) - self.exposed, len(bottom)):
+            if bottom[index].shape != wanted:
+                raise self.error(
+                    f"its first state {self.bottom_name(index)} must have the shape {wanted}, not {bottom[index].shape}"
+                )
+
+    def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
+        """Multiply-adds of the matrix products of one forward pass; the static input's are done once."""
+        steps, streams = bottom[0].shape[:2]
+        each_step = [self.blobs[0], *(blob for blob in self.step_blobs if len(blob.shape) == 2)]
+        once = self.blobs[2].count if self.static else 0
+        return streams * (steps * sum(blob.count for blob in each_step) + once)

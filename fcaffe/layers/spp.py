@@ -1,0 +1,85 @@
+"""Spatial pyramid pooling (He, Zhang, Ren and Sun, 2014)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from fcaffe.layers.pooling import Pooling
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer, register
+from fcaffe.proto import caffe_pb2 as pb
+
+
+@register("SPP")
+class SPP(Layer):
+    """top (N, values) = bottom (N, C, H, W) pooled into 1, 4, 16 ... bins per channel, one level after the other.
+
+    With a pyramid_height of 1 the top is (N, C, 1, 1).
+    """
+
+    bottoms = 1
+    tops = 1
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        height = self.param.spp_param.pyramid_height
+        if height < 1:
+            raise self.error("spp_param.pyramid_height must be positive")
+        if len(bottom[0].shape) != 4:
+            raise self.error(f"needs a bottom of four axes (N, C, H, W), not {bottom[0].shape}")
+        self.built_for: tuple[int, ...] = ()  # H and W
+        self.levels: list[Pooling] = []
+        self.bins = [Blob(self.xp, (), channels_last=True) for _ in range(height)]  # what each level gives
+        self.part = Blob(self.xp, (), channels_last=True)  # whose gradient is one level's part of the bottom's
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        shape = bottom[0].shape
+        if shape[2:] != self.built_for:
+            self.levels = [self._make_level(2**level, shape[2:]) for level in range(len(self.bins))]
+            for level, bins in zip(self.levels, self.bins, strict=True):
+                level.setup(bottom, [bins])
+            self.built_for = shape[2:]
+        for level, bins in zip(self.levels, self.bins, strict=True):
+            level.reshape(bottom, [bins])
+        self.part.reshape(*shape)
+        if len(self.levels) == 1:
+            top[0].reshape(*self.bins[0].shape)
+        else:
+            top[0].reshape(shape[0], sum(math.prod(bins.shape[1:]) for bins in self.bins))
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        y = top[0].data
+        for level, bins, place in self._each_level():
+            level.forward(bottom, [bins])
+            y[:, place] = bins.data.reshape(y[:, place].shape)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if not propagate_down[0]:
+            return
+        dx, dy = bottom[0].diff, top[0].diff
+        dx[...] = 0
+        for level, bins, place in self._each_level():
+            bins.diff[...] = dy[:, place].reshape(bins.shape)
+            level.backward([bins], [True], [self.part])
+            dx += self.part.diff
+
+    def _each_level(self) -> Iterator[tuple[Pooling, Blob, slice]]:
+        """Every level with its bins and the place of their values in a row of the top."""
+        start = 0
+        for level, bins in zip(self.levels, self.bins, strict=True):
+            end = start + math.prod(bins.shape[1:])
+            yield level, bins, slice(start, end)
+            start = end
+
+    def _make_level(self, bins: int, size: tuple[int, ...]) -> Pooling:
+        """Pooling into bins x bins windows that lie side by side, with half of the padding before each axis."""
+        kernel = [math.ceil(n / bins) for n in size]
+        pad = [(k * bins - n + 1) // 2 for k, n in zip(kernel, size, strict=True)]
+        if any(p >= k for p, k in zip(pad, kernel, strict=True)):
+            raise self.error(f"cannot pool {size[0]} x {size[1]} values into {bins}^2 bins; lower pyramid_height")
+        param = pb.LayerParameter(name=self.name, type=self.type, phase=self.phase)
+        p = param.pooling_param
+        p.pool = self.param.spp_param.pool
+        p.kernel_h, p.kernel_w = p.stride_h, p.stride_w = kernel
+        p.pad_h, p.pad_w = pad
+        return Pooling(param, self.context)

@@ -1,0 +1,41 @@
+"""Models in files: .caffemodel, HDF5 (.caffemodel.h5) and NumPy (.npz). Whatever the file, a model reads the same."""
+
+from __future__ import annotations
+
+import os
+
+from fcaffe.net.model_files import caffemodel, hdf5, npz
+from fcaffe.net.model_files.model import Model, StoredLayer, take_shared
+from fcaffe.proto import file_start
+from fcaffe.proto.binary import HDF5_MAGIC, ZIP_MAGIC
+
+__all__ = ["Model", "StoredLayer", "read_model", "take_shared", "write_model"]
+
+Path = str | os.PathLike[str]
+
+
+def read_model(path: Path) -> Model:
+    """The model in a file, of the format that the file's first bytes tell. Layers are in the current notation.
+
+    Raises SnapshotError for a file that is missing, damaged or of another kind.
+    """
+    start = file_start(path)
+    if start.startswith(HDF5_MAGIC):
+        return hdf5.read(path)
+    if start.startswith(ZIP_MAGIC):
+        return npz.read(path)
+    return caffemodel.read(path)
+
+
+def write_model(path: Path, model: Model, nvidia: bool = False) -> None:
+    """Write a model, whole or not at all, in the format that the name's ending tells (SnapshotError).
+
+    `nvidia` is for .caffemodel files: blobs as raw data, which is what NVIDIA's fork writes.
+    """
+    name = os.fspath(path)
+    if name.endswith(".h5"):
+        hdf5.write(path, model)
+    elif name.endswith(".npz"):
+        npz.write(path, model)
+    else:
+        caffemodel.write(path, model, nvidia)

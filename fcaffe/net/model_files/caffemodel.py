@@ -1,0 +1,121 @@
+"""Models as Caffe writes them: a NetParameter in binary form."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from fcaffe import log
+from fcaffe.errors import SnapshotError
+from fcaffe.net.model_files.model import Model, StoredLayer, check_text
+from fcaffe.proto import (
+    StoredBlob,
+    read_binary,
+    replacing,
+    stored_blob,
+    stored_to_proto,
+    upgrade_net,
+    without_fork_fields,
+)
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.blobs import LARGEST, TOO_LARGE
+
+_VALUES = (
+    "data", "diff", "double_data", "double_diff",
+    "raw_data_type", "raw_data", "raw_diff_type", "raw_diff",
+)  # fmt: skip
+
+
+def read(path: str | os.PathLike[str]) -> Model:
+    """The model of a .caffemodel of any age and of any fork; of a fork's, no more than names, types and blobs."""
+    net = read_binary(path, pb.NetBytes)
+    stored = _take_blobs(net, path)
+    param = _net_parameter(net)
+    if param is None:
+        log.info(f"{path} is of a fork of Caffe: only the names, types and blobs of its layers are taken")
+        net.DiscardUnknownFields()
+        known = pb.NetBytes()
+        known.CopyFrom(net)  # protobuf written in Python remembers lengths from before
+        param = pb.NetParameter.FromString(known.SerializeToString())
+        try:
+            check_text(param)
+        except SnapshotError as error:
+            raise SnapshotError(f"{path}: {error}") from None
+    upgraded = pb.NetParameter()
+    upgraded.CopyFrom(param)
+    upgrade_net(upgraded, os.fspath(path))
+    if param.layers or param.input:  # otherwise it is but the rates of BatchNorm, which nobody reads from a model
+        param = upgraded
+    layers = []
+    for layer in param.layer:
+        blobs = [stored[blob.place] for blob in layer.blobs]
+        layer.ClearField("blobs")
+        layers.append(StoredLayer(pb.LayerParameter.FromString(layer.SerializeToString()), blobs))
+    param.ClearField("layer")
+    return Model(param, layers)
+
+
+def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> None:
+    """Write a .caffemodel, layer by layer, so that it takes little memory. Raises SnapshotError."""
+    size = sum(blob.nbytes for layer in model.layers for blob in layer.blobs)
+    if size > LARGEST:
+        raise SnapshotError(f"cannot write {path}: with {size} bytes it {TOO_LARGE}")
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        file.write(without_fork_fields(model.param).SerializeToString())
+        for layer in model.layers:
+            net = pb.NetParameter(layer=[without_fork_fields(layer.param)])
+            for index, blob in enumerate(layer.blobs):
+                if blob.data is None:
+                    raise SnapshotError(
+                        f'cannot write {path}: blob {index} of layer "{layer.name}" has no values. HDF5 keeps a blob '
+                        "that several layers share with one of them, and this model does not say with which; "
+                        "fcaffe convert takes the net as --net"
+                    )
+                net.layer[0].blobs.append(stored_to_proto(blob, nvidia))
+            file.write(net.SerializeToString())
+        if file.tell() > LARGEST:
+            raise SnapshotError(f"cannot write {path}: with {file.tell()} bytes it {TOO_LARGE}")
+
+
+def _take_blobs(net: Any, path: Any) -> list[StoredBlob]:
+    """All blobs of a NetBytes as arrays; the message keeps their shapes and places in the list."""
+    stored: list[StoredBlob] = []
+    for name, blobs in _blobs(net):
+        for index, blob in enumerate(blobs):
+            try:
+                stored.append(stored_blob(blob))
+            except SnapshotError as error:
+                raise SnapshotError(f'{path}: layer "{name}", blob {index}: {error}') from None
+            for field in _VALUES:
+                blob.ClearField(field)
+            blob.place = len(stored) - 1
+    return stored
+
+
+def _blobs(net: Any) -> Iterator[tuple[str, Any]]:
+    for layer in net.layer:
+        yield layer.name, layer.blobs
+    for layer in net.layers:
+        yield layer.name, layer.blobs
+        yield layer.layer.name, layer.layer.blobs
+
+
+def _net_parameter(net: Any) -> Any:
+    """The NetParameter of a NetBytes, or None if it has fields that are not Caffe's.
+
+    The numbers of forks' fields collide with Caffe's and with one another: what remains unknown shows that the rest,
+    too, may mean something else.
+    """
+    try:
+        param = pb.NetParameter.FromString(net.SerializeToString())
+        check_text(param)
+    except (DecodeError, UnicodeDecodeError, SnapshotError):
+        return None
+    known = pb.NetParameter()
+    known.CopyFrom(param)
+    known.DiscardUnknownFields()
+    complete = len(known.SerializePartialToString()) == len(param.SerializePartialToString())
+    return param if complete and param.IsInitialized() else None

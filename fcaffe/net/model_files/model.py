@@ -1,0 +1,118 @@
+"""What a model file holds, whatever its format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import Message
+
+from fcaffe.errors import SnapshotError
+from fcaffe.proto import StoredBlob, blob_shape
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.blobs import put_shape
+
+MOST_BLOBS = 1000  # of a layer
+
+
+@dataclass
+class StoredLayer:
+    """A layer: its LayerParameter, without blobs, and its blobs.
+
+    A LayerParameter with nothing but a name comes from an HDF5 file of Caffe's, which has no more.
+    """
+
+    param: Any
+    blobs: list[StoredBlob] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.param.name
+
+    def outline(self) -> Any:
+        """The LayerParameter with the shapes of the blobs: all but the values."""
+        param = pb.LayerParameter()
+        param.CopyFrom(self.param)
+        for blob in self.blobs:
+            put_shape(param.blobs.add(), blob)
+        return param
+
+
+@dataclass
+class Model:
+    """A net with its weights: a NetParameter without layers, and the layers in order."""
+
+    param: Any
+    layers: list[StoredLayer]
+
+    def net(self) -> Any:
+        """The NetParameter, with layers, without blobs."""
+        net = pb.NetParameter()
+        net.CopyFrom(self.param)
+        net.layer.extend(layer.param for layer in self.layers)
+        return net
+
+    def shared(self) -> Iterator[tuple[StoredLayer, int, StoredLayer, int]]:
+        """Every blob shared by its name: layer and index, and those of the owner, the first with that name."""
+        owners: dict[str, tuple[StoredLayer, int]] = {}
+        for layer in self.layers:
+            for index, spec in enumerate(layer.param.param):
+                if spec.name and owners.setdefault(spec.name, (layer, index))[0] is not layer:
+                    yield layer, index, *owners[spec.name]
+
+
+def check_text(message: Any) -> None:
+    """Raise SnapshotError if a string in the message, at any depth, is not UTF-8: protobuf hands it out as bytes."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in (value,) if isinstance(value, Message) else value:
+                check_text(inner)
+        elif field.type == field.TYPE_STRING:
+            for text in (value,) if isinstance(value, str | bytes) else value:
+                if isinstance(text, bytes):
+                    raise SnapshotError(f"{field.full_name} is {text[:40]!r}, which is not text; the file is damaged")
+
+
+def layer_from_outline(outline: Any) -> StoredLayer:
+    """The layer of an outline, with blobs that have no values yet."""
+    check_text(outline)
+    blobs = [StoredBlob(blob_shape(blob), None, legacy=blob.HasField("num")) for blob in outline.blobs]
+    outline.ClearField("blobs")
+    return StoredLayer(outline, blobs)
+
+
+def put_values(layer: StoredLayer, values: dict[tuple[int, str], Any]) -> None:
+    """Give a layer its arrays, by (index, "data" or "diff"); an outline that it has says what shapes they are of.
+
+    Raises SnapshotError when they do not fit.
+    """
+    count = 1 + max((index for index, _ in values), default=-1)
+    if count > MOST_BLOBS:
+        raise SnapshotError(f'layer "{layer.name}": {count} blobs are more than a layer can have; the file is damaged')
+    for index in range(len(layer.blobs), count):
+        known = values.get((index, "data"), values.get((index, "diff")))
+        layer.blobs.append(StoredBlob(() if known is None else known.shape, None))
+    for (index, which), array in values.items():
+        blob = layer.blobs[index]
+        if array.shape != blob.shape:
+            raise SnapshotError(
+                f'layer "{layer.name}": {which} {index} has the shape {array.shape}, not {blob.shape}; '
+                "the file is damaged"
+            )
+        setattr(blob, which, array)
+
+
+def take_shared(model: Model) -> None:
+    """Give blobs that lack values, or are not there at all, those of the layer that owns them."""
+    for layer, index, owner, place in model.shared():
+        if place >= len(owner.blobs) or (values := owner.blobs[place].data) is None:
+            continue
+        while len(layer.blobs) <= index:
+            layer.blobs.append(StoredBlob((), None))
+        blob = layer.blobs[index]
+        if blob.data is None and blob.diff is None and not blob.shape:
+            blob.shape = values.shape
+        if blob.data is None and values.size == math.prod(blob.shape):
+            blob.data = values.reshape(blob.shape)

@@ -1,0 +1,38 @@
+"""What a net knows of the other workers that train it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcaffe.data.share import Share
+
+
+class Workers:
+    """The workers among which each batch is split. This base stands for a single one: it has the whole batch."""
+
+    rank: int = 0
+    size: int = 1
+    per_worker: bool = False  # each has a whole batch of its own, and the batch of all is `size` times as large
+
+    def share(self, batch_size: int) -> Share:
+        """This worker's part of the batch that a layer's `batch_size` asks for."""
+        return Share(0, batch_size, batch_size)
+
+    def sum(self, value: float) -> float:
+        """A number summed over all workers, each of whom must call this at the same place."""
+        return value
+
+    def sum_array(self, values: Any) -> Any:
+        """The same for a small array."""
+        return values
+
+    def broadcast(self, array: Any) -> None:
+        """Overwrite the array with that of worker 0."""
+
+    def broadcast_object(self, thing: Any) -> Any:
+        """Worker 0's."""
+        return thing
+
+    def gather(self, thing: Any) -> list[Any] | None:
+        """At worker 0 everybody's, in the order of ranks; elsewhere None."""
+        return [thing]

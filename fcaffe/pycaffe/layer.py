@@ -1,0 +1,64 @@
+"""pycaffe's Layer: the base of a user's Python layers, and the face of every layer in a net."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcaffe.net.layer import Layer as CoreLayer
+from fcaffe.pycaffe.blob import Blob, BlobVec
+
+
+class Layer:
+    """Derive from it for a layer of `type: "Python"`, and define all or some of
+
+    - `setup(self, bottom, top)`: check `self.param_str` and the bottoms, make parameters; once;
+    - `reshape(self, bottom, top)`: `top[i].reshape(...)` from the shapes of the bottoms; before every forward pass;
+    - `forward(self, bottom, top)`: write `top[i].data[...]`;
+    - `backward(self, top, propagate_down, bottom)`: write `bottom[i].diff[...]` where `propagate_down[i]`, and add to
+      `self.blobs[i].diff`.
+
+    bottom and top are lists of live blobs; take `.data` and `.diff` anew in each call, since memory moves when a blob
+    grows and when a solver takes over the parameters.
+    """
+
+    _layer: CoreLayer
+    param_str: str
+    phase: int
+
+    def __init__(self, param: Any) -> None:
+        """As in Caffe, from a LayerParameter. param_str, phase and blobs are there from `setup` on."""
+
+    @classmethod
+    def _of(cls, layer: CoreLayer) -> Layer:
+        """The face of a layer that is not the user's."""
+        made = cls.__new__(cls)
+        made._bind(layer)
+        return made
+
+    def _bind(self, layer: CoreLayer) -> None:
+        self._layer = layer
+        self.blobs = BlobVec(layer)
+
+    @property
+    def type(self) -> str:
+        return self._layer.type
+
+    @property
+    def param_str_(self) -> str:
+        """Older Caffe's name of param_str."""
+        return self.param_str
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        pass
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        raise self._missing("reshape(self, bottom, top)")
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        raise self._missing("forward(self, bottom, top)")
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        raise self._missing("backward(self, top, propagate_down, bottom)")
+
+    def _missing(self, method: str) -> NotImplementedError:
+        return NotImplementedError(f"the class does not define {method}")

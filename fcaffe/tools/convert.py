@@ -1,0 +1,167 @@
+"""Convert: a file of Caffe's in another form, by what it is and by what the new name ends in."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.data import datum_to_array, open_database, parse_datum
+from fcaffe.data.mean import mean_image
+from fcaffe.errors import ProtoError, SnapshotError, UsageError
+from fcaffe.net.filter import filter_net
+from fcaffe.net.model_files import Model, StoredLayer, read_model, take_shared, write_model
+from fcaffe.net.splits import insert_splits
+from fcaffe.proto import (
+    StoredBlob,
+    binary_class,
+    file_start,
+    is_text,
+    read_binary,
+    read_net,
+    read_text,
+    replacing,
+    stored_blob,
+    stored_to_proto,
+    upgrade_net,
+    upgrade_solver,
+    write_binary,
+    write_text,
+)
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.binary import HDF5_MAGIC
+from fcaffe.solvers.state_files import State, is_hdf5_state, read_state, write_state
+
+_NPY_MAGIC = b"\x93NUMPY"
+
+# What can be read: its name, and the endings of what can be made of it.
+_FORMS: dict[Any, tuple[str, tuple[str, ...]]] = {
+    Model: ("model", (".caffemodel", ".h5", ".npz", ".prototxt")),
+    State: ("solver state", (".solverstate", ".h5")),
+    StoredBlob: ("mean or other blob", (".binaryproto", ".npy")),
+    pb.NetParameter: ("net", (".prototxt",)),
+    pb.SolverParameter: ("solver", (".prototxt",)),
+}
+
+
+def convert(source: str, target: str, net: str | None = None, nvidia: bool = False) -> str:
+    """Read `source`, bring it to the current notation, write it as `target`; returns what it was, in a few words.
+
+    The mean image of a database, which is a folder, is computed. `net` is a prototxt that tells a model what an HDF5
+    file of Caffe's leaves out: types and parameters of its layers, their order, and which blobs they share. `nvidia`:
+    blobs of a .caffemodel as NVIDIA's fork has them. Raises SnapshotError, ProtoError, UsageError.
+    """
+    found = _read(source)
+    noun, endings = _FORMS[type(found)]
+    ending = next((ending for ending in endings if target.endswith(ending)), None)
+    if ending is None:
+        raise UsageError(f"{source} is a {noun}, which is written to a file that ends in {' or '.join(endings)}")
+    if nvidia and (noun != "model" or ending != ".caffemodel"):
+        raise UsageError(f"only a model in a .caffemodel can have the form of NVIDIA's fork, not {target}")
+    if net is not None:
+        if not isinstance(found, Model):
+            raise UsageError(f"--net is for models, and {source} is a {noun}")
+        found = described_by(found, net)
+    elif ending == ".caffemodel" and not any(layer.param.type for layer in found.layers):
+        log.warning(
+            f"{source} holds nothing of the layers but names and blobs, and a blob that several share only once: "
+            "give the net as --net if there are such"
+        )
+    _write(target, found, nvidia)
+    return noun
+
+
+def described_by(model: Model, net: str) -> Model:
+    """The model with the layers of a training net: their order, their parameters, and all blobs that they share."""
+    param = read_net(net)
+    param.state.phase = pb.TRAIN
+    stored = {layer.name: layer for layer in model.layers}
+    layers = []
+    for layer_param in insert_splits(filter_net(param)).layer:
+        if not layer_param.HasField("phase"):
+            layer_param.phase = pb.TRAIN
+        layer = stored.pop(layer_param.name, None)
+        if layer is not None:
+            layers.append(StoredLayer(layer_param, layer.blobs))
+    if stored:
+        raise SnapshotError(f"{net}: this net has no layer {', '.join(stored)}, which the model has")
+    made = Model(pb.NetParameter(name=param.name), layers)
+    take_shared(made)
+    return made
+
+
+def _read(path: str) -> Any:
+    if os.path.isdir(path):
+        return _mean_of(path)
+    start = file_start(path)
+    if start.startswith(HDF5_MAGIC) and is_hdf5_state(path):
+        return read_state(path)
+    if start.startswith(_NPY_MAGIC):
+        return _read_npy(path)
+    if start and is_text(start):
+        return _read_prototxt(path)
+    kind = binary_class(path) if not start.startswith(HDF5_MAGIC) else None
+    if kind is pb.SolverState:
+        return read_state(path)
+    if kind is pb.BlobProto:
+        return stored_blob(read_binary(path, pb.BlobBytes))
+    return read_model(path)
+
+
+def _write(path: str, found: Any, nvidia: bool) -> None:
+    if isinstance(found, State):
+        write_state(path, found)
+    elif isinstance(found, StoredBlob):
+        if path.endswith(".npy"):
+            _write_npy(path, found)
+        else:
+            write_binary(path, stored_to_proto(found))
+    elif isinstance(found, Model) and not path.endswith(".prototxt"):
+        write_model(path, found, nvidia)
+    else:
+        write_text(path, found.net() if isinstance(found, Model) else found)
+
+
+def _read_prototxt(path: str) -> Any:
+    """The net or solver, in the current notation, with nothing added."""
+    try:
+        net = read_text(path, pb.NetParameter)
+    except ProtoError as no_net:
+        try:
+            solver = read_text(path, pb.SolverParameter)
+        except ProtoError as no_solver:
+            raise (no_solver if "solver" in os.path.basename(path) else no_net) from None
+        upgrade_solver(solver, path)
+        return solver
+    upgrade_net(net, path)
+    return net
+
+
+def _mean_of(folder: str) -> StoredBlob:
+    with_mean = open_database(folder)
+    try:
+        mean = mean_image(datum_to_array(parse_datum(key, value), key) for key, value in with_mean)
+    finally:
+        with_mean.close()
+    return StoredBlob((1, *mean.shape), mean[np.newaxis], legacy=True)
+
+
+def _read_npy(path: str) -> StoredBlob:
+    """An array as a blob; one of three axes is an image, and gets the four numbers that means have."""
+    try:
+        array = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (ValueError, OSError, EOFError) as problem:
+        raise SnapshotError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem
+    if array.dtype not in (np.float32, np.float64):
+        array = array.astype(np.float32)
+    shape = (1, *array.shape) if array.ndim == 3 else array.shape
+    return StoredBlob(shape, array.reshape(shape), legacy=len(shape) == 4)
+
+
+def _write_npy(path: str, blob: StoredBlob) -> None:
+    assert blob.data is not None
+    image = blob.legacy and blob.shape[0] == 1
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.save(file, blob.data[0] if image else blob.data)

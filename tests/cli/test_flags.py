@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from fcaffe.cli import COMMANDS, gflags
+from tests.cli.conftest import Result
+
+Run = Callable[..., Result]
+
+OPTIONS = {
+    "solver": click.Option(["--solver"]),
+    "on_nan": click.Option(["--on-nan"]),
+    "level": click.Option(["--level"], type=int),
+    "json": click.Option(["--json"], is_flag=True),
+    "note": click.Option(["--note"]),
+}
+
+
+@pytest.mark.parametrize("words", ["-solver x", "--solver x", "-solver=x", "--solver=x"])
+def test_flags_in_all_spellings_before_and_after_the_verb(words: str) -> None:
+    assert gflags.split([*words.split(), "train"], OPTIONS) == (["--solver=x"], ["train"])
+    assert gflags.split(["train", *words.split()], OPTIONS) == (["--solver=x"], ["train"])
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "others"),
+    [
+        ("-level -1", ["--level=-1"], []),
+        ("-solver=a=b", ["--solver=a=b"], []),
+        ("-solver=", ["--solver="], []),
+        ("--on_nan stop --on-nan stop", ["--on-nan=stop", "--on-nan=stop"], []),
+        ("-json train", ["--json"], ["train"]),
+        ("-json=true -json=0 -nojson", ["--json"], []),
+        ("--note x", ["--note=x"], []),  # not the negation of a flag `te`
+        ("a -- -solver x", [], ["a", "-solver", "x"]),
+        ("- a", [], ["-", "a"]),
+    ],
+)
+def test_flags_as_gflags_reads_them(words: str, flags: list[str], others: list[str]) -> None:
+    assert gflags.split(words.split(), OPTIONS) == (flags, others)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("-solver", "flag 'solver' is missing its argument"),
+        ("-json=maybe", "illegal value 'maybe' specified for bool flag 'json'"),
+        ("-nosolver", "unknown command line flag 'nosolver'"),
+        ("--x=1 -y", "unknown command line flag 'x'\nunknown command line flag 'y'"),
+    ],
+)
+def test_wrong_flags(words: str, message: str) -> None:
+    with pytest.raises(gflags.FlagError) as raised:
+        gflags.split(words.split(), OPTIONS)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("words", ["", "train test", "foo bar", "-solver x"])
+def test_usage_without_a_verb_or_with_more_than_one(run: Run, words: str) -> None:
+    code, out, err = run(*words.split(), "--") if words else run("--")
+    assert (code, err) == (0, "")
+    assert "usage: fcaffe <command>" in out
+    assert all(f"\n  {verb} " in out for verb in ("train", "test", "time", "device_query", "summary", "solver"))
+
+
+def test_an_unknown_verb_lists_the_known_ones(run: Run) -> None:
+    result = run("foo")
+    assert result.fatal == "Unknown action: foo"
+    assert [line[0] for line in result.err.splitlines()] == ["E"] * (1 + len(COMMANDS)) + ["F"]
+    assert result.messages[:2] == ["Available caffe actions:", "\tdevice_query"]
+
+
+def test_an_unknown_flag(run: Run) -> None:
+    assert run("train -bar 1") == (1, "", "ERROR: unknown command line flag 'bar'\n")
+    assert run("summary net.prototxt --solver x") == (1, "", "ERROR: unknown command line flag 'solver'\n")
+
+
+def test_a_value_that_is_no_number(run: Run) -> None:
+    code, _, err = run("time -iterations many")
+    assert code == 1
+    assert re.fullmatch(r"ERROR: .*--iterations.*many.*\n", err)
+
+
+@pytest.mark.parametrize("flag", ["--help", "-help", "-helpshort", "--helpfull", "--helpmatch=x"])
+def test_help(run: Run, flag: str) -> None:
+    code, out, _ = run(flag)
+    assert code == 0 and "usage: fcaffe <command>" in out
+    code, out, _ = run("train", flag)
+    assert code == 0 and "--on-nan" in out
+
+
+def test_version_by_the_name_it_was_called_by(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = run("-version")
+    assert code == 0 and re.fullmatch(r"fcaffe version \d+\.\d+\.\d+\n", out)
+    monkeypatch.setattr("sys.argv", ["/usr/bin/caffe"])
+    assert re.fullmatch(r"caffe version 1\.0\.0 \(fcaffe [\d.]+\)\n", run("--version").out)
+
+
+def test_every_flag_of_glog_is_accepted(run: Run) -> None:
+    flags = (
+        "-logtostderr -alsologtostderr=1 --log_dir= -stderrthreshold 0 -v=2 -vmodule x=1 -log_prefix "
+        "-max_log_size 10 -nocolorlogtostderr -stop_logging_if_full_disk"
+    )
+    assert run(f"device_query {flags}").messages == ["Querying GPUs "]
+
+
+def test_minloglevel(run: Run) -> None:
+    assert run("device_query -minloglevel=1").err == ""
+    assert run("-minloglevel 9 train").fatal.startswith("Need a solver definition to train.")
+
+
+def test_log_files(run: Run, tmp_path: Path) -> None:
+    log, folder = tmp_path / "log", tmp_path / "folder"
+    folder.mkdir()
+    run("device_query", "--log", str(log), "-log_dir", str(folder))
+    assert log.read_text().endswith("] Querying GPUs \n")
+    link = folder / "fcaffe.INFO"
+    assert re.fullmatch(r"fcaffe\.[^.]+\..+\.log\.INFO\.\d{8}-\d{6}\.\d+", os.readlink(link))
+    assert link.read_text().startswith("Log file created at: ") and link.read_text().endswith("] Querying GPUs \n")
+    run("device_query", "--log", str(log))
+    assert len(log.read_text().splitlines()) == 2, "a log is appended to"
+
+
+def test_log_files_that_cannot_be_written(run: Run) -> None:
+    assert run("device_query --log missing/log").fatal.startswith("log file missing/log: cannot write it")
+    assert run("device_query --log_dir missing").fatal.startswith("log_dir missing: cannot write there")
+
+
+def test_device_query(run: Run) -> None:
+    assert run("device_query").messages == ["Querying GPUs "]
+    assert run("device_query -gpu all").fatal.startswith("--gpu all: this version of fcaffe computes on the CPU only")
+
+
+def test_the_output_may_be_cut_off(folder: Path) -> None:
+    """As in `fcaffe summary net.prototxt | head -1`, and with a log that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    for words in (["summary", "net.prototxt"], ["device_query"]):
+        command = [sys.executable, "-m", "fcaffe", *words]
+        process = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+        assert "Traceback" not in process.stderr and "ignored" not in process.stderr
+        assert process.returncode == (141 if words[0] == "summary" else 0)
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=write, text=True, check=False)
+    assert (process.returncode, process.stdout) == (0, "")
+    os.close(write)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Result
+from tests.conftest import GOLDEN
+
+Run = Callable[..., Result]
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def grammar(log: str, start: str) -> set[str]:
+    """The forms of the lines from the one that has `start` on: source tags and words, without numbers and names."""
+    lines = log[log.rindex("\n", 0, log.index(start)) :].splitlines()
+    forms = set()
+    for line in lines:
+        if match := re.fullmatch(r"[IWEF]\d+ [\d:.]+ +\d+ (\S+\.cpp:\d+\] .*)", line):
+            text = re.sub(r"-?\d+(\.\d+)?(e-?\d+)?(?![\d\]])", "N", match[1])
+            forms.add(re.sub(r"\] *\S+\t", "] NAME\t", re.sub(r"(\] |, )\S+ = ", r"\1NAME = ", text)))
+    return forms
+
+
+def test_test_prints_caffes_lines(run: Run) -> None:
+    run("train -solver solver.prototxt")
+    result = run("test -model net.prototxt -weights small_iter_8.caffemodel -iterations 3")
+    assert result.code == 0
+    lines = result.messages[result.messages.index("Running for 3 iterations.") + 1 :]
+    names = [re.sub(r"[\d.]+", "N", line) for line in lines]
+    assert names[:6] == ["Batch N, accuracy = N", "Batch N, loss = N"] * 3
+    assert names[6:] == ["Loss: N", "accuracy = N", "loss = N (* N = N loss)"]
+    values = [float(line.split(" = ")[1]) for line in lines if ", loss" in line]
+    assert float(lines[6].split()[1]) == pytest.approx(sum(values) / 3, rel=1e-5)
+    ours = {form for form in grammar(result.err, "Running for") if "data_layer" not in form}
+    assert ours == grammar((GOLDEN / "logs" / "test.log").read_text(), "Running for")
+
+
+def test_time_prints_caffes_lines(run: Run) -> None:
+    result = run("time -model net.prototxt -iterations 2")
+    assert result.code == 0
+    forms = {form for form in grammar(result.err, "Performing Forward") if "data_layer" not in form}
+    assert forms == grammar((GOLDEN / "logs" / "time.log").read_text(), "Performing Forward")
+    named = [line for line in result.messages if "\t" in line]
+    assert [line.split("\t")[0] for line in named] == ["      data"] * 2 + ["        ip"] * 2 + ["      loss"] * 2
+
+
+def test_time_of_either_phase(run: Run) -> None:
+    assert "accuracy\tforward" in run("time -phase TEST -model net.prototxt -iterations 1").err
+    assert 'level: 3\n  stage: "x"\n' in run("time -model net.prototxt -iterations 1 -level 3 -stage x").err
+    assert run("time -model net.prototxt -phase NO").fatal.startswith('phase must be "TRAIN" or "TEST"')
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("test", "Need a model definition to score."),
+        ("test -model net.prototxt", "Need model weights to score."),
+        ("test -model net.prototxt -weights a,b", "a,b does not exist"),
+        ("test -model net.prototxt -weights net.prototxt", "net.prototxt is text"),
+        ("test -model net.prototxt -weights a -gpu 0", "--gpu 0: "),
+        ("test -model net.prototxt -weights a -iterations 0", "--iterations must be 1 or more"),
+        ("time", "Need a model definition to time."),
+        ("time -model none.prototxt", "none.prototxt does not exist"),
+        ("time -model net.prototxt -iterations -1", "--iterations must be 1 or more"),
+        ("time -model lmdb/data.mdb", "lmdb/data.mdb is a binary file"),
+    ],
+)
+def test_what_is_missing_is_named(run: Run, words: str, message: str) -> None:
+    assert run(words).fatal.startswith(message)
+
+
+def test_memory_that_is_not_there(run: Run) -> None:
+    text = Path("net.prototxt").read_text().replace("num_output: 3", "num_output: 2000000000")
+    Path("net.prototxt").write_text(text)
+    assert run("time -model net.prototxt").fatal.startswith("Not enough memory: Unable to allocate")

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import importlib
+import io
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.net.model_files import read_model
+from fcaffe.solvers.sgd import SGDSolver
+from tests.cli.conftest import Result
+
+Run = Callable[..., Result]
+Weights = list[np.ndarray]
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def weights(path: str) -> Weights:
+    return [blob.data for layer in read_model(path).layers for blob in layer.blobs]
+
+
+def append(path: str, text: str) -> None:
+    with open(path, "a") as file:
+        file.write(text)
+
+
+def test_a_training_from_start_to_end(run: Run) -> None:
+    result = run("train -solver solver.prototxt")
+    assert result.code == 0 and result.out == ""
+    messages = result.messages
+    assert messages[0] == "Use CPU."
+    assert messages[1].startswith("NumPy engine, ")
+    assert messages[2].startswith("Noise in the net (Dropout, stochastic pooling) comes from the counter-based stream")
+    assert 'train_state {\n  level: 0\n  stage: ""\n}' in result.err
+    order = ["Solver scaffolding done.", "Starting Optimization", "Solving small", "Learning Rate Policy: step"]
+    assert messages[messages.index(order[0]) :][:4] == order
+    assert messages[-2:] == ["Optimization Done."] * 2
+    assert Path("small_iter_8.solverstate").exists()
+
+
+def test_the_log_says_which_stream_noise_comes_from(run: Run) -> None:
+    assert any("Caffe's stream" in line for line in run("train -solver solver.prototxt -rng caffe").messages)
+
+
+def test_level_and_stages_reach_the_training_net_only(run: Run) -> None:
+    result = run("-stage=a,b train --level 2 -solver solver.prototxt")
+    assert result.err.count('level: 2\n  stage: "a"\n  stage: "b"\n') == 2  # the solver and the training net
+
+
+def test_default_snapshot_prefix_is_the_solver(run: Run) -> None:
+    text = Path("solver.prototxt").read_text()
+    Path("plain.prototxt").write_text(text.replace('snapshot_prefix: "small"', ""))
+    Path("into.prototxt").write_text(text.replace('"small"', '"states"'))
+    Path("states").mkdir()
+    assert run("train -solver plain.prototxt").code == run("train -solver into.prototxt").code == 0
+    assert Path("plain_iter_8.caffemodel").exists() and Path("states/into_iter_8.caffemodel").exists()
+
+
+def test_resume_ends_with_the_same_weights(run: Run) -> None:
+    run("train -solver solver.prototxt")
+    straight = weights("small_iter_8.caffemodel")
+    Path("small_iter_8.caffemodel").unlink()
+    result = run("train -solver solver.prototxt -snapshot small_iter_4.solverstate")
+    assert "Resuming from small_iter_4.solverstate" in result.messages
+    resumed = weights("small_iter_8.caffemodel")
+    assert all(np.array_equal(a, b) for a, b in zip(straight, resumed, strict=True))
+
+
+def test_snapshot_auto(run: Run) -> None:
+    first = run("train -solver solver.prototxt -snapshot auto")
+    assert first.code == 0 and any(line.startswith("No whole snapshot small_iter_*") for line in first.messages)
+    state = Path("small_iter_8.solverstate")
+    state.write_bytes(state.read_bytes()[:50])
+    again = run("train -solver solver.prototxt -snapshot auto")
+    assert any(line.startswith("Passing over small_iter_8.solverstate") for line in again.messages)
+    assert "Resuming from small_iter_4.solverstate" in again.messages
+    assert "small" in str(state) and again.code == 0
+
+
+def test_weights_go_in_order_into_all_nets(run: Run) -> None:
+    run("train -solver solver.prototxt")
+    for name in ("a", "b"):
+        Path("small_iter_8.caffemodel").rename(f"{name}.caffemodel")
+        run("train -solver solver.prototxt")
+    append("solver.prototxt", 'weights: "other.caffemodel"')
+    result = run("train -solver solver.prototxt -weights a.caffemodel,b.caffemodel")
+    assert result.code == 0
+    lines = [line for line in result.messages if line.startswith("Finetuning")]
+    assert lines == ["Finetuning from a.caffemodel", "Finetuning from b.caffemodel"] * 2
+    assert run("train -solver solver.prototxt").fatal.startswith("other.caffemodel does not exist")
+    assert run("train -solver solver.prototxt -snapshot small_iter_4.solverstate").code == 0, (
+        "a snapshot overrides them"
+    )
+
+
+def test_snapshot_or_weights(run: Run) -> None:
+    fatal = run("train -solver solver.prototxt -snapshot a -weights b").fatal
+    assert fatal == "Give a snapshot to resume training or weights to finetune but not both."
+
+
+def test_gpu_mode(run: Run) -> None:
+    assert run("train -solver solver.prototxt -gpu 0").fatal.startswith("--gpu 0: this version of fcaffe")
+    text = Path("solver.prototxt").read_text()
+    Path("solver.prototxt").write_text(text.replace("CPU", "GPU"))
+    result = run("train -solver solver.prototxt")
+    assert result.code == 0 and result.messages[0].startswith("solver_mode: GPU, but")
+    assert result.err.startswith("W") and result.messages[1] == "Use CPU."
+
+
+@pytest.mark.parametrize(
+    ("number", "effect", "code", "iterations"),
+    [
+        ("SIGINT", "", 0, [3]),
+        ("SIGINT", "-sigint_effect none", 0, [4, 8]),
+        ("SIGINT", "-sigint_effect snapshot", 0, [3, 4, 8]),
+        ("SIGHUP", "", 0, [3, 4, 8]),
+        ("SIGHUP", "-sighup_effect=stop", 0, [3]),
+        ("SIGTERM", "", 143, [3]),
+    ],
+)
+def test_signals(
+    run: Run, monkeypatch: pytest.MonkeyPatch, number: str, effect: str, code: int, iterations: list[int]
+) -> None:
+    update = SGDSolver.apply_update
+
+    def update_with_signal(solver: SGDSolver) -> None:
+        update(solver)
+        if solver.iteration == 2:
+            signal.raise_signal(signal.Signals[number])
+
+    monkeypatch.setattr(SGDSolver, "apply_update", update_with_signal)
+    before = signal.getsignal(signal.Signals[number])
+    result = run(f"train -solver solver.prototxt {effect}")
+    assert result.code == code
+    assert sorted(int(path.stem[len("small_iter_") :]) for path in Path().glob("*.solverstate")) == iterations
+    assert result.messages[-2] == ("Optimization stopped early." if 8 not in iterations else "Optimization Done.")
+    assert signal.getsignal(signal.Signals[number]) == before
+
+
+def test_sigterm_snapshots_whatever_the_solver_says(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    append("solver.prototxt", "snapshot_after_train: false")
+    update = SGDSolver.apply_update
+
+    def update_with_signal(solver: SGDSolver) -> None:
+        update(solver)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(SGDSolver, "apply_update", update_with_signal)
+    assert run("train -solver solver.prototxt").code == 143
+    assert Path("small_iter_1.solverstate").exists()
+
+
+def test_signal_effects_have_names(run: Run) -> None:
+    fatal = run("train -solver solver.prototxt -sighup_effect=die").fatal
+    assert fatal.startswith('Invalid signal effect "die" was specified')
+
+
+def test_interrupted_while_it_builds_the_net(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib.import_module("fcaffe.cli.train"), "create_solver", interrupt)
+    result = run("train -solver solver.prototxt")
+    assert result.code == 130 and "Traceback" not in result.err and not result.messages[-1].startswith("F")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert run("train -solver solver.prototxt").code == 0
+    shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert "Iteration 8 of 8" in shown and "loss " in shown and "lr 0.001" in shown
+    assert "solver.cpp:332] Optimization Done.\n" in shown
+    assert shown.count("Train net output #0") == 4, "log lines stay whole beside the bar"
+
+
+def test_no_progress_bar_in_a_pipe(run: Run) -> None:
+    result = run("train -solver solver.prototxt")
+    assert "\x1b" not in result.err and "Iteration 8 of 8" not in result.err

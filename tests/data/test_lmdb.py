@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from fcaffe.data import db_lmdb, open_database, write_lmdb
+from fcaffe.data.backends import LMDB
+from tests.data.test_database import INTEROP, numbered, refused
+
+GRAY = INTEROP / "gray_lmdb"
+
+
+def test_an_empty_lmdb(tmp_path):
+    lmdb.open(str(tmp_path / "empty"), lock=False).close()
+    refused(tmp_path / "empty", "holds no records", backend=LMDB)
+
+
+@pytest.mark.parametrize("content", [b"", b"ab", b"x" * 20000])
+def test_a_file_that_is_no_lmdb(tmp_path, content):
+    (tmp_path / "data.mdb").write_bytes(content)
+    refused(tmp_path, "cannot be read", "damaged or of another kind", backend=LMDB)
+
+
+def test_a_file_cut_short_is_an_error_and_not_the_end_of_the_process(tmp_path):
+    content = Path(GRAY, "data.mdb").read_bytes()
+    (tmp_path / "data.mdb").write_bytes(content[: len(content) // 2])
+    refused(tmp_path, "is cut short", f"{len(content) // 2} of {len(content)} bytes", backend=LMDB)
+
+
+def test_damaged_pages(tmp_path):
+    content = bytearray(Path(GRAY, "data.mdb").read_bytes())
+    content[8192:] = b"\xff" * (len(content) - 8192)
+    (tmp_path / "data.mdb").write_bytes(content)
+    refused(tmp_path, "cannot be read", backend=LMDB)
+
+
+def test_the_map_grows_while_writing(tmp_path, monkeypatch):
+    monkeypatch.setattr(db_lmdb, "FIRST_MAP_SIZE", 1 << 16)
+    monkeypatch.setattr(db_lmdb, "COMMIT_INTERVAL", 100)
+    assert write_lmdb(str(tmp_path / "db"), numbered(350, size=3000)) == 350
+    records = open_database(str(tmp_path / "db"), LMDB).read(350)
+    assert records == list(numbered(350, size=3000))
+
+
+def test_what_is_written_reads_with_plain_lmdb(tmp_path):
+    write_lmdb(str(tmp_path / "db"), numbered(3))
+    with lmdb.open(str(tmp_path / "db"), readonly=True, lock=False) as environment, environment.begin() as transaction:
+        assert transaction.get(b"00000001") == b"\1" * 8

@@ -1,0 +1,163 @@
+import threading
+
+import numpy as np
+import pytest
+
+from fcaffe.data.images import encode_image
+from fcaffe.errors import DataError, NetError
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.rng import CaffeRandom
+from tests.conftest import GOLDEN
+from tests.layers.test_data_layer import SEEDS, make
+
+pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
+
+PIXELS = np.random.default_rng(7).integers(0, 256, (13, 3, 6, 8), np.uint8)
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    """list.txt of 13 pictures with labels 0, 1, ..., in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    for index, pixels in enumerate(PIXELS):
+        (tmp_path / f"{index}.png").write_bytes(encode_image(pixels, "png"))
+    (tmp_path / "list.txt").write_text("".join(f"{index}.png {index}\n" for index in range(len(PIXELS))))
+    return tmp_path
+
+
+def image_data(parameters="", transform="", phase=pb.TEST, seed=1, batch_size=5, source="list.txt"):
+    text = f"""layer {{ name: "images" type: "ImageData" top: "data" top: "label" transform_param {{ {transform} }}
+               image_data_param {{ source: "{source}" batch_size: {batch_size} {parameters} }} }}"""
+    return make(text, phase, CaffeRandom(seed))
+
+
+def labels_of(layer, top, batches):
+    labels = []
+    for _ in range(batches):
+        layer.forward([], top)
+        labels += top[1].data.astype(int).tolist()
+    return labels
+
+
+@pytest.mark.parametrize("case", ["colour", "gray", "resized"])
+def test_reads_what_caffe_read(case, monkeypatch):
+    monkeypatch.chdir(GOLDEN / "interop")
+    with np.load(f"image_list_{case}.npz") as file:
+        golden = dict(file)
+    layer, top = make(str(golden["prototxt"]), pb.TEST, CaffeRandom(1))
+    for data, label in zip(golden["data"], golden["label"], strict=True):
+        layer.forward([], top)
+        assert np.array_equal(top[0].data, data)
+        assert np.array_equal(top[1].data, label)
+    layer.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("case", ["shuffle", "skip"])
+def test_shuffles_and_skips_as_caffe_does_for_the_seed(case, seed, pictures):
+    with np.load(GOLDEN / "fillers" / f"shuffle_seed{seed}.npz") as file:
+        golden = dict(file)
+    assert golden["images"] == len(PIXELS)
+    random = CaffeRandom(seed)
+    layer, top = make(str(golden[f"{case}/prototxt"]), pb.TRAIN, random)
+    weights = golden[f"{case}/conv_weights"]  # filled right after the data layer has taken its draws
+    assert np.array_equal(random.normal(0, 1, weights.size).reshape(weights.shape), weights)
+    assert labels_of(layer, top, 9) == golden[f"{case}/labels"].ravel().tolist()
+    layer.close()
+
+
+def test_transforms(pictures):
+    layer, top = image_data('root_folder: "./"', "crop_size: 4 mean_value: 1 mean_value: 2 mean_value: 3 scale: 0.5")
+    layer.forward([], top)
+    expected = (PIXELS[:5, :, 1:5, 2:6].astype(np.float32) - np.array([1, 2, 3]).reshape(3, 1, 1)) * np.float32(0.5)
+    assert np.array_equal(top[0].data, expected)
+    layer.close()
+
+
+def test_says_what_caffe_says(pictures, capfd):
+    layer, _ = image_data("shuffle: true rand_skip: 1")
+    lines = [line.split(None, 3)[3] for line in capfd.readouterr().err.splitlines()[1:]]
+    assert lines == [
+        "image_data_layer.cpp:38] Opening file list.txt",
+        "image_data_layer.cpp:53] Shuffling data",
+        "image_data_layer.cpp:63] A total of 13 images.",
+        "image_data_layer.cpp:70] Skipping first 0 data points.",
+        "image_data_layer.cpp:90] output data size: 5,3,6,8",
+    ]
+    layer.close()
+
+
+@pytest.mark.parametrize("parameters", ["", "shuffle: true", "shuffle: true rand_skip: 9"])
+@pytest.mark.parametrize("consumed", [0, 1, 7])
+def test_the_state_continues_the_series(pictures, parameters, consumed):
+    arguments = {"parameters": parameters, "transform": "crop_size: 3 mirror: true", "phase": pb.TRAIN}
+    layer, top = image_data(**arguments)
+    labels_of(layer, top, consumed)
+    state = layer.reader_state()
+    expected = []
+    for _ in range(6):
+        layer.forward([], top)
+        expected.append((top[0].data.copy(), top[1].data.copy()))
+    other, tops = image_data(seed=99, **arguments)
+    for reader, blobs in ((layer, top), (other, tops)):
+        reader.set_reader_state(*state)
+        assert reader.reader_state() == state
+        for data, labels in expected:
+            reader.forward([], blobs)
+            assert np.array_equal(blobs[0].data, data) and np.array_equal(blobs[1].data, labels)
+        reader.close()
+
+
+def test_a_state_of_another_list_is_refused(pictures):
+    layer, _ = image_data("shuffle: true")
+    position, random = layer.reader_state()
+    with pytest.raises(DataError, match=r'layer "images".*the snapshot is of another list'):
+        layer.set_reader_state(position, random[:-4])
+    layer.close()
+
+
+def test_images_of_different_sizes_one_by_one(pictures):
+    (pictures / "1.png").write_bytes(encode_image(PIXELS[1, :, :2, :3], "png"))
+    layer, top = image_data(batch_size=1)
+    for shape in ((1, 3, 6, 8), (1, 3, 2, 3)):
+        layer.forward([], top)
+        assert top[0].shape == shape
+    layer.close()
+    layer, top = image_data()
+    with pytest.raises(DataError, match=r'"1\.png" has the shape \(3, 2, 3\), but its batch began with \(3, 6, 8\)'):
+        layer.forward([], top)
+    layer.close()
+
+
+def test_a_picture_that_is_missing_or_damaged_is_named_with_list_and_layer(pictures):
+    layer, top = image_data()
+    (pictures / "2.png").write_bytes(b"no picture")
+    (pictures / "3.png").unlink()
+    with pytest.raises(DataError, match=r'layer "images".*"2\.png" cannot be decoded.*in the list "list\.txt"'):
+        layer.forward([], top)
+    layer.close()
+    (pictures / "0.png").unlink()
+    with pytest.raises(DataError, match=r'cannot read the picture "0\.png": No such file'):
+        image_data()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"batch_size": 0}, NetError, "batch_size must be positive"),
+        ({"parameters": "new_height: 5"}, DataError, "both new_height and new_width"),
+        ({"source": "none"}, DataError, "cannot read the list of images"),
+        ({"parameters": "rand_skip: 4000000000"}, DataError, "is more than the 13 images"),
+    ],
+)
+def test_errors_at_setup_name_the_layer(pictures, arguments, kind, words):
+    with pytest.raises(kind, match=words) as caught:
+        image_data(**arguments)
+    assert str(caught.value).startswith('layer "images" (ImageData): ')
+
+
+def test_close_ends_the_threads(pictures):
+    layer, top = image_data()
+    layer.forward([], top)
+    layer.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("prefetch", "decode"))]

@@ -1,0 +1,30 @@
+"""scripts/layer_table: a row for every layer type with golden cases."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.layers.replay import golden_cases
+
+ROOT = Path(__file__).parents[2]
+TYPES = {case["type"] for case in golden_cases()}
+
+
+def row_types(text):
+    return set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
+
+
+def test_script_writes_a_row_per_type(tmp_path):
+    out = tmp_path / "layers.md"
+    command = [sys.executable, str(ROOT / "scripts" / "layer_table"), str(out)]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert f"{len(TYPES)} layer types, {len(golden_cases())} cases" in result.stdout
+    assert row_types(out.read_text()) == TYPES
+    assert "| `Crop` | 7 | same | same | – |" in out.read_text()
+
+
+def test_page_has_every_type():
+    """Otherwise run scripts/layer_table again."""
+    assert row_types((ROOT / "docs" / "layers.md").read_text()) == TYPES
