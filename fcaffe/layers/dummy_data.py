@@ -21,6 +21,7 @@ class DummyData(Layer):
     tops = (1, None)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.refuse_split("its shape")
         fillers = list(self.param.dummy_data_param.data_filler) or [pb.FillerParameter()]
         self._once_or_per_top("data_filler", len(fillers), len(top))
         self.fillers = fillers * len(top) if len(fillers) == 1 else fillers

@@ -23,6 +23,7 @@ class MemoryData(Layer):
     tops = 2
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.refuse_split("memory_data_param.batch_size")
         p = self.param.memory_data_param
         self.batch_size = p.batch_size
         self.shape = (p.channels, p.height, p.width)

@@ -68,6 +68,8 @@ class Reshape(Reshaping):
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
         p, old = self.param.reshape_param, bottom.shape
         start = p.axis if p.axis >= 0 else len(old) + p.axis + 1
+        if start == 0 and p.shape.dim and p.shape.dim[0] > 0:
+            self.refuse_split(f"reshape_param.shape with its first dim {p.shape.dim[0]}")
         end = len(old) if p.num_axes == -1 else start + p.num_axes
         if p.num_axes < -1 or not 0 <= start <= end <= len(old):
             raise self.error(f"axis {p.axis} and num_axes {p.num_axes} do not fit the bottom's shape {old}")

@@ -33,7 +33,7 @@ class Context:
     first_sample: int = 0
     workers: Workers = field(default_factory=Workers)
     share: Share | None = None
-    turns: Turns = Turns()
+    turns: Turns = field(default_factory=Turns)
     sync_batch_norm: bool = False
 
     def keep_mask(self, layer: str, shape: tuple[int, ...], ratio: float) -> np.ndarray:

@@ -108,6 +108,15 @@ class Layer:
         self.blobs.append(Blob(self.xp, shape))
         return self.blobs[-1]
 
+    def refuse_split(self, what: str) -> None:
+        """NetError if workers split the batch; `what` says what fixes it here."""
+        workers = self.context.workers
+        if workers.size > 1 and not workers.per_worker:
+            raise self.error(
+                f"{what} fixes the batch, which {workers.size} workers would split; --batch per-worker gives each "
+                "worker a whole batch of its own"
+            )
+
     def error(self, message: str) -> NetError:
         """An exception that names this layer."""
         return NetError(f'layer "{self.name}" ({self.type}): {message}')

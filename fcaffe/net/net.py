@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,14 +92,20 @@ class Net:
         return loss
 
     @silent_arithmetic
-    def backward(self, start: int | None = None, end: int = 0) -> None:
-        """Run the layers' backward passes from index `start` (the last one) down to `end`, both included."""
+    def backward(self, start: int | None = None, end: int = 0, on_done: Callable[[int], None] | None = None) -> None:
+        """Run the layers' backward passes from index `start` (the last one) down to `end`, both included.
+
+        `on_done` is called with the index of each layer when it is through.
+        """
         first = len(self.nodes) - 1 if start is None else start
-        for node in reversed(self.nodes[end : first + 1]):
+        for index in range(first, end - 1, -1):
+            node = self.nodes[index]
             if node.needs_backward:
                 node.layer.backward(node.tops, node.bottom_need_backward, node.bottoms)
                 if self.debug_info:
                     self._debug_backward(node)
+            if on_done is not None:
+                on_done(index)
         if self.debug_info:
             self.parameters.debug()
 

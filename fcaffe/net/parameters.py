@@ -74,12 +74,10 @@ class Parameters:
     def count(self) -> int:
         return sum(parameter.blob.count for parameter in self.owned)
 
-    def flatten(self, xp: Any) -> tuple[Array, Array]:
-        """Move all blobs into two flat buffers, data and diff, in layer order; the blobs become views of them."""
-        data, diff = xp.zeros(self.count, xp.float32), xp.zeros(self.count, xp.float32)
+    def flatten(self, data: Array, diff: Array) -> None:
+        """Move all blobs into two flat buffers of `count` values, in layer order; the blobs become views of them."""
         for parameter, place in zip(self.owned, self.slices(), strict=True):
             parameter.blob.move_to(data[place], diff[place])
-        return data, diff
 
     def slices(self) -> list[slice]:
         """Where each parameter lies in a flat buffer."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from fcaffe import log
+from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
 from fcaffe.errors import SolverError
 from fcaffe.net import Context, Net
@@ -18,8 +20,10 @@ from fcaffe.net.blob import Array
 from fcaffe.net.model_files import read_model
 from fcaffe.net.net import silent_arithmetic
 from fcaffe.net.weights import copy_weights, share_weights
+from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import snapshot
+from fcaffe.solvers.exchange import GradientExchange
 from fcaffe.solvers.learning_rate import learning_rate, next_step
 from fcaffe.solvers.nets import test_net_params, train_net_param
 
@@ -40,13 +44,28 @@ class Solver:
     All parameters, gradients and histories are flat float32 buffers (`data`, `diff`, `history`); the nets' blobs are
     views of them. `noise` is the stream that Dropout draws from (see Context), `random` Caffe's generator; a
     `random_seed` in the solver's parameters starts it anew.
+
+    Several `workers` each run one Solver in step: they split every batch, the `exchange` adds their gradients up, test
+    batches are taken in turns, and worker 0 alone logs and writes snapshots. `sync_batch_norm` as in Context.
     """
 
     histories: ClassVar[int]
 
-    def __init__(self, param: Any, engine: Engine, noise: str = "caffe", random: CaffeRandom | None = None) -> None:
+    def __init__(
+        self,
+        param: Any,
+        engine: Engine,
+        noise: str = "caffe",
+        random: CaffeRandom | None = None,
+        workers: Workers | None = None,
+        exchange: GradientExchange | None = None,
+        sync_batch_norm: bool = True,
+    ) -> None:
+        workers = Workers() if workers is None else workers
         self.param = param
         self.engine = engine
+        self.workers = workers
+        self.exchange = GradientExchange() if exchange is None else exchange
         self.iteration = 0
         self.current_step = 0
         self.requested_action: Callable[[], Action] = lambda: Action.NONE
@@ -59,25 +78,38 @@ class Solver:
 
         log.initializing_solver(str(param))
         self.check()
-        snapshot.check_writable(param)
+        if workers.rank == 0:
+            snapshot.check_writable(param)
         random = CaffeRandom(None) if random is None else random
         seed = int.from_bytes(os.urandom(4), "little")
         if param.random_seed >= 0:
             seed = param.random_seed
             random.set_state(CaffeRandom(seed).state())
-        self.context = Context(engine, random, noise, seed)
+        random.set_state(workers.broadcast_object(random.state()))
+        seed = workers.broadcast_object(seed)
+        self.context = Context(engine, random, noise, seed, workers=workers, sync_batch_norm=sync_batch_norm)
         net_param, source = train_net_param(param)
         log.creating_train_net(source)
         self.net = Net(net_param, self.context)
+        if workers.size > 1 and self.context.share is None:
+            raise SolverError(
+                f"the training net has no layer that reads a batch which {workers.size} workers could split"
+            )
         self._finetune(self.net)
         self.test_nets: list[Net] = []
         for index, (net_param, source) in enumerate(test_net_params(param)):
             log.creating_test_net(index, f"specified by {source}")
-            self.test_nets.append(Net(net_param, self.context))
+            turns = Turns(workers.rank, workers.size, param.test_iter[index])
+            self.test_nets.append(Net(net_param, Context(engine, random, noise, seed, turns=turns)))
             self._finetune(self.test_nets[-1])
             self.test_nets[-1].debug_info = param.debug_info
-        self.data, self.diff = self.net.parameters.flatten(engine.xp)
+        count = self.net.parameters.count
+        self.data = engine.xp.zeros(count, engine.xp.float32)
+        self.diff = self.exchange.allocate(engine.xp, count)
+        self.net.parameters.flatten(self.data, self.diff)
         self.history: list[Array] = [engine.xp.zeros_like(self.data) for _ in range(self.histories)]
+        self._final_from = self._starts_of_nodes()
+        workers.broadcast(self.data)
         log.solver_done()
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -136,7 +168,7 @@ class Solver:
             self.iteration += 1
             for observer in self.on_iteration:
                 observer(float(self.smoothed_loss), self.rate)
-            action = self.requested_action()
+            action = self._agreed_action()
             if (param.snapshot and self.iteration % param.snapshot == 0) or action is Action.SNAPSHOT:
                 self.snapshot()
             if action in (Action.STOP, Action.TERMINATE):
@@ -147,15 +179,40 @@ class Solver:
         """Gradients of iter_size passes, added up in `diff`; returns the mean loss."""
         loss = np.float32(0)
         before = snapshot.Memory(self) if self.on_nan == "snapshot" else None
+        share = self.context.share or Share(0, self.net.batch_size, self.net.batch_size)
         for part in range(self.param.iter_size):
             self.context.iteration = self.iteration
-            self.context.first_sample = part * self.net.batch_size
-            loss += np.float32(self.net.forward())
+            self.context.first_sample = part * share.total + share.first
+            loss += np.float32(self.workers.sum(self.net.forward()))
             if self.on_nan != "continue" and not np.isfinite(loss):
                 self._stop_at_nan(loss)
-            self.net.backward()
+            if part < self.param.iter_size - 1:
+                self.net.backward()
+        self.exchange.begin(self.diff)
+        self.net.backward(on_done=lambda node: self.exchange.ready(self._final_from[node]))
+        self.exchange.finish()
         self._last_good = before
         return loss / np.float32(self.param.iter_size)
+
+    def _starts_of_nodes(self) -> list[int]:
+        """For each layer where the flat gradients begin that are final once backward has come down to it."""
+        starts = [0] * len(self.net.nodes)
+        own: dict[int, int] = {}
+        for parameter, place in zip(self.net.parameters.owned, self.net.parameters.slices(), strict=True):
+            own.setdefault(id(parameter.layer), place.start)
+        start = self.net.parameters.count
+        for index in range(len(self.net.nodes) - 1, -1, -1):
+            start = own.get(id(self.net.nodes[index].layer), start)
+            starts[index] = start
+        return starts
+
+    def _agreed_action(self) -> Action:
+        """What a signal to any of the workers asks for; all hear of it at the same iteration."""
+        action = self.requested_action()
+        if self.workers.size == 1:
+            return action
+        asked = self.workers.sum_array(np.array([action is one for one in Action], np.float64))
+        return next((one for one, votes in reversed(list(zip(Action, asked, strict=True))) if votes), Action.NONE)
 
     @silent_arithmetic
     def apply_update(self) -> None:
@@ -209,13 +266,14 @@ class Solver:
     def _log_outputs(self) -> None:
         index = 0
         for name, blob, weight in self.net.outputs():
-            for value in self.engine.to_numpy(blob.data).reshape(-1):
+            for value in self.workers.sum_array(self.engine.to_numpy(blob.data).reshape(-1)):
                 log.net_output("Train", index, name, float(value), weight)
                 index += 1
 
     def _stop_at_nan(self, loss: float) -> None:
-        iteration, bad, saved = self.iteration, self.net.first_bad_blob() or "the loss itself", ""
-        if self.on_nan == "snapshot" and self._last_good is not None:
+        found = [bad for bad in self.workers.gather(self.net.first_bad_blob()) or [] if bad]
+        iteration, bad, saved = self.iteration, found[0] if found else "the loss itself", ""
+        if self.on_nan == "snapshot" and self._last_good is not None and self.workers.rank == 0:
             saved = f"; the last good state is in {self._last_good.write(self)}"
         raise SolverError(
             f"iteration {iteration}: loss = {log.number(loss)}; the first value that is not finite is in {bad}"
@@ -225,9 +283,10 @@ class Solver:
     # --- testing ------------------------------------------------------------------------------------------------------
 
     def test_all(self) -> None:
-        for index in range(len(self.test_nets)):
-            if self._stopped is Action.NONE:
-                self.test(index)
+        with self._mean_statistics():
+            for index in range(len(self.test_nets)):
+                if self._stopped is Action.NONE:
+                    self.test(index)
 
     def test(self, index: int) -> None:
         """Log the mean of every output over test_iter batches of a test net."""
@@ -235,38 +294,71 @@ class Solver:
         net = self.test_nets[index]
         share_weights(net, self.net)
         batches = self.param.test_iter[index]
-        loss = np.float32(0)
-        scores: np.ndarray | None = None
-        for _ in range(batches):
-            action = self.requested_action()
-            if action is Action.SNAPSHOT:
-                self.snapshot()
-            elif action is not Action.NONE:
-                self._stopped = action
-                log.test_interrupted()
+        mine: list[tuple[float, np.ndarray]] = []
+        if self.workers.size > 1 and self._stop_testing():
+            return
+        for batch in range(batches):
+            if not net.context.turns.mine(batch):
+                continue
+            if self.workers.size == 1 and self._stop_testing():
                 return
-            loss += np.float32(net.forward())
+            batch_loss = net.forward()
             values = [self.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in net.outputs()]
-            batch = np.concatenate(values) if values else np.zeros(0, np.float32)
-            scores = batch if scores is None else scores + batch
+            mine.append((batch_loss, np.concatenate(values) if values else np.zeros(0, np.float32)))
+        everyones = self.workers.gather(mine)
+        if everyones is None:
+            return
+        in_order = [everyones[batch % self.workers.size][batch // self.workers.size] for batch in range(batches)]
+        loss, scores = np.float32(0), np.zeros(sum(blob.count for _, blob, _ in net.outputs()), np.float32)
+        for batch_loss, values in in_order:
+            loss += np.float32(batch_loss)
+            scores += values
         if self.param.test_compute_loss:
             log.test_loss(float(loss / np.float32(batches)))
         position = 0
         for name, blob, weight in net.outputs():
             for _ in range(blob.count):
-                assert scores is not None
                 log.net_output("Test", position, name, float(scores[position] / np.float32(batches)), weight)
                 position += 1
+
+    def _stop_testing(self) -> bool:
+        """Follow a signal in the middle of testing; whether it ends the test."""
+        action = self._agreed_action()
+        if action is Action.SNAPSHOT:
+            self.snapshot()
+        elif action is not Action.NONE:
+            self._stopped = action
+            log.test_interrupted()
+            return True
+        return False
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> str:
-        """Write model and state; returns the path of the state."""
-        return snapshot.write(self)
+        """Write model and state; returns the path of the state. Worker 0 does so for all."""
+        with self._mean_statistics():
+            return snapshot.write(self) if self.workers.rank == 0 else ""
 
     def restore(self, path: str) -> None:
         """Go on from a solver state. Raises SnapshotError, and changes nothing, if it is damaged or does not fit."""
         snapshot.restore(self, path)
+        for array in (self.data, *self.history):
+            self.workers.broadcast(array)
+
+    @contextlib.contextmanager
+    def _mean_statistics(self) -> Iterator[None]:
+        """Where BatchNorm is each worker's own: its running statistics averaged over them, for the time being."""
+        layers = [layer for layer in self.net.layers if layer.type == "BatchNorm"]
+        if self.workers.size == 1 or self.context.sync_batch_norm or not layers:
+            yield
+            return
+        blobs = [blob for layer in layers for blob in layer.blobs]
+        own = [blob.data.copy() for blob in blobs]
+        for blob in blobs:
+            blob.data[...] = self.workers.sum_array(blob.data) / np.float32(self.workers.size)
+        yield
+        for blob, values in zip(blobs, own, strict=True):
+            blob.data[...] = values
 
     def close(self) -> None:
         for net in (self.net, *self.test_nets):
@@ -308,8 +400,8 @@ def solver_types() -> list[str]:
     return sorted(_registry)
 
 
-def create_solver(param: Any, engine: Engine, noise: str = "caffe", random: CaffeRandom | None = None) -> Solver:
-    """The solver for a SolverParameter (see `fcaffe.proto.read_solver`)."""
+def create_solver(param: Any, engine: Engine, *arguments: Any, **options: Any) -> Solver:
+    """The solver for a SolverParameter (see `fcaffe.proto.read_solver`); further arguments as of Solver."""
     if param.type not in _registry:
         raise SolverError(f"unknown solver type '{param.type}'; known ones: {', '.join(solver_types())}")
-    return _registry[param.type](param, engine, noise, random)
+    return _registry[param.type](param, engine, *arguments, **options)

@@ -1,0 +1,54 @@
+"""The other workers, as nets and solvers see them, over MPI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fcaffe.data.share import Share, split_batch
+from fcaffe.errors import UsageError
+from fcaffe.net.workers import Workers
+
+
+class MpiWorkers(Workers):
+    """One worker per rank of a communicator, which is duplicated, so that its messages meet no others.
+
+    A batch_size of a prototxt means the batch of all workers, who split it; or, with `per_worker`, that of each.
+    """
+
+    def __init__(self, comm: Any, per_worker: bool = False) -> None:
+        self.comm = comm.Dup()
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.per_worker = per_worker
+
+    def share(self, batch_size: int) -> Share:
+        if self.per_worker:
+            return Share(self.rank * batch_size, batch_size, self.size * batch_size)
+        if batch_size < self.size:
+            raise UsageError(
+                f"{self.size} workers cannot split a batch of {batch_size}: use at most {batch_size}, or "
+                "--batch per-worker to give each worker a batch of its own"
+            )
+        return split_batch(batch_size, self.rank, self.size)
+
+    def sum(self, value: float) -> float:
+        return float(self.sum_array(np.array([value], np.float64))[0])
+
+    def sum_array(self, values: np.ndarray) -> np.ndarray:
+        """In the order of ranks, so that all get the same bits, whatever MPI's own order would be."""
+        everyone = np.empty((self.size, *values.shape), values.dtype)
+        self.comm.Allgather(np.ascontiguousarray(values), everyone)
+        total = everyone[0]
+        for other in everyone[1:]:
+            total = total + other
+        return total
+
+    def broadcast(self, array: np.ndarray) -> None:
+        self.comm.Bcast(array, 0)
+
+    def broadcast_object(self, thing: Any) -> Any:
+        return self.comm.bcast(thing, 0)
+
+    def gather(self, thing: Any) -> list[Any] | None:
+        return self.comm.gather(thing, 0)

@@ -1,0 +1,28 @@
+"""How gradients of several workers become one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcaffe.net.blob import Array
+
+
+class GradientExchange:
+    """Adds the gradients of all workers up, in place, while the backward pass still runs. This base is for one worker.
+
+    The solver calls `begin` before the last backward pass of an iteration, `ready(start)` as soon as everything from
+    `start` on in the flat buffer is final, and `finish` before it uses the sums.
+    """
+
+    def allocate(self, xp: Any, count: int) -> Array:
+        """A zeroed float32 buffer for the gradients, where this exchange likes it best."""
+        return xp.zeros(count, xp.float32)
+
+    def begin(self, gradients: Array) -> None:
+        pass
+
+    def ready(self, start: int) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
