@@ -1,0 +1,235 @@
+"""Nets as people write them: what Caffe builds from the odd ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fcaffe.errors import NetError, SolverError
+from fcaffe.net import Net
+from fcaffe.net.model_files import read_model, write_model
+from fcaffe.net.weights import copy_weights, to_model
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_net
+from fcaffe.pycaffe.net import Net as PyNet
+
+NetFrom = Callable[..., Net]
+
+INPUT = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } } }'
+
+
+def ip(name: str, bottom: str, top: str, outputs: int, more: str = "") -> str:
+    filler = 'weight_filler { type: "xavier" }'
+    return (
+        f'layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{top}" {more} '
+        f"inner_product_param {{ num_output: {outputs} {filler} }} }}"
+    )
+
+
+def test_nets_and_layers_without_a_name(net_from: NetFrom, tmp_path: Path) -> None:
+    text = (
+        INPUT.replace('name: "in"', "")
+        + 'layer { type: "ReLU" bottom: "x" top: "x" }'
+        + ip("", "x", "y", 3).replace('name: ""', "")
+        + 'layer { type: "Softmax" bottom: "y" top: "p" }'
+    )
+    net = net_from(text)
+    net.forward()
+    assert net.name == ""
+    assert net.layer_names == ["", "", "", ""]
+    assert net.blob("p").shape == (2, 3)
+    write_model(tmp_path / "x.caffemodel", to_model(net))
+    assert [layer.name for layer in read_model(tmp_path / "x.caffemodel").layers] == [""] * 4
+    assert list(PyNet._of(net).params) == [""]
+
+
+def test_splits_of_nameless_layers_have_caffes_names(net_from: NetFrom) -> None:
+    text = INPUT.replace('name: "in"', "") + ip("a", "x", "a", 2) + ip("b", "x", "b", 2)
+    assert net_from(text).layer_names == ["", "x__0_split", "a", "b"]
+
+
+def test_two_layers_of_one_name(net_from: NetFrom, tmp_path: Path) -> None:
+    """Both are built and trained; `params` and `layer_dict` show the last, weights are loaded into the first."""
+    text = INPUT + ip("ip", "x", "a", 3) + ip("ip", "a", "b", 5)
+    net = net_from(text)
+    assert net.layer_names == ["in", "ip", "ip"]
+    assert [parameter.blob.shape for parameter in net.parameters.owned] == [(3, 48), (3,), (5, 3), (5,)]
+    face = PyNet._of(net)
+    assert [blob.data.shape for blob in face.params["ip"]] == [(5, 3), (5,)]
+    same = INPUT + ip("ip", "x", "a", 48) + ip("ip", "a", "b", 48)
+    saved, loaded = net_from(same), net_from(same, seed=2)
+    write_model(tmp_path / "x.caffemodel", to_model(saved))
+    before = loaded.layers[2].blobs[0].data.copy()
+    copy_weights(loaded, read_model(tmp_path / "x.caffemodel"), "x")
+    np.testing.assert_array_equal(loaded.layers[1].blobs[0].data, saved.layers[2].blobs[0].data)
+    np.testing.assert_array_equal(loaded.layers[2].blobs[0].data, before)
+
+
+def test_one_name_in_each_phase(net_from: NetFrom) -> None:
+    text = (
+        'layer { name: "data" type: "Input" top: "x" include { phase: TRAIN } input_param { shape { dim: 8 dim: 3 } } }'
+        'layer { name: "data" type: "Input" top: "x" include { phase: TEST } input_param { shape { dim: 1 dim: 3 } } }'
+        'layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 2 } }'
+    )
+    assert net_from(text).blob("y").shape == (8, 2)
+    assert net_from(text, "TEST").blob("y").shape == (1, 2)
+
+
+def test_tops_are_not_named_like_their_layers(net_from: NetFrom) -> None:
+    text = INPUT + ip("fc/one", "x", "ip", 3) + 'layer { name: "ip" type: "ReLU" bottom: "ip" top: "fc/one" }'
+    net = net_from(text)
+    assert net.layer_names == ["in", "fc/one", "ip"]
+    assert net.blob_names == ["x", "ip", "fc/one"]
+    net.forward()
+    np.testing.assert_array_equal(net.blob("fc/one").data, np.maximum(net.blob("ip").data, 0))
+
+
+def test_names_with_slashes_and_blanks(net_from: NetFrom, tmp_path: Path) -> None:
+    text = INPUT + ip("inception_3a/1x1", "x", "inception_3a/1x1", 3) + ip("a b:c", "inception_3a/1x1", "d e", 2)
+    net = net_from(text)
+    for ending in (".caffemodel", ".npz", ".h5"):
+        if ending == ".h5":
+            pytest.importorskip("h5py")
+        write_model(tmp_path / f"x{ending}", to_model(net))
+        other = net_from(text, seed=5)
+        copy_weights(other, read_model(tmp_path / f"x{ending}"), "x")
+        for mine, theirs in zip(net.parameters.owned, other.parameters.owned, strict=True):
+            np.testing.assert_array_equal(mine.blob.data, theirs.blob.data)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "input_dim: 2 input_dim: 3 input_dim: 5 input_dim: 5 input_dim: 2 input_dim: 1 input_dim: 1 input_dim: 1",
+        "input_shape { dim: 2 dim: 3 dim: 5 dim: 5 } input_shape { dim: 2 dim: 1 dim: 1 dim: 1 }",
+    ],
+)
+def test_inputs_as_fields_of_the_net(fields: str, net_from: NetFrom) -> None:
+    net = net_from(f'input: "data" {fields} input: "label" ' + ip("ip", "data", "y", 4))
+    assert (net.blob("data").shape, net.blob("label").shape) == ((2, 3, 5, 5), (2, 1, 1, 1))
+    assert [net.blob_names[index] for index in net.input_ids] == ["data", "label"]
+
+
+STAGES = """
+state { phase: TEST level: 2 stage: "deploy" stage: "b" }
+layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 } } }
+layer { name: "a" type: "ReLU" bottom: "x" top: "a" include { stage: "deploy" } }
+layer { name: "b" type: "ReLU" bottom: "x" top: "b" include { stage: "deploy" stage: "c" } }
+layer { name: "c" type: "ReLU" bottom: "x" top: "c" include { not_stage: "c" min_level: 1 } }
+layer { name: "d" type: "ReLU" bottom: "x" top: "d" exclude { stage: "b" not_stage: "c" } }
+layer { name: "e" type: "ReLU" bottom: "x" top: "e" include { phase: TRAIN } include { max_level: 2 } }
+layer { name: "f" type: "ReLU" bottom: "x" top: "f" include { max_level: 1 } }
+"""
+
+
+def test_a_state_inside_the_net_and_stages(net_from: NetFrom, tmp_path: Path) -> None:
+    named = [name for name in net_from(STAGES, "TEST").layer_names if len(name) == 1]
+    assert named == ["a", "c", "e"]
+    assert net_from(STAGES, "TRAIN").layer_names == net_from(STAGES, "TEST").layer_names
+    (tmp_path / "net.prototxt").write_text(STAGES)
+    with_more = PyNet(str(tmp_path / "net.prototxt"), pb.TEST, level=0, stages=["c"])
+    assert [name for name in with_more._layer_names if len(name) == 1] == ["a", "b", "d", "e", "f"]
+    assert read_net(tmp_path / "net.prototxt").state.level == 2
+
+
+def test_include_and_exclude_together_are_refused(net_from: NetFrom) -> None:
+    with pytest.raises(NetError, match="either include or exclude"):
+        net_from(INPUT.replace('top: "x"', 'top: "x" include { phase: TRAIN } exclude { phase: TEST }'))
+
+
+SOLVER_NET = """
+net_param { name: "inside"
+  layers { name: "data" type: DUMMY_DATA top: "x" top: "t" dummy_data_param {
+    num: 4 num: 4 channels: 3 channels: 2 height: 1 height: 1 width: 1 width: 1 data_filler { value: 1 } } }
+  layers { name: "ip" type: INNER_PRODUCT bottom: "x" top: "y" blobs_lr: 1 blobs_lr: 2
+    inner_product_param { num_output: 2 weight_filler { type: "xavier" } } include { not_stage: "wide" } }
+  layers { name: "ip" type: INNER_PRODUCT bottom: "x" top: "y" include { stage: "wide" }
+    inner_product_param { num_output: 2 bias_term: false weight_filler { type: "xavier" } } }
+  layers { name: "loss" type: EUCLIDEAN_LOSS bottom: "y" bottom: "t" }
+}
+base_lr: 0.1 lr_policy: "fixed" max_iter: 2 snapshot_after_train: false solver_type: NESTEROV momentum: 0.5
+test_iter: 1 test_interval: 1 test_state { phase: TEST stage: "wide" } regularization_type: "L1"
+"""
+
+
+def test_a_whole_net_in_a_solver(solver_from: Callable[..., Any]) -> None:
+    solver = solver_from(SOLVER_NET)
+    assert (solver.param.type, solver.net.name) == ("Nesterov", "inside")
+    assert len(solver.net.layers[1].blobs) == 2 and len(solver.test_nets[0].layers[1].blobs) == 1
+    assert [parameter.lr_mult for parameter in solver.net.parameters.owned] == [1, 2]
+    with pytest.raises(NetError, match="cannot share"):
+        solver.test(0)
+    solver.close()
+
+
+def test_two_nets_in_a_solver_are_refused(solver_from: Callable[..., Any]) -> None:
+    with pytest.raises(SolverError, match="exactly one of"):
+        solver_from(SOLVER_NET + 'net: "net.prototxt"')
+
+
+# --- deprecated fields of layers --------------------------------------------------------------------------------------
+
+
+def test_concat_dim_and_slice_dim(net_from: NetFrom) -> None:
+    text = INPUT + (
+        'layer { name: "s" type: "Slice" bottom: "x" top: "a" top: "b" slice_param { slice_dim: 2 slice_point: 3 } }'
+        'layer { name: "c" type: "Concat" bottom: "b" bottom: "a" top: "y" concat_param { concat_dim: 2 } }'
+    )
+    net = net_from(text)
+    assert [net.blob(name).shape for name in "aby"] == [(2, 3, 3, 4), (2, 3, 1, 4), (2, 3, 4, 4)]
+    net.blob("x").data[...] = np.arange(96).reshape(2, 3, 4, 4)
+    net.forward()
+    np.testing.assert_array_equal(net.blob("y").data, np.roll(net.blob("x").data, 1, axis=2))
+
+
+@pytest.mark.parametrize(
+    ("fields", "divisor"),
+    [("normalize: true", 9), ("normalize: false", 2), ("normalize: false normalization: FULL", 12)],
+)
+def test_normalize_of_a_loss(fields: str, divisor: int, net_from: NetFrom) -> None:
+    text = INPUT.replace("dim: 4 dim: 4", "dim: 2 dim: 3") + (
+        'layer { name: "l" type: "Input" top: "l" input_param { shape { dim: 2 dim: 1 dim: 2 dim: 3 } } }'
+        f'layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "x" bottom: "l" loss_param {{ ignore_label: 2 {fields} }} }}'
+    )
+    net = net_from(text)
+    net.blob("l").data.reshape(-1)
+    net.blob("l").data[...] = np.where(np.arange(12) % 4 == 3, 2, 0).reshape(2, 1, 2, 3)
+    assert net.forward() == pytest.approx(9 * np.log(3) / divisor)
+
+
+def test_a_slice_point_at_the_end_gives_a_blob_of_no_channels(net_from: NetFrom) -> None:
+    text = INPUT + (
+        'layer { name: "s" type: "Slice" bottom: "x" top: "a" top: "b" slice_param { slice_point: 3 } }'
+        'layer { name: "r" type: "ReLU" bottom: "b" top: "b" }'
+        'layer { name: "c" type: "Concat" bottom: "a" bottom: "b" top: "y" }'
+        'layer { name: "quiet" type: "Silence" bottom: "y" }'
+    )
+    net = net_from(text)
+    assert [net.blob(name).shape for name in "aby"] == [(2, 3, 4, 4), (2, 0, 4, 4), (2, 3, 4, 4)]
+    net.blob("x").data[...] = np.random.default_rng(1).normal(size=(2, 3, 4, 4))
+    net.forward()
+    np.testing.assert_array_equal(net.blob("y").data, net.blob("x").data)
+    net.backward()
+    text = text.replace("slice_point: 3", "slice_point: 4")
+    with pytest.raises(NetError, match='layer "s"'):
+        net_from(text)
+
+
+def test_forward_backward_over_a_blob_of_no_channels(net_from: NetFrom) -> None:
+    text = (
+        "force_backward: true "
+        + INPUT
+        + 'layer { name: "s" type: "Slice" bottom: "x" top: "a" top: "b" slice_param { slice_point: 3 } }'
+        + 'layer { name: "quiet" type: "Silence" bottom: "b" }'
+        + ip("ip", "a", "y", 1)
+        + 'layer { name: "sum" type: "Reduction" bottom: "y" top: "sum" loss_weight: 1 }'
+    )
+    net = net_from(text)
+    net.forward()
+    net.backward()
+    weights = net.layers[3].blobs[0].data.reshape(1, 3, 4, 4)
+    np.testing.assert_allclose(net.blob("x").diff, np.repeat(weights, 2, axis=0), rtol=1e-6)
