@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -19,22 +18,14 @@ from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
 from fcaffe.net.model_files import read_model
 from fcaffe.net.net import silent_arithmetic
-from fcaffe.net.weights import copy_weights, share_weights
+from fcaffe.net.weights import copy_weights
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
-from fcaffe.solvers import snapshot
+from fcaffe.solvers import snapshot, testing
+from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.exchange import GradientExchange
 from fcaffe.solvers.learning_rate import learning_rate, next_step
 from fcaffe.solvers.nets import test_net_params, train_net_param
-
-
-class Action(enum.Enum):
-    """What a signal asks of the loop; taken up between two iterations."""
-
-    NONE = enum.auto()
-    SNAPSHOT = enum.auto()
-    STOP = enum.auto()  # ends as training ends: with a snapshot, unless snapshot_after_train is false
-    TERMINATE = enum.auto()  # a snapshot in any case, then stop
 
 
 class Solver:
@@ -130,7 +121,8 @@ class Solver:
             log.stopped_early()
             return
         if param.display and self.iteration % param.display == 0:
-            self._smooth(np.float32(self.net.forward()), first)
+            self.context.iteration = self.iteration
+            self._smooth(np.float32(self.workers.sum(self.net.forward())), first)
             log.final_loss(self.iteration, float(self.smoothed_loss))
         if param.test_interval and self.iteration % param.test_interval == 0:
             self.test_all()
@@ -168,7 +160,7 @@ class Solver:
             self.iteration += 1
             for observer in self.on_iteration:
                 observer(float(self.smoothed_loss), self.rate)
-            action = self._agreed_action()
+            action = self.agreed_action()
             if (param.snapshot and self.iteration % param.snapshot == 0) or action is Action.SNAPSHOT:
                 self.snapshot()
             if action in (Action.STOP, Action.TERMINATE):
@@ -206,13 +198,9 @@ class Solver:
             starts[index] = start
         return starts
 
-    def _agreed_action(self) -> Action:
+    def agreed_action(self) -> Action:
         """What a signal to any of the workers asks for; all hear of it at the same iteration."""
-        action = self.requested_action()
-        if self.workers.size == 1:
-            return action
-        asked = self.workers.sum_array(np.array([action is one for one in Action], np.float64))
-        return next((one for one, votes in reversed(list(zip(Action, asked, strict=True))) if votes), Action.NONE)
+        return agree(self.requested_action(), self.workers)
 
     @silent_arithmetic
     def apply_update(self) -> None:
@@ -286,51 +274,16 @@ class Solver:
         with self._mean_statistics():
             for index in range(len(self.test_nets)):
                 if self._stopped is Action.NONE:
-                    self.test(index)
+                    testing.test(self, index)
 
-    def test(self, index: int) -> None:
-        """Log the mean of every output over test_iter batches of a test net."""
-        log.testing(self.iteration, index)
-        net = self.test_nets[index]
-        share_weights(net, self.net)
-        batches = self.param.test_iter[index]
-        mine: list[tuple[float, np.ndarray]] = []
-        if self.workers.size > 1 and self._stop_testing():
-            return
-        for batch in range(batches):
-            if not net.context.turns.mine(batch):
-                continue
-            if self.workers.size == 1 and self._stop_testing():
-                return
-            batch_loss = net.forward()
-            values = [self.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in net.outputs()]
-            mine.append((batch_loss, np.concatenate(values) if values else np.zeros(0, np.float32)))
-        everyones = self.workers.gather(mine)
-        if everyones is None:
-            return
-        in_order = [everyones[batch % self.workers.size][batch // self.workers.size] for batch in range(batches)]
-        loss, scores = np.float32(0), np.zeros(sum(blob.count for _, blob, _ in net.outputs()), np.float32)
-        for batch_loss, values in in_order:
-            loss += np.float32(batch_loss)
-            scores += values
-        if self.param.test_compute_loss:
-            log.test_loss(float(loss / np.float32(batches)))
-        position = 0
-        for name, blob, weight in net.outputs():
-            for _ in range(blob.count):
-                log.net_output("Test", position, name, float(scores[position] / np.float32(batches)), weight)
-                position += 1
-
-    def _stop_testing(self) -> bool:
+    def stop_testing(self) -> bool:
         """Follow a signal in the middle of testing; whether it ends the test."""
-        action = self._agreed_action()
+        action = self.agreed_action()
         if action is Action.SNAPSHOT:
             self.snapshot()
         elif action is not Action.NONE:
             self._stopped = action
-            log.test_interrupted()
-            return True
-        return False
+        return self._stopped is not Action.NONE
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ def test_solver_as_json(run: Run) -> None:
     [
         ("summary", "summary needs the prototxt of a net: summary NET"),
         ("summary none", "none does not exist"),
-        ("summary lmdb", "lmdb is a folder; a prototxt file is wanted"),
+        ("summary lmdb", "lmdb is a folder; a file is wanted"),
         ("solver", "solver needs the prototxt of a solver: solver SOLVER"),
         ("solver none", "none does not exist"),
     ],
