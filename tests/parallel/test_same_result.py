@@ -1,0 +1,95 @@
+"""Several workers on one batch do what one worker does."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import GOLDEN
+from tests.golden_data import make_mnist_lmdbs
+
+MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(), reason="needs the extra fcaffe[mpi]"
+)
+
+# BatchNorm over the whole batch, labels that are ignored (so that each worker's count differs), shared weights, a batch
+# that does not divide evenly, an accuracy among the outputs.
+NORMALIZED = """
+layer { name: "data" type: "Data" top: "data" top: "label" include { phase: TRAIN }
+        transform_param { scale: 0.0078125 crop_size: 24 mirror: true }
+        data_param { source: "train_lmdb" backend: LMDB batch_size: 22 } }
+layer { name: "data" type: "Data" top: "data" top: "label" include { phase: TEST }
+        transform_param { scale: 0.0078125 crop_size: 24 }
+        data_param { source: "test_lmdb" backend: LMDB batch_size: 10 } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+        convolution_param { num_output: 6 kernel_size: 5 stride: 2 weight_filler { type: "xavier" } bias_term: false } }
+layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "conv" }
+layer { name: "scale" type: "Scale" bottom: "conv" top: "conv" scale_param { bias_term: true } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "drop" type: "Dropout" bottom: "conv" top: "conv" dropout_param { dropout_ratio: 0.2 } }
+layer { name: "ip" type: "InnerProduct" bottom: "conv" top: "ip" param { name: "w" } param { name: "b" }
+        inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
+layer { name: "again" type: "InnerProduct" bottom: "conv" top: "again" param { name: "w" } param { name: "b" }
+        inner_product_param { num_output: 10 } }
+layer { name: "accuracy" type: "Accuracy" bottom: "ip" bottom: "label" top: "accuracy" }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss"
+        loss_param { ignore_label: 3 } }
+layer { name: "size" type: "Reduction" bottom: "again" top: "size" loss_weight: 0.01
+        reduction_param { operation: MEAN } }
+"""
+SOLVER = """
+net: "normalized.prototxt" base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.001 iter_size: 2
+display: 5 max_iter: 100 random_seed: 3 snapshot_prefix: "run" test_iter: 7 test_interval: 10
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ranks")
+    make_mnist_lmdbs(path)
+    mixed = GOLDEN / "runs" / "mixed"
+    (path / "net.prototxt").write_bytes((mixed / "net.prototxt").read_bytes())
+    (path / "mixed.prototxt").write_bytes((mixed / "solver.prototxt").read_bytes())
+    (path / "normalized.prototxt").write_text(NORMALIZED)
+    (path / "normal.prototxt").write_text(SOLVER)
+    return path
+
+
+def train(folder: Path, solver: str, ranks: int, *more: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Losses, weights, and the numbers in the log after 25 iterations on this many ranks."""
+    script = Path(__file__).with_name("train_ranks.py")
+    command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, solver, "25", "out.npz", *more]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    with np.load(folder / "out.npz") as out:
+        return (
+            out["losses"],
+            out["data"],
+            re.findall(r"(\w+ net output #\d+: \w+ = \S+|Iteration \d+, lr .*)", done.stderr),
+        )
+
+
+@pytest.mark.parametrize("solver", ["mixed.prototxt", "normal.prototxt"])
+def test_any_number_of_workers(folder: Path, solver: str) -> None:
+    losses, weights, log = train(folder, solver, 1)
+    for ranks in (2, 3, 4):
+        others, their_weights, their_log = train(folder, solver, ranks)
+        np.testing.assert_allclose(others, losses, rtol=2e-4)
+        assert np.abs(their_weights - weights).max() <= 1e-4 * np.abs(weights).max()
+        assert len(their_log) == len(log)
+        for ours, theirs in zip(their_log, log, strict=True):
+            assert ours.split(" = ")[0] == theirs.split(" = ")[0]
+            assert float(ours.split(" = ")[1]) == pytest.approx(float(theirs.split(" = ")[1]), rel=2e-3, abs=1e-3)
+
+
+def test_without_overlap_the_same_bits(folder: Path) -> None:
+    assert np.array_equal(train(folder, "normal.prototxt", 2)[1], train(folder, "normal.prototxt", 2, "0")[1])

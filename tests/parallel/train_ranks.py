@@ -1,0 +1,50 @@
+"""One rank of a training: `python -m mpi4py train_ranks.py SOLVER ITERATIONS OUT [bucket]`. Rank 0 saves the result."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+from fcaffe import log
+from fcaffe.engines import NumpyEngine
+from fcaffe.parallel.exchange import ReducingExchange
+from fcaffe.parallel.workers import MpiWorkers
+from fcaffe.proto import read_solver
+from fcaffe.solvers import create_solver
+
+
+class Allreduce:
+    """MPI's own sum, for a test of everything around it."""
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self.comm = comm.Dup()
+
+    def allocate(self, count: int) -> np.ndarray:
+        return np.zeros(count, np.float32)
+
+    def sum(self, buffer: np.ndarray) -> None:
+        self.comm.Allreduce(MPI.IN_PLACE, buffer)
+
+
+def main(path: str, iterations: str, out: str, bucket: str = "10000") -> None:
+    comm = MPI.COMM_WORLD
+    log.set_minimum(0 if comm.rank == 0 else 3)
+    exchange = ReducingExchange(Allreduce(comm), int(bucket), overlap=int(bucket) > 0)
+    solver = create_solver(
+        read_solver(path), NumpyEngine(), "counter", workers=MpiWorkers(comm), exchange=exchange, sync_batch_norm=True
+    )
+    losses: list[float] = []
+    solver.on_iteration.append(lambda loss, _: losses.append(loss))
+    solver.step(int(iterations))
+    solver.test_all()
+    solver.snapshot()
+    everyones = comm.gather(solver.data)
+    if comm.rank == 0:
+        assert all(np.array_equal(data, solver.data) for data in everyones), "all ranks have the same weights"
+        np.savez(out, losses=losses, data=solver.data)
+    solver.close()
+
+
+main(*sys.argv[1:])
