@@ -79,9 +79,10 @@ class Slice(AlongAxis):
         else:
             if length % len(top):
                 raise self.error(f"cannot cut axis {axis} of the bottom's shape {shape} into {len(top)} equal parts")
-            points = list(range(0, length + 1, max(1, length // len(top))))
+            points = [part * (length // len(top)) for part in range(len(top) + 1)]
         sizes = [end - start for start, end in itertools.pairwise(points)]
-        if min(sizes) < 1:
+        # A point at the very end is allowed: the last top gets nothing.
+        if p.slice_point and (len(top) > length or min(sizes[:-1]) < 1 or sizes[-1] < 0):
             raise self.error(f"slice_point must rise within axis {axis} of the bottom's shape {shape}: {points[1:-1]}")
         for blob, size in zip(top, sizes, strict=True):
             blob.reshape(*shape[:axis], size, *shape[axis + 1 :])

@@ -117,4 +117,4 @@ def _unknown(name: str) -> str:
     if name == "gabor":
         return f"filler type '{name}' is Intel Caffe's and not supported; known types: {known}"
     near = get_close_matches(name, FILLERS, n=1)
-    return f"unknown filler type '{name}'" + (f", perhaps '{near[0]}'?" if near else "") + f" Known types: {known}"
+    return f"unknown filler type '{name}'" + (f", perhaps '{near[0]}'?" if near else ".") + f" Known types: {known}"

@@ -180,7 +180,10 @@ def create_layer(param: Any, context: Context) -> Layer:
         return _registry[param.type](param, context)
     message = f'layer "{param.name}": unknown layer type "{param.type}"'
     fork = fork_of_layer_type(param.type)
-    near = difflib.get_close_matches(param.type, _registry, n=3, cutoff=0.6)
+    by_letters = {name.lower(): name for name in _registry}  # most mistakes are of case: Relu, INNER_PRODUCT
+    letters = param.type.lower().replace("_", "")
+    count = 1 if letters in by_letters else 3
+    near = [by_letters[name] for name in difflib.get_close_matches(letters, by_letters, n=count, cutoff=0.6)]
     if fork:
         message += f"; it belongs to {fork}, BVLC Caffe does not have it"
     elif near:

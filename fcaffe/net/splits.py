@@ -45,7 +45,7 @@ def insert_splits(param: Any) -> Any:
             weight = loss_weights.get((i, j), 0.0)
             if weight:
                 split.loss_weight.extend([weight] + [0.0] * (count - 1))
-                result.layer[-2].ClearField("loss_weight")
+                layer.ClearField("loss_weight")
                 next_split[i, j] += 1
     return result
 

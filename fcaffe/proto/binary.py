@@ -45,7 +45,7 @@ _KINDS = (
     _Kind(
         pb.BlobBytes,
         "a blob (.binaryproto)",
-        lambda blob: bool(blob.data or blob.double_data or blob.raw_data),
+        lambda blob: bool(blob.data or blob.double_data or (blob.raw_data and blob.HasField("raw_data_type"))),
         "it serves as a mean_file",
     ),
 )
@@ -142,7 +142,8 @@ def _diagnosis(content: bytes, wanted: _Kind | None, message_class: Any) -> str:
         return f"is an HDF5 file; {noun} is wanted (HDF5 snapshots have names that end in .h5)"
     if is_text(content[:4096]):
         return f"is text, perhaps a prototxt; {noun} is wanted"
-    for other in _KINDS:
-        if other is not wanted and _parse(content, other.message, other) is not None:
+    for other_class, as_bytes in _AS_BYTES.items():
+        other = _kind_of(as_bytes)
+        if other is not None and other is not wanted and _parse(content, other_class, other) is not None:
             return f"is {other.noun}, not {noun}; {other.use}"
     return f"is damaged or cut off after {len(content)} bytes; copy it again or take an earlier one ({noun} is wanted)"

@@ -117,7 +117,7 @@ def _values(blob: Any, which: str, shape: tuple[int, ...]) -> np.ndarray | None:
         values = _array(_joined(floats), "<f4")
     elif blob.HasField(f"raw_{which}"):
         if not blob.HasField(f"raw_{which}_type"):
-            raise SnapshotError(f"a blob of shape {shape} has raw {which} without a type that is known")
+            raise SnapshotError(f"a blob of shape {shape} has raw {which} of no known type; the file is damaged")
         values = _array(getattr(blob, f"raw_{which}"), _RAW_TYPES[getattr(blob, f"raw_{which}_type")])
     else:
         values = _unpacked(blob, which)

@@ -29,6 +29,8 @@ _L_SOFTMAX = "the L-Softmax fork (wy1iu/LargeMargin_Softmax_Loss)"
 _RISTRETTO = "the Ristretto fork (pmgysel/caffe)"
 _DEEPLAB = "the first DeepLab fork (TheLegendAli/DeepLab-Context)"
 _SHUFFLENET = "the ShuffleNet layer (farmingyard/ShuffleNet)"
+_YOLO = "the MobileNet-YOLO fork (eric612/MobileNet-YOLO)"
+_MSCNN = "the MS-CNN fork (zhaoweicai/mscnn)"
 _SENET = "the SENet fork (hujie-frank/SENet)"
 
 # By the thousands of a field's number; several forks have some fields, of which any may be meant.
@@ -50,6 +52,8 @@ _FORKS: dict[int, tuple[str, ...]] = {
     115: (_SHUFFLENET,),
     116: (_NVIDIA, _INTEL),
     117: (_SEGNET, _PSPNET, _TSN),
+    118: (_YOLO,),
+    119: (_MSCNN,),
 }
 
 # A type that several forks have is listed with the one that it comes from.
@@ -69,6 +73,9 @@ _LAYER_TYPES = {
     _L_SOFTMAX: "LargeMarginInnerProduct",
     _RISTRETTO: "ConvolutionRistretto DeconvolutionRistretto FcRistretto LRNRistretto",
     _SHUFFLENET: "ShuffleChannel",
+    _YOLO: "AssistedExcitation DepthwiseConvolution GaussianYolov3 LaneData ReLU6 SegmentationEvaluate"
+    " YoloDetectionOutput YoloSeg Yolov3 Yolov3DetectionOutput",
+    _MSCNN: "BboxAccuracy BoxOutput DecodeBBox DetectionAccuracy DetectionLoss ImageGtData ProposalTarget ROIAlign",
     _SENET: "Axpy",
 }
 

@@ -58,6 +58,8 @@ def read_text(path: str | os.PathLike[str], message_class: Any) -> Any:
 def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
     """The message that `text` holds. Errors are ProtoErrors of the form `name:line:column: what`."""
     message = message_class()
+    if not text.isascii() and (wrong := explain_bytes(text)):
+        raise ProtoError(f"{name}:{wrong}")
     if "\\" in text:
         if wrong := explain_escapes(text):
             raise ProtoError(f"{name}:{wrong}")
@@ -66,8 +68,6 @@ def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
         raise ProtoError(f"{name}:{explain(text, error, message.DESCRIPTOR)}") from None
-    except (SystemError, UnicodeError):  # so the C parser of protobuf finds that a name is not UTF-8
-        raise ProtoError(f"{name}:{explain_bytes(text)}") from None
     missing = message.FindInitializationErrors()
     if missing:
         raise ProtoError(f"{name}: {missing[0]} is required, and missing")

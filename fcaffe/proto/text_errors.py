@@ -73,14 +73,14 @@ def explain(text: str, error: ParseError, descriptor: Any) -> str:
     return f"{line}:{column}: {what}"
 
 
-def explain_bytes(text: str) -> str:
-    """The same, for a text with bytes, outside of comments and strings, that are no characters."""
+def explain_bytes(text: str) -> str | None:
+    """The same, for bytes that are not UTF-8 among names and numbers; None if there are no such."""
     for match in _TOKEN.finditer(text):
-        if not match[0].startswith("#") and (bad := _NO_CHARACTER.search(match[0])):
+        if match[0][0] not in "#\"'" and (bad := _NO_CHARACTER.search(match[0])):
             offset = match.start() + bad.start()
             line = text.count("\n", 0, offset) + 1
             return f"{line}:{offset - text.rfind(chr(10), 0, offset)}: a byte that is not UTF-8"
-    return " it is not UTF-8"
+    return None
 
 
 def explain_escapes(text: str) -> str | None:

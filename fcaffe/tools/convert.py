@@ -85,8 +85,8 @@ def described_by(model: Model, net: str) -> Model:
         layer = stored.pop(layer_param.name, None)
         if layer is not None:
             layers.append(StoredLayer(layer_param, layer.blobs))
-    if stored:
-        raise SnapshotError(f"{net}: this net has no layer {', '.join(stored)}, which the model has")
+    if left := [layer.name for layer in stored.values() if layer.blobs]:
+        raise SnapshotError(f"{net}: this net has no layer {', '.join(left)}, for which the model has blobs")
     made = Model(pb.NetParameter(name=param.name), layers)
     take_shared(made)
     return made

@@ -32,7 +32,7 @@ def net_of(layer, *shapes, force_backward=False):
         ('type: "Concat" top: "y" concat_param { axis: 3 }', [(2, 3)], "axis 3 is out of range"),
         ('type: "Concat" top: "y" concat_param { axis: 1 concat_dim: 1 }', [(2, 3)], "either axis or concat_dim"),
         ('type: "Slice" top: "y" top: "z"', [(2, 3)], "cannot cut axis 1 of the bottom's shape (2, 3) into 2 equal"),
-        ('type: "Slice" top: "y" top: "z" slice_param { slice_point: 3 }', [(2, 3)], "must rise within axis 1"),
+        ('type: "Slice" top: "y" top: "z" slice_param { slice_point: 4 }', [(2, 3)], "must rise within axis 1"),
         ('type: "Slice" top: "y" slice_param { slice_point: 1 }', [(2, 3)], "1 tops need 0 slice_point(s), not 1"),
         ('type: "Flatten" top: "a"', [(2, 3)], "does not work in place"),
         ('type: "Flatten" top: "y" flatten_param { axis: 1 end_axis: 0 }', [(2, 3)], "lies behind end_axis 0"),
@@ -98,6 +98,8 @@ def net_of(layer, *shapes, force_backward=False):
             "its matrix has 12 values, not 3^2 for the 3 classes of (4, 3)",
         ),
         ('type: "Softmx" top: "y"', [(2, 3)], "did you mean Softmax"),
+        ('type: "Relu" top: "y"', [(2, 3)], "did you mean ReLU?"),
+        ('type: "INNER_PRODUCT" top: "y"', [(2, 3)], "did you mean InnerProduct?"),
     ],
 )
 def test_building(layer, shapes, message):

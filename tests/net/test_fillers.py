@@ -107,6 +107,7 @@ def test_spread_follows_the_fan(norm: str, fan: float) -> None:
     ("shape", "text", "message"),
     [
         ((3,), 'type: "gausian"', "unknown filler type 'gausian', perhaps 'gaussian'.*bilinear, constant"),
+        ((3,), 'type: "he"', "unknown filler type 'he'. Known types: bilinear"),
         ((3,), 'type: "xavierstatic"', "NVIDIA"),
         ((3,), 'type: "gabor"', "Intel"),
         ((0, 3), 'type: "xavier"', "nothing to fill"),

@@ -162,7 +162,7 @@ def test_a_whole_net_in_a_solver(solver_from: Callable[..., Any]) -> None:
     assert len(solver.net.layers[1].blobs) == 2 and len(solver.test_nets[0].layers[1].blobs) == 1
     assert [parameter.lr_mult for parameter in solver.net.parameters.owned] == [1, 2]
     with pytest.raises(NetError, match="cannot share"):
-        solver.test(0)
+        solver.test_all()
     solver.close()
 
 
@@ -193,10 +193,10 @@ def test_concat_dim_and_slice_dim(net_from: NetFrom) -> None:
 def test_normalize_of_a_loss(fields: str, divisor: int, net_from: NetFrom) -> None:
     text = INPUT.replace("dim: 4 dim: 4", "dim: 2 dim: 3") + (
         'layer { name: "l" type: "Input" top: "l" input_param { shape { dim: 2 dim: 1 dim: 2 dim: 3 } } }'
-        f'layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "x" bottom: "l" loss_param {{ ignore_label: 2 {fields} }} }}'
+        f'layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "x" bottom: "l" '
+        f"loss_param {{ ignore_label: 2 {fields} }} }}"
     )
     net = net_from(text)
-    net.blob("l").data.reshape(-1)
     net.blob("l").data[...] = np.where(np.arange(12) % 4 == 3, 2, 0).reshape(2, 1, 2, 3)
     assert net.forward() == pytest.approx(9 * np.log(3) / divisor)
 

@@ -100,7 +100,7 @@ def test_raw_blobs_of_nvidias_fork(tmp_path, kind, code):
     back = pb.BlobBytes.FromString(blobs.stored_to_proto(stored, nvidia=True).SerializeToString())
     assert back == raw
     raw.ClearField("raw_data_type")
-    with pytest.raises(SnapshotError, match="raw data without a type"):
+    with pytest.raises(SnapshotError, match="raw data of no known type"):
         blobs.stored_blob(raw)
 
 
@@ -147,7 +147,7 @@ def test_damage_is_noticed_or_harmless(where, change):
             for layer in read_binary(file.name, pb.NetParameter).layer:
                 _ = layer.name, layer.type, [blob_values(blob) for blob in layer.blobs]
         except SnapshotError as error:
-            assert re.search("is damaged or cut off|holds .* values", str(error))
+            assert re.search("damaged|is a blob", str(error))
 
 
 WRONG = [

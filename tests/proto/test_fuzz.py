@@ -25,7 +25,7 @@ from fcaffe.solvers.state_files import read_state
 pytest.importorskip("h5py")
 
 INTEROP = Path(__file__).parents[1] / "golden/interop"
-SECONDS = 1.0
+SECONDS = 1.0  # of this process, since others may keep the machine busy
 MEGABYTES = 64
 
 Reader = Callable[[str], Any]
@@ -67,14 +67,14 @@ def check(read: Reader, content: bytes) -> bool:
     with tempfile.NamedTemporaryFile() as file:
         file.write(content)
         file.flush()
-        started = time.perf_counter()
+        started = time.process_time()
         try:
             read(file.name)
             good = True
         except FcaffeError as problem:
             assert file.name in str(problem) and "\n" not in str(problem) and len(str(problem)) < 1000
             good = False
-        assert time.perf_counter() - started < SECONDS
+        assert time.process_time() - started < SECONDS
     return good
 
 
@@ -213,10 +213,10 @@ TEXTS = {
 @pytest.mark.parametrize("what", TEXTS)
 def test_absurd_texts(what: str) -> None:
     for message_class in (pb.NetParameter, pb.SolverParameter):
-        started = time.perf_counter()
+        started = time.process_time()
         with pytest.raises(ProtoError, match=r"^x:\d+:\d+: [^\n]{1,400}$"):
             parse_text(TEXTS[what], message_class, "x")
-        assert time.perf_counter() - started < SECONDS
+        assert time.process_time() - started < SECONDS
 
 
 def test_bytes_that_are_no_text_are_told_by_their_place(tmp_path: Path) -> None:

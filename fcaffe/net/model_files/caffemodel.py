@@ -114,8 +114,9 @@ def _net_parameter(net: Any) -> Any:
         check_text(param)
     except (DecodeError, UnicodeDecodeError, SnapshotError):
         return None
+    if not param.IsInitialized():
+        return None
     known = pb.NetParameter()
     known.CopyFrom(param)
     known.DiscardUnknownFields()
-    complete = len(known.SerializePartialToString()) == len(param.SerializePartialToString())
-    return param if complete and param.IsInitialized() else None
+    return param if len(known.SerializeToString()) == len(param.SerializeToString()) else None

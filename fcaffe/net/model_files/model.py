@@ -65,14 +65,14 @@ class Model:
 
 def check_text(message: Any) -> None:
     """Raise SnapshotError if a string in the message, at any depth, is not UTF-8: protobuf hands it out as bytes."""
-    for field, value in message.ListFields():
-        if field.message_type is not None:
+    for described, value in message.ListFields():
+        if described.message_type is not None:
             for inner in (value,) if isinstance(value, Message) else value:
                 check_text(inner)
-        elif field.type == field.TYPE_STRING:
+        elif described.type == described.TYPE_STRING:
             for text in (value,) if isinstance(value, str | bytes) else value:
                 if isinstance(text, bytes):
-                    raise SnapshotError(f"{field.full_name} is {text[:40]!r}, which is not text; the file is damaged")
+                    raise SnapshotError(f"{described.full_name} is {text[:40]!r}, which is no text; it is damaged")
 
 
 def layer_from_outline(outline: Any) -> StoredLayer:
