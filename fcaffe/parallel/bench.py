@@ -1,0 +1,159 @@
+"""How long each reduction takes on live ranks, for `fcaffe bench reduce`."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NamedTuple, cast
+
+import numpy as np
+from mpi4py import MPI
+
+from fcaffe import log
+from fcaffe.errors import FcaffeError
+from fcaffe.parallel.reductions import Auto, Hosts, Reduction, create_reduction, reduction_names
+from fcaffe.parallel.reductions.wire import wait
+from fcaffe.proto import replacing
+
+SAMPLE = 2e-3  # seconds that one sample lasts at least: shorter sums are repeated
+SAMPLES = (5, 21)  # at least, at most
+BUDGET = 4.0  # seconds for the samples of one size on one number of ranks
+
+COLORS = ["#1f4e8c", "#d1642a", "#3f8f4f", "#8a4f9e", "#b8962e", "#2f9a9a", "#c0436d", "#777777"]
+
+
+class Result(NamedTuple):
+    """One reduction of `bytes` between `ranks`, as it was measured.
+
+    `seconds` is the median of one all-reduce, `busbw` nccl-tests' bus bandwidth in GB/s: what each rank's link carries
+    if no byte travels twice. `messages` and `bytes_sent` are those of the busiest rank; None if they are not known.
+    """
+
+    reduction: str
+    ranks: int
+    hosts: int
+    bytes: int
+    seconds: float
+    busbw: float
+    messages: int | None
+    bytes_sent: int | None
+
+
+def measure(
+    comm: MPI.Intracomm,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    counts: Sequence[int],
+    beat: Callable[[str], None] = lambda operation: None,
+) -> list[Result]:
+    """Each of the reductions `names` (none: all that fit the hosts), for `sizes` in bytes, between the first ranks of
+    `comm`, as many as `counts` say. `beat` is told what comes next. Rank 0 gets the results, the others none."""
+    results: list[Result] = []
+    for count in counts:
+        part = cast(MPI.Intracomm, comm.Split(0 if comm.rank < count else MPI.UNDEFINED, comm.rank))
+        for size in sizes:
+            beat(f"measuring sums of {size} bytes on {count} ranks")
+            if comm.rank < count:
+                results += _measure_size(part, names, size)
+            wait([comm.Ibarrier()])  # the ranks that have no part leave the cores to the others
+        if comm.rank < count:
+            part.Free()
+    return results if comm.rank == 0 else []
+
+
+def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int) -> list[Result]:
+    """All reductions in turns, so that whatever else the machine does strikes all of them alike."""
+    hosts = Hosts(comm)
+    places = f"{comm.size} ranks of {hosts.count} host{'s' * (hosts.count > 1)}"
+    reductions = [create_reduction(name, comm) for name in names or _fitting(hosts.count)]
+    plain = np.zeros(size // 4, np.float32)  # one for all that need no memory of their own
+    buffers = [
+        plain if type(reduction).allocate is Reduction.allocate else reduction.allocate(size // 4)
+        for reduction in reductions
+    ]
+    traffic = [_check(reduction, buffer) for reduction, buffer in zip(reductions, buffers, strict=True)]
+    estimates = [_time(reduction, buffer, 1) for reduction, buffer in zip(reductions, buffers, strict=True)]
+    loops = [max(1, math.ceil(SAMPLE / max(estimate, 1e-7))) for estimate in estimates]
+    lasting = sum(max(SAMPLE, estimate) for estimate in estimates)
+    samples = min(max(int(BUDGET / lasting), SAMPLES[0]), SAMPLES[1])
+    if comm.rank == 0:
+        log.info(f"Measuring sums of {size} bytes on {places}, {samples} times each")
+        for reduction in reductions:
+            if isinstance(reduction, Auto):
+                log.info("auto picks {}: {}".format(*reduction.pick(size)))
+    seconds: list[list[float]] = [[] for _ in reductions]
+    for _ in range(samples):
+        for taken, reduction, buffer, repeat in zip(seconds, reductions, buffers, loops, strict=True):
+            taken.append(_time(reduction, buffer, repeat))
+    results = []
+    for reduction, taken, (messages, sent) in zip(reductions, seconds, traffic, strict=True):
+        one = median(taken)
+        busbw = size / one * 2 * (comm.size - 1) / comm.size / 1e9
+        results.append(Result(reduction.name, comm.size, hosts.count, size, one, busbw, messages, sent))
+    for reduction in reductions:
+        reduction.close()
+    hosts.close()
+    return results
+
+
+def _fitting(hosts: int) -> list[str]:
+    """All but the ones that cannot run on so many hosts, or would do as another one does, or nothing."""
+    return [name for name in reduction_names() if name not in ("null", "hierarchical" if hosts == 1 else "shared")]
+
+
+def _check(reduction: Reduction, buffer: np.ndarray) -> tuple[int | None, int | None]:
+    """Sum once, to be sure of it; returns messages and bytes of the busiest rank. Raises FcaffeError."""
+    before = reduction.messages, reduction.bytes_sent
+    buffer[:] = reduction.rank + 1
+    total = reduction.total(buffer)
+    right = bool(np.all(total == reduction.ranks * (reduction.ranks + 1) // 2)) or reduction.name == "null"
+    if not reduction.comm.allreduce(right, MPI.LAND):
+        raise FcaffeError(f"reduction {reduction.name}: wrong sums of {buffer.nbytes} bytes on {reduction.ranks} ranks")
+    messages = reduction.comm.allreduce(reduction.messages - before[0], MPI.MAX)
+    sent = reduction.comm.allreduce(reduction.bytes_sent - before[1], MPI.MAX)
+    return (messages, sent) if reduction.comm.allreduce(reduction.counted, MPI.LAND) else (None, None)
+
+
+def _time(reduction: Reduction, buffer: np.ndarray, repeat: int) -> float:
+    """Seconds for one of `repeat` sums, at the slowest rank; the buffers are freshly written, as gradients are."""
+    buffer[:] = 0
+    reduction.comm.Barrier()
+    began = time.perf_counter()
+    for _ in range(repeat):
+        reduction.total(buffer)
+    return reduction.comm.allreduce(time.perf_counter() - began, MPI.MAX) / repeat
+
+
+def plot(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
+    """Draw, as Figure 4 of FireCaffe's paper, the time of each reduction over the number of ranks, for the largest
+    size, into a PNG. Raises FcaffeError."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as problem:
+        raise FcaffeError("plotting needs matplotlib: pip install 'fcaffe[plot]'") from problem
+    size = max(result.bytes for result in results)
+    chosen = [result for result in results if result.bytes == size]
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for index, name in enumerate(dict.fromkeys(result.reduction for result in chosen)):
+        points = sorted((result.ranks, 1e3 * result.seconds) for result in chosen if result.reduction == name)
+        axes.plot(*zip(*points, strict=True), marker="o", color=COLORS[index % len(COLORS)], label=name)
+    hosts = sorted({result.hosts for result in chosen})
+    where = f"{hosts[-1]} hosts" if hosts[-1] > 1 else "one host"
+    axes.set_title(f"Summing {size / 1e6:g} MB of gradients on {where}")
+    axes.set_xlabel("workers")
+    axes.set_xticks(sorted({result.ranks for result in chosen}))
+    axes.set_xlim(left=0)
+    axes.set_ylabel("time of one sum (ms)")
+    axes.set_ylim(bottom=0)
+    axes.grid(color="#e4e4e4", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")

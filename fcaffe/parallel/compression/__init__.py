@@ -1,0 +1,56 @@
+"""Gradients that take fewer bytes between workers; what is left out of them is made up for later (error feedback)."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from mpi4py import MPI
+
+from fcaffe.errors import UsageError
+from fcaffe.parallel.compression.compression import Compression
+from fcaffe.parallel.compression.onebit import OneBit
+from fcaffe.parallel.compression.sixteen_bit import Bf16, Fp16
+from fcaffe.parallel.compression.threshold import Threshold
+from fcaffe.parallel.compression.topk import TopK
+
+__all__ = ["Compression", "compressions", "make_compression"]
+
+_SCHEMES: dict[str, type[Compression]] = {scheme.name: scheme for scheme in (Fp16, Bf16, OneBit, Threshold, TopK)}
+
+
+def compressions() -> list[str]:
+    """The known schemes with their options and defaults, as --compress takes them."""
+    described = []
+    for name, scheme in _SCHEMES.items():
+        options = ",".join(f"{option}={default}" for option, default in _options(scheme).items())
+        described.append(f"{name}:{options}" if options else name)
+    return described
+
+
+def make_compression(text: str, comm: MPI.Intracomm) -> Compression:
+    """What `--compress NAME[:option=value,...]` asks for, over the ranks of `comm`. Collective. Raises UsageError."""
+    name, _, settings = text.partition(":")
+    if name not in _SCHEMES:
+        raise UsageError(f"--compress {text}: unknown scheme '{name}'; known ones: {', '.join(compressions())}")
+    scheme = _SCHEMES[name]
+    known = _options(scheme)
+    options: dict[str, Any] = {}
+    for setting in settings.split(",") if settings else []:
+        option, equals, value = setting.partition("=")
+        if option not in known or not equals:
+            takes = f"takes {', '.join(f'{one}=VALUE' for one in known)}" if known else "has no options"
+            raise UsageError(f"--compress {text}: '{setting}' is no option=value that {name} knows; it {takes}")
+        kind = type(known[option])
+        try:
+            options[option] = kind(value)
+        except ValueError:
+            wanted = "a whole number" if kind is int else "a number"
+            raise UsageError(f"--compress {text}: {option} must be {wanted}, not '{value}'") from None
+    return scheme(comm, **options)
+
+
+def _options(scheme: type[Compression]) -> dict[str, Any]:
+    """Options and their defaults: the keyword-only arguments of the class."""
+    arguments = inspect.signature(scheme).parameters.values()
+    return {one.name: one.default for one in arguments if one.kind is one.KEYWORD_ONLY}

@@ -1,0 +1,88 @@
+"""What all schemes of compression share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from mpi4py import MPI
+
+from fcaffe.net.net import silent_arithmetic
+from fcaffe.parallel.reductions.reduction import Reduction
+from fcaffe.parallel.reductions.wire import wait
+
+
+class Compression(Reduction):
+    """A reduction that adds up what each worker has sent of its gradients, in fewer bytes than float32 takes.
+
+    What a worker has not sent stays in its `residual` and is added to its next gradients at the same place (error
+    feedback): nothing is lost, it comes later. So `sum` takes slices of the buffer that `allocate` gave, and all ranks
+    cut it alike in every iteration. Afterwards a slice holds the sum of what was sent, taken in the order of ranks:
+    the same bits on each. A single rank compresses too, though it sends to nobody.
+
+    Every rank sends to every other; `bytes_sent` counts each message, `last_bytes` those of the last sum. Residuals are
+    in no snapshot: a resumed run begins with none.
+    """
+
+    takes_momentum: ClassVar[bool] = False  # as in GradientExchange
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        super().__init__(comm)
+        self.last_bytes = 0
+        self._plain_bytes = 0.0
+
+    def allocate(self, count: int) -> np.ndarray:
+        """A buffer of zeros for all gradients, with a residual of zeros beside it; an earlier one is given up."""
+        self._gradients = super().allocate(count)
+        self.residual = super().allocate(count)
+        return self._gradients
+
+    @silent_arithmetic
+    def sum(self, buffer: np.ndarray) -> None:
+        """Replace a slice of the allocated buffer by the sum over all ranks of what each has sent for it."""
+        self.check(buffer)
+        before = self.bytes_sent
+        if buffer.size:
+            self.add_up(buffer)
+        self.last_bytes = self.bytes_sent - before
+        self._plain_bytes += 2 * (self.ranks - 1) / self.ranks * buffer.nbytes
+
+    def total(self, buffer: np.ndarray) -> np.ndarray:
+        self.sum(buffer)
+        return buffer
+
+    @property
+    def ratio(self) -> float:
+        """How many times fewer bytes have been sent than a ring sends in float32; 1 where nothing is sent."""
+        return self._plain_bytes / self.bytes_sent if self.bytes_sent else 1.0
+
+    def summary(self) -> str:
+        """For the log."""
+        sent = f"{self.bytes_sent / 1e6:.3f} MB sent by rank {self.rank}"
+        return f"{self.name}: {sent}, {self.ratio:.4g} times less than a ring sends in float32"
+
+    def gather(self, words: np.ndarray) -> np.ndarray:
+        """Everyone's words, as rows; all ranks give equally many."""
+        everyones = np.empty((self.ranks, words.size), words.dtype)
+        self.exchange([words] * self.ranks, list(everyones))
+        return everyones
+
+    def exchange(self, outgoing: Sequence[np.ndarray], incoming: Sequence[np.ndarray]) -> None:
+        """Send outgoing[r] to every rank r and receive its incoming[r]; the own one is copied."""
+        incoming[self.rank][...] = outgoing[self.rank]
+        others = [(self.rank + distance) % self.ranks for distance in range(1, self.ranks)]
+        receiving = [self.wire.start_receive(incoming[rank].view(np.uint8), rank) for rank in reversed(others)]
+        sending = [self.wire.start_send(outgoing[rank].view(np.uint8), rank) for rank in others]
+        wait(receiving + sending)
+
+    def place_of(self, buffer: np.ndarray) -> slice:
+        """Where a slice of the allocated buffer lies in it."""
+        start, odd = divmod(_address(buffer) - _address(self._gradients), buffer.itemsize)
+        if odd or not 0 <= start <= self._gradients.size - buffer.size:
+            raise ValueError(f"{self.name}: the buffer to sum is no slice of the one that `allocate` gave")
+        return slice(start, start + buffer.size)
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])

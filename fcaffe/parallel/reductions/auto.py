@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from fcaffe import log
+from fcaffe.errors import FcaffeError
+from fcaffe.parallel.reductions.hosts import Hosts
+from fcaffe.parallel.reductions.reduction import Reduction, aligned_zeros, create_reduction, register
+
+LONG_MESSAGE = 1 << 16  # bytes: it takes a network much longer to carry than to begin one
+
+
+@register("auto")
+class Auto(Reduction):
+    """Another reduction, picked by hosts, ranks and the length of each buffer."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        super().__init__(comm)
+        hosts = Hosts(self.comm)
+        self.sizes = hosts.sizes
+        hosts.close()
+        self.picked: dict[str, Reduction] = {}
+        self._by_size: dict[int, Reduction] = {}
+        self._shares_memory = max(self.sizes) > 1
+
+    def pick(self, nbytes: int) -> tuple[str, str]:
+        """(name, why) of the reduction for buffers of so many bytes."""
+        return pick(self.sizes if self._shares_memory else [1] * self.ranks, nbytes)
+
+    def allocate(self, count: int) -> np.ndarray:
+        try:
+            return self._reduction(4 * count).allocate(count)
+        except FcaffeError as problem:
+            self._do_without_shared_memory(problem)
+            return aligned_zeros(count)
+
+    def add_up(self, buffer: np.ndarray) -> None:
+        self._reduction(buffer.nbytes).sum(buffer)
+
+    def add_up_anywhere(self, buffer: np.ndarray) -> np.ndarray:
+        return self._reduction(buffer.nbytes).total(buffer)
+
+    @property
+    def messages(self) -> int:
+        return sum(reduction.messages for reduction in self.picked.values())
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(reduction.bytes_sent for reduction in self.picked.values())
+
+    def close(self) -> None:
+        for reduction in self.picked.values():
+            reduction.close()
+        super().close()
+
+    def _reduction(self, nbytes: int) -> Reduction:
+        if nbytes not in self._by_size:
+            name, _ = self.pick(nbytes)
+            if name not in self.picked:
+                try:
+                    self.picked[name] = create_reduction(name, self.comm)
+                except FcaffeError as problem:
+                    self._do_without_shared_memory(problem)
+                    return self._reduction(nbytes)
+            self._by_size[nbytes] = self.picked[name]
+        return self._by_size[nbytes]
+
+    def _do_without_shared_memory(self, problem: FcaffeError) -> None:
+        """All ranks come here, or none."""
+        if not self._shares_memory:
+            raise problem
+        log.warning(f"Gradients are summed without shared memory, which is slower: {problem}")
+        self._shares_memory = False
+        self._by_size.clear()
+
+
+def pick(sizes: list[int], nbytes: int) -> tuple[str, str]:
+    """(name, why), given how many ranks each host has."""
+    ranks = sum(sizes)
+    if ranks == 1:
+        return "null", "there is one rank"
+    if len(sizes) == 1:
+        return "shared", f"all {ranks} ranks are on one host"
+    if max(sizes) > 1:
+        return "hierarchical", f"there are {len(sizes)} hosts with up to {max(sizes)} ranks each"
+    if nbytes // ranks >= LONG_MESSAGE:
+        return "ring", f"every rank sends the least, and its messages of {nbytes // ranks} bytes are long ones"
+    return "halving", f"it takes few messages, which counts most for {nbytes} bytes and {ranks} ranks"

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from mpi4py import MPI
+
+from fcaffe.parallel.reductions.host_memory import HostMemory, Rows
+from fcaffe.parallel.reductions.hosts import Hosts
+from fcaffe.parallel.reductions.reduction import Reduction, aligned_zeros, create_reduction, part_of, register
+from fcaffe.parallel.reductions.shared import add_rows, blocks
+
+
+@register("hierarchical")
+class Hierarchical(Reduction):
+    """Within a host as `shared`; between hosts each rank sums its slice with those of the same slice on other hosts.
+
+    So the network carries each host's sum once, in as many streams as a host has ranks (the smallest host, if they
+    differ: what its other ranks would do, the first ones do). `between` names the reduction for it.
+    """
+
+    takes_another = True
+
+    def __init__(self, comm: MPI.Intracomm, between: str = "auto") -> None:
+        super().__init__(comm)
+        if between != "auto":
+            self.name = f"{self.name}:{between}"
+        self.hosts = Hosts(self.comm)
+        self.alone = max(self.hosts.sizes) == 1  # everybody on a host of his own
+        self.streams = min(self.hosts.sizes)
+        self.memory = HostMemory(self.hosts.comm, self.comm)
+        self._stand_in: Rows | None = None
+        stream = min(self.memory.rank, self.streams)  # the last number: ranks without one
+        peers = cast(MPI.Intracomm, self.comm.Split(stream, self.hosts.index))
+        self.between = create_reduction(between if stream < self.streams and peers.size > 1 else "null", peers)
+        peers.Free()
+        self.counted = self.between.counted
+
+    def allocate(self, count: int) -> np.ndarray:
+        return aligned_zeros(count) if self.alone else self.memory.allocate(count).own
+
+    @property
+    def messages(self) -> int:
+        return self.between.messages
+
+    @property
+    def bytes_sent(self) -> int:
+        return self.between.bytes_sent
+
+    def close(self) -> None:
+        self.between.close()
+        self.memory.close()
+        self.hosts.close()
+        super().close()
+
+    def add_up(self, buffer: np.ndarray) -> None:
+        if self.alone:
+            self.between.sum(buffer)
+            return
+        rows, place, foreign = self._rows_of(buffer)
+        result, mine = self._sum_mine(rows, place)
+        rows.data[:, mine] = result[mine]
+        self.memory.barrier()
+        if foreign:
+            buffer[:] = rows.own[place]
+
+    def add_up_anywhere(self, buffer: np.ndarray) -> np.ndarray:
+        if self.alone:
+            return super().add_up_anywhere(buffer)
+        rows, place, _ = self._rows_of(buffer)
+        result, _ = self._sum_mine(rows, place)
+        self.memory.barrier()
+        return result[place]
+
+    def _rows_of(self, buffer: np.ndarray) -> tuple[Rows, slice, bool]:
+        """Rows of shared memory, the place in them, and whether they had to be filled with a foreign buffer."""
+        found = self.memory.find(buffer)
+        if found is not None:
+            return *found, False
+        if self._stand_in is None or self._stand_in.own.size < buffer.size:
+            self._stand_in = self.memory.allocate(buffer.size)
+        self._stand_in.own[: buffer.size] = buffer
+        return self._stand_in, slice(0, buffer.size), True
+
+    def _sum_mine(self, rows: Rows, place: slice) -> tuple[np.ndarray, slice]:
+        """Add this rank's slice over all ranks, into the result row of its host."""
+        result = self.memory.result_of(rows)
+        has_part = self.memory.rank < self.streams
+        mine = part_of(place, self.memory.rank, self.streams) if has_part else slice(0, 0)
+        self.memory.barrier()
+        for block in blocks(mine):
+            add_rows(rows.data[:, block], result[block])
+        self.between.sum(result[mine])
+        return result, mine

@@ -1,0 +1,114 @@
+"""Memory that all ranks of one host read and write."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import numpy as np
+from mpi4py import MPI
+
+from fcaffe.errors import FcaffeError
+from fcaffe.parallel.reductions.waiting import wait_until
+
+PAGE = 1024  # floats: each rank's row begins on a page of its own, which the kernel puts near the rank's core
+LINE = 8  # int64 numbers: a cache line
+FOLDER = "/dev/shm"  # where MPI libraries on Linux keep such memory
+
+
+class Rows:
+    """`data`, of shape (ranks, count): a row for each rank of the host. `result`: a row for all, once it is needed."""
+
+    def __init__(self, data: np.ndarray, rank: int) -> None:
+        self.data = data
+        self.own = data[rank]
+        self.address = address(self.own)
+        self.result: np.ndarray | None = None
+
+
+class HostMemory:
+    """Shared windows of MPI between the ranks of `host`, and a barrier in them.
+
+    Allocations are collective over `everybody`, ranks of other hosts too: there is room everywhere, or an error.
+    """
+
+    def __init__(self, host: MPI.Intracomm, everybody: MPI.Intracomm) -> None:
+        self.comm, self.everybody = host, everybody
+        self.rank, self.ranks = host.rank, host.size
+        self._windows: list[MPI.Win] = []
+        self._rows: list[Rows] = []
+        flags = self._window(8 * LINE * self.ranks, shared=True)
+        self._fence = self._windows[0]
+        self._fence.Lock_all(MPI.MODE_NOCHECK)  # MPI wants an epoch around Sync
+        self._arrivals = flags.cast("q")  # how often each rank has come to the barrier
+        self._arrived = 0
+
+    def allocate(self, count: int) -> Rows:
+        """A row of `count` zeros for each rank. Raises FcaffeError."""
+        stride = max(-(-count // PAGE), 1) * PAGE
+        memory = self._window(4 * stride, shared=False)
+        rows = Rows(np.frombuffer(memory, np.float32).reshape(self.ranks, stride)[:, :count], self.rank)
+        rows.own[:] = 0
+        self._rows.append(rows)
+        return rows
+
+    def result_of(self, rows: Rows) -> np.ndarray:
+        """One more row, which all ranks share."""
+        if rows.result is None:
+            count = rows.own.size
+            rows.result = np.frombuffer(self._window(4 * max(count, 1), shared=True), np.float32)[:count]
+        return rows.result
+
+    def find(self, buffer: np.ndarray) -> tuple[Rows, slice] | None:
+        """The rows that `buffer` is this rank's part of, and the place in them."""
+        place = address(buffer)
+        for rows in self._rows:
+            start = (place - rows.address) // 4
+            if start >= 0 and start + buffer.size <= rows.own.size:
+                return rows, slice(start, start + buffer.size)
+        return None
+
+    def barrier(self) -> None:
+        """Nobody of this host goes on before everybody is here, and sees all that anybody wrote before."""
+        self._arrived += 1
+        self._fence.Sync()
+        self._arrivals[LINE * self.rank] = self._arrived
+        for place in range(0, LINE * self.ranks, LINE):
+            if self._arrivals[place] < self._arrived:
+                wait_until(partial(self._has_arrived, place))
+        self._fence.Sync()
+
+    def _has_arrived(self, place: int) -> bool:
+        return self._arrivals[place] >= self._arrived
+
+    def close(self) -> None:
+        self._fence.Unlock_all()
+        for window in self._windows:
+            window.Free()
+
+    def _window(self, size: int, shared: bool) -> memoryview:
+        """New memory of `size` bytes for each rank, one after the other, or for all together."""
+        total = size if shared else size * self.ranks
+        self._check_room(total)
+        window = MPI.Win.Allocate_shared(0 if shared and self.rank else size, 1, comm=self.comm)
+        self._windows.append(window)
+        start, _ = window.Shared_query(0)
+        return memoryview(MPI.buffer.fromaddress(start.address, total))  # type: ignore[arg-type]
+
+    def _check_room(self, needed: int) -> None:
+        """Beyond the room that is left the kernel would end the process without a word."""
+        if os.path.isdir(FOLDER):
+            state = os.statvfs(FOLDER)
+            free = state.f_bavail * state.f_frsize
+        else:
+            free = needed
+        if self.everybody.allreduce(free - needed, MPI.MIN) < 0:
+            raise FcaffeError(
+                f"the ranks of a host need {needed / 1e6:.0f} MB of shared memory, and {FOLDER} here has "
+                f"{free / 1e6:.0f} MB left: give it more (docker run --shm-size, or mount -o remount,size=...) on "
+                "every host, or use a reduction that does without, such as ring"
+            )
+
+
+def address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]

@@ -1,0 +1,29 @@
+"""Which ranks are on one host."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from mpi4py import MPI
+
+
+class Hosts:
+    """The hosts of a communicator's ranks. Collective.
+
+    `comm` holds the ranks of this rank's host, `index` is the host's number, `sizes` the number of ranks of each.
+    """
+
+    def __init__(self, everybody: MPI.Intracomm) -> None:
+        self.comm = cast(MPI.Intracomm, everybody.Split_type(MPI.COMM_TYPE_SHARED, everybody.rank))
+        first = self.comm.bcast(everybody.rank)
+        firsts = everybody.allgather(first)
+        names = sorted(set(firsts))
+        self.index = names.index(first)
+        self.sizes = [firsts.count(name) for name in names]
+
+    @property
+    def count(self) -> int:
+        return len(self.sizes)
+
+    def close(self) -> None:
+        self.comm.Free()

@@ -1,0 +1,149 @@
+"""Reduction: the contract of all ways to add up gradients, and the registry of their names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.parallel.reductions.wire import Wire
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
+
+
+class Reduction:
+    """Adds up one flat float32 buffer over all ranks of a communicator; all its calls are collective.
+
+    A subclass overrides `add_up`. After a sum all ranks hold the same bits.
+    """
+
+    name = ""
+    counted = True  # whether `messages` and `bytes_sent` are known
+    takes_another = False  # whether it is created with the name of another
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.comm = comm.Dup()  # so that no message of others is taken for one of ours
+        self.rank = comm.rank
+        self.ranks = comm.size
+        self.wire = Wire(self.comm)
+        self._scratch = np.empty(0, np.float32)
+
+    def add_up(self, buffer: np.ndarray) -> None:
+        """`sum`, for two ranks or more and one float or more."""
+        raise NotImplementedError
+
+    def add_up_anywhere(self, buffer: np.ndarray) -> np.ndarray:
+        """`total`, likewise, where that is cheaper than `sum`."""
+        self.add_up(buffer)
+        return buffer
+
+    def sum(self, buffer: np.ndarray) -> None:
+        """Replace `buffer` (float32, contiguous, as long on every rank) by the sum of all ranks' buffers."""
+        self.check(buffer)
+        if self.ranks > 1 and buffer.size:
+            self.add_up(buffer)
+
+    def total(self, buffer: np.ndarray) -> np.ndarray:
+        """The sum, wherever that is cheapest: in `buffer`, or in memory that ranks share and that none may write to.
+
+        It stays until these elements are summed again. What is in `buffer` afterwards is not said.
+        """
+        self.check(buffer)
+        return self.add_up_anywhere(buffer) if self.ranks > 1 and buffer.size else buffer
+
+    def allocate(self, count: int) -> np.ndarray:
+        """A buffer of zeros that this reduction, and each slice of which, sums without copying it first."""
+        return aligned_zeros(count)
+
+    @property
+    def messages(self) -> int:
+        """Messages of this rank until now, one after another: each sent, received, or both at once, is one."""
+        return self.wire.messages
+
+    @property
+    def bytes_sent(self) -> int:
+        return self.wire.bytes_sent
+
+    def close(self) -> None:
+        """Give back what was allocated, buffers too: none of them may be touched any more. Collective."""
+        self.comm.Free()
+
+    def scratch(self, count: int) -> np.ndarray:
+        """Memory for `count` floats, the same at every call."""
+        if self._scratch.size < count:
+            self._scratch = aligned_zeros(count)
+        return self._scratch[:count]
+
+    def check(self, buffer: np.ndarray) -> None:
+        if buffer.dtype != np.float32 or buffer.ndim != 1 or not buffer.flags.c_contiguous:
+            raise FcaffeError(
+                f"reduction {self.name}: the buffer must be flat, contiguous float32, not {buffer.dtype} of shape "
+                f"{buffer.shape} with strides {buffer.strides}; sum a flat copy of it"
+            )
+
+
+def aligned_zeros(count: int) -> np.ndarray:
+    """`count` float32 zeros that begin on a cache line."""
+    raw = np.zeros(4 * count + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + 4 * count].view(np.float32)
+
+
+def cut(buffer: np.ndarray, parts: int) -> list[np.ndarray]:
+    """Views of consecutive slices whose lengths differ by one at most."""
+    return [buffer[part_of(slice(0, buffer.size), part, parts)] for part in range(parts)]
+
+
+def part_of(place: slice, part: int, parts: int) -> slice:
+    """One of `parts` consecutive slices of `place` whose lengths differ by one at most."""
+    count = place.stop - place.start
+    return slice(place.start + count * part // parts, place.start + count * (part + 1) // parts)
+
+
+_registry: dict[str, type[Reduction]] = {}
+_Class = TypeVar("_Class", bound=type[Reduction])
+
+
+def register(name: str) -> Callable[[_Class], _Class]:
+    """Class decorator: makes a reduction known by the name that `--reduce` takes."""
+
+    def add(reduction: _Class) -> _Class:
+        if name in _registry:
+            raise FcaffeError(f"there are two reductions of the name '{name}'")
+        reduction.name = name
+        _registry[name] = reduction
+        return reduction
+
+    return add
+
+
+def reduction_names() -> list[str]:
+    return list(_registry)
+
+
+def reduction_class(name: str) -> type[Reduction]:
+    """Raises UsageError for an unknown name."""
+    if name not in _registry:
+        nearest = difflib.get_close_matches(name, _registry, 1)
+        meant = f"; did you mean '{nearest[0]}'?" if nearest else ""
+        raise UsageError(f"there is no reduction '{name}'{meant} Known are {', '.join(_registry)}")
+    return _registry[name]
+
+
+def create_reduction(name: str, comm: MPI.Intracomm) -> Reduction:
+    """The reduction of this name between the ranks of `comm`. Collective. Raises UsageError.
+
+    `hierarchical:ring` is `hierarchical` with `ring` between hosts.
+    """
+    kind, colon, between = name.partition(":")
+    reduction = reduction_class(kind)
+    if not colon:
+        return reduction(comm)
+    if not reduction.takes_another:
+        raise UsageError(f"reduction {name}: {kind} takes no other reduction; hierarchical does")
+    reduction_class(between)
+    return reduction(comm, between)  # type: ignore[call-arg]

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from fcaffe.errors import FcaffeError
+from fcaffe.parallel.reductions.host_memory import HostMemory, Rows
+from fcaffe.parallel.reductions.hosts import Hosts
+from fcaffe.parallel.reductions.reduction import Reduction, part_of, register
+
+BLOCK = 1 << 16  # floats that are added at a time: they stay in the second cache, and outweigh NumPy's calls
+SHORT = 1 << 12  # floats; so few are added by every rank for itself, which saves a barrier
+CHUNK = 1 << 18  # floats of a foreign buffer that are copied at a time
+
+
+@register("shared")
+class Shared(Reduction):
+    """Ranks of one host see one another's buffers: each adds its slice of all of them, in the order of ranks.
+
+    No messages: two barriers, and nothing is copied of buffers that `allocate` gave. `total` writes each sum once,
+    into memory that all read; `sum` writes it to every rank's buffer.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        super().__init__(comm)
+        hosts = Hosts(self.comm)
+        if hosts.count > 1:
+            raise FcaffeError(
+                f"reduction shared: the ranks are on {hosts.count} hosts, which share no memory; use hierarchical"
+            )
+        self.memory = HostMemory(self.comm, self.comm)
+        self._short = self.memory.allocate(2 * SHORT).data.reshape(self.ranks, 2, SHORT)
+        self._turn = 0
+        self._chunks: Rows | None = None
+
+    def allocate(self, count: int) -> np.ndarray:
+        return self.memory.allocate(count).own
+
+    def close(self) -> None:
+        self.memory.close()
+        super().close()
+
+    def add_up(self, buffer: np.ndarray) -> None:
+        if buffer.size <= SHORT:
+            self._add_short(buffer)
+            return
+        found = self.memory.find(buffer)
+        if found is None:
+            self._add_foreign(buffer)
+            return
+        rows, place = found
+        mine = part_of(place, self.rank, self.ranks)
+        self.memory.barrier()
+        for block in blocks(mine):
+            sums = self.scratch(BLOCK)[: block.stop - block.start]
+            add_rows(rows.data[:, block], sums)
+            rows.data[:, block] = sums
+        self.memory.barrier()
+
+    def add_up_anywhere(self, buffer: np.ndarray) -> np.ndarray:
+        found = self.memory.find(buffer) if buffer.size > SHORT else None
+        if found is None:
+            return super().add_up_anywhere(buffer)
+        rows, place = found
+        result = self.memory.result_of(rows)
+        self.memory.barrier()
+        for block in blocks(part_of(place, self.rank, self.ranks)):
+            add_rows(rows.data[:, block], result[block])
+        self.memory.barrier()
+        return result[place]
+
+    def _add_short(self, buffer: np.ndarray) -> None:
+        """Two places take turns: who writes to one again has met everybody since it was read."""
+        self._turn ^= 1
+        rows = self._short[:, self._turn, : buffer.size]
+        rows[self.rank] = buffer
+        self.memory.barrier()
+        add_rows(rows, buffer)
+
+    def _add_foreign(self, buffer: np.ndarray) -> None:
+        """Chunk by chunk through shared memory that stays in the caches: one is copied in, while the one before is
+        added and the one before that copied out."""
+        if self._chunks is None:
+            self._chunks = self.memory.allocate(2 * CHUNK)
+        rows = self._chunks.data.reshape(self.ranks, 2, CHUNK)
+        results = self.memory.result_of(self._chunks).reshape(2, CHUNK)
+        chunks = [buffer[start : start + CHUNK] for start in range(0, buffer.size, CHUNK)]
+        for step in range(len(chunks) + 2):
+            this, other = step % 2, (step + 1) % 2
+            if step >= 2:
+                chunks[step - 2][:] = results[this, : chunks[step - 2].size]
+            if 1 <= step <= len(chunks):
+                mine = part_of(slice(0, chunks[step - 1].size), self.rank, self.ranks)
+                add_rows(rows[:, other, mine], results[other, mine])
+            if step < len(chunks):
+                rows[self.rank, this, : chunks[step].size] = chunks[step]
+            if step <= len(chunks):
+                self.memory.barrier()
+
+
+def add_rows(rows: np.ndarray, out: np.ndarray) -> None:
+    """out = rows[0] + rows[1] + ..., from left to right."""
+    if len(rows) == 1:
+        out[:] = rows[0]
+        return
+    np.add(rows[0], rows[1], out=out)
+    for row in rows[2:]:
+        np.add(out, row, out=out)
+
+
+def blocks(place: slice) -> list[slice]:
+    return [slice(start, min(start + BLOCK, place.stop)) for start in range(place.start, place.stop, BLOCK)]

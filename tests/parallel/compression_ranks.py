@@ -1,0 +1,137 @@
+"""Ranks that compress gradients and check what they get: `python -m mpi4py compression_ranks.py [sums] [training]`.
+
+What a rank sends does not depend on the others, so one that compresses alone (COMM_SELF) tells what it is.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+from mpi4py import MPI
+
+from fcaffe.parallel.compression import make_compression
+from fcaffe.parallel.compression.sixteen_bit import SixteenBit
+from fcaffe.parallel.exchange import ReducingExchange
+from fcaffe.parallel.reductions.reduction import cut
+
+COMM = MPI.COMM_WORLD
+SCHEMES = ["fp16", "bf16", "onebit:chunk=100", "threshold:tau=0.5", "topk:density=0.01,warmup=2"]
+
+
+def check_sums(scheme: str, count: int) -> None:
+    """Three iterations of two slices: sums, bits and bytes."""
+    compression, alone = make_compression(scheme, COMM), make_compression(scheme, MPI.COMM_SELF)
+    gradients, own = compression.allocate(count), alone.allocate(count)
+    random = np.random.default_rng(COMM.rank)
+    owed = np.zeros(count, np.float32)
+    for iteration in range(3):
+        gradients[...] = own[...] = random.normal(size=count).astype(np.float32)
+        for place in (slice(count // 3, count), slice(0, count // 3)):
+            alone.sum(own[place])
+            compression.sum(gradients[place])
+            everyones = COMM.allgather((own[place], gradients[place].tobytes()))
+            expected = np.zeros_like(own[place])
+            if isinstance(compression, SixteenBit):
+                expected += owed[place]
+            for sent, _ in everyones:
+                expected += sent
+            if isinstance(compression, SixteenBit):
+                rounded = compression.decode(compression.encode(expected))
+                owed[place] = expected - rounded
+                expected = rounded
+            where = f"{scheme}, iteration {iteration}, {place} of {count}, rank {COMM.rank} of {COMM.size}"
+            assert np.array_equal(gradients[place], expected), where
+            assert len({bits for _, bits in everyones}) == 1, where
+            assert np.array_equal(compression.residual[place], alone.residual[place]), where
+            assert compression.last_bytes == expected_bytes(scheme, own[place], iteration), where
+    plain = 3 * 8 * count * (COMM.size - 1) / COMM.size
+    assert math.isclose(compression.ratio, plain / compression.bytes_sent if compression.bytes_sent else 1)
+    assert compression.bytes_sent == compression.wire.bytes_sent
+    compression.close()
+    alone.close()
+
+
+def expected_bytes(scheme: str, sent: np.ndarray, iteration: int) -> int:
+    n, others = sent.size, COMM.size - 1
+    name = scheme.split(":")[0]
+    if n == 0:
+        return 0
+    if name == "onebit":
+        return others * (math.ceil(n / 8) + 8 * math.ceil(n / 100))
+    if name == "threshold":
+        return others * (4 + 4 * np.count_nonzero(sent))
+    if name == "topk":
+        return others * 8 * math.ceil(n * [0.25, 0.0625, 0.01][iteration])
+    own = cut(sent, COMM.size)[COMM.rank].size
+    return 2 * (n - own) + 2 * others * own
+
+
+def final_loss(scheme: str | None) -> float:
+    """What momentum descent makes of least squares, each rank with rows of its own, bucket by bucket with overlap."""
+    random = np.random.default_rng(7)
+    rows, columns = 1200, 120
+    inputs = random.normal(size=(rows, columns)).astype(np.float32)
+    targets = inputs @ random.normal(size=columns).astype(np.float32) + random.normal(size=rows).astype(np.float32)
+    mine = np.array_split(np.arange(rows), COMM.size)[COMM.rank]
+    reduction = make_compression(scheme, COMM) if scheme else Plain()
+    exchange = ReducingExchange(reduction, bucket=4 * 70)
+    momentum = 0.9
+    if exchange.takes_momentum:
+        exchange.take_momentum(momentum, -1)
+        momentum = 0
+    weights, history = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    gradients = exchange.allocate(np, columns)
+    for rate in falling_rates():
+        gradients[...] = 0
+        exchange.begin(gradients)
+        error = inputs[mine] @ weights - targets[mine]
+        for start in range(columns - 30, -1, -30):
+            gradients[start : start + 30] = inputs[mine, start : start + 30].T @ error / rows
+            exchange.ready(start)
+        exchange.finish()
+        history = momentum * history + rate * gradients
+        weights -= history
+    return float(np.square(inputs @ weights - targets).mean())
+
+
+def falling_rates() -> Iterator[np.float32]:
+    for rate, iterations in ((0.02, 120), (0.005, 60), (0.001, 20)):
+        yield from [np.float32(rate)] * iterations
+
+
+class Plain:
+    """Sums without compression."""
+
+    def allocate(self, count: int) -> np.ndarray:
+        return np.zeros(count, np.float32)
+
+    def sum(self, buffer: np.ndarray) -> None:
+        COMM.Allreduce(MPI.IN_PLACE, buffer)
+
+
+def check_training() -> None:
+    plain = final_loss(None)
+    for scheme, within in (
+        ("fp16", 1.001),
+        ("bf16", 1.001),
+        ("onebit:chunk=30", 1.02),
+        ("threshold:tau=0.5", 1.08),
+        ("topk:density=0.02,warmup=100", 1.02),
+    ):
+        loss = final_loss(scheme)
+        assert loss < within * plain, f"{scheme}: loss {loss}, without compression {plain}"
+
+
+def main(*checks: str) -> None:
+    if "training" in checks:
+        check_training()
+    if "sums" in checks:
+        for scheme in SCHEMES:
+            for count in (0, 1, 2, 5, 4099):
+                check_sums(scheme, count)
+
+
+main(*sys.argv[1:])

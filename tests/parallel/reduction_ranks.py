@@ -1,0 +1,229 @@
+"""One rank of the checks that every reduction must pass: `python -m mpi4py reduction_ranks.py CHECK`."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.parallel.reductions import (
+    Auto,
+    Hosts,
+    Reduction,
+    create_reduction,
+    host_memory,
+    reduction_names,
+    register,
+)
+from fcaffe.parallel.reductions.auto import pick
+from fcaffe.parallel.reductions.shared import CHUNK, SHORT
+from fcaffe.parallel.reductions.tree import segment_length, tree_neighbours
+
+SUMS = [name for name in reduction_names() if name != "null"]
+# About the number of ranks, about what reductions treat apart, odd ones; the last has several segments and chunks.
+LENGTHS = [0, 1, 2, 3, 5, 8, 15, 17, 1000, SHORT, SHORT + 1, 10007, CHUNK + 77]
+
+
+@functools.cache
+def gradients(rank: int, length: int) -> np.ndarray:
+    return np.random.default_rng((rank, length)).standard_normal(length, np.float32)
+
+
+@functools.cache
+def exact_sum(ranks: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """In float64, and how far float32 may be from it."""
+    everybody = np.array([gradients(rank, length) for rank in range(ranks)], np.float64)
+    return everybody.sum(axis=0), ranks * 2**-24 * np.abs(everybody).sum(axis=0)
+
+
+def check_sums(comm: MPI.Intracomm, names: list[str]) -> None:
+    for name in names:
+        reduction = create_reduction(name, comm)
+        own = reduction.allocate(max(LENGTHS) + 5)
+        assert own.dtype == np.float32 and not own.any()
+        for length in LENGTHS:
+            what = f"{name}, {comm.size} ranks, {length} floats"
+            mine = gradients(comm.rank, length)
+            foreign = mine.copy()
+            before = reduction.messages, reduction.bytes_sent
+            reduction.sum(foreign)
+            sent = reduction.messages - before[0], reduction.bytes_sent - before[1]
+            check_results(comm, {"foreign": foreign}, what)
+            check_traffic(reduction, length, sent, what)
+
+            own[:] = -1
+            bucket = own[3 : 3 + length]
+            bucket[:] = mine
+            reduction.sum(bucket)
+            results = {"own": bucket.copy()}
+            assert np.all(own[:3] == -1) and np.all(own[3 + length :] == -1), f"{what}: wrote beyond the buffer"
+            bucket[:] = mine
+            results["total"] = reduction.total(bucket)
+            check_results(comm, results, what)
+        reduction.close()
+
+
+def check_results(comm: MPI.Intracomm, results: dict[str, np.ndarray], what: str) -> None:
+    """At rank 0 the sum to float32's rounding, and everywhere the same bits."""
+    checksums = comm.gather([zlib.crc32(result) for result in results.values()])
+    if checksums is None:
+        return
+    assert all(each == checksums[0] for each in checksums), f"{what}: the ranks have different bits"
+    for kind, result in results.items():
+        exact, bound = exact_sum(comm.size, result.size)
+        assert np.all(np.abs(result - exact) <= bound), f"{what}, {kind}: not the sum"
+
+
+def check_traffic(reduction: Reduction, length: int, sent: tuple[int, int], what: str) -> None:
+    """Messages and bytes as the formulas have them, at this rank and at the busiest one."""
+    if reduction.name not in EXPECTED or length == 0:
+        return
+    ranks = reduction.ranks
+    messages, floats = EXPECTED[reduction.name](reduction.rank, ranks, length) if ranks > 1 else (0, 0)
+    assert sent == (messages, 4 * floats), f"{what}: {sent} sent, not {(messages, 4 * floats)}"
+    everybodys = reduction.comm.gather(sent[0])
+    power = ranks.bit_length() - 1
+    formula = {
+        "tree": 2 * (ranks - 1).bit_length() * -(-length // segment_length(length)),
+        "ring": 2 * (ranks - 1),
+        "halving": 2 * power + (2 if ranks != 1 << power else 0),
+        "server": 2 * (ranks - 1),
+        "shared": 0,
+    }
+    if everybodys is not None:
+        assert max(everybodys) == formula[reduction.name], f"{what}: {everybodys} messages"
+
+
+def tree(rank: int, ranks: int, length: int) -> tuple[int, int]:
+    parent, children = tree_neighbours(rank, ranks)
+    links = len(children) + (parent is not None)
+    return 2 * links * -(-length // segment_length(length)), links * length
+
+
+def ring(rank: int, ranks: int, length: int) -> tuple[int, int]:
+    sizes = [length * (part + 1) // ranks - length * part // ranks for part in range(ranks)]
+    assert {*sizes} <= {length // ranks, -(-length // ranks)}
+    return 2 * (ranks - 1), 2 * length - sizes[(rank + 1) % ranks] - sizes[(rank + 2) % ranks]
+
+
+def halving(rank: int, ranks: int, length: int) -> tuple[int, int]:
+    power = 1 << (ranks.bit_length() - 1)
+    folded = ranks - power
+    if rank < 2 * folded and rank % 2:
+        return 2, length
+    place = rank // 2 if rank < 2 * folded else rank - folded
+    held, floats = length, length if rank < 2 * folded else 0
+    for step in range(int(math.log2(power))):
+        halves = held // 2, held - held // 2
+        held = halves[place >> step & 1]
+        floats += sum(halves)  # the other half goes out now, the one that is held on the way back
+    return 2 * (power.bit_length() - 1) + (2 if rank < 2 * folded else 0), floats
+
+
+def server(rank: int, ranks: int, length: int) -> tuple[int, int]:
+    return (2, length) if rank else (2 * (ranks - 1), (ranks - 1) * length)
+
+
+def none(rank: int, ranks: int, length: int) -> tuple[int, int]:
+    return 0, 0
+
+
+EXPECTED = {"tree": tree, "ring": ring, "halving": halving, "server": server, "shared": none}
+
+
+def communicators() -> Iterator[MPI.Intracomm]:
+    """All ranks, and every other one in reverse order."""
+    yield MPI.COMM_WORLD
+    if MPI.COMM_WORLD.size > 2:
+        yield MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank % 2, -MPI.COMM_WORLD.rank)
+
+
+def one_host() -> None:
+    for comm in communicators():
+        check_sums(comm, SUMS)
+
+
+def several_hosts() -> None:
+    """Ranks that MPI takes to be on several hosts."""
+    world = MPI.COMM_WORLD
+    hosts = Hosts(world)
+    check_sums(world, [*(name for name in SUMS if name != "shared"), "hierarchical:tree"])
+    if hosts.count > 1:
+        with pytest.raises(FcaffeError, match="use hierarchical"):
+            create_reduction("shared", world)
+    traffic = []
+    for name in ("hierarchical", "auto"):
+        reduction = create_reduction(name, world)
+        reduction.sum(np.zeros(1 << 20, np.float32))
+        traffic.append(world.gather((hosts.index, reduction.bytes_sent)))
+    if world.rank == 0:
+        print(json.dumps({"sizes": hosts.sizes, "hierarchical": traffic[0], "auto": traffic[1]}))
+
+
+def choices() -> None:
+    """What `auto` picks, and that it goes on where there is no room for shared memory."""
+    assert pick([1], 4)[0] == "null"
+    assert pick([4], 4)[0] == pick([16], 1 << 30)[0] == "shared"
+    assert pick([2, 2], 4 << 20)[0] == pick([2, 1], 4)[0] == "hierarchical"
+    assert pick([1] * 8, 4 << 20)[0] == "ring"
+    assert pick([1] * 128, 4 << 20)[0] == pick([1] * 8, 4000)[0] == "halving"
+    comm = MPI.COMM_WORLD
+    reduction = create_reduction("auto", comm)
+    assert isinstance(reduction, Auto) and reduction.pick(4) == ("shared", f"all {comm.size} ranks are on one host")
+    host_memory.FOLDER = "/"
+    host_memory.os.statvfs = lambda _: SimpleNamespace(f_bavail=comm.rank, f_frsize=1)  # type: ignore[assignment]
+    with pytest.raises(FcaffeError, match="--shm-size"):
+        create_reduction("shared", comm)
+    buffer = reduction.allocate(100_000)
+    buffer[:] = gradients(comm.rank, buffer.size)
+    reduction.sum(buffer)
+    check_results(comm, {"sum": buffer}, "auto without shared memory")
+    assert reduction.messages == 2 * (comm.size - 1) and reduction.pick(buffer.nbytes)[0] == "ring"
+
+
+def refusals() -> None:
+    comm = MPI.COMM_WORLD
+    whole = np.zeros((4, 4), np.float32)
+    for buffer in (whole, whole[:, 0], whole[0].astype(np.float64)):
+        with pytest.raises(FcaffeError, match="flat, contiguous float32"):
+            create_reduction("ring", comm).sum(buffer)
+    with pytest.raises(UsageError, match=r"did you mean 'hierarchical'\? Known are .*ring"):
+        create_reduction("hierachical", comm)
+    with pytest.raises(UsageError, match="did you mean 'ring'"):
+        create_reduction("hierarchical:rign", comm)
+    with pytest.raises(UsageError, match="takes no other reduction"):
+        create_reduction("ring:tree", comm)
+    with pytest.raises(FcaffeError, match="two reductions of the name 'ring'"):
+        register("ring")(type("Another", (Reduction,), {}))
+
+
+def patience() -> None:
+    """All but rank 0 wait for half a second; prints how many seconds of a core that took each of them."""
+    comm = MPI.COMM_WORLD
+    for name in ("tree", "ring", "halving", "server", "shared"):
+        reduction = create_reduction(name, comm)
+        buffer = reduction.allocate(100_000)
+        reduction.sum(buffer)
+        comm.Barrier()
+        if comm.rank == 0:
+            time.sleep(0.5)
+        began = time.process_time()
+        reduction.sum(buffer)
+        seconds = comm.gather(time.process_time() - began)
+        if seconds is not None:
+            print(json.dumps({name: seconds[1:]}))
+
+
+{"one-host": one_host, "several-hosts": several_hosts, "patience": patience, "choices": choices, "refusals": refusals}[
+    sys.argv[1]
+]()
