@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+
+# How many ranks a host has, as launchers say it; Slurm's has one number for each host, such as 4(x2),3.
+RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE")
+
+_limited: list[str] = []  # variables that we have set
 
 
 def available_cpus() -> int:
@@ -12,6 +19,27 @@ def available_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def ranks_on_host() -> int:
+    """How many ranks the launcher that started this process put on this host; 1 if there was none."""
+    for variable in RANKS:
+        number = re.match(r"[1-9]\d*", os.environ.get(variable, ""))
+        if number:
+            return int(number[0])
+    return 1
+
+
+def fair_threads() -> int:
+    """This process's part of the CPUs that the ranks of a host share, unless a launcher has given it less already."""
+    ranks, cpus = ranks_on_host(), available_cpus()
+    if ranks == 1:
+        return cpus
+    everyones = cpus
+    if hasattr(os, "sched_getaffinity"):
+        with contextlib.suppress(OSError):
+            everyones = len(os.sched_getaffinity(os.getppid()))
+    return max(1, min(cpus, everyones // ranks))
 
 
 def limit_threads() -> None:
@@ -22,19 +50,28 @@ def limit_threads() -> None:
     """
     if not os.environ.get("OMP_NUM_THREADS"):
         for variable in VARIABLES:
-            os.environ.setdefault(variable, str(available_cpus()))
+            if variable not in os.environ:
+                os.environ[variable] = str(fair_threads())
+                _limited.append(variable)
     # OpenBLAS's threads spin for 2^26 cycles after each product. With anything else running they so take the cores from
     # those that have work (measured with one busy neighbour on 2 cores: 2.4 s in place of 1.0 s). 2^4 is its least.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+
+
+def environment_of_others() -> dict[str, str]:
+    """The environment for processes that are to find out themselves how many threads they may use."""
+    return {name: value for name, value in os.environ.items() if name not in _limited}
 
 
 def describe_threads() -> str:
     """For the log: how many threads, and who says so."""
     variable = next((name for name in VARIABLES if os.environ.get(name)), "")
     wanted = os.environ.get(variable, "").split(",")[0]
-    cpus = available_cpus()
+    cpus, ranks = available_cpus(), ranks_on_host()
     if not wanted.isdecimal() or int(wanted) >= cpus:
         return f"{_count(cpus)}, as many as the CPUs that this process may run on"
+    if variable in _limited:
+        return f"{_count(int(wanted))} for each of the {ranks} ranks on this host"
     return f"{_count(int(wanted))} ({variable}; this process may run on {cpus} CPUs)"
 
 

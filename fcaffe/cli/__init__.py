@@ -15,6 +15,7 @@ import numpy as np
 import fcaffe
 from fcaffe import log
 from fcaffe.cli import flags, gflags, glog
+from fcaffe.cli.bench import bench
 from fcaffe.cli.convert import convert
 from fcaffe.cli.device_query import device_query
 from fcaffe.cli.solver import solver
@@ -23,9 +24,10 @@ from fcaffe.cli.test import test
 from fcaffe.cli.time import time
 from fcaffe.cli.train import train
 from fcaffe.errors import FcaffeError
+from fcaffe.parallel.world import RankError, World, started_as
 
 CAFFE_COMMANDS: list[click.Command] = [train, test, time, device_query]
-COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, summary, solver, convert)}
+COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, summary, solver, convert, bench)}
 
 FATAL = 134  # what a shell sees of Caffe, which aborts
 INTERRUPTED = 130
@@ -43,27 +45,42 @@ def main(arguments: list[str] | None = None) -> int:
         given, others = gflags.split(words, _options())
         trace = trace or "--traceback" in given
         return _run(given, others)
-    except gflags.FlagError as error:
-        for line in str(error).splitlines():
-            print(f"ERROR: {line}", file=sys.stderr)
-        return 1
-    except click.UsageError as error:
-        print(f"ERROR: {_gflags_words(error)}", file=sys.stderr)
-        return 1
-    except click.exceptions.Exit as leaving:
-        return leaving.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader of standard output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    except Exception as error:
-        if trace:
-            traceback.print_exc()
-        log.fatal(_one_line(error), _source(error))
+    except RankError as failed:
+        world, error = failed.world, failed.__cause__
+        assert error is not None
+        world.wait_for_turn()
+        world.abort(_tell(error, trace, world))
         return FATAL
+    except BaseException as error:
+        return _tell(error, trace)
     finally:
         log.close_files()
+
+
+def _tell(error: BaseException, trace: bool, world: World | None = None) -> int:
+    """Print what the error is; returns the exit code. Of several ranks, `world` says which one speaks."""
+    if isinstance(error, gflags.FlagError | click.UsageError):
+        message = _gflags_words(error) if isinstance(error, click.UsageError) else str(error)
+        start = started_as()
+        for line in message.splitlines() if start is None or start.rank == 0 else []:
+            print(f"ERROR: {line}", file=sys.stderr)
+        return 1
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):  # the reader of standard output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    if not isinstance(error, Exception):
+        raise error
+    if trace:
+        traceback.print_exception(error)
+    message = _one_line(error)
+    log.fatal(world.signed(message) if world else message, _source(error))
+    return FATAL
 
 
 def _run(given: list[str], others: list[str]) -> int:
@@ -84,7 +101,7 @@ def _run(given: list[str], others: list[str]) -> int:
         return FATAL
     with (
         np.errstate(all="ignore"),  # a diverging net is told of by its loss, not by NumPy's warnings
-        command.make_context(f"{glog.program()} {name}", [*given, "--", *others[1:]]) as context,
+        command.make_context(f"{glog.program()} {name}", [*given, "--", *others[1:]], obj=[*others, *given]) as context,
     ):
         code = command.invoke(context)
         sys.stdout.flush()

@@ -10,6 +10,7 @@ import time
 
 from fcaffe import log
 from fcaffe.errors import UsageError
+from fcaffe.parallel.world import started_as
 
 
 def program() -> str:
@@ -19,7 +20,14 @@ def program() -> str:
 
 
 def begin(file: str, minimum: int | None, folder: str, to_stderr: bool) -> None:
-    """Set up the log: lowest level, a file to append to, a folder for glog's own file ('' or None: as it is)."""
+    """Set up the log: lowest level, a file to append to, a folder for glog's own file ('' or None: as it is).
+
+    Of several ranks, rank 0 logs; the others tell fatal errors only.
+    """
+    start = started_as()
+    if start is not None and start.rank > 0:
+        log.set_minimum(log.LEVELS.index("F"))
+        return
     if minimum is not None:
         log.set_minimum(minimum)
     if file:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -10,11 +12,15 @@ from fcaffe import log
 from fcaffe.cli.flags import Flags, caffe_flags
 from fcaffe.cli.progress import progress_of
 from fcaffe.cli.signals import Signals
+from fcaffe.cli.workers import LaunchFlags, SharingFlags, launch_flags, sharing_flags, words_for_ranks
 from fcaffe.engines import NumpyEngine
 from fcaffe.errors import UsageError
+from fcaffe.parallel.launch import launch
+from fcaffe.parallel.watchdog import Watchdog
+from fcaffe.parallel.world import World, join
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
-from fcaffe.solvers import create_solver, snapshot
+from fcaffe.solvers import Action, Solver, create_solver, snapshot
 from fcaffe.threads import describe_threads
 
 AUTO = "auto"
@@ -38,32 +44,48 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
     default="counter",
     help="Stream that Dropout and other noise in the net draw from (counter).",
 )
+@click.option(
+    "--restarts",
+    default=0,
+    metavar="N",
+    help="With --workers: start again up to N times, from the newest snapshot, if a worker dies or hangs.",
+)
+@launch_flags
+@sharing_flags
 @caffe_flags
-def train(flags: Flags, on_nan: str, rng: str) -> int:
+def train(flags: Flags, launching: LaunchFlags, sharing: SharingFlags, restarts: int, on_nan: str, rng: str) -> int:
     if not flags.solver:
         raise UsageError("Need a solver definition to train. Give it as --solver FILE")
     if flags.weights and flags.snapshot not in ("", AUTO):
         raise UsageError("Give a snapshot to resume training or weights to finetune but not both.")
     flags.refuse_gpu()
+    sharing.refuse_gpus()
     signals = Signals(flags.sigint_effect, flags.sighup_effect)
-    param = _solver_param(flags)
-    _announce(param, rng)
-    solver = create_solver(param, NumpyEngine(), rng)
-    solver.on_nan = on_nan
-    solver.requested_action = signals.requested
-    try:
-        if flags.snapshot == AUTO:
-            snapshot.restore_newest(solver)
-        elif flags.snapshot:
-            log.resuming(flags.snapshot)
-            solver.restore(flags.snapshot)
-        with signals, progress_of(solver):
-            log.starting_optimization()
-            solver.solve()
-            log.run_done()
-    finally:
-        solver.close()
-    return TERMINATED if signals.terminated else 0
+    world = join(launching.timeout)
+    if world.size == 1 and (plan := launching.plan(restarts)):
+        prefix = _solver_param(flags).snapshot_prefix
+        return launch(plan, words_for_ranks(), _newest_since_now(prefix))
+    with world:
+        launching.check(world)
+        param = _solver_param(flags)
+        _announce(param, rng, world)
+        solver = create_solver(param, NumpyEngine(), rng, **sharing.for_solver(world))
+        solver.on_nan = on_nan
+        solver.requested_action = signals.requested
+        _report(solver, world.watchdog)
+        try:
+            if flags.snapshot == AUTO:
+                snapshot.restore_newest(solver)
+            elif flags.snapshot:
+                log.resuming(flags.snapshot)
+                solver.restore(flags.snapshot)
+            with signals, progress_of(solver):
+                log.starting_optimization()
+                solver.solve()
+                log.run_done()
+        finally:
+            solver.close()
+        return TERMINATED if solver.workers.sum(signals.terminated) else 0
 
 
 def _solver_param(flags: Flags) -> Any:
@@ -79,12 +101,37 @@ def _solver_param(flags: Flags) -> Any:
     return param
 
 
-def _announce(param: Any, rng: str) -> None:
+def _newest_since_now(prefix: str) -> Callable[[], str | None]:
+    """A function that finds the newest state which is written after this moment: of this run, not of one before."""
+
+    def stamps() -> dict[str, int]:
+        return {path: os.stat(path).st_mtime_ns for path in snapshot.states(prefix)}
+
+    before = stamps()
+    return lambda: next((path for path, stamp in stamps().items() if before.get(path) != stamp), None)
+
+
+def _report(solver: Solver, watchdog: Watchdog) -> None:
+    """Let the watchdog know what the solver does."""
+    requested = solver.requested_action
+
+    def next_action() -> Action:
+        watchdog.beat("testing or a snapshot", solver.iteration)
+        return requested()
+
+    solver.requested_action = next_action
+    solver.on_start.append(lambda: watchdog.beat("forward and backward", solver.iteration))
+    solver.on_gradients_ready.append(lambda: watchdog.beat("the update", solver.iteration))
+
+
+def _announce(param: Any, rng: str, world: World) -> None:
     """Say what computes, and where noise comes from."""
     if param.HasField("solver_mode") and param.solver_mode == pb.SolverParameter.GPU:
         log.warning("solver_mode: GPU, but this version of fcaffe has no GPU engine: training on the CPU")
     log.use_cpu()
     log.info(f"NumPy engine, {describe_threads()}")
+    if world.size > 1:
+        log.info(str(world))
     if rng == "counter":
         log.info(
             "Noise in the net (Dropout, stochastic pooling) comes from the counter-based stream, which does not depend "

@@ -12,6 +12,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.errors import DataError
 from fcaffe.proto import replacing
+from fcaffe.proto.binary import HDF5_MAGIC
 
 # HDF5 packs about a thousandfold at most; a file that says it holds more is damaged, and nobody allocates for it.
 MOST_PACKED = 2000
@@ -31,9 +32,12 @@ def read_hdf5_list(source: str) -> list[str]:
     """The file names in a list: separated by blanks or line breaks, relative to the folder that the command runs in."""
     try:
         with open(source, "rb") as file:
-            names = [os.fsdecode(name) for name in file.read().split()]
+            content = file.read()
     except OSError as problem:
         raise DataError(f'cannot read the list of HDF5 files "{source}": {problem.strerror}') from problem
+    if content.startswith(HDF5_MAGIC):
+        raise DataError(f'"{source}" is an HDF5 file itself; give the name of a text file that lists such files')
+    names = [os.fsdecode(name) for name in content.split()]
     if not names:
         raise DataError(f'the list of HDF5 files "{source}" is empty')
     return names

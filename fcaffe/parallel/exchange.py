@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
 from typing import Any, Protocol
 
 from fcaffe.net.blob import Array
+from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.solvers.exchange import GradientExchange
 
 DEFAULT_BUCKET = 4 << 20  # bytes
@@ -29,18 +31,31 @@ class ReducingExchange(GradientExchange):
     training has waited for.
     """
 
-    def __init__(self, reduction: Reduction, bucket: int = DEFAULT_BUCKET, overlap: bool = True) -> None:
+    def __init__(
+        self,
+        reduction: Reduction,
+        bucket: int = DEFAULT_BUCKET,
+        overlap: bool = True,
+        watchdog: Watchdog | None = None,
+    ) -> None:
         self.reduction = reduction
-        self.bucket = bucket
+        self.bucket: float = bucket
         self.overlap = overlap
+        self.watchdog = watchdog or Watchdog()
         self.seconds = 0.0
         self.exposed = 0.0
+        self.takes_momentum = getattr(reduction, "takes_momentum", False)  # a compression may
         self._buckets: queue.Queue[Array] = queue.Queue()
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     def allocate(self, xp: Any, count: int) -> Array:
         return self.reduction.allocate(count)
+
+    def take_momentum(self, momentum: float, clip: float) -> None:
+        self.reduction.take_momentum(momentum, clip)  # type: ignore[attr-defined]
+        if clip >= 0:
+            self.bucket = math.inf  # the norm wants all gradients at once
 
     def begin(self, gradients: Array) -> None:
         self._gradients, self._end = gradients, gradients.size
@@ -52,7 +67,8 @@ class ReducingExchange(GradientExchange):
     def finish(self) -> None:
         self._hand_over(0)
         began = time.perf_counter()
-        self._buckets.join() if self.overlap else self._sum_all()
+        with self.watchdog.waiting("the sum of the gradients"):
+            self._buckets.join() if self.overlap else self._sum_all()
         self.exposed += time.perf_counter() - began
         if self._error is not None:
             raise self._error

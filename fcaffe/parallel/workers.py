@@ -9,6 +9,7 @@ import numpy as np
 from fcaffe.data.share import Share, split_batch
 from fcaffe.errors import UsageError
 from fcaffe.net.workers import Workers
+from fcaffe.parallel.watchdog import Watchdog
 
 
 class MpiWorkers(Workers):
@@ -17,10 +18,11 @@ class MpiWorkers(Workers):
     A batch_size of a prototxt means the batch of all workers, who split it; or, with `per_worker`, that of each.
     """
 
-    def __init__(self, comm: Any, per_worker: bool = False) -> None:
+    def __init__(self, comm: Any, per_worker: bool = False, watchdog: Watchdog | None = None) -> None:
         self.comm = comm.Dup()
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.per_worker = per_worker
+        self.watchdog = watchdog or Watchdog()
 
     def share(self, batch_size: int) -> Share:
         if self.per_worker:
@@ -38,17 +40,21 @@ class MpiWorkers(Workers):
     def sum_array(self, values: np.ndarray) -> np.ndarray:
         """In the order of ranks, so that all get the same bits, whatever MPI's own order would be."""
         everyone = np.empty((self.size, *values.shape), values.dtype)
-        self.comm.Allgather(np.ascontiguousarray(values), everyone)
+        with self.watchdog.waiting("a sum over all workers"):
+            self.comm.Allgather(np.ascontiguousarray(values), everyone)
         total = everyone[0]
         for other in everyone[1:]:
             total = total + other
         return total
 
     def broadcast(self, array: np.ndarray) -> None:
-        self.comm.Bcast(array, 0)
+        with self.watchdog.waiting("a broadcast"):
+            self.comm.Bcast(array, 0)
 
     def broadcast_object(self, thing: Any) -> Any:
-        return self.comm.bcast(thing, 0)
+        with self.watchdog.waiting("a broadcast"):
+            return self.comm.bcast(thing, 0)
 
     def gather(self, thing: Any) -> list[Any] | None:
-        return self.comm.gather(thing, 0)
+        with self.watchdog.waiting("a gathering"):
+            return self.comm.gather(thing, 0)

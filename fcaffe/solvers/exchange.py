@@ -12,7 +12,15 @@ class GradientExchange:
 
     The solver calls `begin` before the last backward pass of an iteration, `ready(start)` as soon as everything from
     `start` on in the flat buffer is final, and `finish` before it uses the sums.
+
+    One that `takes_momentum` applies SGD's momentum and clipping itself, to each worker's own gradients; before it is
+    used it gets to know them by `take_momentum`.
     """
+
+    takes_momentum: bool = False
+
+    def take_momentum(self, momentum: float, clip: float) -> None:
+        """The momentum, and the L2 norm to clip to (negative: none), that it is to apply."""
 
     def allocate(self, xp: Any, count: int) -> Array:
         """A zeroed float32 buffer for the gradients, where this exchange likes it best."""

@@ -13,6 +13,19 @@ class SGDSolver(Solver):
     """
 
     histories = 1
+    lends_momentum = True
+
+    def decay_and_update(self, place: slice, decay: float, rate: float) -> None:
+        """Gradients that come with their momentum from the exchange are applied as they are; the decay gets its own."""
+        if not self.exchange.takes_momentum:
+            super().decay_and_update(place, decay, rate)
+            return
+        gradients = self.diff[place].copy()
+        self.diff[place] = 0
+        super().decay_and_update(place, decay, rate)
+        gradients *= self.engine.xp.float32(rate)
+        self.data[place] -= gradients
+        self.diff[place] += gradients  # what the weights were lowered by, as after any update
 
     def update(self, place: slice, rate: float) -> None:
         (h,) = self.history

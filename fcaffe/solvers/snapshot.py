@@ -85,7 +85,7 @@ def restore(solver: Solver, path: str) -> None:
 def restore_newest(solver: Solver) -> str | None:
     """Resume from the newest snapshot under the solver's prefix that is whole; returns its path, or None."""
     prefix = solver.param.snapshot_prefix
-    for path in _states(prefix):
+    for path in states(prefix):
         try:
             _read(solver, path)
         except SnapshotError as problem:
@@ -116,7 +116,7 @@ class Memory:
         return write(solver)
 
 
-def _states(prefix: str) -> list[str]:
+def states(prefix: str) -> list[str]:
     """The states under a prefix, in either format: the last iteration first, of one iteration the newer file."""
     pattern = re.compile(re.escape(os.path.basename(prefix)) + r"_iter_(\d+)\.solverstate(\.h5)?")
     found = []

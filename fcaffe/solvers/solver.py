@@ -41,6 +41,7 @@ class Solver:
     """
 
     histories: ClassVar[int]
+    lends_momentum: ClassVar[bool] = False  # an exchange may apply its momentum instead
 
     def __init__(
         self,
@@ -214,9 +215,14 @@ class Solver:
             self.diff *= np.float32(1 / param.iter_size)
         for parameter, place in zip(self.net.parameters.owned, self.net.parameters.slices(), strict=True):
             decay = np.float32(param.weight_decay) * np.float32(parameter.decay_mult)
-            if decay:
-                self.engine.add_decay(self.data[place], self.diff[place], float(decay), param.regularization_type)
-            self.update(place, float(np.float32(self.rate) * np.float32(parameter.lr_mult)))
+            rate = np.float32(self.rate) * np.float32(parameter.lr_mult)
+            self.decay_and_update(place, float(decay), float(rate))
+
+    def decay_and_update(self, place: slice, decay: float, rate: float) -> None:
+        """Regularise one parameter's slice of the flat buffers and apply the rule to it."""
+        if decay:
+            self.engine.add_decay(self.data[place], self.diff[place], decay, self.param.regularization_type)
+        self.update(place, rate)
 
     def update(self, place: slice, rate: float) -> None:
         """Apply the rule to one parameter's slice of the flat buffers."""
@@ -232,7 +238,7 @@ class Solver:
     def _clip(self) -> None:
         """Scale all gradients down to the L2 norm clip_gradients, if they exceed it together."""
         limit = self.param.clip_gradients
-        if limit < 0:
+        if limit < 0 or self.exchange.takes_momentum:
             return
         norm = float(self.engine.xp.dot(self.diff, self.diff)) ** 0.5
         if norm > limit:
@@ -333,6 +339,13 @@ class Solver:
         if param.regularization_type not in ("L1", "L2"):
             raise SolverError(f"unknown regularization_type '{param.regularization_type}'; known ones: L1, L2")
         learning_rate(param, 0)  # refuses an unknown policy
+        if self.exchange.takes_momentum:
+            if not self.lends_momentum:
+                raise SolverError(
+                    f"solver type {param.type} does not go with a compression that applies the momentum of SGD itself "
+                    '(topk): use type: "SGD", or another compression'
+                )
+            self.exchange.take_momentum(param.momentum, param.clip_gradients)
 
 
 _registry: dict[str, type[Solver]] = {}

@@ -24,6 +24,8 @@ def test_a_list_has_names_between_blanks(tmp_path):
         read_hdf5_list(str(tmp_path / "list"))
     with pytest.raises(DataError, match="No such file"):
         read_hdf5_list(str(tmp_path / "none"))
+    with pytest.raises(DataError, match=r'part0.h5" is an HDF5 file itself; give .* a text file that lists'):
+        read_hdf5_list(PART)
 
 
 class TestWithH5py:

@@ -1,0 +1,142 @@
+"""The flags of a command that runs on several workers: how they are started, and how they share the work."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import click
+
+from fcaffe.errors import UsageError
+from fcaffe.parallel.launch import Plan
+from fcaffe.parallel.placement import parse_hosts, place, read_hostfile
+from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT
+from fcaffe.parallel.world import World
+
+
+@dataclass(frozen=True)
+class LaunchFlags:
+    """How many workers, where, and what becomes of them. 0 workers: as many as a launcher has started, or the hosts
+    have room for, else one."""
+
+    workers: int
+    hosts: str
+    hostfile: str
+    mpi_args: str
+    timeout: int
+
+    def plan(self, restarts: int = 0) -> Plan | None:
+        """What to start, by a process that was started alone; None if it has nothing to start. Raises UsageError."""
+        if self.workers < 0 or self.timeout < 0:
+            raise UsageError("--workers and --timeout must not be negative")
+        if self.hosts and self.hostfile:
+            raise UsageError("--hosts and --hostfile say the same thing: give one of them")
+        if not (self.hosts or self.hostfile):
+            return Plan(self.workers, (), self.mpi_args, self.timeout, restarts) if self.workers > 1 else None
+        hosts = place(self.workers, parse_hosts(self.hosts) if self.hosts else read_hostfile(self.hostfile))
+        return Plan(sum(count for _, count in hosts), hosts, self.mpi_args, self.timeout, restarts)
+
+    def check(self, world: World) -> None:
+        """Raises UsageError if a launcher has started another number of ranks than the flags say."""
+        if self.workers and self.workers != world.size:
+            raise UsageError(f"--workers {self.workers}, but {world.size} ranks were started: leave the flag out there")
+
+
+@dataclass(frozen=True)
+class SharingFlags:
+    """How the workers of a training share its batches and add up their gradients."""
+
+    gpus: str
+    batch: str
+    reduce: str
+    bn: str | None
+
+    def refuse_gpus(self) -> None:
+        if self.gpus:
+            raise UsageError(
+                f"--gpus {self.gpus}: this version of fcaffe computes on the CPU only; --workers {self.gpus} trains "
+                "with as many workers on CPUs"
+            )
+
+    def for_solver(self, world: World) -> dict[str, Any]:
+        """What a solver wants to know of the other workers, as arguments of `create_solver`."""
+        if world.size == 1:
+            return {}
+        from fcaffe.parallel.exchange import ReducingExchange  # these import MPI
+        from fcaffe.parallel.reductions import create_reduction
+        from fcaffe.parallel.workers import MpiWorkers
+
+        per_worker = self.batch == "per-worker"
+        return {
+            "workers": MpiWorkers(world.comm, per_worker, world.watchdog),
+            "exchange": ReducingExchange(create_reduction(self.reduce, world.comm), watchdog=world.watchdog),
+            "sync_batch_norm": (self.bn or ("local" if per_worker else "sync")) == "sync",
+        }
+
+
+LAUNCHING = ("--hosts", "--hostfile", "--mpi-args", "--restarts")  # for the launcher, not for the ranks
+
+
+def words_for_ranks() -> list[str]:
+    """The words of this command line, with which the launcher starts each rank."""
+    words: list[str] = click.get_current_context().find_root().obj
+    return [word for word in words if word.partition("=")[0] not in LAUNCHING]
+
+
+LAUNCH = [
+    click.option("--workers", type=int, default=0, metavar="N", help="Number of workers, each an MPI rank on CPUs."),
+    click.option("--hosts", default="", metavar="HOST:N,...", help="Start them on these hosts, N on each."),
+    click.option("--hostfile", default="", metavar="FILE", help="The same from a file, a host on each line."),
+    click.option(
+        "--mpi-args", "mpi_args", default="", metavar="WORDS", help="More arguments for the machine's mpiexec."
+    ),
+    click.option(
+        "--timeout",
+        type=int,
+        default=DEFAULT_TIMEOUT,
+        metavar="SECONDS",
+        help=f"End the job if a worker is in one operation for longer ({DEFAULT_TIMEOUT}); 0: never.",
+    ),
+]
+
+
+SHARE = [
+    click.option("--gpus", default="", metavar="N", help="The same on GPUs; this version has no GPU engine."),
+    click.option(
+        "--batch",
+        type=click.Choice(["global", "per-worker"]),
+        default="global",
+        help="What a batch_size is: the batch that the workers split, or that of each worker (global).",
+    ),
+    click.option(
+        "--reduce", default="auto", metavar="NAME", help="How the gradients of the workers are added up (auto)."
+    ),
+    click.option(
+        "--bn",
+        type=click.Choice(["sync", "local"]),
+        help="BatchNorm over the batch of all workers, or of each (sync where the batch is split).",
+    ),
+]
+
+
+def launch_flags(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a click command the flags of LaunchFlags, as its argument `launching`."""
+    return _with(function, "launching", LaunchFlags, LAUNCH)
+
+
+def sharing_flags(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a click command the flags of SharingFlags, as its argument `sharing`."""
+    return _with(function, "sharing", SharingFlags, SHARE)
+
+
+def _with(function: Any, argument: str, kind: Any, options: list[Callable[[Any], Any]]) -> Any:
+    @functools.wraps(function)
+    def with_flags(*args: Any, **values: Any) -> int:
+        flags = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        return function(*args, **{argument: flags}, **values)
+
+    for option in reversed(options):
+        option(with_flags)
+    return with_flags
