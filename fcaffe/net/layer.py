@@ -85,9 +85,16 @@ class Layer:
         if self.same_number and len(bottom) != len(top):
             raise self.error(f"needs as many tops as bottoms, not {len(top)} for {len(bottom)}")
         try:
+            shapes = [blob.shape for blob in bottom]
             self.setup(bottom, top)
             self.param_propagate_down = [True] * len(self.blobs)
             self.reshape(bottom, top)
+            for index, (blob, shape) in enumerate(zip(bottom, shapes, strict=True)):
+                if blob.shape != shape:  # it is a top as well; each pass would change it again
+                    raise self.error(
+                        f"does not work in place, for it makes {blob.shape} of {self.bottom_name(index)} {shape}; "
+                        "give its top another name"
+                    )
         except NetError as problem:  # blobs and fillers do not know whose they are
             if str(problem).startswith("layer "):
                 raise

@@ -57,6 +57,11 @@ def net_of(layer, *shapes, force_backward=False):
         ('type: "DummyData" top: "y" dummy_data_param { shape { dim: 1 } data_filler { type: "x" } }', [], "unknown"),
         ('type: "Input" top: "y" top: "z" top: "w" input_param { shape {} shape {} }', [], "2 for 3 tops"),
         ('type: "AbsVal" top: "a"', [(2, 3)], "does not work in place"),
+        (
+            'type: "Pooling" top: "a" pooling_param { kernel_size: 2 stride: 2 }',
+            [(1, 2, 4, 4)],
+            'does not work in place, for it makes (1, 2, 2, 2) of "a" (1, 2, 4, 4); give its top another name',
+        ),
         ('type: "Exp" top: "y" exp_param { base: 0 }', [(2, 3)], "base must be positive, or -1 for e, not 0"),
         ('type: "Log" top: "y" log_param { base: 1 }', [(2, 3)], "no logarithm to the base 1"),
         ('type: "Clip" top: "y"', [(2, 3)], "clip_param { min: ... max: ... } is missing"),
