@@ -70,6 +70,9 @@ def train(flags: Flags, launching: LaunchFlags, sharing: SharingFlags, restarts:
         param = _solver_param(flags)
         _announce(param, rng, world)
         solver = create_solver(param, NumpyEngine(), rng, **sharing.for_solver(world))
+        if (share := solver.context.share) and world.size > 1:
+            samples = share.total * param.iter_size
+            log.info(f"Effective batch: {samples} samples an iteration, over {world.size} workers")
         solver.on_nan = on_nan
         solver.requested_action = signals.requested
         _report(solver, world.watchdog)
@@ -82,6 +85,8 @@ def train(flags: Flags, launching: LaunchFlags, sharing: SharingFlags, restarts:
             with signals, progress_of(solver):
                 log.starting_optimization()
                 solver.solve()
+                if summary := solver.exchange.summary():
+                    log.info(summary)
                 log.run_done()
         finally:
             solver.close()

@@ -51,6 +51,9 @@ class SharingFlags:
     gpus: str
     batch: str
     reduce: str
+    compress: str
+    bucket_mb: float
+    overlap: bool
     bn: str | None
 
     def refuse_gpus(self) -> None:
@@ -64,14 +67,23 @@ class SharingFlags:
         """What a solver wants to know of the other workers, as arguments of `create_solver`."""
         if world.size == 1:
             return {}
-        from fcaffe.parallel.exchange import ReducingExchange  # these import MPI
+        from fcaffe.parallel.compression import make_compression  # these import MPI
+        from fcaffe.parallel.exchange import ReducingExchange
         from fcaffe.parallel.reductions import create_reduction
         from fcaffe.parallel.workers import MpiWorkers
 
+        if self.compress and self.reduce != "auto":
+            raise UsageError(f"--compress {self.compress} has messages of its own: leave out --reduce {self.reduce}")
+        if self.bucket_mb <= 0:
+            raise UsageError(f"--bucket-mb must be positive, not {self.bucket_mb:g}")
+        reduction = (
+            make_compression(self.compress, world.comm) if self.compress else create_reduction(self.reduce, world.comm)
+        )
+        bucket = int(self.bucket_mb * 2**20)
         per_worker = self.batch == "per-worker"
         return {
             "workers": MpiWorkers(world.comm, per_worker, world.watchdog),
-            "exchange": ReducingExchange(create_reduction(self.reduce, world.comm), watchdog=world.watchdog),
+            "exchange": ReducingExchange(reduction, bucket, self.overlap, world.watchdog),
             "sync_batch_norm": (self.bn or ("local" if per_worker else "sync")) == "sync",
         }
 
@@ -113,6 +125,21 @@ SHARE = [
     click.option(
         "--reduce", default="auto", metavar="NAME", help="How the gradients of the workers are added up (auto)."
     ),
+    click.option(
+        "--compress",
+        default="",
+        metavar="NAME",
+        help="Send gradients compressed: fp16, bf16, onebit, threshold:tau=X or topk:density=X,warmup=N.",
+    ),
+    click.option(
+        "--bucket-mb",
+        "bucket_mb",
+        type=float,
+        default=4.0,
+        metavar="MB",
+        help="Gradients to gather before they are sent while backward goes on (4).",
+    ),
+    click.option("--no-overlap", "overlap", flag_value=False, default=True, help="Send gradients after backward only."),
     click.option(
         "--bn",
         type=click.Choice(["sync", "local"]),

@@ -73,6 +73,10 @@ class ReducingExchange(GradientExchange):
         if self._error is not None:
             raise self._error
 
+    def summary(self) -> str:
+        hidden = max(0.0, self.seconds - self.exposed)
+        return f"Sums of gradients took {self.seconds:.2f} s, {hidden:.2f} s of it hidden behind backward"
+
     def _hand_over(self, start: int) -> None:
         """The bucket from `start` to where the last one began."""
         if start < self._end:

@@ -34,3 +34,7 @@ class GradientExchange:
 
     def finish(self) -> None:
         pass
+
+    def summary(self) -> str:
+        """For the log: what it has taken; empty if there was nothing to do."""
+        return ""

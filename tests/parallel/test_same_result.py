@@ -93,3 +93,23 @@ def test_any_number_of_workers(folder: Path, solver: str) -> None:
 
 def test_without_overlap_the_same_bits(folder: Path) -> None:
     assert np.array_equal(train(folder, "normal.prototxt", 2)[1], train(folder, "normal.prototxt", 2, "0")[1])
+
+
+def command_line(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fcaffe", "train", "--solver", "short.prototxt", *flags]
+    (folder / "short.prototxt").write_text(SOLVER.replace("max_iter: 100", "max_iter: 10"))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_from_the_command_line(folder: Path) -> None:
+    results = [command_line(folder), command_line(folder, "--workers", "3", "--reduce=tree", "-no-overlap")]
+    last = [re.findall(r"Iteration \d+, loss = (\S+)", result.stderr)[-1] for result in results]
+    assert float(last[1]) == pytest.approx(float(last[0]), rel=1e-4), [result.stderr[-2000:] for result in results]
+    assert "Effective batch: 44 samples an iteration, over 3 workers" in results[1].stderr
+
+
+def test_compression_has_messages_of_its_own(folder: Path) -> None:
+    result = command_line(folder, "--workers", "2", "--compress", "fp16", "--reduce", "ring")
+    assert result.returncode != 0 and "leave out --reduce ring" in result.stderr
+    assert "Traceback" not in result.stderr
