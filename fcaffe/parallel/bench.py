@@ -67,7 +67,7 @@ def measure(
 def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int) -> list[Result]:
     """All reductions in turns, so that whatever else the machine does strikes all of them alike."""
     hosts = Hosts(comm)
-    places = f"{comm.size} ranks of {hosts.count} host{'s' * (hosts.count > 1)}"
+    places = f"{comm.size} rank{'s' * (comm.size > 1)} of {hosts.count} host{'s' * (hosts.count > 1)}"
     reductions = [create_reduction(name, comm) for name in names or _fitting(hosts.count)]
     plain = np.zeros(size // 4, np.float32)  # one for all that need no memory of their own
     buffers = [

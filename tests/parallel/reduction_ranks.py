@@ -197,7 +197,7 @@ def refusals() -> None:
     for buffer in (whole, whole[:, 0], whole[0].astype(np.float64)):
         with pytest.raises(FcaffeError, match="flat, contiguous float32"):
             create_reduction("ring", comm).sum(buffer)
-    with pytest.raises(UsageError, match=r"did you mean 'hierarchical'\? Known are .*ring"):
+    with pytest.raises(UsageError, match=r"did you mean 'hierarchical'\?\); known are .*ring"):
         create_reduction("hierachical", comm)
     with pytest.raises(UsageError, match="did you mean 'ring'"):
         create_reduction("hierarchical:rign", comm)

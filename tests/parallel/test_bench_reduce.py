@@ -71,7 +71,10 @@ def test_by_mpiexec() -> None:
     [
         (["--bytes", "4001"], "multiples of 4"),
         (["--bytes", "4k"], "--bytes takes positive numbers with commas between them, not '4k'"),
-        (["--workers", "1", "--reduce", "rign"], "there is no reduction 'rign'; did you mean 'ring'?"),
+        (
+            ["--workers", "1", "--reduce", "rign"],
+            "no reduction 'rign' (did you mean 'ring'?); known are auto, halving",
+        ),
     ],
 )
 def test_mistakes(flags: list[str], message: str) -> None:

@@ -122,15 +122,15 @@ def register(name: str) -> Callable[[_Class], _Class]:
 
 
 def reduction_names() -> list[str]:
-    return list(_registry)
+    return sorted(_registry)
 
 
 def reduction_class(name: str) -> type[Reduction]:
     """Raises UsageError for an unknown name."""
     if name not in _registry:
         nearest = difflib.get_close_matches(name, _registry, 1)
-        meant = f"; did you mean '{nearest[0]}'?" if nearest else ""
-        raise UsageError(f"there is no reduction '{name}'{meant} Known are {', '.join(_registry)}")
+        meant = f" (did you mean '{nearest[0]}'?)" if nearest else ""
+        raise UsageError(f"there is no reduction '{name}'{meant}; known are {', '.join(reduction_names())}")
     return _registry[name]
 
 
