@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import time
@@ -140,8 +141,13 @@ def set_show(show: Callable[[str], None] | None) -> None:
 # --- the net is built -------------------------------------------------------------------------------------------------
 
 
+def _as_cpp(text: str) -> str:
+    """A printed message with whole floats as C++ prints them: `lr_mult: 1`, where Python says `1.0`."""
+    return re.sub(r"^( *\w+: -?\d+)\.0$", r"\1", text, flags=re.MULTILINE)
+
+
 def initializing_net(text: str) -> None:
-    info(f"Initializing net from parameters: \n{text}", "net.cpp:53")
+    info(f"Initializing net from parameters: \n{_as_cpp(text)}", "net.cpp:53")
 
 
 def rule_differs(message: str, line: int) -> None:
@@ -222,7 +228,7 @@ def use_cpu() -> None:
 
 
 def initializing_solver(text: str) -> None:
-    info(f"Initializing solver from parameters: \n{text}", "solver.cpp:45")
+    info(f"Initializing solver from parameters: \n{_as_cpp(text)}", "solver.cpp:45")
 
 
 def creating_train_net(source: str) -> None:

@@ -325,7 +325,7 @@ class Solver:
 
     def _finetune(self, net: Net) -> None:
         """Copy the weights that the solver's parameters name, in order; one entry may hold several, by commas."""
-        for path in (path for paths in self.param.weights for path in paths.split(",")):
+        for path in (path.strip() for paths in self.param.weights for path in paths.split(",")):
             log.finetuning(path)
             copy_weights(net, read_model(path), path)
 

@@ -44,6 +44,7 @@ def lines_of(text: str) -> list[Line]:
 def assert_same(ours: list[Line], theirs: list[Line]) -> None:
     for mine, golden in zip(ours, theirs, strict=False):
         assert mine[:2] == golden[:2] and NUMBER.sub("#", mine[2]) == NUMBER.sub("#", golden[2]), (mine, golden)
+        assert mine[0] or mine[2] == golden[2], "parameters are echoed letter by letter"
         pairs = zip(NUMBER.findall(mine[2]), NUMBER.findall(golden[2]), strict=True)
         for a, b in pairs:
             assert float(a) == pytest.approx(float(b), rel=1e-4, abs=1e-8), (mine, golden)
