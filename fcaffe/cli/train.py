@@ -20,7 +20,7 @@ from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.parallel.world import World, join
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
-from fcaffe.solvers import Action, Solver, create_solver, snapshot
+from fcaffe.solvers import Solver, create_solver, snapshot
 from fcaffe.threads import describe_threads
 
 AUTO = "auto"
@@ -118,15 +118,14 @@ def _newest_since_now(prefix: str) -> Callable[[], str | None]:
 
 def _report(solver: Solver, watchdog: Watchdog) -> None:
     """Let the watchdog know what the solver does."""
-    requested = solver.requested_action
 
-    def next_action() -> Action:
-        watchdog.beat("testing or a snapshot", solver.iteration)
-        return requested()
+    def doing(operation: str) -> Callable[..., None]:
+        return lambda *_: watchdog.beat(operation, solver.iteration)
 
-    solver.requested_action = next_action
-    solver.on_start.append(lambda: watchdog.beat("forward and backward", solver.iteration))
-    solver.on_gradients_ready.append(lambda: watchdog.beat("the update", solver.iteration))
+    solver.on_start.append(doing("forward and backward"))
+    solver.on_gradients_ready.append(doing("the update"))
+    solver.on_iteration.append(doing("a snapshot or a test"))
+    solver.on_test_batch.append(doing("a test"))
 
 
 def _announce(param: Any, rng: str, world: World) -> None:

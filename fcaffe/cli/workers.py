@@ -36,7 +36,10 @@ class LaunchFlags:
         if not (self.hosts or self.hostfile):
             return Plan(self.workers, (), self.mpi_args, self.timeout, restarts) if self.workers > 1 else None
         hosts = place(self.workers, parse_hosts(self.hosts) if self.hosts else read_hostfile(self.hostfile))
-        return Plan(sum(count for _, count in hosts), hosts, self.mpi_args, self.timeout, restarts)
+        workers = sum(count for _, count in hosts)
+        if workers == 1:
+            raise UsageError(f"One worker, on {hosts[0][0]}: start it there, without --hosts")
+        return Plan(workers, hosts, self.mpi_args, self.timeout, restarts)
 
     def check(self, world: World) -> None:
         """Raises UsageError if a launcher has started another number of ranks than the flags say."""

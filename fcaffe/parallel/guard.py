@@ -62,15 +62,13 @@ class Process:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        try:
-            self.handle: int | None = os.pidfd_open(pid)
-        except (AttributeError, OSError):  # not Linux, an old kernel, or gone already
-            self.handle = None
+        self.began = _stat(pid)[19:20]  # against another process that gets the same number later
 
     def gone(self) -> bool:
-        if self.handle is not None:
-            return bool(select.select([self.handle], [], [], 0)[0])
-        try:
+        now = _stat(self.pid)
+        if now or self.began:
+            return now[19:20] != self.began or now[:1] == ["Z"]
+        try:  # not Linux
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return True
@@ -94,7 +92,9 @@ class Network:
         self.addresses: list[tuple[str, int]] = []
         self.slots: dict[str, list[Slot]] = {}  # by the address that they come from
         self.heard: dict[str, float] = {}
-        threading.Thread(target=self.resolve, args=(guards,), daemon=True).start()
+        resolving = threading.Thread(target=self.resolve, args=(guards,), daemon=True)
+        resolving.start()
+        resolving.join(0.5)  # a name service that is down would take much longer
 
     def resolve(self, guards: list[tuple[str, int]]) -> None:
         for host, port in guards:
@@ -127,9 +127,12 @@ class Network:
 
 
 class Guard:
-    """`hosts` has the host of each rank of the job; `timeout` is in seconds, 0 for none."""
+    """`pipes` are the other ends of those that the ranks hold while they live, in the order of their slots; `hosts` has
+    the host of each rank of the job; `timeout` is in seconds, 0 for none."""
 
-    def __init__(self, table: mmap.mmap, timeout: float, hosts: list[str], network: Network, reports: bool) -> None:
+    def __init__(
+        self, table: mmap.mmap, pipes: list[int], timeout: float, hosts: list[str], network: Network, reports: bool
+    ) -> None:
         self.table = table
         self.timeout = timeout
         self.hosts = hosts
@@ -139,6 +142,12 @@ class Guard:
         self.ranks = [Process(slot.pid) for slot in slots]
         self.host = hosts[slots[0].rank]
         self.parents = [Process(pid) for pid in {_daemon_above(rank.pid) for rank in self.ranks} if pid > 1]
+        self.deaths: list[int] = []  # in their order
+        self.pipes = pipes
+        self.epoll = select.epoll() if hasattr(select, "epoll") else None
+        if self.epoll:
+            for pipe in pipes:
+                self.epoll.register(pipe, select.EPOLLIN | select.EPOLLONESHOT)
         self.quiet = [0.0] * len(slots)  # seconds without a beat
         self.beats = [-1] * len(slots)
         self.fault = False
@@ -147,7 +156,7 @@ class Guard:
     def watch(self) -> None:
         """Return when all ranks have gone."""
         before = time.monotonic()
-        while not all(rank.gone() for rank in self.ranks):
+        while len(self.deaths) < len(self.ranks):
             self.sleep()
             now = time.monotonic()
             self.look(min(now - before, 4 * TICK))
@@ -157,37 +166,43 @@ class Guard:
             self.end_daemons()
 
     def sleep(self) -> None:
-        """For a tick, or until a rank or parent dies."""
-        handles = [p.handle for p in (*self.ranks, *self.parents) if p.handle is not None and not p.gone()]
-        without = any(p.handle is None for p in self.ranks)
-        select.select(handles, [], [], TICK / 10 if without else TICK)
+        """For a tick, or until a rank dies; note deaths.
+
+        mpiexec sees the first one's connection close, and kills the others within a millisecond. So who was first is
+        told by pipes, which close at the same moment, and epoll has events in the order in which they came. The end of
+        the process itself comes later by some milliseconds, in any order.
+        """
+        if self.epoll:
+            self.deaths += [self.pipes.index(pipe) for pipe, _ in self.epoll.poll(TICK)]
+        else:
+            time.sleep(TICK / 10)
+        self.deaths += [i for i, rank in enumerate(self.ranks) if i not in self.deaths and rank.gone()]
 
     def look(self, seconds: float) -> None:
         """Find the dead and the hung; `seconds` have passed since the last look."""
-        gone = [rank.gone() for rank in self.ranks]
         slots = read_slots(self.table)
-        overdue = [slot for index, slot in enumerate(slots) if self.overdue(index, slot, seconds) and not gone[index]]
-        dead = [slot for index, slot in enumerate(slots) if gone[index] and slot.state != LEAVING]
+        overdue = [slot for index, slot in enumerate(slots) if self.overdue(index, slot, seconds)]
+        dead = [slots[index] for index in self.deaths if slots[index].state != LEAVING]
         if not self.fault and not any(slot.state == FAILED for slot in slots):
             if dead:
-                self.end(f"{self.names(dead)} died in {dead[0].where()}: killed, or crashed outside of Python")
+                self.end(f"{self.names(dead[:1])} died in {dead[0].where()}: killed, or crashed outside of Python")
             elif overdue:
                 self.end(self.hung(overdue[0], slots))
-            elif not all(gone) and any(parent.gone() for parent in self.parents):
+            elif len(self.deaths) < len(slots) and any(parent.gone() for parent in self.parents):
                 self.end(f"MPI's process on {self.host} that had started {self.names(slots)} has gone; so do they")
         if time.monotonic() > self.next_report:
             self.next_report = time.monotonic() + REPORT
             self.network.send(slot._replace(state=STOPPED) if _is_stopped(slot.pid) else slot for slot in slots)
             self.network.receive()
             if self.reports:
-                _write(1, MARK + b"%d\n" % max(slot.iteration for slot in slots))
+                _write(1, report(max(slot.iteration for slot in slots)))
 
     def overdue(self, index: int, slot: Slot, seconds: float) -> bool:
         if slot.beats != self.beats[index]:
             self.beats[index], self.quiet[index] = slot.beats, 0.0
         else:
             self.quiet[index] += seconds
-        return 0 < self.timeout < self.quiet[index]
+        return 0 < self.timeout < self.quiet[index] and index not in self.deaths
 
     def hung(self, first: Slot, slots: list[Slot]) -> str:
         """Who is to blame that `first` did not go on: one that cannot be reached, else one that is stopped, else one
@@ -196,11 +211,10 @@ class Guard:
         self.network.receive()
         silent, others = self.network.silent(), self.network.everyone()
         if silent:
-            cut = slots if len(silent) == len(others) and len(set(self.hosts)) > 2 else silent
-            return (
-                f"{self.names(cut)} cannot be reached from other hosts (last heard of in {cut[0].where()}), and "
-                f"{self.names([first])} did not come out of {first.where()} {limit}: is the network cut?"
-            )
+            stuck = f"{self.names([first])} did not come out of {first.where()} {limit}"
+            if len(silent) == len(others) and len(set(self.hosts)) > 2:
+                return f"{stuck}: {self.host} is cut off from all other hosts"
+            return f"{self.names(silent)} is cut off from the other hosts since {silent[0].where()}: {stuck}"
         everyone = [
             slot._replace(state=STOPPED) if _is_stopped(slot.pid) else slot
             for slot in slots
@@ -210,9 +224,10 @@ class Guard:
         working = [slot for slot in everyone if slot.state == WORKING]
         missing = set(range(len(self.hosts))) - {slot.rank for slot in (*slots, *others)}
         if not stopped and not working and missing:
+            unknown = ", ".join(f"rank {rank} on {self.hosts[rank]}" for rank in sorted(missing)[:16])
             return (
-                f"{self.names([first])} did not come out of {first.where()} {limit}: it waits for a rank on another "
-                "host, which hangs or cannot be reached"
+                f"{self.names([first])} did not come out of {first.where()} {limit}: it waits for one on another host, "
+                f"which hangs or cannot be reached: {unknown}"
             )
         behind = [slot for slot in everyone if slot.iteration == min(slot.iteration for slot in everyone)]
         late = stopped or working or behind or [first]
@@ -254,6 +269,11 @@ class Guard:
                 time.sleep(0.05)
             for daemon in daemons:
                 daemon.kill(number)
+
+
+def report(iteration: int) -> bytes:
+    """A line to the launcher; -1: the ranks have found one another."""
+    return MARK + b"%d\n" % iteration
 
 
 def _some(ranks: list[int]) -> str:
@@ -303,7 +323,7 @@ def main() -> None:
     told: dict[str, Any] = json.load(sys.stdin)
     network = Network([(host, port) for host, port in told["guards"]], told["socket"], told["token"])
     table = mmap.mmap(told["table"], 0, prot=mmap.PROT_READ)
-    Guard(table, told["timeout"], told["hosts"], network, told["reports"]).watch()
+    Guard(table, told["pipes"], told["timeout"], told["hosts"], network, told["reports"]).watch()
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ FATAL = 134
 ORDERLY = (0, 1, 130, FATAL, 141, 143)  # a rank that ends with another code has not said why: that is a fault
 MARGIN = 30  # seconds beyond the time-out of the ranks, who notice first, before the launcher gives a job up
 AFTERMATH = 15  # seconds that mpiexec has to end after a rank's fatal line; if the network is cut it may wait for ever
-RETRY = 10  # seconds between attempts to start again
+RETRY, PATIENCE = 5, 900  # seconds between attempts to start again, and of all of them: a host may need to come back
 
-FATAL_LINE = re.compile(rb"F\d{4} \S+ +\d+ (\S+?):\d+\] ")
+FATAL_LINE = re.compile(rb"F\d{4} \S+ +\d+ (\S+)\] (.*)")
 # What MPICH's mpiexec says of a dead rank; it names any of those that it killed then, so it would mislead.
 MISLEADING = re.compile(
     rb"=+$|=   ( *PID|EXIT CODE|BAD TERMINATION|CLEANING UP|YOU CAN IGNORE)|YOUR APPLICATION TERMINATED WITH|"
@@ -71,14 +71,18 @@ def launch(plan: Plan, words: Sequence[str], newest_snapshot: Callable[[], str |
         if not job.fault:
             break
         path = newest_snapshot()
-        log.warning(f"Restart {restart} of {plan.restarts}, " + (f"from {path}" if path else "from the beginning"))
+        log.warning(
+            f"{job.reason}Restart {restart} of {plan.restarts}, " + (f"from {path}" if path else "from the start")
+        )
         more = [f"--snapshot={path}", "--weights="] if path else []
-        deadline = time.monotonic() + plan.timeout
+        deadline = time.monotonic() + PATIENCE
         job = run(*more)
         while job.fault and not job.started and time.monotonic() < deadline:
-            log.warning(f"The ranks did not start; the next attempt is in {RETRY} s")
+            log.warning(f"{job.reason}The next attempt to start the ranks is in {RETRY} s")
             time.sleep(RETRY)
             job = run(*more)
+    if job.reason:
+        log.fatal(job.reason)
     return job.code
 
 
@@ -94,15 +98,17 @@ class Job:
     """One run of mpiexec.
 
     `started`: all ranks have found one another. `fault`: it did not end by itself, nor by an error that would come
-    again. `iteration`: the last that is known.
+    again. `reason`: why, if nobody has told it yet. `iteration`: the last that is known.
     """
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], timeout: float) -> None:
         self.command = command
         self.environment = environment
         self.timeout = timeout
+        self.process: subprocess.Popen[bytes] | None = None
         self.started = False
         self.fault = False
+        self.reason = ""
         self.iteration = -1
         self.code = 0
         self._interrupted = 0  # by this signal
@@ -111,43 +117,44 @@ class Job:
         self._silence = 0  # seconds since the last report
 
     def run(self) -> None:
-        log.info("Starting the ranks: " + shlex.join(self.command))
-        self.process = subprocess.Popen(
-            self.command,
-            env=self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # the terminal's Ctrl-C goes to us alone
-            preexec_fn=_die_with_parent,
-        )
-        out = threading.Thread(target=self._copy, args=(self.process.stdout, sys.stdout, self._pass_out), daemon=True)
-        err = threading.Thread(target=self._copy, args=(self.process.stderr, sys.stderr, self._pass_err), daemon=True)
         with self._signals():
-            out.start()
-            err.start()
-            code = self._wait()
-            out.join(AFTERMATH)
-            err.join(AFTERMATH)
+            log.info("Starting the ranks: " + shlex.join(self.command))
+            self.process = subprocess.Popen(
+                self.command,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # the terminal's Ctrl-C goes to us alone
+                preexec_fn=_die_with_parent,
+            )
+            if self._interrupted:
+                self._kill()
+            streams = (
+                (self.process.stdout, sys.stdout, self._pass_out),
+                (self.process.stderr, sys.stderr, self._pass_err),
+            )
+            threads = [threading.Thread(target=self._copy, args=stream, daemon=True) for stream in streams]
+            for thread in threads:
+                thread.start()
+            code = self._wait(self.process)
+            for thread in threads:
+                thread.join(AFTERMATH)
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
         self._conclude(code)
 
-    def _wait(self) -> int:
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return self.process.wait(1)
+                return process.wait(1)
             self._silence += 1
-            told = self._told is not None and time.monotonic() - self._told > AFTERMATH
-            lost = 0 < self.timeout + MARGIN < self._silence and self.timeout > 0
-            if told or lost:
+            if 0 < self.timeout < self._silence - MARGIN:
+                self.reason = f"No sign of life of rank 0 for {self._silence} s, {self._last()}. "
                 self._kill()
-            if lost and not told:
-                log.fatal(
-                    f"No sign of life of rank 0 for {self._silence} s (--timeout {self.timeout:g}), {self._last()}"
-                )
-                self._told = time.monotonic()
+            elif self._told is not None and time.monotonic() - self._told > AFTERMATH:
+                self._kill()
 
     def _conclude(self, code: int) -> None:
         orderly = code in ORDERLY and self._fatal_from != "guard.py"
@@ -156,10 +163,10 @@ class Job:
             self.code = 128 + self._interrupted
         else:
             self.code = code if orderly else FATAL
-        if self.fault and self._told is None:
-            log.fatal(
-                f"The job died: {self.command[0]} ended with code {code}, {self._last()}; what it said stands above"
-            )
+        if not self.fault or self._told is not None:
+            self.reason = ""
+        elif not self.reason:
+            self.reason = f"{self.command[0]} ended with code {code}, {self._last()}; what it said stands above. "
 
     def _last(self) -> str:
         if not self.started:
@@ -187,9 +194,15 @@ class Job:
     def _pass_err(self, line: bytes) -> bytes:
         if self._told is not None:  # what the others, and mpiexec, say now has its cause in what was told
             return b""
-        if fatal := FATAL_LINE.match(line):
-            self._fatal_from, self._told = fatal[1].decode(), time.monotonic()
-        return line
+        fatal = FATAL_LINE.match(line)
+        if fatal is None:
+            return line
+        source, message = fatal[1].decode(), fatal[2].decode(errors="backslashreplace")
+        self._fatal_from, self._told = source.partition(":")[0], time.monotonic()
+        if self._fatal_from != "guard.py" and message.startswith("rank 0 "):
+            return line
+        log.fatal(message, source)  # into the log files too, to which of the ranks only rank 0 writes
+        return b""
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
@@ -209,14 +222,14 @@ class Job:
             self._interrupted = number
         if again or not self.started:
             self._kill()
-        else:
-            assert self.process.stdin is not None
+        elif self.process is not None and self.process.stdin is not None:
             relay.send(number, self.process.stdin)
 
     def _kill(self) -> None:
         """mpiexec, and what it has started here; on other hosts MPI's processes notice that it has gone."""
-        with contextlib.suppress(OSError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        if self.process is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
 
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None

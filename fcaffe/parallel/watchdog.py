@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -63,31 +64,37 @@ def start(world: Any, host: Any, hosts: Sequence[str], timeout: float, reports: 
     `world` and `host` are the communicators of all ranks and of this host's; `hosts` has the host of each rank. With
     `reports` the guard tells the launcher on standard output how far training is.
     """
-    path = ""
+    folder, pipes = "", []
     if host.rank == 0:
-        handle, path = tempfile.mkstemp(prefix="fcaffe-ranks-")
-        os.ftruncate(handle, host.size * SLOT.size)
-        os.close(handle)
-    path = host.bcast(path)
+        folder = tempfile.mkdtemp(prefix="fcaffe-ranks-")
+        with open(f"{folder}/table", "wb") as file:
+            file.truncate(host.size * SLOT.size)
+        for index in range(host.size):
+            os.mkfifo(f"{folder}/{index}")
+            pipes.append(os.open(f"{folder}/{index}", os.O_RDONLY | os.O_NONBLOCK))
+    folder = host.bcast(folder)
     token = world.bcast(secrets.token_hex(8))
-    with open(path, "r+b") as file, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as guards_socket:
+    with open(f"{folder}/table", "r+b") as file, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as guards_socket:
         guards_socket.bind(("", 0))
         watchdog = Watchdog(world.rank, mmap.mmap(file.fileno(), 0), host.rank)
-        host.Barrier()  # all have written their slots
+        os.open(f"{folder}/{host.rank}", os.O_WRONLY)  # held until this process ends
+        host.Barrier()
         first = (hosts[world.rank], guards_socket.getsockname()[1]) if host.rank == 0 else None
         guards = [other for other in world.allgather(first) if other not in (None, first)]
         if host.rank == 0:
-            os.unlink(path)
-            handles = {"table": file.fileno(), "socket": guards_socket.fileno()}
+            shutil.rmtree(folder)
+            handles = {"table": file.fileno(), "socket": guards_socket.fileno(), "pipes": pipes}
             told = {"guards": guards, "hosts": hosts, "timeout": timeout, "reports": reports, "token": token}
             watchdog.guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", guard.__file__],
                 stdin=subprocess.PIPE,
-                pass_fds=list(handles.values()),
+                pass_fds=[file.fileno(), guards_socket.fileno(), *pipes],
                 cwd="/",
                 start_new_session=True,  # mpiexec kills the ranks' sessions
             )
             assert watchdog.guard.stdin is not None
             with watchdog.guard.stdin as stdin:
                 stdin.write(json.dumps({**told, **handles}).encode())
+            for pipe in pipes:
+                os.close(pipe)
     return watchdog

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from fcaffe import log
 from fcaffe.errors import UsageError
-from fcaffe.parallel import relay, watchdog
+from fcaffe.parallel import guard, relay, watchdog
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT, Watchdog
 
 LAUNCHED = "FCAFFE_LAUNCHED"  # set by `launch.py` to the number of ranks
@@ -172,6 +172,7 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
         world.watchdog = watchdog.start(world.comm, local, world.hosts, timeout, reports)
         if reports:
             relay.listen(gone=lambda: world.watchdog.leave(failed=True))
+            os.write(1, guard.report(-1))  # that all ranks have found one another
         local.Free()
     except Exception as error:
         if world.size == 1:

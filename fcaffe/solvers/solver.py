@@ -63,6 +63,7 @@ class Solver:
         self.requested_action: Callable[[], Action] = lambda: Action.NONE
         self.on_start: list[Callable[[], None]] = []
         self.on_gradients_ready: list[Callable[[], None]] = []
+        self.on_test_batch: list[Callable[[], None]] = []
         self.on_iteration: list[Callable[[float, float], None]] = []  # called with the smoothed loss and the rate
         self.on_nan = "continue"  # 'stop', or 'snapshot': stop after writing the last good state
         self._stopped: Action = Action.NONE

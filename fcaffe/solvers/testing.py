@@ -29,6 +29,8 @@ def test(solver: Solver, index: int) -> None:
             continue
         if not several and solver.stop_testing():
             return log.test_interrupted()
+        for callback in solver.on_test_batch:
+            callback()
         loss = net.forward()
         values = [solver.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in net.outputs()]
         mine.append((loss, np.concatenate([np.zeros(0, np.float32), *values])))

@@ -1,0 +1,284 @@
+"""A rank that fails, dies or hangs ends the whole job, by name and in time; signals stop all ranks at one iteration."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fcaffe.parallel.guard import SLOT, STOPPED, WAITING, WORKING, Guard, Network, Slot
+from tests.parallel.conftest import FCAFFE, MPIEXEC, Job, needs_mpi, until
+from tests.parallel.test_emulated_cluster import Cluster, why_not
+
+Start = Callable[..., Job]
+FAILING = """
+layer { name: "failing" type: "Python" bottom: "ip" python_param { module: "failing" layer: "Failing" } }
+"""
+LAYER = """
+import os, re, time
+import caffe
+
+class Failing(caffe.Layer):
+    calls = 0
+
+    def setup(self, bottom, top):
+        pass
+
+    def reshape(self, bottom, top):
+        pass
+
+    def forward(self, bottom, top):
+        self.calls += 1
+        if self.calls == 12 and os.environ["PMI_RANK"] == "1":
+            what = os.environ["FAILURE"]
+            if what == "raise":
+                raise ValueError("no good")
+            if what == "abort":
+                os.abort()
+            if what == "hang":
+                re.match("(a+)+$", "a" * 64 + "b")  # and never lets go of Python's lock
+
+    def backward(self, top, propagate_down, bottom):
+        pass
+"""
+
+
+@pytest.fixture
+def failing(folder: Path) -> None:
+    net = (folder / "net.prototxt").read_text()
+    (folder / "net.prototxt").write_text(net + FAILING)
+    (folder / "failing.py").write_text(LAYER)
+
+
+def assert_ended(job: Job, message: str, code: int = 134) -> None:
+    """Within ten seconds, with one fatal line, the last, and nothing left of it."""
+    began = time.monotonic()
+    assert job.wait() == code, job.text[-2000:]
+    until(lambda: not job.processes(), 10)
+    assert time.monotonic() - began < 10
+    assert not job.processes()
+    assert len(job.fatal) == 1 and re.fullmatch(message, job.fatal[0]), job.text[-2000:]
+    assert job.text.splitlines()[-1].endswith(job.fatal[0])
+
+
+def snapshots(folder: Path, prefix: str = "small") -> list[str]:
+    return sorted(path.name for path in folder.glob(f"{prefix}_iter_*.solverstate"))
+
+
+@needs_mpi
+def test_a_killed_rank_is_named(start: Start) -> None:
+    job = start("--workers", "4", solver="long.prototxt")
+    job.wait_for("Iteration 0,")
+    victim = job.rank(2)
+    os.kill(victim, signal.SIGKILL)
+    assert_ended(job, rf"rank 2 \(process {victim}\) on \S+ died in .+ of iteration \d+: killed, or crashed .*")
+
+
+@needs_mpi
+def test_a_killed_rank_of_an_mpiexec_of_ones_own_is_named(start: Start) -> None:
+    job = start(under=[MPIEXEC, "-n", "3"], solver="long.prototxt")
+    job.wait_for("Iteration 0,")
+    victim = job.rank(0)
+    os.kill(victim, signal.SIGKILL)
+    assert job.wait() != 0
+    until(lambda: not job.processes(), 10)
+    assert not job.processes()
+    assert len(job.fatal) == 1 and job.fatal[0].startswith(f"rank 0 (process {victim}) on ")
+
+
+@needs_mpi
+def test_a_stopped_rank_is_named(start: Start) -> None:
+    job = start("--workers", "3", "--timeout", "2", solver="long.prototxt")
+    job.wait_for("Iteration 0,")
+    victim = job.rank(1)
+    os.kill(victim, signal.SIGSTOP)
+    assert_ended(
+        job,
+        rf"rank 1 \(process {victim}\) on \S+ did not come out of .+ of iteration \d+ within 2 s \(--timeout\): "
+        r"stopped by a signal \(SIGSTOP\)(; waiting for it: .*)?",
+    )
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        ("raise", r'rank 1 on \S+: layer "failing" \(Python\): failing.Failing.forward: ValueError: no good .*'),
+        ("abort", r"rank 1 \(process \d+\) on \S+ died in forward and backward of iteration 11: .*"),
+        (
+            "hang",
+            r"rank 1 \(process \d+\) on \S+ did not come out of forward and backward of iteration 11 within 2 s "
+            r"\(--timeout\); waiting for it: 0, 2",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("failing")
+def test_a_rank_that_fails(start: Start, failure: str, message: str) -> None:
+    job = start("--workers", "3", "--timeout", "2", solver="long.prototxt", FAILURE=failure)
+    assert_ended(job, message)
+
+
+@needs_mpi
+def test_a_rank_on_another_host(start: Start) -> None:
+    """MPICH starts the ranks of both hosts here, but keeps them apart."""
+    job = start("--hosts", "a:2,b:1", "--mpi-args", "-launcher fork", solver="long.prototxt")
+    job.wait_for("Iteration 0,")
+    assert "3 workers on 2 hosts (a, b)" in job.text
+    victim = job.rank(2)
+    os.kill(victim, signal.SIGKILL)
+    assert_ended(job, rf"rank 2 \(process {victim}\) on b died in .+ of iteration \d+: .*")
+
+
+@needs_mpi
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("whom", ["launcher", "rank"])
+def test_a_signal_to_anyone_gives_one_snapshot(start: Start, folder: Path, whom: str, number: signal.Signals) -> None:
+    solver = (folder / "long.prototxt").read_text()
+    (folder / "long.prototxt").write_text(solver.replace("snapshot: 4", "snapshot: 0"))
+    job = start("--workers", "3", solver="long.prototxt")
+    job.wait_for("Iteration 0,")
+    os.kill(job.process.pid if whom == "launcher" else job.rank(2), number)
+    assert job.wait() == (143 if number == signal.SIGTERM else 0)
+    assert len(snapshots(folder)) == 1 and not job.fatal
+    assert job.text.count("Optimization stopped early.") == 1
+    until(lambda: not job.processes(), 10)
+    assert not job.processes()
+
+
+@needs_mpi
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_rank_outlives_the_launcher(start: Start, number: signal.Signals) -> None:
+    """SIGTERM comes before the ranks have met."""
+    job = start("--workers", "3", solver="long.prototxt")
+    job.wait_for("Iteration 0," if number == signal.SIGKILL else "Starting the ranks")
+    os.kill(job.process.pid, number)
+    assert job.wait() in (143, -signal.SIGKILL)
+    until(lambda: not job.processes(), 10)
+    assert not job.processes()
+
+
+@needs_mpi
+def test_restarts_end_with_the_same_weights(start: Start, folder: Path) -> None:
+    solver = (folder / "long.prototxt").read_text()
+    for name in ("quiet", "troubled"):
+        settings = {"max_iter": 400, "snapshot": 100, "stepsize": 1000, "test_interval": 1000}
+        for field, value in settings.items():
+            solver = re.sub(rf"\b{field}: \d+", f"{field}: {value}", solver)
+        (folder / f"{name}.prototxt").write_text(re.sub('_prefix: "[a-z]+"', f'_prefix: "{name}"', solver))
+    (folder / "troubled_iter_9000.solverstate").write_text("of another run, before this one")
+    assert start("--workers", "3", solver="quiet.prototxt").wait() == 0
+    job = start("--workers", "3", "--restarts", "2", "--timeout", "2", solver="troubled.prototxt")
+    until(lambda: "troubled_iter_100.solverstate" in snapshots(folder, "troubled"))
+    os.kill(job.rank(1), signal.SIGKILL)
+    assert job.wait() == 0, job.text[-2000:]
+    assert len(job.fatal) == 1 and job.fatal[0].startswith("rank 1 ")
+    (resumed,) = re.findall(r"Restart 1 of 2, from (.*)", job.text)
+    assert resumed in snapshots(folder, "troubled") and "9000" not in resumed
+    weights = [(folder / f"{name}_iter_400.caffemodel").read_bytes() for name in ("quiet", "troubled")]
+    assert weights[0] == weights[1]
+
+
+@needs_mpi
+@pytest.mark.usefixtures("failing")
+def test_an_error_that_would_come_again_is_no_reason_to_restart(start: Start) -> None:
+    job = start("--workers", "2", "--restarts", "5", solver="long.prototxt", FAILURE="raise")
+    assert_ended(job, r"rank 1 on \S+: .*ValueError: no good .*")
+    assert "Restart 1" not in job.text
+
+
+# --- the guard's judgement --------------------------------------------------------------------------------------------
+
+
+class Heard(Network):
+    """What the guards of other hosts have said."""
+
+    def __init__(self, *slots: Slot, silent: tuple[int, ...] = ()) -> None:
+        self.slots = {str(slot.rank): [slot] for slot in slots}
+        self.heard = {str(slot.rank): 0.0 if slot.rank in silent else float("inf") for slot in slots}
+
+    def receive(self) -> None:
+        pass
+
+
+def judge(here: list[Slot], network: Network, hosts: list[str]) -> str:
+    table = mmap.mmap(-1, len(here) * SLOT.size)
+    for index, slot in enumerate(here):
+        SLOT.pack_into(table, index * SLOT.size, *slot[:-1], slot.operation.encode())
+    return Guard(table, [], 5, hosts, network, reports=False).hung(here[0], here)
+
+
+def slot(rank: int, state: int, iteration: int = 7) -> Slot:
+    return Slot(rank, os.getpid(), 1, iteration, state, "the sum" if state == WAITING else "forward")
+
+
+@pytest.mark.parametrize(
+    ("states", "silent", "expected"),
+    [
+        ([WAITING, WAITING, WORKING, WAITING], (), "rank 2 {on b} did not come out of forward of iteration 7"),
+        ([WAITING, WAITING, STOPPED, WORKING], (), "rank 2 {on b} did not come out of forward of iteration 7"),
+        ([WAITING, WORKING, WAITING, WAITING], (), "rank 1 {on a} did not come out of forward of iteration 7"),
+        ([WAITING, WAITING, WAITING, WAITING], (3,), "rank 3 {on c} is cut off from the other hosts"),
+        ([WAITING, WAITING, WAITING, WAITING], (2, 3), "rank 0 {on a} did not come out of the sum of iteration 7"),
+        ([WAITING, WAITING, None, None], (), "rank 0 {on a} did not come out of the sum of iteration 7 within 5 s"),
+    ],
+)
+def test_who_is_to_blame(states: list[int | None], silent: tuple[int, ...], expected: str) -> None:
+    slots = [slot(rank, state) for rank, state in enumerate(states) if state is not None]
+    message = judge(slots[:2], Heard(*slots[2:], silent=silent), ["a", "a", "b", "c"])
+    assert message.startswith(re.sub(r"{on (\w)}", rf"(process {os.getpid()}) on \1", expected)), message
+    assert "within 5 s (--timeout)" in message
+    assert silent != (2, 3) or "a is cut off from all other hosts" in message
+    assert None not in states or message.endswith("cannot be reached: rank 2 on b, rank 3 on c")
+
+
+def test_one_that_lags_behind_is_to_blame() -> None:
+    here = [slot(0, WAITING, 8), slot(1, WAITING, 7)]
+    assert judge(here, Heard(), ["a", "a"]).startswith("rank 1 ")
+
+
+# --- several hosts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    if reason := why_not():
+        pytest.skip(reason)
+    cluster = Cluster("faults")
+    try:
+        cluster("up", 3)
+        yield cluster
+    finally:
+        cluster("down")
+
+
+@pytest.mark.cluster
+@needs_mpi
+def test_a_cut_link_ends_the_job_on_every_host(cluster: Cluster, folder: Path) -> None:
+    words = cluster.words("exec", 1, "--", *FCAFFE, "train", "--solver", "long.prototxt", "--timeout", "4")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TEST_FOLDER": str(folder)}
+    hosts = "198.18.0.1,198.18.0.2,198.18.0.3"
+    job = Job([*words, "--hosts", hosts, "--restarts", "1"], folder, environment)
+    try:
+        job.wait_for("Iteration 0,")
+        until(lambda: snapshots(folder))
+        time.sleep(1)  # for the guards to hear of one another
+        cluster("cut", 3)
+        job.wait_for("Restart 1 of 1, from small_iter_")
+        cut = r"rank 2 \(process \d+\) on 198.18.0.3 is cut off from the other hosts .*"
+        assert re.fullmatch(cut + "|.*cannot be reached: rank 2 on 198.18.0.3", job.fatal[0])
+        job.wait_for("The next attempt to start the ranks")
+        cluster("mend", 3)
+        until(lambda: job.text.count("Starting Optimization") == 2)
+        assert job.text.count("Resuming from small_iter_") == 1
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait() == 143
+        until(lambda: not job.processes(), 15)
+        assert not job.processes()
+    finally:
+        job.kill()

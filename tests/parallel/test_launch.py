@@ -1,0 +1,182 @@
+"""Ranks are found, placed and started; what cannot work is told in one line."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fcaffe import threads
+from fcaffe.errors import UsageError
+from fcaffe.parallel.mpiexec import Mpiexec
+from fcaffe.parallel.placement import parse_hosts, place, read_hostfile
+from fcaffe.parallel.world import LAUNCHED, started_as
+from tests.parallel.conftest import MPIEXEC, ROOT, Job, needs_mpi
+
+Start = Callable[..., Job]
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ("", None),
+        ("SLURM_NTASKS=4", None),  # a shell in an allocation
+        ("SLURM_NTASKS=1 SLURM_PROCID=0", None),
+        ("PMI_RANK=0 PMI_SIZE=1", None),
+        ("SLURM_NTASKS=2 SLURM_PROCID=1", ("Slurm", 1, 2)),
+        ("SLURM_NTASKS=8 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1", ("Slurm", 1, 2)),
+        ("SLURM_NTASKS=2 SLURM_PROCID=0 PMI_RANK=3 PMI_SIZE=4", ("mpiexec", 3, 4)),
+        ("SLURM_NTASKS=2 SLURM_PROCID=1 PMIX_RANK=1", ("PMIx", 1, 2)),
+        ("PMIX_RANK=1", ("PMIx", 1, 0)),
+        ("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 PMIX_RANK=1", ("Open MPI's mpiexec", 1, 2)),
+        ("PMI_SIZE=2", ("mpiexec", 0, 2)),
+        (f"{LAUNCHED}=3 PMI_RANK=1 PMI_SIZE=1", ("mpiexec", 1, 3)),
+        (f"{LAUNCHED}=3", ("fcaffe", 0, 3)),
+    ],
+)
+def test_what_launchers_say(variables: str, expected: tuple[str, int, int] | None) -> None:
+    start = started_as(dict(word.split("=") for word in variables.split()))
+    assert (start and (start.launcher, start.rank, start.size)) == expected
+
+
+def test_hosts_are_read_in_every_notation(tmp_path: Path) -> None:
+    assert parse_hosts("a:8,b,198.18.0.1:2") == [("a", 8), ("b", None), ("198.18.0.1", 2)]
+    file = tmp_path / "hosts"
+    file.write_text("# ours\nnode-1 slots=4 max_slots=8\nnode-2:2   # MPICH\n\nnode.3\n")
+    assert read_hostfile(str(file)) == [("node-1", 4), ("node-2", 2), ("node.3", None)]
+    for wrong in ("a:", "a:0", "a b", ",", "a:x"):
+        with pytest.raises(UsageError, match="--hosts: "):
+            parse_hosts(wrong)
+    with pytest.raises(UsageError, match=r"--hostfile /no/file: cannot read it \(No such file"):
+        read_hostfile("/no/file")
+
+
+def test_hosts_are_filled_in_order() -> None:
+    assert place(0, [("a", 8), ("b", 4)]) == (("a", 8), ("b", 4))
+    assert place(9, [("a", 8), ("b", 4)]) == (("a", 8), ("b", 1))
+    assert place(8, [("a", 8), ("b", 4)]) == (("a", 8),)
+    assert place(5, [("a", None), ("b", None)]) == (("a", 3), ("b", 2))
+    assert place(0, [("a", None), ("b", None)]) == (("a", 1), ("b", 1))
+    assert place(3, [("a", 2), ("b", None)]) == (("a", 2), ("b", 1))
+    with pytest.raises(UsageError, match="--workers 13, but the hosts have room for 12: a:8,b:4"):
+        place(13, [("a", 8), ("b", 4)])
+
+
+def test_the_words_for_either_mpiexec() -> None:
+    hosts = [("a", 2), ("b", 1)]
+    assert Mpiexec("mpiexec", open_mpi=False).command(3, hosts, "-genv 'A' 'b c'", ["x"], {"PATH": "/bin"}) == [
+        *("mpiexec", "-n", "3", "-hosts", "a:2,b:1", "-genv", "A", "b c", "x")
+    ]
+    assert Mpiexec("mpiexec", open_mpi=True).command(3, hosts, "", ["x"], {"PATH": "/bin", "HOME": "/root"}) == [
+        *("mpiexec", "-n", "3", "--host", "a:2,b:1", "--bind-to", "none", "-x", "PATH", "x")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "launchers", "ranks", "expected"), [(16, 16, 4, 4), (4, 16, 4, 4), (2, 16, 4, 2), (2, 2, 4, 1)]
+)
+def test_ranks_of_a_host_share_its_cores(
+    monkeypatch: pytest.MonkeyPatch, own: int, launchers: int, ranks: int, expected: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(launchers if pid else own)))
+    monkeypatch.setenv("MPI_LOCALNRANKS", str(ranks))
+    assert threads.fair_threads() == expected
+    monkeypatch.delenv("MPI_LOCALNRANKS")
+    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", f"{ranks}(x2),1")
+    assert threads.fair_threads() == expected
+
+
+def losses(log: str) -> list[float]:
+    return [float(number) for number in re.findall(r"net output #\d: loss = (\S+)", log)]
+
+
+@needs_mpi
+def test_started_alone_or_by_mpiexec_the_same(start: Start, folder: Path) -> None:
+    alone = start()
+    assert alone.wait() == 0
+    expected = losses(alone.text)
+    assert len(expected) == 7
+    for flags, under, variables in (
+        (["--workers", "3"], [], {}),
+        ([], [MPIEXEC, "-n", "3"], {}),
+        ([], [MPIEXEC, "-n", "3"], {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}),
+    ):
+        (folder / "small_iter_8.caffemodel").unlink()
+        job = start(*flags, under=under, **variables)
+        assert job.wait() == 0, job.text[-2000:]
+        assert losses(job.text) == pytest.approx(expected, rel=2e-4)
+        assert job.text.count("Optimization Done.") == 2, "rank 0 alone logs"
+        assert "3 workers on 1 host" in job.text
+        assert job.out.read_text() == ""
+        assert (folder / "small_iter_8.caffemodel").exists()
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("variables", "launcher", "problem"),
+    [
+        ("SLURM_NTASKS=2 SLURM_PROCID=0", "Slurm (SLURM_NTASKS=2)", "has one rank only: start it with srun --mpi=TYPE"),
+        ("PMI_RANK=0 PMI_SIZE=2", "mpiexec (PMI_SIZE=2)", "has one rank only: start it with this MPI's own mpiexec"),
+        ("PMI_RANK=0 PMI_SIZE=2 PMI_FD=99", "mpiexec (PMI_SIZE=2)", "did not start: start it with this MPI's own"),
+        ("SLURM_NTASKS=2 SLURM_PROCID=0 MPI4PY_LIBMPI=/no.so", "Slurm", "mpi4py finds no MPI library (cannot load"),
+    ],
+)
+def test_ranks_without_their_mpi(start: Start, folder: Path, variables: str, launcher: str, problem: str) -> None:
+    before = set(os.listdir(folder))
+    job = start(**dict(word.split("=") for word in variables.split()))
+    assert job.wait() != 0
+    message = job.fatal[-1] if job.fatal else ""
+    assert len(job.fatal) == 1 and message.startswith(f"{launcher}") and problem in message, job.text
+    assert set(os.listdir(folder)) - before == {"log", "out"}
+
+
+def test_one_worker_needs_no_mpi(folder: Path) -> None:
+    code = (
+        "import sys; from fcaffe.cli import main; code = main(sys.argv[1:]); sys.exit(code or 'mpi4py' in sys.modules)"
+    )
+    words = [sys.executable, "-c", code, "train", "--solver", "solver.prototxt"]
+    done = subprocess.run(words, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@needs_mpi
+def test_an_error_of_all_ranks_is_told_once(start: Start, folder: Path) -> None:
+    (folder / "net.prototxt").write_text('layer { name: "x" type: "Nonsense" top: "a" }')
+    for job in (start("--workers", "3"), start(under=[MPIEXEC, "-n", "3"])):
+        assert job.wait() == 134
+        assert len(job.fatal) == 1 and re.match(r'rank 0 on \S+: layer "x": unknown layer type', job.fatal[0]), job.text
+        assert job.text.splitlines()[-1].endswith(job.fatal[0])
+
+
+@needs_mpi
+def test_another_number_of_ranks_than_the_flag_says(start: Start) -> None:
+    job = start("--workers", "3", under=[MPIEXEC, "-n", "2"])
+    assert job.wait() == 134
+    assert len(job.fatal) == 1 and "--workers 3, but 2 ranks were started" in job.fatal[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ("--workers -1", "--workers and --timeout must not be negative"),
+        ("--hosts a:2 --hostfile b", "--hosts and --hostfile say the same thing"),
+        ("--hosts a", "One worker, on a: start it there"),
+        ("--gpus 4", "--gpus 4: this version of fcaffe computes on the CPU only; --workers 4 trains"),
+    ],
+)
+def test_flags_that_do_not_go_together(start: Start, flags: str, problem: str) -> None:
+    job = start(*flags.split())
+    assert job.wait() == 134
+    assert len(job.fatal) == 1 and problem in job.fatal[0]
+
+
+def test_without_mpi_the_way_out_is_told(start: Start, folder: Path) -> None:
+    (folder / "mpi4py.py").write_text("raise ImportError('none here')")
+    job = start("--workers", "2")
+    assert job.wait() == 134
+    assert len(job.fatal) == 1 and "pip install mpi4py mpich" in job.fatal[0]
