@@ -15,6 +15,7 @@ from mpi4py import MPI
 from fcaffe import log
 from fcaffe.errors import FcaffeError
 from fcaffe.parallel.reductions import Auto, Hosts, Reduction, create_reduction, reduction_names
+from fcaffe.parallel.reductions.reduction import reduction_class
 from fcaffe.parallel.reductions.wire import wait
 from fcaffe.proto import replacing
 
@@ -101,7 +102,8 @@ def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int) -> list[
 
 def _fitting(hosts: int) -> list[str]:
     """All but the ones that cannot run on so many hosts, or would do as another one does, or nothing."""
-    return [name for name in reduction_names() if name not in ("null", "hierarchical" if hosts == 1 else "shared")]
+    useless = ("null", "hierarchical" if hosts == 1 else "shared")
+    return [name for name in reduction_names() if name not in useless and not reduction_class(name).on_device]
 
 
 def _check(reduction: Reduction, buffer: np.ndarray) -> tuple[int | None, int | None]:

@@ -26,10 +26,11 @@ from fcaffe.parallel.reductions import (
     register,
 )
 from fcaffe.parallel.reductions.auto import pick
+from fcaffe.parallel.reductions.reduction import reduction_class
 from fcaffe.parallel.reductions.shared import CHUNK, SHORT
 from fcaffe.parallel.reductions.tree import segment_length, tree_neighbours
 
-SUMS = [name for name in reduction_names() if name != "null"]
+SUMS = [name for name in reduction_names() if name != "null" and not reduction_class(name).on_device]
 # About the number of ranks, about what reductions treat apart, odd ones; the last has several segments and chunks.
 LENGTHS = [0, 1, 2, 3, 5, 8, 15, 17, 1000, SHORT, SHORT + 1, 10007, CHUNK + 77]
 

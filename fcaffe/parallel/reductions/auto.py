@@ -19,10 +19,16 @@ class Auto(Reduction):
         super().__init__(comm)
         hosts = Hosts(self.comm)
         self.sizes = hosts.sizes
+        self._hosts_are_subtrees = hosts.are_subtrees
         hosts.close()
         self.picked: dict[str, Reduction] = {}
         self._by_size: dict[int, Reduction] = {}
         self._shares_memory = max(self.sizes) > 1
+        self._keeps_to_tree = False
+
+    def keep_to_tree(self) -> None:
+        self._keeps_to_tree = True
+        self._shares_memory &= self._hosts_are_subtrees
 
     def pick(self, nbytes: int) -> tuple[str, str]:
         """(name, why) of the reduction for buffers of so many bytes."""
@@ -63,6 +69,8 @@ class Auto(Reduction):
                 except FcaffeError as problem:
                     self._do_without_shared_memory(problem)
                     return self._reduction(nbytes)
+                if self._keeps_to_tree and self.ranks > 1:
+                    self.picked[name].keep_to_tree()
             self._by_size[nbytes] = self.picked[name]
         return self._by_size[nbytes]
 

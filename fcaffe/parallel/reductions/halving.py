@@ -13,6 +13,9 @@ class Halving(Reduction):
     their buffers to a neighbour and get the sum back at the end: two messages of the whole buffer more.
     """
 
+    def keep_to_tree(self) -> None:
+        pass  # it has no other order, since neighbours swap first
+
     def add_up(self, buffer: np.ndarray) -> None:
         power = 1 << (self.ranks.bit_length() - 1)
         folded = self.ranks - power  # of the first 2 * folded ranks, the odd ones are folded into the even ones

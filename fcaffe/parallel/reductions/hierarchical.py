@@ -5,10 +5,12 @@ from typing import cast
 import numpy as np
 from mpi4py import MPI
 
+from fcaffe.errors import UsageError
 from fcaffe.parallel.reductions.host_memory import HostMemory, Rows
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import Reduction, aligned_zeros, create_reduction, part_of, register
-from fcaffe.parallel.reductions.shared import add_rows, blocks
+from fcaffe.parallel.reductions.shared import blocks
+from fcaffe.tree_order import add_in_tree_order, spare_rows
 
 
 @register("hierarchical")
@@ -35,6 +37,16 @@ class Hierarchical(Reduction):
         self.between = create_reduction(between if stream < self.streams and peers.size > 1 else "null", peers)
         peers.Free()
         self.counted = self.between.counted
+
+    def keep_to_tree(self) -> None:
+        if not self.hosts.are_subtrees:
+            raise UsageError(
+                f"reduction {self.name} adds up in the order of a tree only where each host has the same power of two "
+                f"of ranks, one after the other (these {self.hosts.count} hosts have {self.hosts.sizes}): start them "
+                "so, or use ring or halving"
+            )
+        if self.between.ranks > 1:
+            self.between.keep_to_tree()
 
     def allocate(self, count: int) -> np.ndarray:
         return aligned_zeros(count) if self.alone else self.memory.allocate(count).own
@@ -89,6 +101,7 @@ class Hierarchical(Reduction):
         mine = part_of(place, self.memory.rank, self.streams) if has_part else slice(0, 0)
         self.memory.barrier()
         for block in blocks(mine):
-            add_rows(rows.data[:, block], result[block])
+            spare = self.scratch_rows(spare_rows(self.memory.ranks), block.stop - block.start)
+            add_in_tree_order(rows.data[:, block], result[block], spare)
         self.between.sum(result[mine])
         return result, mine

@@ -11,6 +11,7 @@ class Hosts:
     """The hosts of a communicator's ranks. Collective.
 
     `comm` holds the ranks of this rank's host, `index` is the host's number, `sizes` the number of ranks of each.
+    `are_subtrees`: each has the same power of two of ranks, one after the other.
     """
 
     def __init__(self, everybody: MPI.Intracomm) -> None:
@@ -20,6 +21,8 @@ class Hosts:
         names = sorted(set(firsts))
         self.index = names.index(first)
         self.sizes = [firsts.count(name) for name in names]
+        size = self.sizes[0]
+        self.are_subtrees = size & (size - 1) == 0 and firsts == [rank // size * size for rank in range(len(firsts))]
 
     @property
     def count(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -24,6 +24,8 @@ class Reduction:
     name = ""
     counted = True  # whether `messages` and `bytes_sent` are known
     takes_another = False  # whether it is created with the name of another
+    on_device = False  # whether its buffers are on GPUs, always
+    xp: Any = np  # the array module of its buffers
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm.Dup()  # so that no message of others is taken for one of ours
@@ -41,6 +43,11 @@ class Reduction:
         self.add_up(buffer)
         return buffer
 
+    def keep_to_tree(self) -> None:
+        """From now on sums have the bits of `fcaffe.tree_order` over the ranks, a power of two. Raises UsageError."""
+        known = ", ".join(name for name, kind in sorted(_registry.items()) if kind.keep_to_tree is not _REFUSE)
+        raise UsageError(f"reduction {self.name} does not add up in the order of a tree; these do: {known}")
+
     def sum(self, buffer: np.ndarray) -> None:
         """Replace `buffer` (float32, contiguous, as long on every rank) by the sum of all ranks' buffers."""
         self.check(buffer)
@@ -57,7 +64,7 @@ class Reduction:
 
     def allocate(self, count: int) -> np.ndarray:
         """A buffer of zeros that this reduction, and each slice of which, sums without copying it first."""
-        return aligned_zeros(count)
+        return self._zeros(count)
 
     @property
     def messages(self) -> int:
@@ -75,8 +82,14 @@ class Reduction:
     def scratch(self, count: int) -> np.ndarray:
         """Memory for `count` floats, the same at every call."""
         if self._scratch.size < count:
-            self._scratch = aligned_zeros(count)
+            self._scratch = self._zeros(count)
         return self._scratch[:count]
+
+    def scratch_rows(self, number: int, count: int) -> np.ndarray:
+        return self.scratch(number * count).reshape(number, count)
+
+    def _zeros(self, count: int) -> np.ndarray:
+        return aligned_zeros(count) if self.xp is np else self.xp.zeros(count, np.float32)
 
     def check(self, buffer: np.ndarray) -> None:
         if buffer.dtype != np.float32 or buffer.ndim != 1 or not buffer.flags.c_contiguous:
@@ -84,6 +97,9 @@ class Reduction:
                 f"reduction {self.name}: the buffer must be flat, contiguous float32, not {buffer.dtype} of shape "
                 f"{buffer.shape} with strides {buffer.strides}; sum a flat copy of it"
             )
+
+
+_REFUSE = Reduction.keep_to_tree
 
 
 def aligned_zeros(count: int) -> np.ndarray:
@@ -134,16 +150,23 @@ def reduction_class(name: str) -> type[Reduction]:
     return _registry[name]
 
 
-def create_reduction(name: str, comm: MPI.Intracomm) -> Reduction:
-    """The reduction of this name between the ranks of `comm`. Collective. Raises UsageError.
+def create_reduction(name: str, comm: MPI.Intracomm, xp: Any = np) -> Reduction:
+    """The reduction of this name between the ranks of `comm`, for arrays of the module `xp`. Collective.
 
-    `hierarchical:ring` is `hierarchical` with `ring` between hosts.
+    `hierarchical:ring` is `hierarchical` with `ring` between hosts. Raises UsageError.
     """
-    kind, colon, between = name.partition(":")
+    kind, colon, another = name.partition(":")
     reduction = reduction_class(kind)
-    if not colon:
-        return reduction(comm)
-    if not reduction.takes_another:
+    if colon and not reduction.takes_another:
         raise UsageError(f"reduction {name}: {kind} takes no other reduction; hierarchical does")
-    reduction_class(between)
-    return reduction(comm, between)  # type: ignore[call-arg]
+    if colon:
+        reduction_class(another.partition(":")[0])
+    if xp is not np:
+        from fcaffe.parallel.reductions.on_device import create_on_device  # made of all the others
+
+        return create_on_device(kind, another, comm, xp)
+    if reduction.on_device:
+        raise UsageError(
+            f"reduction {name} sums buffers of GPUs, and these are in the memory of the CPU: use shared, ring or auto"
+        )
+    return reduction(comm, another) if colon else reduction(comm)  # type: ignore[call-arg]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from fcaffe.parallel.reductions.reduction import Reduction, register
+from fcaffe.tree_order import left_leaves
 
 
 @register("server")
@@ -12,14 +13,26 @@ class Server(Reduction):
     2(p-1) messages of the whole buffer, one after another at rank 0: what FireCaffe's paper measures its tree against.
     """
 
+    def keep_to_tree(self) -> None:
+        pass  # it has no other order
+
     def add_up(self, buffer: np.ndarray) -> None:
         if self.rank:
             self.wire.send(buffer, 0)
             self.wire.receive(buffer, 0)
             return
-        given = self.scratch(buffer.size)
-        for worker in range(1, self.ranks):
-            self.wire.receive(given, worker)
-            np.add(buffer, given, out=buffer)
+        self._receive(0, self.ranks, buffer, self.scratch((self.ranks - 1).bit_length() * buffer.size))
         for worker in range(1, self.ranks):
             self.wire.send(buffer, worker)
+
+    def _receive(self, first: int, count: int, sums: np.ndarray, spare: np.ndarray) -> None:
+        """Fill `sums` with the sum over `count` ranks from `first` on; `spare` has room for log2(count) more of it."""
+        if count == 1:
+            if first:  # rank 0's is there
+                self.wire.receive(sums, first)
+            return
+        left = left_leaves(count)
+        given, rest = spare[: sums.size], spare[sums.size :]
+        self._receive(first, left, sums, spare)
+        self._receive(first + left, count - left, given, rest)
+        np.add(sums, given, out=sums)

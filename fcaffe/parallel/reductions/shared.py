@@ -7,6 +7,7 @@ from fcaffe.errors import FcaffeError
 from fcaffe.parallel.reductions.host_memory import HostMemory, Rows
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import Reduction, part_of, register
+from fcaffe.tree_order import add_in_tree_order, spare_rows
 
 BLOCK = 1 << 16  # floats that are added at a time: they stay in the second cache, and outweigh NumPy's calls
 SHORT = 1 << 12  # floats; so few are added by every rank for itself, which saves a barrier
@@ -15,7 +16,7 @@ CHUNK = 1 << 18  # floats of a foreign buffer that are copied at a time
 
 @register("shared")
 class Shared(Reduction):
-    """Ranks of one host see one another's buffers: each adds its slice of all of them, in the order of ranks.
+    """Ranks of one host see one another's buffers: each adds up its slice of all of them.
 
     No messages: two barriers, and nothing is copied of buffers that `allocate` gave. `total` writes each sum once,
     into memory that all read; `sum` writes it to every rank's buffer.
@@ -32,6 +33,9 @@ class Shared(Reduction):
         self._short = self.memory.allocate(2 * SHORT).data.reshape(self.ranks, 2, SHORT)
         self._turn = 0
         self._chunks: Rows | None = None
+
+    def keep_to_tree(self) -> None:
+        pass  # it has no other order
 
     def allocate(self, count: int) -> np.ndarray:
         return self.memory.allocate(count).own
@@ -52,9 +56,9 @@ class Shared(Reduction):
         mine = part_of(place, self.rank, self.ranks)
         self.memory.barrier()
         for block in blocks(mine):
-            sums = self.scratch(BLOCK)[: block.stop - block.start]
-            add_rows(rows.data[:, block], sums)
-            rows.data[:, block] = sums
+            scratch = self.scratch_rows(1 + spare_rows(self.ranks), block.stop - block.start)
+            add_in_tree_order(rows.data[:, block], scratch[0], scratch[1:])
+            rows.data[:, block] = scratch[0]
         self.memory.barrier()
 
     def add_up_anywhere(self, buffer: np.ndarray) -> np.ndarray:
@@ -65,7 +69,7 @@ class Shared(Reduction):
         result = self.memory.result_of(rows)
         self.memory.barrier()
         for block in blocks(part_of(place, self.rank, self.ranks)):
-            add_rows(rows.data[:, block], result[block])
+            self._add(rows.data[:, block], result[block])
         self.memory.barrier()
         return result[place]
 
@@ -75,7 +79,7 @@ class Shared(Reduction):
         rows = self._short[:, self._turn, : buffer.size]
         rows[self.rank] = buffer
         self.memory.barrier()
-        add_rows(rows, buffer)
+        self._add(rows, buffer)
 
     def _add_foreign(self, buffer: np.ndarray) -> None:
         """Chunk by chunk through shared memory that stays in the caches: one is copied in, while the one before is
@@ -91,21 +95,14 @@ class Shared(Reduction):
                 chunks[step - 2][:] = results[this, : chunks[step - 2].size]
             if 1 <= step <= len(chunks):
                 mine = part_of(slice(0, chunks[step - 1].size), self.rank, self.ranks)
-                add_rows(rows[:, other, mine], results[other, mine])
+                self._add(rows[:, other, mine], results[other, mine])
             if step < len(chunks):
                 rows[self.rank, this, : chunks[step].size] = chunks[step]
             if step <= len(chunks):
                 self.memory.barrier()
 
-
-def add_rows(rows: np.ndarray, out: np.ndarray) -> None:
-    """out = rows[0] + rows[1] + ..., from left to right."""
-    if len(rows) == 1:
-        out[:] = rows[0]
-        return
-    np.add(rows[0], rows[1], out=out)
-    for row in rows[2:]:
-        np.add(out, row, out=out)
+    def _add(self, rows: np.ndarray, out: np.ndarray) -> None:
+        add_in_tree_order(rows, out, self.scratch_rows(spare_rows(self.ranks), out.size))
 
 
 def blocks(place: slice) -> list[slice]:

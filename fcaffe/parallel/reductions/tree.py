@@ -18,6 +18,9 @@ class Tree(Reduction):
     added while the next is on its way, and the first come down while the last go up.
     """
 
+    def keep_to_tree(self) -> None:
+        pass  # it has no other order
+
     def add_up(self, buffer: np.ndarray) -> None:
         parent, children = tree_neighbours(self.rank, self.ranks)
         length = segment_length(buffer.size)

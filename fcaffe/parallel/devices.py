@@ -1,0 +1,110 @@
+"""The GPUs of each host, and which of them a rank takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fcaffe.errors import UsageError
+from fcaffe.parallel.world import World, host_name
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The GPUs that CuPy sees, by their addresses on the PCI bus; if there is none, why."""
+
+    addresses: tuple[str, ...]
+    why_none: str = ""
+
+    @property
+    def count(self) -> int:
+        return len(self.addresses)
+
+    def __str__(self) -> str:
+        if self.count:
+            return f"{self.count} GPU{'s' * (self.count > 1)}"
+        return f"no GPU ({self.why_none})"
+
+
+def find_devices() -> Devices:
+    """Those of this host that this process may use."""
+    try:
+        import cupy
+    except ImportError as problem:
+        if problem.name == "cupy":
+            return Devices((), "CuPy is not installed: pip install cupy-cuda12x, or -cuda13x for CUDA 13")
+        return Devices((), f"CuPy does not start: {_one_line(problem)}")
+    try:
+        runtime = cupy.cuda.runtime
+        addresses = tuple(runtime.deviceGetPCIBusId(number) for number in range(runtime.getDeviceCount()))
+    except RuntimeError as problem:  # as CuPy's are; without a driver, say
+        return Devices((), _one_line(problem))
+    return Devices(addresses, "" if addresses else "CUDA sees none")
+
+
+def devices_of_hosts(world: World) -> dict[str, Devices]:
+    """By host, in the order of ranks. Collective."""
+    own = find_devices()
+    if world.size == 1:
+        return {host_name(): own}
+    with world.watchdog.waiting("the count of GPUs"):
+        everybodys = world.comm.allgather((host_name(), own))
+    found: dict[str, Devices] = {}
+    for host, devices in everybodys:  # a launcher may show each rank of a host another one of its GPUs
+        known = found.get(host, Devices(()))
+        found[host] = Devices(tuple(dict.fromkeys(known.addresses + devices.addresses)), devices.why_none)
+    return found
+
+
+def describe(found: Mapping[str, Devices]) -> str:
+    """`node1 has 4 GPUs, node2 has no GPU (why)`."""
+    return ", ".join(f"{host} has {devices}" for host, devices in found.items())
+
+
+def describe_own() -> str:
+    """The same of this host."""
+    return describe({host_name(): find_devices()})
+
+
+def check_devices(gpus: int, world: World, found: Mapping[str, Devices]) -> None:
+    """Raises UsageError if not each of `gpus` workers can have a GPU of its own: of this host if they are not started
+    yet, else of the host that each rank is on."""
+    wanted = Counter(world.hosts) if world.size > 1 else Counter({host_name(): gpus})
+    if world.size not in (1, gpus):
+        raise UsageError(f"--gpus {gpus}, but {world.size} ranks were started: leave the flag out; {describe(found)}")
+    if short := [host for host, count in wanted.items() if found[host].count < count]:
+        wishes = ", ".join(f"{wanted[host]} on {host}" for host in short)
+        raise UsageError(
+            f"--gpus {gpus} needs a GPU for each worker, {wishes}, but {describe(found)}; ask for as many as there are"
+        )
+
+
+def parse_devices(text: str, devices: Devices) -> list[int]:
+    """The numbers of `--gpu 0,1,2` or `--gpu all`. Raises UsageError."""
+    if text == "all" and devices.count:
+        return list(range(devices.count))
+    words = text.split(",")
+    if text != "all" and not all(word.isdecimal() for word in words):
+        raise UsageError(f"--gpu {text}: give numbers of GPUs with commas between them, or all")
+    numbers = [int(word) for word in words if word.isdecimal()]
+    wrong = [number for number in numbers if number >= devices.count]
+    if wrong or not numbers:
+        last = f", numbered from 0 to {devices.count - 1}" if devices.count else ""
+        raise UsageError(f"--gpu {text}: {host_name()} has {devices}{last}")
+    return numbers
+
+
+def device_of(world: World, devices: Devices, listed: list[int] | None = None) -> int:
+    """The number of the GPU that this rank takes: by its place among the ranks of its host, of the `listed` ones or all
+    of them. If a launcher shows each rank one GPU only, that one."""
+    numbers = list(range(devices.count)) if listed is None else listed
+    if listed is None and devices.count == 1:
+        return 0
+    if world.local_rank >= len(numbers):
+        raise UsageError(f"rank {world.rank} is number {world.local_rank} on {host_name()}, which has {devices}")
+    return numbers[world.local_rank]
+
+
+def _one_line(problem: BaseException) -> str:
+    return " ".join(str(problem).split())[:200]

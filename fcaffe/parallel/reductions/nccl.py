@@ -1,0 +1,156 @@
+"""Sums by NVIDIA's NCCL. The calls are checked against a recording stand-in; not yet run on a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+from mpi4py import MPI
+
+from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.net.blob import Array
+from fcaffe.parallel.reductions.device import DeviceReduction
+from fcaffe.parallel.reductions.hosts import Hosts
+from fcaffe.parallel.reductions.reduction import register
+from fcaffe.parallel.reductions.waiting import wait_until
+
+INSTALL = "install it (pip install nvidia-nccl-cu12, or -cu13 for CUDA 13)"
+
+
+class NcclRanks:
+    """NCCL between the ranks of an MPI communicator, each with the device that is current. Collective.
+
+    Raises UsageError on all ranks if NCCL would not start, FcaffeError for NCCL's own errors. An operation that fails,
+    here or on another rank, says so later: each call first asks for it. After an error NCCL is aborted, so that what
+    its kernels wait for never comes holds up nobody.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        if problem := why_no_nccl(comm):
+            raise UsageError(f"reduction nccl: {problem}; use staged:auto, which copies gradients through host memory")
+        self.library = nccl_library()
+        assert self.library is not None
+        self._errors = (self.library.NcclError, KeyError)  # CuPy has no words for NCCL's newest errors
+        self._communicator: Any = None
+        try:
+            own = self.library.get_unique_id() if comm.rank == 0 else None
+        except self._errors as problem:
+            own = str(problem)
+        identity = comm.bcast(own)
+        if isinstance(identity, str):
+            raise FcaffeError(f"NCCL does not start on rank 0: {identity}; NCCL_DEBUG=INFO shows why")
+        self._communicator = self._guarded(lambda: self.library.NcclCommunicator(comm.size, identity, comm.rank))
+
+    def call(self, name: str, *arguments: int) -> None:
+        """One of NCCL's operations on float32, by CuPy's name for it, put on a stream."""
+        self.check()
+        self._guarded(lambda: getattr(self._communicator, name)(*arguments))
+
+    def group(self, *calls: tuple[Any, ...]) -> None:
+        """Several calls as one."""
+        self.check()
+        self._guarded(self.library.groupStart)
+        for name, *arguments in calls:
+            self._guarded(lambda name=name, arguments=arguments: getattr(self._communicator, name)(*arguments))
+        self._guarded(self.library.groupEnd)
+
+    def check(self) -> None:
+        """Raises FcaffeError for an operation that has failed since it was called. Asks the host only."""
+        self._guarded(self._communicator.check_async_error)
+
+    def close(self) -> None:
+        self._communicator.destroy()
+
+    def _guarded(self, function: Any) -> Any:
+        try:
+            return function()
+        except self._errors as problem:
+            if self._communicator is not None:
+                self._communicator.abort()
+            raise FcaffeError(
+                f"NCCL failed: {problem}; another rank may have ended first, NCCL_DEBUG=INFO shows more"
+            ) from problem
+
+
+@register("nccl")
+class Nccl(DeviceReduction):
+    """NCCL's all-reduce, in place, on a stream of its own; its messages cannot be counted.
+
+    `sum` only puts work on streams, the host does not wait. A training thread that wants the sums to run beside its
+    backward pass calls `start` for each bucket as soon as it is written, and `finish` before it uses them.
+    """
+
+    counted = False
+
+    def __init__(self, comm: MPI.Intracomm, xp: Any) -> None:
+        super().__init__(comm, xp)
+        self.nccl = NcclRanks(self.comm)
+
+    def start(self, buffer: Array) -> None:
+        """Begin to sum a buffer, after what `work` has been given so far; `work` goes on at once."""
+        self.check(buffer)
+        if not buffer.size:
+            return
+        self.device.use()
+        library, address = self.nccl.library, buffer.data.ptr
+        self.follow_work()
+        self.nccl.call(
+            "allReduce", address, address, buffer.size, library.NCCL_FLOAT32, library.NCCL_SUM, self.stream.ptr
+        )
+
+    def finish(self) -> None:
+        """What `work` is given from now on comes after all sums that were started."""
+        self.lead_work(self.stream)
+
+    def add_up(self, buffer: Array) -> None:
+        self.start(buffer)
+        self.finish()
+
+    def wait(self) -> None:
+        """Let the host wait until all sums are there. Raises FcaffeError if NCCL fails meanwhile."""
+        wait_until(self._has_finished)
+
+    def close(self) -> None:
+        self.stream.synchronize()
+        self.nccl.close()
+        super().close()
+
+    def _has_finished(self) -> bool:
+        self.nccl.check()
+        return self._done.done
+
+
+def nccl_library() -> Any:
+    """CuPy's module for NCCL; None if there is none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy's words for what is told in ours
+        try:
+            library = importlib.import_module("cupy.cuda.nccl")
+        except ImportError:
+            return None
+    return library if library.available else None
+
+
+def why_no_nccl(comm: MPI.Intracomm) -> str:
+    """Why NCCL cannot work between these ranks, each with its current device; empty if it can. Collective."""
+    hosts = Hosts(comm)
+    index = hosts.index
+    hosts.close()
+    there = nccl_library() is not None
+    answers = comm.allgather((there, index, MPI.Get_processor_name(), _bus_address()))
+    first: dict[tuple[int, str], int] = {}
+    for rank, (found, host, name, device) in enumerate(answers):
+        if not found:
+            return f"CuPy finds no NCCL on rank {rank} ({name}): {INSTALL}"
+        other = first.setdefault((host, device), rank)
+        if other != rank:
+            return f"ranks {other} and {rank} share one GPU ({device} of {name}), and NCCL wants one for each"
+    return ""
+
+
+def _bus_address() -> str:
+    """Of the current device: its number may differ between ranks, each of which may see others."""
+    from cupy.cuda import runtime
+
+    return runtime.deviceGetPCIBusId(runtime.getDevice())

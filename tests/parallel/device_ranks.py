@@ -1,0 +1,172 @@
+"""One rank of the checks of reductions on GPUs: `python -m mpi4py device_ranks.py CHECK ...`.
+
+On a stand-in for CuPy; if GPU=1, on the GPUs that there are, one for each rank, in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.parallel.reductions import Hosts, create_reduction, staged
+from fcaffe.parallel.reductions.nccl import Nccl
+from tests.parallel import fake_cupy
+
+comm = MPI.COMM_WORLD
+if os.environ.get("GPU"):
+    import cupy
+
+    cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
+else:
+    cupy = fake_cupy.install()
+LENGTHS = [0, 1, 3, 1000, 10007]
+
+
+def write(buffer: Any, values: np.ndarray) -> None:
+    """As a backward pass does: on the current stream, some time."""
+    if os.environ.get("GPU"):
+        buffer.set(values)
+        return
+    buffer[:] = -7
+    cupy.cuda.get_current_stream().put(lambda: np.copyto(buffer, values))
+
+
+def read(buffer: Any) -> np.ndarray:
+    if os.environ.get("GPU"):
+        return cupy.asnumpy(buffer)
+    cupy.cuda.get_current_stream().synchronize()
+    return np.array(buffer)
+
+
+def check_sums(names: list[str]) -> None:
+    for name in names:
+        reduction = create_reduction(name, comm, cupy)
+        own = reduction.allocate(max(LENGTHS) + 5)
+        assert isinstance(own, cupy.ndarray) and own.dtype == np.float32 and not read(own).any()
+        for length in LENGTHS:
+            for _ in range(2):  # what the first sum left under way must not disturb the second
+                values = np.random.default_rng((comm.rank, length)).standard_normal(length, np.float32)
+                everybody = np.array(comm.allgather(values), np.float64)
+                write(own, np.full(own.size, -1, np.float32))
+                bucket = own[3 : 3 + length]
+                write(bucket, values)
+                assert reduction.total(bucket) is bucket
+                result = read(own)
+            inside = result[3 : 3 + length]
+            what = f"{reduction.name}, {comm.size} ranks, {length} floats"
+            bound = comm.size * 2**-24 * np.abs(everybody).sum(axis=0)
+            assert np.all(np.abs(inside - everybody.sum(axis=0)) <= bound), f"{what}: not the sum"
+            assert np.all(result[:3] == -1) and np.all(result[3 + length :] == -1), f"{what}: wrote beyond the buffer"
+            assert len(set(comm.allgather(zlib.crc32(inside)))) == 1, f"{what}: the ranks have different bits"
+        reduction.close()
+
+
+def sums() -> None:
+    fake_cupy.runtime.current = comm.rank
+    staged.PIECE = 700  # so that several are under way
+    check_sums(sys.argv[2].split(","))
+
+
+def calls() -> None:
+    """Prints what the last rank calls for one sum by the reduction NAME of COUNT floats, after an earlier one."""
+    fake_cupy.runtime.current = comm.rank
+    reduction = create_reduction(sys.argv[2], comm, cupy)
+    buffer = reduction.allocate(int(sys.argv[3]))
+    for _ in range(2):
+        fake_cupy.calls.clear()
+        reduction.sum(buffer)
+        made = list(fake_cupy.calls)
+        read(buffer)  # the stand-in's streams do not go on by themselves
+    if comm.rank == comm.size - 1:
+        print(json.dumps(made))
+
+
+def start_and_finish() -> None:
+    """Several sums are under way while the training stream goes on; it waits once, at the end."""
+    fake_cupy.runtime.current = comm.rank
+    reduction = create_reduction("nccl", comm, cupy)
+    assert isinstance(reduction, Nccl)
+    buffer = reduction.allocate(100)
+    for start in (50, 0):
+        write(buffer[start : start + 50], np.full(50, comm.rank + 1, np.float32))
+        reduction.start(buffer[start : start + 50])
+    assert not any(call[0] == "wait" and call[1] == 0 for call in fake_cupy.calls)
+    reduction.finish()
+    assert np.all(read(buffer) == comm.size * (comm.size + 1) // 2)
+    reduction.wait()
+
+
+def choices() -> None:
+    """What is picked, and why."""
+    runtime, nccl = fake_cupy.runtime, fake_cupy.nccl
+    runtime.current = comm.rank
+    assert create_reduction("auto", comm, cupy).name == "nccl"
+    for name, found in {"ring": "staged:ring", "staged": "staged:auto", "direct:mpi": "direct:mpi"}.items():
+        assert create_reduction(name, comm, cupy).name == found
+    os.environ["MPICH_GPU_SUPPORT_ENABLED"] = str(int(comm.rank > 0))  # not everywhere, so nowhere
+    assert create_reduction("tree", comm, cupy).name == "staged:tree"
+    os.environ["MPICH_GPU_SUPPORT_ENABLED"] = "1"
+    assert create_reduction("tree", comm, cupy).name == "direct:tree"
+    assert create_reduction("shared", comm, cupy).name == "staged:shared"
+
+    runtime.current = comm.rank // 2
+    assert create_reduction("auto", comm, cupy).name == "staged:auto"
+    shared = r"ranks 0 and 1 share one GPU \(0000:00:00.0 of .*\), and NCCL wants one for each; use staged:auto"
+    for name in ("nccl", "hierarchical"):
+        with pytest.raises(UsageError, match=shared):
+            create_reduction(name, comm, cupy)
+    runtime.current = comm.rank
+    nccl.available = comm.rank != 1
+    assert create_reduction("auto", comm, cupy).name == "staged:auto"
+    with pytest.raises(UsageError, match=r"finds no NCCL on rank 1 .*pip install nvidia-nccl-cu12.*use staged:auto"):
+        create_reduction("nccl", comm, cupy)
+
+
+def errors() -> None:
+    for name in ("nccl", "staged", "direct:ring"):
+        with pytest.raises(UsageError, match=rf"{name} sums buffers of GPUs, .* use shared, ring or auto"):
+            create_reduction(name, comm)
+    with pytest.raises(UsageError, match="shared needs memory of the host; use staged:shared"):
+        create_reduction("direct:shared", comm, cupy)
+    reduction = create_reduction("nccl", comm, cupy)
+    with pytest.raises(UsageError, match="made for buffers on a GPU, not for a numpy array"):
+        reduction.sum(np.zeros(3, np.float32))
+    with pytest.raises(FcaffeError, match="flat, contiguous float32"):
+        reduction.sum(reduction.allocate(4)[::2])
+    fake_cupy.NcclCommunicator.broken = "unhandled system error"
+    fake_cupy.calls.clear()
+    with pytest.raises(FcaffeError, match="NCCL failed: unhandled system error; another rank may have ended first"):
+        reduction.sum(reduction.allocate(4))
+    assert fake_cupy.calls[-1] == ("abort",)
+    fake_cupy.nccl.get_unique_id = fail
+    with pytest.raises(FcaffeError, match="NCCL does not start on rank 0: no socket"):
+        create_reduction("nccl", comm, cupy)
+
+
+def unequal_hosts() -> None:
+    fake_cupy.runtime.current = comm.rank
+    if len(Hosts(comm).sizes) > 1:
+        with pytest.raises(UsageError, match=r"the hosts have [12], [12] ranks, and with GPUs all need as many"):
+            create_reduction("hierarchical", comm, cupy)
+
+
+def fail() -> None:
+    raise fake_cupy.NcclError("no socket")
+
+
+{
+    "sums": sums,
+    "calls": calls,
+    "start-and-finish": start_and_finish,
+    "choices": choices,
+    "errors": errors,
+    "unequal-hosts": unequal_hosts,
+}[sys.argv[1]]()

@@ -1,0 +1,150 @@
+"""Reductions of buffers on GPUs: on a stand-in for CuPy everywhere, and on a GPU where there is one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fcaffe.parallel.devices import find_devices
+
+MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(), reason="needs the extra fcaffe[mpi]"
+)
+devices = find_devices()
+needs_gpu = pytest.mark.skipif(not devices.count, reason=f"there is {devices}")
+FLOAT, ADD = 7, 0  # as the stand-in numbers them
+
+
+def run(ranks: int, *check: str, **variables: str) -> str:
+    """What a check of device_ranks.py prints on this many ranks."""
+    script = Path(__file__).with_name("device_ranks.py")
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
+    command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, *check]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def calls(ranks: int, name: str, count: int, hosts: int = 1) -> list[list[object]]:
+    """Of one sum, at the last rank: events and streams have the numbers in which they were made."""
+    return json.loads(run(ranks, "calls", name, str(count), MPIR_CVAR_NUM_CLIQUES=str(hosts)))
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_staged(ranks: int) -> None:
+    run(ranks, "sums", "tree,ring,halving,server,mpi,staged:shared,staged:hierarchical:ring,staged")
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_direct(ranks: int) -> None:
+    run(ranks, "sums", "direct:tree,direct:ring,direct:halving,direct:server,direct:mpi")
+
+
+@pytest.mark.parametrize(("ranks", "hosts"), [(1, 1), (3, 1), (4, 2), (6, 2), (4, 4)])
+def test_nccl(ranks: int, hosts: int) -> None:
+    run(ranks, "sums", "nccl,hierarchical,hierarchical:tree,auto", MPIR_CVAR_NUM_CLIQUES=str(hosts))
+
+
+def test_calls_of_nccl() -> None:
+    training, own = 0, 1
+    ready, done = 0, 1
+    assert calls(2, "nccl", 1000) == [
+        ["record", ready, training],
+        ["wait", own, ready],
+        ["allReduce", 1000, FLOAT, ADD, own],
+        ["record", done, own],
+        ["wait", training, done],
+    ]
+
+
+def test_calls_of_staging() -> None:
+    """Copies of all pieces are put on a stream at once; each is summed when it is there, and goes back on another."""
+    training, down, back = 0, 1, 2
+    ready, done, first, second = 0, 1, 2, 3
+    piece = 4 << 20
+    assert calls(2, "staged:ring", (1 << 20) + 5) == [
+        ["record", ready, training],
+        ["wait", down, ready],
+        ["to host", piece, down],
+        ["record", first, down],
+        ["to host", 20, down],
+        ["record", second, down],
+        ["synchronize", first],
+        ["to device", piece, back],
+        ["synchronize", second],
+        ["to device", 20, back],
+        ["record", done, back],
+        ["wait", training, done],
+    ]
+
+
+def test_calls_of_hierarchical() -> None:
+    """1001 floats on two hosts of two ranks: the last rank of each also has the one that is left over."""
+    training, own, down, back = 0, 1, 2, 3
+    ready, done, reduced, returned, copied = 0, 1, 2, 3, 4
+    found = calls(4, "hierarchical:ring", 1001, hosts=2)
+    if ["to host", 501 * 4, down] not in found:
+        pytest.skip("this MPI cannot take one machine for several")
+    assert found == [
+        ["record", ready, training],
+        ["wait", own, ready],
+        ["groupStart"],
+        ["reduceScatter", 500, FLOAT, ADD, own],
+        ["reduce", 1, FLOAT, ADD, 1, own],
+        ["groupEnd"],
+        ["record", reduced, own],
+        ["wait", down, reduced],
+        ["to host", 501 * 4, down],
+        ["record", copied, down],
+        ["synchronize", copied],
+        ["to device", 501 * 4, back],
+        ["record", returned, back],
+        ["wait", own, returned],
+        ["groupStart"],
+        ["allGather", 500, FLOAT, own],
+        ["broadcast", 1, FLOAT, 1, own],
+        ["groupEnd"],
+        ["record", done, own],
+        ["wait", training, done],
+    ]
+
+
+def test_sums_run_beside_the_training() -> None:
+    run(2, "start-and-finish")
+
+
+def test_choices() -> None:
+    run(4, "choices")
+
+
+def test_errors() -> None:
+    run(1, "errors")
+
+
+def test_hosts_of_different_sizes() -> None:
+    run(3, "unequal-hosts", MPIR_CVAR_NUM_CLIQUES="2")
+
+
+def test_training_on_cpus_needs_no_cupy() -> None:
+    code = "import sys, fcaffe.cli, fcaffe.parallel.bench; sys.exit('cupy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_one_rank_on_a_gpu() -> None:
+    run(1, "sums", "nccl,hierarchical,staged:ring,null", GPU="1")
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_several_ranks_on_one_gpu(ranks: int) -> None:
+    run(ranks, "sums", "staged:tree,staged:ring,staged:halving,staged:server,staged:shared", GPU="1")
