@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fcaffe import log
-from fcaffe.engines import NumpyEngine
+from fcaffe.engines import cpu_engine
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net, upgrade_solver
@@ -36,7 +36,7 @@ def make_net(text: str, phase: str = "TRAIN", seed: int = 1) -> Net:
     param = parse_text(text, pb.NetParameter)
     upgrade_net(param, "net")
     param.state.phase = pb.Phase.Value(phase)
-    return Net(param, Context(NumpyEngine(), CaffeRandom(seed)))
+    return Net(param, Context(cpu_engine(), CaffeRandom(seed)))
 
 
 @pytest.fixture
@@ -56,6 +56,6 @@ def solver_from(tmp_path: Path) -> Callable[..., Solver]:
             param.snapshot_prefix = str(tmp_path / "snap")
         for name, value in fields.items():
             setattr(param, name, value)
-        return create_solver(param, NumpyEngine(), noise)
+        return create_solver(param, cpu_engine(), noise)
 
     return make

@@ -37,7 +37,11 @@ class Flags:
 
     def refuse_gpu(self) -> None:
         if self.gpu:
-            raise UsageError(f"--gpu {self.gpu}: this version of fcaffe computes on the CPU only; leave --gpu out")
+            from fcaffe.parallel.devices import describe_own
+
+            raise UsageError(
+                f"--gpu {self.gpu}: this version of fcaffe computes on the CPU only; leave --gpu out ({describe_own()})"
+            )
 
     def checked_iterations(self) -> int:
         if self.iterations < 1:

@@ -17,12 +17,13 @@ from fcaffe.solvers import Solver
 class Images(ProgressColumn):
     """Images a second, from iterations a second."""
 
-    def __init__(self, per_iteration: int) -> None:
+    def __init__(self, solver: Solver) -> None:
         super().__init__()
-        self.per_iteration = per_iteration
+        self.solver = solver
 
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed * self.per_iteration:.0f} images/s" if task.speed else "")
+        images = self.solver.net.batch_size * self.solver.passes
+        return Text(f"{task.speed * images:.0f} images/s" if task.speed else "")
 
 
 @contextlib.contextmanager
@@ -35,7 +36,7 @@ def progress_of(solver: Solver) -> Iterator[None]:
         TextColumn("Iteration {task.completed:.0f} of {task.total:.0f}"),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[state]}"),
-        Images(solver.net.batch_size * solver.param.iter_size),
+        Images(solver),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,

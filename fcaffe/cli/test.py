@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fcaffe import log
+from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags
 from fcaffe.errors import UsageError
 from fcaffe.net.model_files import read_model
@@ -19,8 +20,9 @@ from fcaffe.tools.scoring import score
     "outputs and their means.",
     short_help="score a model: --model FILE --weights FILE [--iterations N]",
 )
+@engine_flags
 @caffe_flags
-def test(flags: Flags) -> int:
+def test(flags: Flags, engines: EngineFlags) -> int:
     if not flags.model:
         raise UsageError("Need a model definition to score. Give it as --model FILE")
     if not flags.weights:
@@ -28,10 +30,12 @@ def test(flags: Flags) -> int:
     flags.refuse_gpu()
     iterations = flags.checked_iterations()
     log.use_cpu_to_test()
-    net = load_net(flags.model, pb.TEST, flags.level, flags.stages)
+    engine = engines.create()
+    net = load_net(flags.model, pb.TEST, engine, flags.level, flags.stages, inference=True)
     try:
         copy_weights(net, read_model(flags.weights), flags.weights)
-        score(net, iterations)
+        with engine.fixed_weights():
+            score(net, iterations)
     finally:
         net.close()
     return 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from fcaffe import log
+from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags, phase_number
 from fcaffe.errors import UsageError
-from fcaffe.threads import describe_threads
 from fcaffe.tools.nets import load_net
+from fcaffe.tools.profile import describe, profile
 from fcaffe.tools.timing import benchmark
 
 
@@ -17,18 +18,23 @@ from fcaffe.tools.timing import benchmark
     "one to warm up.",
     short_help="time the layers of a net: --model FILE [--iterations N] [--phase TRAIN|TEST]",
 )
+@click.option("--profile", "profiled", is_flag=True, help="A table of all layers, held against the machine's peaks.")
+@engine_flags
 @caffe_flags
-def time(flags: Flags) -> int:
+def time(flags: Flags, engines: EngineFlags, profiled: bool) -> int:
     if not flags.model:
         raise UsageError("Need a model definition to time. Give it as --model FILE")
     phase = phase_number(flags.phase)
     flags.refuse_gpu()
     iterations = flags.checked_iterations()
     log.use_cpu_to_time()
-    log.info(f"NumPy engine, {describe_threads()}")
-    net = load_net(flags.model, phase, flags.level, flags.stages)
+    net = load_net(flags.model, phase, engines.create(), flags.level, flags.stages)
     try:
-        benchmark(net, iterations)
+        if profiled:
+            for line in describe(profile(net, iterations)):
+                click.echo(line)
+        else:
+            benchmark(net, iterations)
     finally:
         net.close()
     return 0

@@ -8,20 +8,23 @@ from typing import Any
 
 import click
 
-from fcaffe import log
+from fcaffe import log, solvers
+from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags
 from fcaffe.cli.progress import progress_of
 from fcaffe.cli.signals import Signals
+from fcaffe.cli.timing import Timing
 from fcaffe.cli.workers import LaunchFlags, SharingFlags, launch_flags, sharing_flags, words_for_ranks
-from fcaffe.engines import NumpyEngine
+from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
+from fcaffe.net.workers import Workers
 from fcaffe.parallel.launch import launch
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.parallel.world import World, join
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Solver, create_solver, snapshot
-from fcaffe.threads import describe_threads
+from fcaffe.solvers.learning_rate import SCALES, scale_rate
 
 AUTO = "auto"
 TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
@@ -45,6 +48,18 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
     help="Stream that Dropout and other noise in the net draw from (counter).",
 )
 @click.option(
+    "--scale-lr",
+    type=click.Choice(list(SCALES)),
+    help="Scale base_lr from the solver's batch to the effective one, which --batch per-worker makes larger.",
+)
+@click.option(
+    "--grow-batch",
+    type=click.IntRange(min=1),
+    metavar="SAMPLES",
+    help="Where the policy (step, multistep) would lower the rate, let the batch grow instead, up to SAMPLES.",
+)
+@click.option("--trace", default="", metavar="FILE", help="Write what each worker did when, for chrome://tracing.")
+@click.option(
     "--restarts",
     default=0,
     metavar="N",
@@ -52,31 +67,56 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
 )
 @launch_flags
 @sharing_flags
+@engine_flags
 @caffe_flags
-def train(flags: Flags, launching: LaunchFlags, sharing: SharingFlags, restarts: int, on_nan: str, rng: str) -> int:
+def train(
+    flags: Flags,
+    engines: EngineFlags,
+    launching: LaunchFlags,
+    sharing: SharingFlags,
+    restarts: int,
+    grow_batch: int | None,
+    scale_lr: str | None,
+    trace: str,
+    on_nan: str,
+    rng: str,
+) -> int:
     if not flags.solver:
         raise UsageError("Need a solver definition to train. Give it as --solver FILE")
     if flags.weights and flags.snapshot not in ("", AUTO):
         raise UsageError("Give a snapshot to resume training or weights to finetune but not both.")
     flags.refuse_gpu()
-    sharing.refuse_gpus()
     signals = Signals(flags.sigint_effect, flags.sighup_effect)
     world = join(launching.timeout)
     if world.size == 1 and (plan := launching.plan(restarts)):
+        sharing.check_reproducible(rng, plan.workers)
         prefix = _solver_param(flags).snapshot_prefix
         return launch(plan, words_for_ranks(), _newest_since_now(prefix))
     with world:
         launching.check(world)
+        sharing.check_reproducible(rng, world.size)
+        sharing.refuse_gpus(world)
         param = _solver_param(flags)
-        _announce(param, rng, world)
-        solver = create_solver(param, NumpyEngine(), rng, **sharing.for_solver(world))
+        engine = _announce(param, rng, world, engines)
+        timing = Timing(trace, world)
+        options = sharing.for_solver(world, timing.timeline)
+        if scale_lr:
+            _scale_rate(param, scale_lr, options.get("workers", Workers()))
+        solver = create_solver(param, engine, rng, timeline=timing.timeline, **options)
         if (share := solver.context.share) and world.size > 1:
             samples = share.total * param.iter_size
             log.info(f"Effective batch: {samples} samples an iteration, over {world.size} workers")
+        if sharing.reproducible:
+            log.info(
+                f"Reproducible: each batch is computed as {sharing.reproducible} shards, one by one, with one thread; "
+                "what they give is added up in one tree"
+            )
         solver.on_nan = on_nan
         solver.requested_action = signals.requested
         _report(solver, world.watchdog)
         try:
+            if grow_batch:
+                solvers.grow_batch(solver, grow_batch)
             if flags.snapshot == AUTO:
                 snapshot.restore_newest(solver)
             elif flags.snapshot:
@@ -84,9 +124,8 @@ def train(flags: Flags, launching: LaunchFlags, sharing: SharingFlags, restarts:
                 solver.restore(flags.snapshot)
             with signals, progress_of(solver):
                 log.starting_optimization()
-                solver.solve()
-                if summary := solver.exchange.summary():
-                    log.info(summary)
+                with timing.of(solver):
+                    solver.solve()
                 log.run_done()
         finally:
             solver.close()
@@ -104,6 +143,18 @@ def _solver_param(flags: Flags) -> Any:
     elif flags.snapshot and flags.snapshot != AUTO:
         del param.weights[:]
     return param
+
+
+def _scale_rate(param: Any, scale: str, workers: Workers) -> None:
+    """Scale base_lr as --scale-lr says, and tell."""
+    if workers.size == 1 or not workers.per_worker:
+        why = "the workers split it; --batch per-worker enlarges it" if workers.size > 1 else "there is one worker"
+        log.info(f"--scale-lr {scale}: base_lr stays {log.number(param.base_lr)}, the batch is the solver's ({why})")
+        return
+    before = log.number(param.base_lr)
+    scale_rate(param, scale, workers.size)
+    change = f"base_lr {before} becomes {log.number(param.base_lr)}"
+    log.info(f"--scale-lr {scale}: {change}, since the batch is {workers.size} times the solver's")
 
 
 def _newest_since_now(prefix: str) -> Callable[[], str | None]:
@@ -128,12 +179,12 @@ def _report(solver: Solver, watchdog: Watchdog) -> None:
     solver.on_test_batch.append(doing("a test"))
 
 
-def _announce(param: Any, rng: str, world: World) -> None:
-    """Say what computes, and where noise comes from."""
+def _announce(param: Any, rng: str, world: World, engines: EngineFlags) -> Engine:
+    """Say what computes, and where noise comes from; returns the engine."""
     if param.HasField("solver_mode") and param.solver_mode == pb.SolverParameter.GPU:
         log.warning("solver_mode: GPU, but this version of fcaffe has no GPU engine: training on the CPU")
     log.use_cpu()
-    log.info(f"NumPy engine, {describe_threads()}")
+    engine = engines.create()
     if world.size > 1:
         log.info(str(world))
     if rng == "counter":
@@ -143,3 +194,4 @@ def _announce(param: Any, rng: str, world: World) -> None:
         )
     else:
         log.info("Noise in the net (Dropout, stochastic pooling) comes from Caffe's stream, in Caffe's order")
+    return engine

@@ -10,10 +10,13 @@ from typing import Any
 import click
 
 from fcaffe.errors import UsageError
+from fcaffe.parallel.devices import describe, devices_of_hosts
 from fcaffe.parallel.launch import Plan
 from fcaffe.parallel.placement import parse_hosts, place, read_hostfile
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT
 from fcaffe.parallel.world import World
+from fcaffe.threads import VARIABLES, has_one_thread
+from fcaffe.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -58,18 +61,41 @@ class SharingFlags:
     bucket_mb: float
     overlap: bool
     bn: str | None
+    reproducible: int
 
-    def refuse_gpus(self) -> None:
-        if self.gpus:
-            raise UsageError(
-                f"--gpus {self.gpus}: this version of fcaffe computes on the CPU only; --workers {self.gpus} trains "
-                "with as many workers on CPUs"
-            )
+    def check_reproducible(self, rng: str, workers: int) -> None:
+        """Raises UsageError for what does not go with --reproducible on so many workers."""
+        shards, flag = self.reproducible, f"--reproducible {self.reproducible}"
+        if not shards:
+            return
+        if shards < 1 or shards & (shards - 1):
+            raise UsageError(f"{flag}: the number of shards must be a power of two, such as 8")
+        if workers & (workers - 1) or workers > shards:
+            raise UsageError(f"{flag} runs on a power of two of workers, at most {shards}: not on {workers}")
+        if rng != "counter":
+            raise UsageError(f"{flag}: --rng {rng} draws in the order of the whole batch; leave it out")
+        if self.compress:
+            raise UsageError(f"{flag}: --compress {self.compress} loses what depends on the workers; leave it out")
+        if self.batch == "per-worker":
+            raise UsageError(f"{flag}: --batch per-worker makes the batch grow with the workers; leave it out")
+        if not has_one_thread():
+            raise UsageError(f"{flag} computes with one thread: set {', '.join(f'{name}=1' for name in VARIABLES)}")
 
-    def for_solver(self, world: World) -> dict[str, Any]:
+    def refuse_gpus(self, world: World) -> None:
+        """Collective if the flag is given. Raises UsageError, which says what GPUs each host has."""
+        if not self.gpus:
+            return
+        if not self.gpus.isdecimal():
+            raise UsageError(f"--gpus takes a number, not '{self.gpus}'")
+        raise UsageError(
+            f"--gpus {self.gpus}: this version of fcaffe computes on the CPU only; --workers {self.gpus} trains with "
+            f"as many workers on CPUs ({describe(devices_of_hosts(world))})"
+        )
+
+    def for_solver(self, world: World, timeline: Timeline) -> dict[str, Any]:
         """What a solver wants to know of the other workers, as arguments of `create_solver`."""
         if world.size == 1:
-            return {}
+            return {"shards": self.reproducible}
         from fcaffe.parallel.compression import make_compression  # these import MPI
         from fcaffe.parallel.exchange import ReducingExchange
         from fcaffe.parallel.reductions import create_reduction
@@ -82,11 +108,14 @@ class SharingFlags:
         reduction = (
             make_compression(self.compress, world.comm) if self.compress else create_reduction(self.reduce, world.comm)
         )
+        if self.reproducible:
+            reduction.keep_to_tree()
         bucket = int(self.bucket_mb * 2**20)
         per_worker = self.batch == "per-worker"
         return {
-            "workers": MpiWorkers(world.comm, per_worker, world.watchdog),
-            "exchange": ReducingExchange(reduction, bucket, self.overlap, world.watchdog),
+            "workers": MpiWorkers(world.comm, per_worker, world.watchdog, timeline),
+            "exchange": ReducingExchange(reduction, bucket, self.overlap, world.watchdog, timeline),
+            "shards": self.reproducible,
             "sync_batch_norm": (self.bn or ("local" if per_worker else "sync")) == "sync",
         }
 
@@ -147,6 +176,14 @@ SHARE = [
         "--bn",
         type=click.Choice(["sync", "local"]),
         help="BatchNorm over the batch of all workers, or of each (sync where the batch is split).",
+    ),
+    click.option(
+        "--reproducible",
+        type=int,
+        default=0,
+        metavar="S",
+        help="Compute each batch as S shards, one by one, and add them up in one tree: the weights then have the same "
+        "bits on 1, 2, 4, ... S workers, with every --reduce and any number of threads.",
     ),
 ]
 

@@ -18,6 +18,12 @@ class Accuracy(Layer):
     bottoms = 2
     tops = (1, 2)
 
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if self.param.accuracy_param.HasField("ignore_label"):
+            self.refuse_shards("divides by the number of labels in the whole batch that are not ignored")
+        if len(top) > 1:
+            self.refuse_shards("divides its second top by the number of labels of each class in the whole batch")
+
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.accuracy_param
         self.axis = bottom[0].canonical_axis(p.axis)

@@ -21,6 +21,7 @@ class Filter(Layer):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if len(top) != len(bottom) - 1:
             raise self.error(f"{len(bottom)} bottoms, the last of them the selector, need {len(bottom) - 1} tops")
+        self.refuse_shards("makes a batch whose size depends on the data")
         self.is_built = False
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -58,6 +59,9 @@ class BatchReindex(Layer):
     bottoms = 2
     tops = 1
     chosen: Array
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.refuse_shards("picks samples from anywhere in the batch")
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         if len(bottom[1].shape) != 1:

@@ -14,6 +14,7 @@ from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Count, Layer, register
+from fcaffe.timeline import DATA
 
 
 @contextmanager
@@ -60,25 +61,31 @@ class ReadingLayer(Layer):
             transformer.seed(random)  # Caffe seeds it twice, before and after opening the source; the second counts
             source = self.open_source(transformer)
             transformer.seed(random)
-            source.divide(share_of_batch(self, source.batch_size), self.context.turns)
+            self.share = share_of_batch(self, source.batch_size)
+            source.divide(self.share, self.context.turns)
         random.draw()  # in Caffe the seed of the reading thread, which has no use for it
         self.prefetcher = Prefetcher(source, depth, f'layer "{self.name}"')
         self._state = source.state()
-        self._reshape(top, source.shape)
+        rows = self.context.workers.rows(self.share)
+        self._reshape(top, (rows.stop - rows.start, *source.shape[1:]))
         log.output_data_size(source.shape, self.size_logged_at)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass  # the shape comes with each batch
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        with reading_errors(self):
-            batch = self.prefetcher.take()
-        self._reshape(top, batch.data.shape)
-        top[0].data[...] = self.engine.from_numpy(batch.data)
+        rows = self.context.workers.rows(self.share)
+        if rows.start == 0:
+            with reading_errors(self), self.context.timeline.span(DATA):
+                self._batch = self.prefetcher.take()
+        data, labels = self._batch.data[rows], self._batch.labels[rows]
+        self._reshape(top, data.shape)
+        top[0].data[...] = self.engine.from_numpy(data)
         if len(top) > 1:
-            top[1].data[...] = self.engine.from_numpy(batch.labels)
-        self._state = batch.state
-        self.prefetcher.give_back(batch)
+            top[1].data[...] = self.engine.from_numpy(labels)
+        if rows.stop == self.share.count:
+            self._state = self._batch.state
+            self.prefetcher.give_back(self._batch)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         pass

@@ -29,21 +29,33 @@ class HDF5Data(Layer):
         with reading_errors(self):
             self.rows = Hdf5Rows(p.source, list(self.param.top), p.shuffle, self.context.seed)
         self.share = share_of_batch(self, p.batch_size)
-        for blob, shape in zip(top, self.rows.row_shapes, strict=True):
-            blob.reshape(self.share.count, *shape)
+        self._reshape(top)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        rows = self._reshape(top)
+        if rows.start == 0:
+            self._read_batch()
+        for blob, array in zip(top, self._batch, strict=True):
+            blob.data[...] = self.engine.from_numpy(array[rows])
+
+    def _reshape(self, top: list[Blob]) -> slice:
+        """Give the tops the shapes of this pass; returns its rows in this worker's share."""
+        rows = self.context.workers.rows(self.share)
+        for blob, shape in zip(top, self.rows.row_shapes, strict=True):
+            blob.reshape(rows.stop - rows.start, *shape)
+        return rows
+
+    def _read_batch(self) -> None:
         share, turns = self.share, self.context.turns
         with reading_errors(self):
             self._skip_batches(turns.skipped_before(self.rows.position // share.total))
             number = self.rows.position // share.total
             arrays = self.rows.read(share.total)
             self._skip_batches(turns.skipped_after(number))
-        for blob, array in zip(top, arrays, strict=True):
-            blob.data[...] = self.engine.from_numpy(array[share.first : share.first + share.count])
+        self._batch = [array[share.first : share.first + share.count] for array in arrays]
 
     def _skip_batches(self, number: int) -> None:
         if number:

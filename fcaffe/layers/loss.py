@@ -51,6 +51,16 @@ class LossLayer(Layer):
         p = self.param.loss_param
         return p.ignore_label if p.HasField("ignore_label") else None
 
+    def read_normalization(self, default: int) -> int:
+        """The mode of `divisor` that loss_param asks for."""
+        mode = normalization(self.param.loss_param, default)
+        if mode == VALID and self.ignored_label() is not None:
+            self.refuse_shards(
+                "divides by the number of labels in the whole batch that are not ignored (normalization: BATCH_SIZE or "
+                "FULL does not)"
+            )
+        return mode
+
 
 def normalization(p: Any, default: int) -> int:
     """The mode that a LossParameter asks for, in its present or in its old form (`normalize`)."""
@@ -79,7 +89,7 @@ class SoftmaxWithLoss(LossLayer):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
         log.making_layer(self.name)  # Caffe has a Softmax layer of this name in here
-        self.mode = normalization(self.param.loss_param, VALID)
+        self.mode = self.read_normalization(VALID)
         self.probability = Blob(self.xp, (), channels_last=True)
 
     def class_axis(self) -> int:
@@ -137,7 +147,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
-        self.mode = normalization(self.param.loss_param, BATCH_SIZE)
+        self.mode = self.read_normalization(BATCH_SIZE)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)

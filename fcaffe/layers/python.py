@@ -37,6 +37,8 @@ class Python(Layer):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         for blob in (*bottom, *top):
             blob.make_contiguous()
+        if not bottom:
+            self.refuse_shards("reads batches, or whatever it does without bottoms, in code that knows of no shards")
         assert provide_caffe is not None
         self.caffe = provide_caffe()
         self.user_layer = self._make_user_layer()

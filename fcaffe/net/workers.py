@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fcaffe.data.share import Share
@@ -12,11 +13,25 @@ class Workers:
 
     rank: int = 0
     size: int = 1
+    in_shards: bool = False  # a pass knows nothing of the batch but its size; see Shards
     per_worker: bool = False  # each has a whole batch of its own, and the batch of all is `size` times as large
 
     def share(self, batch_size: int) -> Share:
         """This worker's part of the batch that a layer's `batch_size` asks for."""
         return Share(0, batch_size, batch_size)
+
+    def parts(self, share: Share) -> Iterator[Share]:
+        """Of this worker's share: what is computed one after the other, each in a pass of its own."""
+        yield share
+
+    def rows(self, share: Share) -> slice:
+        """Which samples of this worker's share the present pass is over."""
+        return slice(0, share.count)
+
+    @property
+    def splitting(self) -> str:
+        """For errors of what cannot be split: who splits it, and what to do."""
+        return f"which {self.size} workers would split; --batch per-worker gives each worker a whole batch of its own"
 
     def sum(self, value: float) -> float:
         """A number summed over all workers, each of whom must call this at the same place."""

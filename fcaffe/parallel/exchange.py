@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from fcaffe.net.blob import Array
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.solvers.exchange import GradientExchange
+from fcaffe.timeline import EXCHANGE, REDUCE, TRAINING, Event, Timeline
 
 DEFAULT_BUCKET = 4 << 20  # bytes
 
@@ -37,11 +38,13 @@ class ReducingExchange(GradientExchange):
         bucket: int = DEFAULT_BUCKET,
         overlap: bool = True,
         watchdog: Watchdog | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
         self.reduction = reduction
         self.bucket: float = bucket
         self.overlap = overlap
         self.watchdog = watchdog or Watchdog()
+        self.timeline = timeline or Timeline()
         self.seconds = 0.0
         self.exposed = 0.0
         self.takes_momentum = getattr(reduction, "takes_momentum", False)  # a compression may
@@ -67,7 +70,7 @@ class ReducingExchange(GradientExchange):
     def finish(self) -> None:
         self._hand_over(0)
         began = time.perf_counter()
-        with self.watchdog.waiting("the sum of the gradients"):
+        with self.watchdog.waiting("the sum of the gradients"), self.timeline.span(REDUCE):
             self._buckets.join() if self.overlap else self._sum_all()
         self.exposed += time.perf_counter() - began
         if self._error is not None:
@@ -103,5 +106,8 @@ class ReducingExchange(GradientExchange):
         except BaseException as problem:  # raised by `finish`, in the thread that trains
             self._error = problem
         finally:
-            self.seconds += time.perf_counter() - began
+            ended = time.perf_counter()
+            self.seconds += ended - began
+            thread = EXCHANGE if self.overlap else TRAINING
+            self.timeline.add(Event("reduce", thread, began, ended, self.timeline.iteration))
             self._buckets.task_done()

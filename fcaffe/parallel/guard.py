@@ -27,10 +27,12 @@ from typing import Any, NamedTuple
 
 # A rank's slot: rank, process, beats, iteration, state, the operation's name.
 SLOT = struct.Struct("<qqqqq88s")
+FAULT = struct.Struct("<dq")  # when, and a rank of the host: what a guard that has found a fault tells the others
 WORKING, WAITING, LEAVING, FAILED, STOPPED = range(5)
 
 TICK = 0.25  # seconds
 REPORT = 1.0  # seconds between two reports to the other guards and to the launcher
+HEARING = 0.3  # seconds to hear whether the guard of another host has found the fault before
 SILENCE = 3.5  # seconds without a report after which a host counts as cut off
 MARK = b"\x1efcaffe "  # begins a report to the launcher, on standard output; `launch.py` takes them out
 GRACE = 3.0  # seconds that a host's MPI daemon has to end after its ranks
@@ -92,6 +94,7 @@ class Network:
         self.addresses: list[tuple[str, int]] = []
         self.slots: dict[str, list[Slot]] = {}  # by the address that they come from
         self.heard: dict[str, float] = {}
+        self.faults: list[tuple[float, int]] = []
         resolving = threading.Thread(target=self.resolve, args=(guards,), daemon=True)
         resolving.start()
         resolving.join(0.5)  # a name service that is down would take much longer
@@ -102,10 +105,34 @@ class Network:
                 self.addresses.append((socket.gethostbyname(host), port))
 
     def send(self, slots: Iterable[Slot]) -> None:
-        message = self.token + b"".join(SLOT.pack(*slot[:-1], slot.operation.encode()) for slot in slots)
+        self._send(b"".join(SLOT.pack(*slot[:-1], slot.operation.encode()) for slot in slots))
+
+    def send_fault(self, when: float, rank: int) -> None:
+        """Tell that the guard of this rank has found a fault."""
+        self._send(FAULT.pack(when, rank))
+
+    def knows_of_fault(self, rank: int) -> bool:
+        """Whether another guard has found a fault before that of this rank, which does so now, and tells the others.
+
+        If two find one before they hear of one another, the clocks of their hosts decide.
+        """
+        self.receive()
+        own, known = (time.time(), rank), bool(self.faults)
+        if not known:
+            self.send_fault(*own)
+        deadline = time.monotonic() + HEARING * bool(self.addresses)
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
+            self.receive()
+        known = known or any(fault < own for fault in self.faults)
+        if known:
+            time.sleep(HEARING)  # till it has said so: what we end now may take mpiexec with it
+        return known
+
+    def _send(self, content: bytes) -> None:
         for address in self.addresses:
             with contextlib.suppress(OSError):
-                self.socket.sendto(message, address)
+                self.socket.sendto(self.token + content, address)
 
     def receive(self) -> None:
         while True:
@@ -113,8 +140,13 @@ class Network:
                 message, (address, port) = self.socket.recvfrom(1 << 16)
             except OSError:
                 return
-            if message.startswith(self.token):
-                self.slots[f"{address}:{port}"] = read_slots(message[len(self.token) :])
+            if not message.startswith(self.token):
+                continue
+            content = message[len(self.token) :]
+            if len(content) == FAULT.size:
+                self.faults.append(FAULT.unpack(content))
+            else:
+                self.slots[f"{address}:{port}"] = read_slots(content)
                 self.heard[f"{address}:{port}"] = time.monotonic()
 
     def silent(self) -> list[Slot]:
@@ -150,7 +182,7 @@ class Guard:
                 self.epoll.register(pipe, select.EPOLLIN | select.EPOLLONESHOT)
         self.quiet = [0.0] * len(slots)  # seconds without a beat
         self.beats = [-1] * len(slots)
-        self.fault = False
+        self.fault = self.failed = False
         self.next_report = 0.0
 
     def watch(self) -> None:
@@ -180,10 +212,15 @@ class Guard:
 
     def look(self, seconds: float) -> None:
         """Find the dead and the hung; `seconds` have passed since the last look."""
+        self.network.receive()
         slots = read_slots(self.table)
         overdue = [slot for index, slot in enumerate(slots) if self.overdue(index, slot, seconds)]
         dead = [slots[index] for index in self.deaths if slots[index].state != LEAVING]
-        if not self.fault and not any(slot.state == FAILED for slot in slots):
+        failed = any(slot.state == FAILED for slot in slots)
+        if failed and not self.failed:
+            self.network.send_fault(0.0, slots[0].rank)  # before all others: what it says of itself says more
+        self.failed = failed
+        if not self.fault and not failed:
             if dead:
                 self.end(f"{self.names(dead[:1])} died in {dead[0].where()}: killed, or crashed outside of Python")
             elif overdue:
@@ -193,7 +230,6 @@ class Guard:
         if time.monotonic() > self.next_report:
             self.next_report = time.monotonic() + REPORT
             self.network.send(slot._replace(state=STOPPED) if _is_stopped(slot.pid) else slot for slot in slots)
-            self.network.receive()
             if self.reports:
                 _write(1, report(max(slot.iteration for slot in slots)))
 
@@ -253,10 +289,11 @@ class Guard:
     def end(self, message: str) -> None:
         """Say why, and end all ranks of this host; mpiexec, if it can still be reached, ends those of the others."""
         self.fault = True
-        line = sys._getframe(1).f_lineno
-        now = time.time()
-        stamp = time.strftime("%m%d %H:%M:%S", time.localtime(now))  # a line as those of fcaffe.log
-        _write(2, f"F{stamp}.{int(now % 1 * 1e6):06d} {os.getpid():5d} guard.py:{line}] {message}\n".encode())
+        if not self.network.knows_of_fault(read_slots(self.table)[0].rank):  # of which this one is a consequence
+            line = sys._getframe(1).f_lineno
+            now = time.time()
+            stamp = time.strftime("%m%d %H:%M:%S", time.localtime(now))  # a line as those of fcaffe.log
+            _write(2, f"F{stamp}.{int(now % 1 * 1e6):06d} {os.getpid():5d} guard.py:{line}] {message}\n".encode())
         for rank in self.ranks:
             rank.kill()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ from fcaffe.data.share import Share, split_batch
 from fcaffe.errors import UsageError
 from fcaffe.net.workers import Workers
 from fcaffe.parallel.watchdog import Watchdog
+from fcaffe.timeline import WAIT, Timeline
+from fcaffe.tree_order import add_in_tree_order
 
 
 class MpiWorkers(Workers):
@@ -18,11 +22,14 @@ class MpiWorkers(Workers):
     A batch_size of a prototxt means the batch of all workers, who split it; or, with `per_worker`, that of each.
     """
 
-    def __init__(self, comm: Any, per_worker: bool = False, watchdog: Watchdog | None = None) -> None:
+    def __init__(
+        self, comm: Any, per_worker: bool = False, watchdog: Watchdog | None = None, timeline: Timeline | None = None
+    ) -> None:
         self.comm = comm.Dup()
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.per_worker = per_worker
         self.watchdog = watchdog or Watchdog()
+        self.timeline = timeline or Timeline()
 
     def share(self, batch_size: int) -> Share:
         if self.per_worker:
@@ -38,23 +45,27 @@ class MpiWorkers(Workers):
         return float(self.sum_array(np.array([value], np.float64))[0])
 
     def sum_array(self, values: np.ndarray) -> np.ndarray:
-        """In the order of ranks, so that all get the same bits, whatever MPI's own order would be."""
+        """In an order of its own, so that all get the same bits, whatever MPI's order would be."""
         everyone = np.empty((self.size, *values.shape), values.dtype)
-        with self.watchdog.waiting("a sum over all workers"):
+        with self._waiting("a sum over all workers"):
             self.comm.Allgather(np.ascontiguousarray(values), everyone)
-        total = everyone[0]
-        for other in everyone[1:]:
-            total = total + other
+        total = np.empty_like(everyone[0])
+        add_in_tree_order(everyone, total)
         return total
 
     def broadcast(self, array: np.ndarray) -> None:
-        with self.watchdog.waiting("a broadcast"):
+        with self._waiting("a broadcast"):
             self.comm.Bcast(array, 0)
 
     def broadcast_object(self, thing: Any) -> Any:
-        with self.watchdog.waiting("a broadcast"):
+        with self._waiting("a broadcast"):
             return self.comm.bcast(thing, 0)
 
     def gather(self, thing: Any) -> list[Any] | None:
-        with self.watchdog.waiting("a gathering"):
+        with self._waiting("a gathering"):
             return self.comm.gather(thing, 0)
+
+    @contextlib.contextmanager
+    def _waiting(self, operation: str) -> Iterator[None]:
+        with self.watchdog.waiting(operation), self.timeline.span(WAIT):
+            yield

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
 import socket
 import sys
+import termios
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -40,6 +42,7 @@ SLURM_REMEDY = (
     "start it with srun --mpi=TYPE, of a type that this MPI knows (srun --mpi=list), or with this MPI's own mpiexec; "
     "in a batch script, unset SLURM_PROCID to let --workers N start the ranks"
 )
+TAKEN, PASSED_ON = 2.0, 0.05  # seconds, at most, that mpiexec has to read what a rank wrote, and to pass it on
 TURN = 0.5  # seconds that rank 0 has to say, before others do, what is wrong with all
 
 
@@ -147,6 +150,7 @@ class World:
         """End all ranks with this exit code."""
         sys.stdout.flush()
         sys.stderr.flush()
+        _wait_for_readers()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI's own words would follow ours
         self.comm.Abort(code)
 
@@ -266,6 +270,24 @@ def _watch_start(start: Start, library: str, read: int, parent: int, timeout: fl
             f"that all hosts reach one another on the network that {library} uses"
         )
         os.kill(parent, signal.SIGKILL)
+
+
+def _wait_for_readers() -> None:
+    """Until mpiexec has taken what we wrote: once a rank aborts it throws away what is still on its way."""
+    until = time.monotonic() + TAKEN
+    while time.monotonic() < until and any(_unread(stream) for stream in (1, 2)):
+        time.sleep(0.01)
+    time.sleep(PASSED_ON)
+
+
+def _unread(stream: int) -> int:
+    """Bytes in a pipe; 0 for what is none."""
+    count = bytearray(4)
+    try:
+        fcntl.ioctl(stream, termios.FIONREAD, count)
+    except OSError:
+        return 0
+    return int.from_bytes(count, sys.byteorder)
 
 
 def _wait_for_turn(rank: int) -> None:

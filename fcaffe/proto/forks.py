@@ -1,8 +1,9 @@
 """What the well-known forks of Caffe added.
 
-A prototxt may use their fields: they stand in caffe.proto with numbers whose thousands name the fork. They are parsed,
-told of in the log, and have no effect. Their layer types, and values of enums that would change the numbers, are not
-there; of these only the names are known, so that an error can say where a prototxt comes from.
+A prototxt may use their fields: they stand in caffe.proto with numbers whose thousands name the fork. They are parsed;
+a few work here as well, the others are told of in the log and have no effect. Their layer types, and values of enums
+that would change the numbers, are not there; of these only the names are known, so that an error can say where a
+prototxt comes from.
 """
 
 from __future__ import annotations
@@ -92,6 +93,12 @@ _ENUM_VALUES = {
     },
 }
 
+# Fields that have their effect here too: large batches.
+_WORKING = {
+    "SolverParameter": "rampup_interval rampup_lr larc larc_policy larc_eta"
+    " warmup_iter warmup_start_lr local_lr_auto local_gw_ratio",
+}
+
 _told: set[tuple[str, str]] = set()  # file and fork
 
 
@@ -111,9 +118,11 @@ def forks_of_number(number: int) -> tuple[str, ...]:
 
 
 def warn_of_fork_fields(message: Any, name: str) -> None:
-    """Log, once for each file and fork, which fields of forks a message uses."""
+    """Log, once for each file and fork, which fields of forks a message uses to no effect."""
     used: dict[str, tuple[str, ...]] = {}
     for inner, field, value in _fork_fields(message):
+        if field.name in _WORKING.get(inner.DESCRIPTOR.name, "").split():
+            continue
         used[f"{inner.DESCRIPTOR.name}.{field.name}"] = forks_of_number(field.number) or forks_of_number(value)
     certain = {forks[0] for forks in used.values() if len(forks) == 1}
     fields: dict[str, list[str]] = {}

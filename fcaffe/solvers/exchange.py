@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fcaffe.engines.memory import aligned_zeros
 from fcaffe.net.blob import Array
 
 
@@ -24,7 +25,7 @@ class GradientExchange:
 
     def allocate(self, xp: Any, count: int) -> Array:
         """A zeroed float32 buffer for the gradients, where this exchange likes it best."""
-        return xp.zeros(count, xp.float32)
+        return aligned_zeros(xp, count)
 
     def begin(self, gradients: Array) -> None:
         pass

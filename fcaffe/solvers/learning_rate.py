@@ -1,4 +1,4 @@
-"""Learning-rate policies: pure functions of the solver's parameters and the iteration, with Caffe's float32 rounding.
+"""Learning-rate policies and warm-up: pure functions of parameters and iteration, with Caffe's float32 rounding.
 
 `multistep` alone has state: `current_step`, how many of its step values have been passed. It moves on by at most one an
 iteration, also when several are due, so it belongs to the snapshot (where `step`, too, notes its count).
@@ -78,11 +78,48 @@ def learning_rate(param: Any, iteration: int, current_step: int = 0) -> float:
     policy = POLICIES.get(param.lr_policy)
     if policy is None:
         raise SolverError(f"unknown lr_policy '{param.lr_policy}'; known ones: {', '.join(POLICIES)}")
-    return float(f32(policy(param, iteration, current_step)))
+    rate = policy(param, iteration, current_step)
+    return float(f32(warm_up(param, iteration) if iteration < warm_up_end(param) else rate))
+
+
+def warm_up_end(param: Any) -> int:
+    """The first iteration that the policy has; before it the rate rises to base_lr."""
+    if param.warmup_iter > 0 and param.rampup_interval > 0:
+        raise SolverError("warmup_iter and rampup_interval are both given: they are two forms of warm-up, use one")
+    return max(param.warmup_iter, param.rampup_interval, 0)
+
+
+def warm_up(param: Any, iteration: int) -> float:
+    """The rate before `warm_up_end`: along a line from warmup_start_lr, as in Intel's fork, or along a parabola from
+    rampup_lr, as in NVIDIA's. The momentum gathered so far is left alone, as at any change of the rate."""
+    base, end = f32(param.base_lr), f32(warm_up_end(param))
+    if param.warmup_iter > 0:
+        return (f32(iteration) * base + (end - f32(iteration)) * f32(param.warmup_start_lr)) / end
+    start, part = f32(param.rampup_lr), f32(iteration) / end
+    return start + (base - start) * part * part
+
+
+SCALES = {"linear": 1.0, "sqrt": 0.5}  # the exponents of --scale-lr
+
+
+def scale_rate(param: Any, scale: str, factor: float) -> None:
+    """Scale base_lr for a batch `factor` times that of the solver (Goyal et al. 2017; sqrt: Krizhevsky 2014).
+
+    A warm-up that says no rate to start from starts at the rate as it was, as in the former paper.
+    """
+    unscaled = param.base_lr
+    param.base_lr = unscaled * factor ** SCALES[scale]
+    if param.warmup_iter > 0 and not param.HasField("warmup_start_lr"):
+        param.warmup_start_lr = unscaled
+    if param.rampup_interval > 0 and not param.HasField("rampup_lr"):
+        param.rampup_lr = unscaled
 
 
 def next_step(param: Any, iteration: int, current_step: int) -> int:
-    """`current_step` at this iteration, from that of the iteration before; other policies leave it alone."""
+    """`current_step` at this iteration, from that of the iteration before; other policies leave it alone, and so
+    does a warm-up."""
+    if iteration < warm_up_end(param):
+        return current_step
     if param.lr_policy == "step":
         return iteration // max(param.stepsize, 1)
     due = current_step < len(param.stepvalue) and iteration >= param.stepvalue[current_step]

@@ -18,7 +18,10 @@ class SGDSolver(Solver):
     def decay_and_update(self, place: slice, decay: float, rate: float) -> None:
         """Gradients that come with their momentum from the exchange are applied as they are; the decay gets its own."""
         if not self.exchange.takes_momentum:
-            super().decay_and_update(place, decay, rate)
+            if self.param.regularization_type == "L2":
+                self.update(place, rate, decay)
+            else:
+                super().decay_and_update(place, decay, rate)
             return
         gradients = self.diff[place].copy()
         self.diff[place] = 0
@@ -27,9 +30,9 @@ class SGDSolver(Solver):
         self.data[place] -= gradients
         self.diff[place] += gradients  # what the weights were lowered by, as after any update
 
-    def update(self, place: slice, rate: float) -> None:
+    def update(self, place: slice, rate: float, decay: float = 0.0) -> None:
         (h,) = self.history
-        self.engine.sgd_update(self.data[place], self.diff[place], h[place], rate, self.param.momentum)
+        self.engine.sgd_update(self.data[place], self.diff[place], h[place], rate, self.param.momentum, decay)
 
 
 @register_solver("Nesterov")

@@ -13,19 +13,24 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
+from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import SolverError
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
 from fcaffe.net.model_files import read_model
 from fcaffe.net.net import silent_arithmetic
+from fcaffe.net.shards import Shards
 from fcaffe.net.weights import copy_weights
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
-from fcaffe.solvers import snapshot, testing
+from fcaffe.solvers import snapshot, testing, trust_ratio
 from fcaffe.solvers.actions import Action, agree
+from fcaffe.solvers.batch_growth import BatchGrowth
 from fcaffe.solvers.exchange import GradientExchange
 from fcaffe.solvers.learning_rate import learning_rate, next_step
 from fcaffe.solvers.nets import test_net_params, train_net_param
+from fcaffe.solvers.sharded import ShardedBatches
+from fcaffe.timeline import BACKWARD, FORWARD, SNAPSHOT, TEST, UPDATE, Timeline
 
 
 class Solver:
@@ -37,7 +42,9 @@ class Solver:
     `random_seed` in the solver's parameters starts it anew.
 
     Several `workers` each run one Solver in step: they split every batch, the `exchange` adds their gradients up, test
-    batches are taken in turns, and worker 0 alone logs and writes snapshots. `sync_batch_norm` as in Context.
+    batches are taken in turns, and worker 0 alone logs and writes snapshots. `sync_batch_norm` and `whole_passes` as in
+    Context. With `shards`, a power of two, the weights have the same bits on any power of two of workers up to that;
+    see ShardedBatches for what that takes.
     """
 
     histories: ClassVar[int]
@@ -52,12 +59,16 @@ class Solver:
         workers: Workers | None = None,
         exchange: GradientExchange | None = None,
         sync_batch_norm: bool = True,
+        shards: int = 0,
+        timeline: Timeline | None = None,
+        whole_passes: bool = True,
     ) -> None:
         workers = Workers() if workers is None else workers
         self.param = param
         self.engine = engine
         self.workers = workers
         self.exchange = GradientExchange() if exchange is None else exchange
+        self.timeline = Timeline() if timeline is None else timeline
         self.iteration = 0
         self.current_step = 0
         self.requested_action: Callable[[], Action] = lambda: Action.NONE
@@ -65,6 +76,7 @@ class Solver:
         self.on_gradients_ready: list[Callable[[], None]] = []
         self.on_test_batch: list[Callable[[], None]] = []
         self.on_iteration: list[Callable[[float, float], None]] = []  # called with the smoothed loss and the rate
+        self.growth: BatchGrowth | None = None  # see grow_batch
         self.on_nan = "continue"  # 'stop', or 'snapshot': stop after writing the last good state
         self._stopped: Action = Action.NONE
         self._last_good: snapshot.Memory | None = None
@@ -80,28 +92,47 @@ class Solver:
             random.set_state(CaffeRandom(seed).state())
         random.set_state(workers.broadcast_object(random.state()))
         seed = workers.broadcast_object(seed)
-        self.context = Context(engine, random, noise, seed, workers=workers, sync_batch_norm=sync_batch_norm)
+        parts = Shards(workers, shards) if shards else workers  # of a batch, as the training net sees them
+        self.context = Context(
+            engine,
+            random,
+            noise,
+            seed,
+            workers=parts,
+            sync_batch_norm=sync_batch_norm,
+            timeline=self.timeline,
+            whole_passes=whole_passes,
+        )
         net_param, source = train_net_param(param)
         log.creating_train_net(source)
         self.net = Net(net_param, self.context)
-        if workers.size > 1 and self.context.share is None:
-            raise SolverError(
-                f"the training net has no layer that reads a batch which {workers.size} workers could split"
-            )
+        if parts.size > 1 and self.context.share is None:
+            raise SolverError(f"the training net has no layer that reads a batch, {parts.splitting}")
         self._finetune(self.net)
         self.test_nets: list[Net] = []
         for index, (net_param, source) in enumerate(test_net_params(param)):
             log.creating_test_net(index, f"specified by {source}")
             turns = Turns(workers.rank, workers.size, param.test_iter[index])
-            self.test_nets.append(Net(net_param, Context(engine, random, noise, seed, turns=turns)))
+            context = Context(
+                engine,
+                random,
+                noise,
+                seed,
+                turns=turns,
+                timeline=self.timeline,
+                inference=whole_passes,
+                whole_passes=whole_passes,
+            )
+            self.test_nets.append(Net(net_param, context))
             self._finetune(self.test_nets[-1])
             self.test_nets[-1].debug_info = param.debug_info
         count = self.net.parameters.count
-        self.data = engine.xp.zeros(count, engine.xp.float32)
+        self.data = aligned_zeros(engine.xp, count)
         self.diff = self.exchange.allocate(engine.xp, count)
         self.net.parameters.flatten(self.data, self.diff)
-        self.history: list[Array] = [engine.xp.zeros_like(self.data) for _ in range(self.histories)]
+        self.history: list[Array] = [aligned_zeros(engine.xp, count) for _ in range(self.histories)]
         self._final_from = self._starts_of_nodes()
+        self.sharded = ShardedBatches(self, parts) if isinstance(parts, Shards) else None
         workers.broadcast(self.data)
         log.solver_done()
 
@@ -124,7 +155,7 @@ class Solver:
             return
         if param.display and self.iteration % param.display == 0:
             self.context.iteration = self.iteration
-            self._smooth(np.float32(self.workers.sum(self.net.forward())), first)
+            self._smooth(self._forward(), first)
             log.final_loss(self.iteration, float(self.smoothed_loss))
         if param.test_interval and self.iteration % param.test_interval == 0:
             self.test_all()
@@ -135,11 +166,12 @@ class Solver:
         param = self.param
         first, last = self.iteration, self.iteration + iterations
         self.losses: list[np.float32] = []
+        self.timeline.iteration = self.iteration
         self.smoothed_loss = np.float32(0)
         self._stopped = Action.NONE
         shown, clock = self.iteration, time.perf_counter()
         while self.iteration < last:
-            self.diff[...] = 0
+            self.net.parameters.clear_diffs()
             tests = param.test_interval and self.iteration % param.test_interval == 0
             if tests and (self.iteration > 0 or param.test_initialization):
                 self.test_all()
@@ -158,8 +190,10 @@ class Solver:
                 self._log_outputs()
             for callback in self.on_gradients_ready:
                 callback()
-            self.apply_update()
+            with self.timeline.span(UPDATE):
+                self.apply_update()
             self.iteration += 1
+            self.timeline.iteration = self.iteration
             for observer in self.on_iteration:
                 observer(float(self.smoothed_loss), self.rate)
             action = self.agreed_action()
@@ -170,23 +204,48 @@ class Solver:
                 return
 
     def _forward_backward(self) -> np.float32:
-        """Gradients of iter_size passes, added up in `diff`; returns the mean loss."""
-        loss = np.float32(0)
+        """Gradients of all passes, added up in `diff`; returns the mean loss."""
         before = snapshot.Memory(self) if self.on_nan == "snapshot" else None
-        share = self.context.share or Share(0, self.net.batch_size, self.net.batch_size)
-        for part in range(self.param.iter_size):
+        loss = self.sharded.forward_backward() if self.sharded else self._whole_passes()
+        self._last_good = before
+        return loss / np.float32(self.passes)
+
+    def _whole_passes(self) -> np.float32:
+        """Each pass is over all that this worker has of a batch; the last one's gradients leave while backward runs."""
+        loss = np.float32(0)
+        share, passes = self.share, self.passes
+        for part in range(passes):
             self.context.iteration = self.iteration
             self.context.first_sample = part * share.total + share.first
-            loss += np.float32(self.workers.sum(self.net.forward()))
+            loss += self._forward()
             if self.on_nan != "continue" and not np.isfinite(loss):
-                self._stop_at_nan(loss)
-            if part < self.param.iter_size - 1:
-                self.net.backward()
+                self.stop_at_nan(loss, self.net.first_bad_blob())
+            if part < passes - 1:
+                with self.timeline.span(BACKWARD):
+                    self.net.backward()
         self.exchange.begin(self.diff)
-        self.net.backward(on_done=lambda node: self.exchange.ready(self._final_from[node]))
+        with self.timeline.span(BACKWARD):
+            self.net.backward(on_done=lambda node: self.exchange.ready(self._final_from[node]))
         self.exchange.finish()
-        self._last_good = before
-        return loss / np.float32(self.param.iter_size)
+        return loss
+
+    def _forward(self) -> np.float32:
+        """The loss of one more batch."""
+        if self.sharded:
+            return self.sharded.forward()
+        with self.timeline.span(FORWARD):
+            own = self.net.forward()
+        return np.float32(self.workers.sum(own))
+
+    @property
+    def share(self) -> Share:
+        """What this worker has of the batch of one pass."""
+        return self.context.share or Share(0, self.net.batch_size, self.net.batch_size)
+
+    @property
+    def passes(self) -> int:
+        """How many passes add up their gradients for the update of this iteration."""
+        return self.growth.phase(self.iteration).passes if self.growth else self.param.iter_size
 
     def _starts_of_nodes(self) -> list[int]:
         """For each layer where the flat gradients begin that are final once backward has come down to it."""
@@ -212,25 +271,31 @@ class Solver:
         if param.display and self.iteration % param.display == 0:
             log.learning_rate(self.iteration, self.rate)
         self._clip()
-        if param.iter_size > 1:
-            self.diff *= np.float32(1 / param.iter_size)
+        if self.passes > 1:
+            self.diff *= np.float32(1 / self.passes)
         for parameter, place in zip(self.net.parameters.owned, self.net.parameters.slices(), strict=True):
             decay = np.float32(param.weight_decay) * np.float32(parameter.decay_mult)
-            rate = np.float32(self.rate) * np.float32(parameter.lr_mult)
-            self.decay_and_update(place, float(decay), float(rate))
+            rate = trust_ratio.local_rate(param, self.engine.xp, self.data[place], self.diff[place], self.rate)
+            rate = np.float32(rate) * np.float32(parameter.lr_mult)
+            for start in range(place.start, place.stop, self.engine.update_block):
+                block = slice(start, min(start + self.engine.update_block, place.stop))
+                self.decay_and_update(block, float(decay), float(rate))
 
     def decay_and_update(self, place: slice, decay: float, rate: float) -> None:
-        """Regularise one parameter's slice of the flat buffers and apply the rule to it."""
+        """Regularise a part of the flat buffers, all of one parameter, and apply the rule to it."""
         if decay:
             self.engine.add_decay(self.data[place], self.diff[place], decay, self.param.regularization_type)
         self.update(place, rate)
 
     def update(self, place: slice, rate: float) -> None:
-        """Apply the rule to one parameter's slice of the flat buffers."""
+        """Apply the rule to a part of the flat buffers, all of one parameter."""
         raise NotImplementedError
 
     def learning_rate(self) -> float:
         """This iteration's rate; a multistep policy moves on to its next step first."""
+        if self.growth:
+            self.current_step = self.growth.index(self.iteration)
+            return self.growth.learning_rate(self.param, self.iteration)
         before, self.current_step = self.current_step, next_step(self.param, self.iteration, self.current_step)
         if self.param.lr_policy == "multistep" and self.current_step != before:
             log.multistep(self.iteration, self.current_step)
@@ -259,14 +324,23 @@ class Solver:
             self.losses[oldest] = loss
 
     def _log_outputs(self) -> None:
+        if self.sharded:
+            sums = self.sharded.outputs
+        else:
+            sums = [self.workers.sum_array(values) for values in self.output_values()]
         index = 0
-        for name, blob, weight in self.net.outputs():
-            for value in self.workers.sum_array(self.engine.to_numpy(blob.data).reshape(-1)):
+        for (name, _, weight), values in zip(self.net.outputs(), sums, strict=True):
+            for value in values:
                 log.net_output("Train", index, name, float(value), weight)
                 index += 1
 
-    def _stop_at_nan(self, loss: float) -> None:
-        found = [bad for bad in self.workers.gather(self.net.first_bad_blob()) or [] if bad]
+    def output_values(self) -> list[np.ndarray]:
+        """The training net's outputs after a pass, each flat."""
+        return [self.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in self.net.outputs()]
+
+    def stop_at_nan(self, loss: float, bad_blob: str | None) -> None:
+        """Raise, on all workers, the SolverError that says where the first value is that is not finite."""
+        found = [bad for bad in self.workers.gather(bad_blob) or [] if bad]
         iteration, bad, saved = self.iteration, found[0] if found else "the loss itself", ""
         if self.on_nan == "snapshot" and self._last_good is not None and self.workers.rank == 0:
             saved = f"; the last good state is in {self._last_good.write(self)}"
@@ -278,7 +352,7 @@ class Solver:
     # --- testing ------------------------------------------------------------------------------------------------------
 
     def test_all(self) -> None:
-        with self._mean_statistics():
+        with self.timeline.span(TEST), self._mean_statistics(), self.engine.fixed_weights():
             for index in range(len(self.test_nets)):
                 if self._stopped is Action.NONE:
                     testing.test(self, index)
@@ -296,7 +370,7 @@ class Solver:
 
     def snapshot(self) -> str:
         """Write model and state; returns the path of the state. Worker 0 does so for all."""
-        with self._mean_statistics():
+        with self.timeline.span(SNAPSHOT), self._mean_statistics():
             return snapshot.write(self) if self.workers.rank == 0 else ""
 
     def restore(self, path: str) -> None:
@@ -340,6 +414,7 @@ class Solver:
         if param.regularization_type not in ("L1", "L2"):
             raise SolverError(f"unknown regularization_type '{param.regularization_type}'; known ones: L1, L2")
         learning_rate(param, 0)  # refuses an unknown policy
+        trust_ratio.check(param, self.exchange.takes_momentum)
         if self.exchange.takes_momentum:
             if not self.lends_momentum:
                 raise SolverError(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fcaffe.engines import NumpyEngine
+from fcaffe.engines import cpu_engine
 from fcaffe.net import Blob, Context, layer_types
 from fcaffe.net.layer import create_layer
 from fcaffe.proto import caffe_pb2 as pb
@@ -30,7 +30,7 @@ class Case:
     """A layer of this type between blobs that hold reproducible values."""
 
     def __init__(self, kind: str, example: Example, in_place: bool = False):
-        self.context = Context(NumpyEngine(), CaffeRandom(5))
+        self.context = Context(cpu_engine(), CaffeRandom(5))
         param = parse_text(example.text, pb.LayerParameter)
         param.name, param.type, param.phase = "it", kind, pb.Phase.Value(example.phase)
         self.layer = create_layer(param, self.context)

@@ -9,7 +9,7 @@ import pytest
 
 import fcaffe.layers.data  # noqa: F401 - registers the type
 from fcaffe.data import array_to_datum, decoding, write_lmdb
-from fcaffe.engines.engine import NumpyEngine
+from fcaffe.engines import cpu_engine
 from fcaffe.errors import DataError, FcaffeError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
@@ -26,7 +26,7 @@ def make(text, phase, random, tops=2):
     """The first layer of a net, set up, with its tops."""
     param = parse_text(text, pb.NetParameter).layer[0]
     param.phase = phase
-    layer = create_layer(param, Context(NumpyEngine(), random))
+    layer = create_layer(param, Context(cpu_engine(), random))
     top = [Blob(np, channels_last=True) for _ in range(tops)]
     layer.initialize([], top)
     return layer, top

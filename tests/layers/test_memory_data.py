@@ -3,7 +3,7 @@ import pytest
 
 import fcaffe.layers.memory_data  # noqa: F401 - registers the type
 from fcaffe.data import array_to_datum
-from fcaffe.engines.engine import NumpyEngine
+from fcaffe.engines import cpu_engine
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
@@ -19,7 +19,7 @@ LABELS = np.arange(6, dtype=np.float32)
 def make(transform="", sizes="batch_size: 2 channels: 2 height: 3 width: 4", random=None):
     text = f"""name: "given" type: "MemoryData" top: "data" top: "label" phase: TRAIN {transform}
                memory_data_param {{ {sizes} }}"""
-    context = Context(NumpyEngine(), random or CaffeRandom(1))
+    context = Context(cpu_engine(), random or CaffeRandom(1))
     layer = create_layer(parse_text(text, pb.LayerParameter), context)
     top = [Blob(np, channels_last=True) for _ in range(2)]
     layer.initialize([], top)

@@ -76,7 +76,9 @@ def test_views_of_other_shapes_write_the_blobs() -> None:
             net.parameters.clear_diffs()
             net.backward()
         for name in ("before", "twice", "after", "sum", "loss"):
-            np.testing.assert_allclose(ours.blob(name).data, expected.blob(name).data, rtol=1e-5, err_msg=name)
+            np.testing.assert_allclose(
+                ours.blob(name).data, expected.blob(name).data, rtol=1e-5, atol=1e-5, err_msg=name
+            )
         assert np.abs(expected.blob("x").diff).max() > 0
         np.testing.assert_allclose(ours.blob("x").diff, expected.blob("x").diff, rtol=1e-4, atol=1e-5)
         for mine, theirs in zip(ours.parameters.owned, expected.parameters.owned, strict=True):

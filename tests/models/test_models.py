@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fcaffe import log
-from fcaffe.engines import NumpyEngine
+from fcaffe.engines import cpu_engine
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, read_solver
@@ -230,7 +230,7 @@ def test_firecaffe_trains_the_same_net_with_a_large_batch(name: str, base_lr: fl
 def quiet_net(param: Any, phase: int) -> Net:
     param.state.phase = phase
     log.set_minimum(2)
-    return Net(param, Context(NumpyEngine(), CaffeRandom(1)))
+    return Net(param, Context(cpu_engine(), CaffeRandom(1)))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)

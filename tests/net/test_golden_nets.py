@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from fcaffe.engines import NumpyEngine
+from fcaffe.engines import cpu_engine
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
@@ -33,7 +33,7 @@ def build(graph):
     param.state.phase = pb.Phase.Value(graph["phase"])
     param.state.level = graph["level"]
     param.state.stage.extend(graph["stages"])
-    return Net(param, Context(NumpyEngine(), CaffeRandom(1)))
+    return Net(param, Context(cpu_engine(), CaffeRandom(1)))
 
 
 def test_graph(case, capsys):

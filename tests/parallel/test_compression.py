@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fcaffe.engines import NumpyEngine
+from fcaffe.engines import cpu_engine
 from fcaffe.errors import FcaffeError, SolverError, UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
@@ -187,7 +187,7 @@ def solver_with(scheme: str, kind: str = "SGD", more: str = "") -> Solver:
         layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "loss" loss_weight: 1
                  inner_product_param {{ num_output: 1 bias_term: false weight_filler {{ value: 2 }} }} }} }}"""
     exchange = ReducingExchange(make_compression(scheme, ALONE))
-    return create_solver(parse_text(text, pb.SolverParameter), NumpyEngine(), exchange=exchange)
+    return create_solver(parse_text(text, pb.SolverParameter), cpu_engine(), exchange=exchange)
 
 
 def test_the_solver_lends_its_momentum_and_clipping() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe import log
-from fcaffe.engines import NumpyEngine
+from fcaffe.engines import cpu_engine
 from fcaffe.parallel.exchange import ReducingExchange
 from fcaffe.parallel.workers import MpiWorkers
 from fcaffe.proto import read_solver
@@ -33,7 +33,7 @@ def main(path: str, iterations: str, out: str, bucket: str = "10000") -> None:
     log.set_minimum(0 if comm.rank == 0 else 3)
     exchange = ReducingExchange(Allreduce(comm), int(bucket), overlap=int(bucket) > 0)
     solver = create_solver(
-        read_solver(path), NumpyEngine(), "counter", workers=MpiWorkers(comm), exchange=exchange, sync_batch_norm=True
+        read_solver(path), cpu_engine(), "counter", workers=MpiWorkers(comm), exchange=exchange, sync_batch_norm=True
     )
     losses: list[float] = []
     solver.on_iteration.append(lambda loss, _: losses.append(loss))

@@ -165,14 +165,15 @@ def test_solvers_of_forks(tmp_path, capfd):
     path.write_text(
         'net: "x" min_lr: 1e-5 larc: true momentum_policy: "poly" solver_data_type: FLOAT '
         'ap_version: "11point" eval_type: "detection" plateau_winsize: 10000 '
-        "warmup_iter: 500 local_lr_auto: true"
+        "warmup_iter: 500 local_lr_auto: true test_offset: 3 disabled_update: true"
     )
     assert read_solver(path).min_lr == pytest.approx(1e-5)
     logged = capfd.readouterr().err
     for words in (
-        "NVIDIA/caffe); without effect here: SolverParameter.min_lr, SolverParameter.momentum_policy",
+        "NVIDIA/caffe); without effect here: SolverParameter.min_lr, SolverParameter.momentum_policy, "
+        "SolverParameter.solver_data_type\n",
         "weiliu89/caffe); without effect here: SolverParameter.eval_type",
-        "intel/caffe); without effect here: SolverParameter.warmup_iter, SolverParameter.local_lr_auto",
+        "intel/caffe); without effect here: SolverParameter.disabled_update, SolverParameter.test_offset\n",
     ):
         assert logged.count(words) == 1
 

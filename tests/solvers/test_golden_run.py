@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcaffe.engines import NumpyEngine
+from fcaffe.engines import cpu_engine
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Solver, create_solver
 from tests.conftest import GOLDEN
@@ -25,7 +25,7 @@ def golden_solver(run: str) -> tuple[Solver, np.lib.npyio.NpzFile]:
     """The run's solver, its initial weights checked, and Caffe's values."""
     folder = GOLDEN / "runs" / run
     Path("net.prototxt").write_bytes((folder / "net.prototxt").read_bytes())
-    solver = create_solver(read_solver(folder / "solver.prototxt"), NumpyEngine())
+    solver = create_solver(read_solver(folder / "solver.prototxt"), cpu_engine())
     exact = np.load(folder / "exact.npz")
     for node in solver.net.nodes:
         for index, blob in enumerate(node.layer.blobs):
@@ -60,10 +60,11 @@ def test_lenet(mnist: None, capfd: pytest.CaptureFixture[str]) -> None:
 def test_mixed(mnist: None) -> None:
     """Random crops and mirrors, LRN, average pooling, Dropout, Nesterov, multistep, all in Caffe's own stream.
 
-    With AVX-512 kernels all 100 losses agree to 3e-7. With AVX2 ones two candidates of a maximum, 1e-6 apart at
-    iteration 59, come out the other way round; the gradient goes another way, and later losses differ by up to 1.4e-4.
+    With NumPy and AVX-512 kernels all 100 losses agree to 3e-7. With AVX2 ones two candidates of a maximum, 1e-6 apart
+    at iteration 59, come out the other way round; the gradient goes another way, and later losses differ by up to
+    1.4e-4. With oneDNN others do so a few iterations earlier, with smaller effect.
     """
     solver, exact = golden_solver("mixed")
     relative = np.abs(losses_of(solver) - exact["loss"]) / exact["loss"]
-    assert relative[:55].max() <= 5e-6
+    assert relative[:55].max() <= 5e-5
     assert relative.max() <= 1e-3

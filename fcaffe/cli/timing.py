@@ -1,0 +1,52 @@
+"""Where the time of a training went: in the log at its end, and in the file of --trace."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from fcaffe import log
+from fcaffe.errors import FcaffeError
+from fcaffe.parallel.world import World
+from fcaffe.solvers import Solver, trace
+from fcaffe.solvers.time_summary import summarize
+from fcaffe.timeline import KEPT, KEPT_BY_ALL, OTHER, Timeline
+
+
+class Timing:
+    """The timeline of this worker; `path` is that of the trace, or empty. Raises UsageError if it cannot be written."""
+
+    def __init__(self, path: str, world: World) -> None:
+        self.path = path
+        self.world = world
+        if path and world.rank == 0:
+            trace.check_writable(path)
+        self.timeline = Timeline(min(KEPT, KEPT_BY_ALL // world.size) if path else 0)
+
+    @contextlib.contextmanager
+    def of(self, solver: Solver) -> Iterator[None]:
+        """The body of the `with` trains; then tell. After an error there is a trace too, of worker 0 alone."""
+        trace.begin_together(self.timeline, solver.workers)
+        try:
+            with self.timeline.span(OTHER):
+                yield
+        except BaseException:
+            if self.path and self.world.rank == 0:
+                with contextlib.suppress(FcaffeError):  # the error that is under way says more
+                    trace.write(self.path, trace.own_events(self.timeline, self.world.rank, self.world.hosts))
+            raise
+        self._tell(solver)
+
+    def _tell(self, solver: Solver) -> None:
+        seconds = solver.workers.gather(dict(self.timeline.seconds))
+        for line in summarize(seconds, self.world.hosts) if seconds else []:
+            log.info(line)
+        if summary := solver.exchange.summary():
+            log.info(summary)
+        if not self.path:
+            return
+        events = trace.gather(self.timeline, solver.workers, self.world.hosts)
+        if self.world.rank == 0:
+            trace.write(self.path, events)
+            dropped = f"; it begins after {self.timeline.dropped} events of worker 0" if self.timeline.dropped else ""
+            log.info(f"Trace in {self.path}, for chrome://tracing or ui.perfetto.dev{dropped}")

@@ -1,0 +1,66 @@
+"""Layer-wise rates from the norms of weights and gradients (You, Gitman and Ginsburg 2017), for large batches.
+
+Each parameter's rate is multiplied by a ratio of its own, on top of its lr_mult:
+
+    local_lr_auto (LARS)  local_gw_ratio * |w| / (|g| + weight_decay * |w|)
+    larc                  (1 - momentum) * larc_eta * |w| / |g|; larc_policy "clip": the ratio is the rate, if lower
+
+Names and formulas are those of Intel's and NVIDIA's forks, where the ratio takes the place of an lr_mult above 0; g is
+the gradient before the decay is added. A parameter whose weights or gradients are all zero keeps its rate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fcaffe.errors import SolverError
+from fcaffe.net.blob import Array
+
+BLOCK = 2**17  # values whose squares are held in float64 at a time
+
+LARC_POLICIES = ("scale", "clip")
+SOLVER_TYPES = ("SGD", "Nesterov")  # the others measure gradients in ways of their own
+
+
+def check(param: Any, takes_momentum: bool) -> None:
+    """Raises SolverError if the parameters ask for rates that cannot be. `takes_momentum`: as in GradientExchange."""
+    if not (param.local_lr_auto or param.larc):
+        return
+    name = "local_lr_auto" if param.local_lr_auto else "larc"
+    if param.local_lr_auto and param.larc:
+        raise SolverError("local_lr_auto and larc are both given: they are two forms of layer-wise rates, use one")
+    if param.larc and param.larc_policy not in LARC_POLICIES:
+        raise SolverError(f"unknown larc_policy '{param.larc_policy}'; known ones: {', '.join(LARC_POLICIES)}")
+    if param.type not in SOLVER_TYPES:
+        raise SolverError(f"{name} goes with the solver types {', '.join(SOLVER_TYPES)}, not with {param.type}")
+    if takes_momentum:
+        raise SolverError(
+            f"{name} needs the gradients themselves: it does not go with a compression that applies the momentum of "
+            "SGD (topk)"
+        )
+
+
+def local_rate(param: Any, xp: Any, w: Array, g: Array, rate: float) -> float:
+    """The rate, before lr_mult, for a parameter of weights w and gradients g, both flat."""
+    if not (param.local_lr_auto or param.larc):
+        return rate
+    weights, gradients = norm(xp, w), norm(xp, g)
+    if not (weights > 0 and gradients > 0):
+        return rate
+    f32 = np.float32
+    if param.local_lr_auto:
+        ratio = f32(param.local_gw_ratio) * weights / (gradients + f32(param.weight_decay) * weights)
+    else:
+        ratio = (f32(1) - f32(param.momentum)) * f32(param.larc_eta) * weights / gradients
+        if param.larc_policy == "clip":
+            return min(rate, float(ratio))
+    return float(f32(rate) * ratio)
+
+
+def norm(xp: Any, values: Array) -> np.float32:
+    """The L2 norm of a flat array. Its sums are in one order, whatever number of threads there is and whatever the
+    machine's BLAS: workers must come to the same bits, or their weights would part."""
+    blocks = (values[start : start + BLOCK] for start in range(0, len(values), BLOCK))
+    return np.float32(sum(float(xp.sum(xp.square(block, dtype=xp.float64))) for block in blocks) ** 0.5)

@@ -1,0 +1,201 @@
+"""With --reproducible the weights have the same bits however many workers there are."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from fcaffe.cli import main
+from fcaffe.engines import NumpyEngine
+from fcaffe.errors import FcaffeError, NetError, SolverError, UsageError
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.solvers import Solver, create_solver
+from fcaffe.threads import VARIABLES
+from tests.cli.conftest import write_records
+from tests.parallel.conftest import FCAFFE, MPIEXEC, ROOT, needs_mpi
+
+# 18 samples are 4 uneven shards; crops, mirrors and Dropout are random; two batches make an iteration.
+NET = """
+layer {{ name: "data" type: "Data" top: "data" top: "label" transform_param {{ scale: 0.01 crop_size: 10 mirror: true }}
+        data_param {{ source: "lmdb" backend: LMDB batch_size: 18 }} }}
+layer {{ name: "conv" type: "Convolution" bottom: "data" top: "conv"
+        convolution_param {{ num_output: 8 kernel_size: 3 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "relu" type: "ReLU" bottom: "conv" top: "conv" }}
+layer {{ name: "drop" type: "Dropout" bottom: "conv" top: "conv" }}
+layer {{ name: "ip" type: "InnerProduct" bottom: "conv" top: "ip"
+        inner_product_param {{ num_output: 3 weight_filler {{ type: "xavier" }} }} }}
+{more}
+layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" loss_param {{ {loss} }} }}
+"""
+HDF5_DATA = """
+layer { name: "data" type: "HDF5Data" top: "data" top: "label" hdf5_data_param { source: "list" batch_size: 18 } }
+"""
+SOLVER = """
+net: "net.prototxt" base_lr: 0.05 momentum: 0.9 weight_decay: 0.001 lr_policy: "fixed" clip_gradients: 1 iter_size: 2
+display: 3 max_iter: 6 snapshot: 3 snapshot_prefix: "run" random_seed: 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "net.prototxt").write_text(NET.format(more="", loss=""))
+    (tmp_path / "solver.prototxt").write_text(SOLVER)
+    write_records(str(tmp_path / "lmdb"), [0, 1, 2] * 7, (2, 12, 12))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def train(*flags: str, **variables: str) -> tuple[bytes, str]:
+    """The final model as it is in its file, and the log."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    command = [*FCAFFE, "train", "--solver", "solver.prototxt", *flags]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return Path("run_iter_6.caffemodel").read_bytes(), done.stderr
+
+
+@needs_mpi
+def test_any_number_of_workers_and_threads(folder: Path) -> None:
+    weights, log = train("--reproducible", "4", OPENBLAS_NUM_THREADS="2")
+    assert "4 shards, one by one, with one thread" in log and "1 thread" in log
+    results = [
+        train("--reproducible=4", "--workers", "2", OPENBLAS_NUM_THREADS="2"),
+        train("-reproducible", "4", "--workers", "4", "--reduce", "ring"),
+    ]
+    for theirs, other in results:
+        assert theirs == weights
+        assert re.findall(r"loss = \S+", other) == re.findall(r"loss = \S+", log)
+    resumed = ("--snapshot", "run_iter_3.solverstate", "--workers", "4", "--reduce", "server", "--no-overlap")
+    assert train("--reproducible", "4", *resumed)[0] == weights
+
+
+@needs_mpi
+@pytest.mark.parametrize(("ranks", "check", "cliques"), [(8, "one-host", ""), (4, "several-hosts", "2")])
+def test_reductions_keep_to_the_tree(ranks: int, check: str, cliques: str) -> None:
+    """Several hosts are what MPICH takes one machine for, if told to."""
+    script = Path(__file__).with_name("tree_order_ranks.py")
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    if cliques:
+        environment["MPIR_CVAR_NUM_CLIQUES"] = cliques
+    command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, check]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--reproducible 6", "--reproducible 6: the number of shards must be a power of two"),
+        ("--reproducible -2", "--reproducible -2: the number of shards must be a power of two"),
+        ("--reproducible 4 --workers 3", "power of two of workers, at most 4: not on 3"),
+        ("--reproducible 4 --workers 8", "power of two of workers, at most 4: not on 8"),
+        ("--reproducible 4 --rng caffe", "--rng caffe draws in the order of the whole batch; leave it out"),
+        ("--reproducible 4 --compress fp16", "--compress fp16 loses"),
+        ("--reproducible 4 --batch per-worker", "--batch per-worker makes the batch grow"),
+        ("--reproducible 32", "--reproducible 32: a batch of 18 cannot be cut .* a power of two up to 16"),
+    ],
+)
+def test_flags_that_do_not_go_with_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: str, message: str
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "1")
+    assert main(["train", "--solver", "solver.prototxt", *flags.split()]) == 134
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_several_threads_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where another program has loaded the BLAS before."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    assert main(["train", "--solver", "solver.prototxt", "--reproducible", "4"]) == 134
+    assert "set OPENBLAS_NUM_THREADS=1" in capsys.readouterr().err
+
+
+def make_solver(shards: int, more: str = "", loss: str = "", noise: str = "counter", reader: str = "Data") -> Solver:
+    param = text_format.Parse(SOLVER, pb.SolverParameter())
+    net = NET.format(more=more, loss=loss)
+    if reader == "HDF5Data":
+        net = HDF5_DATA + net[net.index('layer { name: "conv"') :]
+    Path("net.prototxt").write_text(net)
+    return create_solver(param, NumpyEngine(), noise, shards=shards)
+
+
+@pytest.mark.parametrize(
+    ("more", "loss", "message"),
+    [
+        ('layer { name: "x" type: "BatchNorm" bottom: "conv" top: "x" }', "", "over the whole batch"),
+        ("", "ignore_label: 1", '"loss" .*normalization: BATCH_SIZE'),
+        (
+            'layer { name: "x" type: "Accuracy" bottom: "ip" bottom: "label" top: "x" top: "y" }',
+            "",
+            "of each class",
+        ),
+        (
+            'layer { name: "x" type: "RNN" bottom: "ip" bottom: "label" top: "x" recurrent_param { num_output: 2 } }',
+            "",
+            "carries its state over",
+        ),
+        ('layer { name: "x" type: "Filter" bottom: "ip" bottom: "label" top: "x" }', "", "depends on the data"),
+        ('layer { name: "x" type: "BatchReindex" bottom: "ip" bottom: "label" top: "x" }', "", "anywhere in the batch"),
+        (
+            'layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 18 } } }',
+            "",
+            "fixes the batch, which --reproducible 4 cuts into shards",
+        ),
+    ],
+)
+def test_layers_that_need_the_whole_batch(folder: Path, more: str, loss: str, message: str) -> None:
+    with pytest.raises(NetError, match=message):
+        make_solver(4, more, loss)
+    if "RNN" not in more:  # whose bottoms, on top of it, are no sequences
+        make_solver(1, more, loss).close()
+
+
+@pytest.mark.parametrize("reader", ["Data", "HDF5Data"])
+def test_shards_are_the_batch(folder: Path, reader: str) -> None:
+    """To rounding they give what the whole batch gives, whoever reads it."""
+    if reader == "HDF5Data":
+        h5py = pytest.importorskip("h5py")
+        random = np.random.default_rng(1)
+        with h5py.File("rows.h5", "w") as file:
+            file["data"] = random.standard_normal((25, 2, 10, 10), np.float32)
+            file["label"] = random.integers(0, 3, 25).astype(np.float32)
+        Path("list").write_text("rows.h5")
+    weights = []
+    for shards in (0, 1, 4):
+        solver = make_solver(shards, reader=reader)
+        solver.step(4)
+        weights.append(solver.data.copy())
+        solver.close()
+    for others in weights[1:]:
+        np.testing.assert_allclose(others, weights[0], rtol=1e-3, atol=1e-5)
+    assert weights[2].tobytes() != weights[0].tobytes()
+
+
+def test_what_else_is_refused(folder: Path) -> None:
+    of_samples = 'layer { name: "x" type: "Softmax" bottom: "ip" top: "x" }'
+    with pytest.raises(SolverError, match='uneven with --reproducible 4, and output "x"'):
+        make_solver(4, of_samples)
+    make_solver(2, of_samples).close()
+    with pytest.raises(SolverError, match="--rng counter"):
+        make_solver(4, noise="caffe")
+    with pytest.raises(UsageError, match="up to 16"):
+        make_solver(32)
+
+
+def test_a_loss_that_is_no_number_names_its_shard_s_blob(folder: Path) -> None:
+    solver = make_solver(4)
+    solver.on_nan = "stop"
+    solver.data[:] = float("nan")
+    with pytest.raises(FcaffeError, match=r'iteration 0: .*parameter 0 of layer "conv"'):
+        solver.step(1)
+    solver.close()

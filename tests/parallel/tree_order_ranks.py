@@ -1,0 +1,75 @@
+"""One rank of the checks of sums in tree order: `python -m mpi4py tree_order_ranks.py CHECK`."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from fcaffe.errors import UsageError
+from fcaffe.parallel.reductions import Hosts, create_reduction
+from fcaffe.parallel.reductions.shared import CHUNK, SHORT
+
+LENGTHS = [3, 1000, SHORT + 1]
+LONG = {"shared": CHUNK + 77}  # by chunks
+EVERYWHERE = ["tree", "halving", "ring", "server", "hierarchical", "auto"]
+
+
+def gradients(rank: int, length: int) -> np.ndarray:
+    """Of many magnitudes, so that another order gives other bits."""
+    random = np.random.default_rng((rank, length))
+    return (random.standard_normal(length) * 10.0 ** random.integers(-4, 4, length)).astype(np.float32)
+
+
+def tree(ranks: int, length: int) -> np.ndarray:
+    rows = np.array([gradients(rank, length) for rank in range(ranks)])
+    while len(rows) > 1:
+        rows = rows[0::2] + rows[1::2]
+    return rows[0]
+
+
+def check(comm: MPI.Intracomm, names: list[str]) -> None:
+    for name in names:
+        reduction = create_reduction(name, comm)
+        reduction.keep_to_tree()
+        lengths = [*LENGTHS, LONG[name]] if name in LONG else LENGTHS
+        own = reduction.allocate(max(lengths))
+        for length in lengths:
+            expected = tree(comm.size, length).tobytes()
+            for buffer in (own[:length], np.empty(length, np.float32)):
+                buffer[:] = gradients(comm.rank, length)
+                total = reduction.total(buffer).tobytes()
+                buffer[:] = gradients(comm.rank, length)
+                reduction.sum(buffer)
+                assert total == buffer.tobytes() == expected, f"{name}, {comm.size} ranks, {length} floats"
+        reduction.close()
+
+
+def one_host() -> None:
+    for size in (1, 2, 4, 8):
+        comm = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank // size)
+        check(comm, [*EVERYWHERE, "shared"])
+    for name in ("mpi", "null"):
+        with pytest.raises(UsageError, match=f"{name} does not add up in the order of a tree; these do: auto, .*tree"):
+            create_reduction(name, MPI.COMM_WORLD).keep_to_tree()
+
+
+def several_hosts() -> None:
+    """Two that MPI takes one for: with the ranks of each one after the other, and taking turns."""
+    world = MPI.COMM_WORLD
+    hosts = Hosts(world)
+    if hosts.count == 1:
+        return
+    in_order = world.Split(0, hosts.index)
+    check(in_order, [*EVERYWHERE, "hierarchical:ring", "hierarchical:tree"])
+    with pytest.raises(UsageError, match="reduction mpi does not add up"):
+        create_reduction("hierarchical:mpi", in_order).keep_to_tree()
+    turns = world.Split(0, hosts.comm.rank)
+    check(turns, ["auto", "ring"])
+    with pytest.raises(UsageError, match="hierarchical adds up in the order of a tree only where each host"):
+        create_reduction("hierarchical", turns).keep_to_tree()
+
+
+{"one-host": one_host, "several-hosts": several_hosts}[sys.argv[1]]()

@@ -1,0 +1,43 @@
+"""The bookkeeping of where time goes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from fcaffe.solvers.time_summary import summarize
+from fcaffe.timeline import BACKWARD, DATA, EXCHANGE, FORWARD, KINDS, OTHER, Event, Timeline
+
+
+def test_own_times_add_up_to_the_whole() -> None:
+    timeline = Timeline(10)
+    with pytest.raises(ValueError), timeline.span(OTHER):
+        with timeline.span(FORWARD), timeline.span(DATA):
+            time.sleep(0.01)
+        timeline.iteration = 1
+        with timeline.span(BACKWARD):
+            raise ValueError
+    *_, whole = timeline.events
+    assert sum(timeline.seconds.values()) == pytest.approx(whole.end - whole.begin)
+    assert timeline.seconds[DATA] >= 0.01 > timeline.seconds[FORWARD]
+    assert [(event.name, event.iteration) for event in timeline.events] == [
+        *((DATA, 0), (FORWARD, 0), (BACKWARD, 1), (OTHER, 0))
+    ]
+
+
+def test_memory_is_bounded() -> None:
+    timeline, without = Timeline(3), Timeline()
+    for number in range(5):
+        for one in (timeline, without):
+            one.add(Event("reduce", EXCHANGE, number, number + 1, number))
+    assert [event.iteration for event in timeline.events] == [2, 3, 4] and timeline.dropped == 2
+    assert not without.events and not without.dropped
+
+
+def test_the_slowest_worker_is_named() -> None:
+    everyone = [dict.fromkeys(KINDS, 0.0) | {FORWARD: work, BACKWARD: 2.0, DATA: 4 - work} for work in (1, 3, 1)]
+    lines = summarize(everyone, ["a", "b", "b"])
+    assert lines[0] == "Training took 6.00 s; seconds of each of 3 workers:"
+    assert lines[3].split() == ["forward", "27.8%", "1.00", "1.00", "3.00"]
+    assert lines[-1] == ("Slowest worker: rank 1 on b, 5.00 s in forward and backward, 66.7% more than the median")
