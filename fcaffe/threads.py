@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
@@ -46,9 +47,12 @@ def limit_threads() -> None:
     """Tell the BLAS, which reads these once when it is loaded.
 
     Every BLAS takes the number of its own variable before that of OMP_NUM_THREADS, so where the user has set the latter
-    nothing is added.
+    nothing is added. Products that several threads share are cut, and so rounded, in other places: for --reproducible
+    on the command line there is one thread, whatever the environment says.
     """
-    if not os.environ.get("OMP_NUM_THREADS"):
+    if any(re.fullmatch("--?reproducible(=.*)?", word) for word in sys.argv[1:]):
+        os.environ.update(dict.fromkeys(VARIABLES, "1"))
+    elif not os.environ.get("OMP_NUM_THREADS"):
         for variable in VARIABLES:
             if variable not in os.environ:
                 os.environ[variable] = str(fair_threads())
@@ -56,6 +60,14 @@ def limit_threads() -> None:
     # OpenBLAS's threads spin for 2^26 cycles after each product. With anything else running they so take the cores from
     # those that have work (measured with one busy neighbour on 2 cores: 2.4 s in place of 1.0 s). 2^4 is its least.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+    # GNU OpenMP's spin for some milliseconds. A tenth of one bridges the gaps between operations as well.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+def has_one_thread() -> bool:
+    """Whether all libraries were told so."""
+    return all(os.environ.get(name) == "1" for name in VARIABLES)
 
 
 def environment_of_others() -> dict[str, str]:

@@ -18,9 +18,9 @@ class PlainConvolution:
     xp: Any
 
     def convolution_forward(
-        self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int
+        self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
     ) -> None:
-        """y = x * weights + bias."""
+        """y = x * weights + bias, or with `relu` the larger of that and 0."""
         xp = self.xp
         out = channels_last(y)
         places = out.shape[1:-1]
@@ -35,6 +35,8 @@ class PlainConvolution:
                     part[...] = (rows @ matrix.T).reshape(part.shape)
         if bias is not None:
             out += bias
+        if relu:
+            xp.maximum(y, 0, out=y)
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
         """dx = the gradient of x; also the forward pass of the transposed convolution."""
@@ -51,9 +53,15 @@ class PlainConvolution:
                     continue
                 self._fold(columns, target, windows)
 
-    def convolution_backward_weights(self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int) -> None:
-        """dweights += the gradient of the weights."""
+    def convolution_backward_weights(
+        self, x: Array, dy: Array, dweights: Array, dbias: Array | None, windows: Windows, group: int, add: bool
+    ) -> None:
+        """dweights, dbias = the gradients of the weights and of the bias; with `add` += them."""
         xp = self.xp
+        if not add:
+            dweights[...] = 0
+        if dbias is not None:
+            self.convolution_backward_bias(dy, dbias, add)
         if not x.shape[0]:
             return
         dy = channels_last(dy)
@@ -67,9 +75,10 @@ class PlainConvolution:
         kernel_first = xp.concatenate(sums).reshape(dweights.shape[0], *windows.kernel, dweights.shape[1])
         dweights += xp.moveaxis(kernel_first, -1, 1)
 
-    def convolution_backward_bias(self, dy: Array, dbias: Array) -> None:
-        """dbias += dy summed over everything but channels."""
-        dbias += channel_sums(self.xp, dy)
+    def convolution_backward_bias(self, dy: Array, dbias: Array, add: bool) -> None:
+        """dbias = dy summed over everything but channels; with `add` += it."""
+        sums = channel_sums(self.xp, dy)
+        dbias[...] = dbias + sums if add else sums
 
     def im2col(self, x: Array, y: Array, windows: Windows) -> None:
         """y (N, C * kernel, places...) = the windows of x side by side, for each channel its whole window."""

@@ -7,24 +7,32 @@ the arrays that the caller hands over.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
 
 from fcaffe.engines.convolution import PlainConvolution
+from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.inner_product import PlainInnerProduct
 from fcaffe.engines.normalization import PlainNormalization
 from fcaffe.engines.pooling import PlainPooling
 from fcaffe.engines.update import PlainUpdate
 
 
-class Engine(PlainConvolution, PlainPooling, PlainNormalization, PlainInnerProduct, PlainUpdate):
+class Engine(PlainConvolution, PlainPooling, PlainNormalization, PlainInnerProduct, PlainElementwise, PlainUpdate):
     """Plain operators over the array module `xp`."""
 
     name = "plain"
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp
+
+    @contextlib.contextmanager
+    def fixed_weights(self) -> Iterator[None]:
+        """In its body no weights change, so what has been made of them may be used again."""
+        yield
 
     def from_numpy(self, array: numpy.ndarray) -> Any:
         """The array where this engine computes."""

@@ -18,10 +18,14 @@ class PlainInnerProduct:
         if bias is not None:
             y += bias
 
-    def inner_product_backward_data(self, dy: Array, weights: Array, transpose: bool) -> Array:
-        """The gradient (M, K) of x."""
-        return dy @ (weights.T if transpose else weights)
+    def inner_product_backward_data(self, dy: Array, weights: Array, dx: Array, transpose: bool) -> None:
+        """dx (M, K) = the gradient of x."""
+        self.xp.matmul(dy, weights.T if transpose else weights, out=dx)
 
-    def inner_product_backward_weights(self, x: Array, dy: Array, dweights: Array, transpose: bool) -> None:
-        """dweights += the gradient of the weights."""
-        dweights += x.T @ dy if transpose else dy.T @ x
+    def inner_product_backward_weights(self, x: Array, dy: Array, dweights: Array, transpose: bool, add: bool) -> None:
+        """dweights = the gradient of the weights; with `add` += it."""
+        a, b = (x.T, dy) if transpose else (dy.T, x)
+        if add:
+            dweights += a @ b
+        else:
+            self.xp.matmul(a, b, out=dweights)

@@ -8,23 +8,29 @@ from typing import Any
 from fcaffe.engines.channels import Array, channel_sums
 
 SumOverWorkers = Callable[[Array], Array]
+Affine = tuple[Array, Array] | None
 
 
 class PlainNormalization:
     xp: Any
+    lrn_memory = 1  # arrays of the shape of x that lrn_forward leaves to lrn_backward
 
-    def lrn_forward(self, x: Array, y: Array, scale: Array, size: int, alpha: float, beta: float, k: float) -> None:
+    def lrn_forward(
+        self, x: Array, y: Array, memory: Array | None, size: int, alpha: float, beta: float, k: float
+    ) -> None:
         """Across channels (axis 1): scale = k + alpha / size * sum of squares of `size` channels; y = x * scale^-beta.
 
-        `scale` has the shape of x and is kept for the backward pass.
+        `memory` (lrn_memory * N, C, H, W) is kept for the backward pass; None if there will be none.
         """
+        scale = self.xp.empty_like(x) if memory is None else memory
         scale[...] = self.xp.float32(alpha / size) * self._channel_sums(x * x, size) + self.xp.float32(k)
         y[...] = x * scale ** self.xp.float32(-beta)
 
     def lrn_backward(
-        self, x: Array, y: Array, scale: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float
+        self, x: Array, y: Array, memory: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float, k: float
     ) -> None:
         """dx = dy * scale^-beta - 2 alpha beta / size * x * sum over the window of dy * y / scale."""
+        scale = memory
         sums = self._channel_sums(dy * y / scale, size)
         factor = self.xp.float32(2 * alpha * beta / size)
         dx[...] = dy * scale ** self.xp.float32(-beta) - factor * x * sums
@@ -36,6 +42,57 @@ class PlainNormalization:
             total[:, distance:] += values[:, :-distance]
             total[:, :-distance] += values[:, distance:]
         return total
+
+    def batch_norm_train(
+        self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool, memory: Array
+    ) -> None:
+        """mean, variance (C,) = those of x over all axes but 1; y = (x - mean) / sqrt(variance + eps), times scale plus
+        shift (each (C,)) if there is an `affine`, and then the larger of that and 0 with `relu`.
+
+        `memory`, of a quarter of x's size, is kept for the backward pass.
+        """
+        values = self.xp.float32(max(1, x.size // x.shape[1]))
+        mean[...] = channel_sums(self.xp, x) / values
+        centred = x - self._along_channels(mean, x)
+        variance[...] = channel_sums(self.xp, centred * centred) / values
+        self.batch_norm_apply(x, y, mean, variance, affine, eps, relu)
+
+    def batch_norm_apply(
+        self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool
+    ) -> None:
+        """The same with mean and variance given."""
+        self.batch_norm_forward(x, y, mean, self.xp.sqrt(variance + self.xp.float32(eps)))
+        if affine:
+            y *= self._along_channels(affine[0], x)
+            y += self._along_channels(affine[1], x)
+        if relu:
+            self.xp.maximum(y, 0, out=y)
+
+    def batch_norm_train_backward(
+        self,
+        x: Array,
+        dy: Array,
+        dx: Array,
+        mean: Array,
+        variance: Array,
+        affine: Affine,
+        gradients: Affine,
+        eps: float,
+        relu: bool,
+        memory: Array,
+    ) -> None:
+        """dx from dy; `gradients` = those of scale and shift."""
+        deviation = self.xp.sqrt(variance + self.xp.float32(eps))
+        normalized = (x - self._along_channels(mean, x)) / self._along_channels(deviation, x)
+        if affine and gradients:
+            if relu:
+                y = normalized * self._along_channels(affine[0], x) + self._along_channels(affine[1], x)
+                dy = dy * (y > 0)
+            gradients[0][...] = channel_sums(self.xp, dy * normalized)
+            gradients[1][...] = channel_sums(self.xp, dy)
+            dy = dy * self._along_channels(affine[0], x)
+        count = x.size // x.shape[1]
+        self.batch_norm_backward(normalized, dy, dx, deviation, count, lambda sums: sums)
 
     def batch_statistics(self, x: Array, count: float, over_workers: SumOverWorkers) -> tuple[Array, Array]:
         """Mean and biased variance (C,) over all axes but 1, and over the workers: `count` values a channel in all."""

@@ -11,11 +11,22 @@ LOWEST = -3.4028234663852886e38  # -FLT_MAX: what Caffe's MAX gives for a window
 
 
 class PlainPooling:
-    """x (N, C, H, W), y (N, C, places...). `mask` (N, C, places...) holds each maximum's place in its H * W plane."""
+    """x (N, C, H, W), y (N, C, places...). `mask` (N, C, places...) holds each maximum's place in its H * W plane.
+
+    `memory`, of the same shape, is what max_pool_forward leaves to max_pool_backward, whatever that is.
+    """
 
     xp: Any
 
-    def max_pool_forward(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
+    def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
+        """y = the largest values; -FLT_MAX where no element is inside. No `memory`: there will be no backward pass."""
+        self.max_pool_with_places(x, y, self.xp.empty_like(y) if memory is None else memory, windows)
+
+    def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:
+        """dx = each dy at the place of its maximum; places met by several windows add up."""
+        self.place_backward(dy, memory, dx, windows)
+
+    def max_pool_with_places(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
         """y = the first of the largest values in row order; mask -1 and y -FLT_MAX where no element is inside."""
         best, where = channels_last(y), channels_last(mask)
         places = best.shape[1:-1]
@@ -31,8 +42,8 @@ class PlainPooling:
             self.xp.maximum(where, place * larger, out=where)
         where -= 1
 
-    def max_pool_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
-        """dx = each dy at the place of its maximum; places met by several windows add up."""
+    def place_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
+        """dx = each dy at the place in its window that `mask` names; places met by several windows add up."""
         dy, where, out = channels_last(dy), channels_last(mask), channels_last(dx)
         places, size = dy.shape[1:-1], out.shape[1:-1]
         padded = self.xp.zeros((out.shape[0], *windows.padded_size(size, places), out.shape[-1]), dy.dtype)

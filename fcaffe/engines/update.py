@@ -14,13 +14,16 @@ class PlainUpdate:
     """
 
     xp: Any
+    update_block = 1 << 16  # values that are updated at a time: they stay in a core's cache from one line to the next
 
     def add_decay(self, w: Array, g: Array, decay: float, kind: str) -> None:
         """g += decay * w (L2) or decay * sign(w) (L1)."""
         g += self.xp.float32(decay) * (w if kind == "L2" else self.xp.sign(w))
 
-    def sgd_update(self, w: Array, g: Array, h: Array, rate: float, momentum: float) -> None:
-        """h = momentum * h + rate * g; w -= h."""
+    def sgd_update(self, w: Array, g: Array, h: Array, rate: float, momentum: float, decay: float = 0.0) -> None:
+        """h = momentum * h + rate * (g + decay * w); w -= h."""
+        if decay:
+            self.add_decay(w, g, decay, "L2")
         h *= self.xp.float32(momentum)
         g *= self.xp.float32(rate)
         h += g

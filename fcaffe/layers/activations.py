@@ -21,22 +21,19 @@ class ReLU(Activation):
     """top = max(x, 0) + negative_slope * min(x, 0). At 0 the gradient is that of the negative side."""
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        slope = self.param.relu_param.negative_slope
-        x, y = bottom[0].data, top[0].data
-        leak = slope * self.xp.minimum(x, 0) if slope else None
-        self.xp.maximum(x, 0, out=y)
-        if leak is not None:
-            y += leak
+        self.engine.relu_forward(bottom[0].data, top[0].data, self.param.relu_param.negative_slope)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
             return
         slope = self.param.relu_param.negative_slope
-        x = bottom[0].data
-        gain = x > 0
-        if slope:
-            gain = gain + self.xp.float32(slope) * (x <= 0)
-        self.xp.multiply(top[0].diff, gain, out=bottom[0].diff)
+        x = (bottom if slope < 0 else top)[0].data  # of the output the sign will do, unless it is turned round
+        self.engine.relu_backward(x, top[0].diff, bottom[0].diff, slope)
+
+
+def is_plain_relu(layer: Layer) -> bool:
+    """Whether it is a ReLU that cuts off at 0."""
+    return isinstance(layer, ReLU) and not layer.param.relu_param.negative_slope
 
 
 @register("Sigmoid")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fcaffe.layers.activations import is_plain_relu
+from fcaffe.layers.scale import Scale
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.layer import Layer, register
 from fcaffe.net.workers import Workers
@@ -19,10 +21,13 @@ class BatchNorm(Layer):
 
     bottoms = 1
     tops = 1
+    absorbs_backward = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.batch_norm_param
         self.use_global_stats = p.use_global_stats if p.HasField("use_global_stats") else self.phase == pb.TEST
+        if not self.use_global_stats:
+            self.refuse_shards("takes mean and variance over the whole batch (use_global_stats: true does not)")
         self.channels = bottom[0].shape[1] if len(bottom[0].shape) > 1 else 1
         for shape in (self.channels,), (self.channels,), (1,):
             self.add_blob(*shape)
@@ -31,40 +36,101 @@ class BatchNorm(Layer):
                 self.param.param.add(lr_mult=0)
             elif self.param.param[index].lr_mult != 0:
                 raise self.error(f"its statistics do not learn: param {index} must have lr_mult: 0")
-        self.normalized = Blob(self.xp, (), channels_last=True)
+        self.kept = Blob(self.xp, (), channels_last=True)  # x, or with several workers what became of it
+        self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
+        self.memory = Blob(self.xp)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape
         if len(shape) > 1 and shape[1] != self.channels:
             raise self.error(f"has statistics for {self.channels} channels, but its bottom has the shape {shape}")
         top[0].reshape(*shape)
-        self.normalized.reshape(*shape)
+        self.kept.reshape(*shape)
+        self.memory.reshape(top[0].count // 4 + 1)
+
+    def absorbs(self, behind: list[Layer]) -> int:
+        alone = self._workers().size == 1 and (self.context.inference or not self.use_global_stats)
+        if not alone or not isinstance(behind[0], Scale) or not behind[0].is_per_channel:
+            return 0
+        return 1 + (len(behind) > 1 and is_plain_relu(behind[1]))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if not self.use_global_stats:
+            self._forward_batch(bottom[0], top[0])
+            return
+        total = float(self.blobs[2].data[0])
+        self.mean.data[...], self.variance.data[...] = (
+            blob.data * (1 / total if total else 0.0) for blob in self.blobs[:2]
+        )
         x, y = _with_channels(bottom[0].data), _with_channels(top[0].data)
-        if self.use_global_stats:
-            total = float(self.blobs[2].data[0])
-            mean, variance = (blob.data * (1 / total if total else 0.0) for blob in self.blobs[:2])
-        else:
-            workers = self._workers()
+        self.engine.batch_norm_apply(x, y, self.mean.data, self.variance.data, self.affine, self.eps, self.with_relu)
+
+    def _forward_batch(self, bottom: Blob, top: Blob) -> None:
+        """By the mean and variance of the batch."""
+        workers = self._workers()
+        mean, variance = self.mean.data, self.variance.data
+        if workers.size > 1:
+            x, y = _with_channels(bottom.data), _with_channels(top.data)
             self.count = workers.sum(x.size // self.channels)
-            mean, variance = self.engine.batch_statistics(x, self.count, workers.sum_array)
-            if self.count:
-                self._add_to_statistics(mean, variance, self.count)
-        self.deviation = self.xp.sqrt(variance + self.param.batch_norm_param.eps)
-        self.engine.batch_norm_forward(x, y, mean, self.deviation)
-        if not self.use_global_stats:  # backward needs them, and a layer in place behind this one overwrites the top
-            self.normalized.data[...] = top[0].data
+            mean[...], variance[...] = self.engine.batch_statistics(x, self.count, workers.sum_array)
+            self.engine.batch_norm_forward(x, y, mean, self.xp.sqrt(variance + self.eps))
+            self.kept.data[...] = top.data
+        else:
+            x = _with_channels(self._keep(bottom, top).data)
+            self.count = x.size // self.channels
+            self.engine.batch_norm_train(
+                x,
+                _with_channels(top.data),
+                mean,
+                variance,
+                self.affine,
+                self.eps,
+                self.with_relu,
+                self.memory.data,
+            )
+        if self.count:
+            self._add_to_statistics(mean, variance, self.count)
+
+    def _keep(self, bottom: Blob, top: Blob) -> Blob:
+        """A blob with the values of the bottom that outlives this pass."""
+        if top is not bottom:
+            return bottom
+        bottom.swap_data(self.kept)
+        return self.kept
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
+        if not propagate_down[0] and not self.followers:
             return
         dy, dx = _with_channels(top[0].diff), _with_channels(bottom[0].diff)
+        mean, variance = self.mean.data, self.variance.data
+        deviation = self.xp.sqrt(variance + self.eps)
         if self.use_global_stats:
-            self.xp.divide(dy, self.deviation.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx)
+            self.xp.divide(dy, deviation.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx)
+        elif (workers := self._workers()).size > 1:
+            normalized = _with_channels(self.kept.data)
+            self.engine.batch_norm_backward(normalized, dy, dx, deviation, self.count, workers.sum_array)
         else:
-            normalized, over_workers = _with_channels(self.normalized.data), self._workers().sum_array
-            self.engine.batch_norm_backward(normalized, dy, dx, self.deviation, self.count, over_workers)
+            x = _with_channels((self.kept if top[0] is bottom[0] else bottom[0]).data)
+            gradients = tuple(self.xp.empty_like(values) for values in self.affine or ())
+            self.engine.batch_norm_train_backward(
+                x, dy, dx, mean, variance, self.affine, gradients, self.eps, self.with_relu, self.memory.data
+            )
+            for blob, gradient in zip(self.followers[0].blobs if self.followers else (), gradients, strict=True):
+                diff, add = blob.diff_to_add()
+                diff[...] = diff + gradient if add else gradient
+
+    @property
+    def eps(self) -> float:
+        return self.param.batch_norm_param.eps
+
+    @property
+    def affine(self) -> tuple[Array, Array] | None:
+        """Scale and bias of the Scale layer that this one stands in for."""
+        return (self.followers[0].blobs[0].data, self.followers[0].blobs[1].data) if self.followers else None
+
+    @property
+    def with_relu(self) -> bool:
+        return len(self.followers) > 1
 
     def _workers(self) -> Workers:
         """Those whose batches are one batch to this layer."""

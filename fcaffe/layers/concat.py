@@ -51,13 +51,13 @@ class Concat(AlongAxis):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         y = top[0].data
         for x, part in zip(bottom, self.parts(bottom), strict=True):
-            y[part] = x.data
+            self.engine.copy(x.data, y[part])
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy = top[0].diff
         for x, part, down in zip(bottom, self.parts(bottom), propagate_down, strict=True):
             if down:
-                x.diff[...] = dy[part]
+                self.engine.copy(dy[part], x.diff)
 
 
 @register("Slice")
@@ -90,10 +90,10 @@ class Slice(AlongAxis):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x = bottom[0].data
         for y, part in zip(top, self.parts(top), strict=True):
-            y.data[...] = x[part]
+            self.engine.copy(x[part], y.data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
             dx = bottom[0].diff
             for y, part in zip(top, self.parts(top), strict=True):
-                dx[part] = y.diff
+                self.engine.copy(y.diff, dx[part])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fcaffe.engines.windows import Windows
+from fcaffe.layers.activations import is_plain_relu
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.fillers import fill
 from fcaffe.net.layer import Layer, register
@@ -108,6 +109,9 @@ class Convolution(Sliding):
                 raise self.error(f"all bottoms must have one shape, not {first} and {x.shape}")
             y.reshape(*shape)
 
+    def absorbs(self, behind: list[Layer]) -> int:
+        return int(is_plain_relu(behind[0]))
+
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         for x, y in zip(bottom, top, strict=True):
             images = self.images(y.data)
@@ -117,10 +121,7 @@ class Convolution(Sliding):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         for x, y, down in zip(bottom, top, propagate_down, strict=True):
             dy = self.images(y.diff)
-            if len(self.blobs) > 1 and self.param_propagate_down[1]:
-                self.engine.convolution_backward_bias(dy, self.blobs[1].diff)
-            if self.param_propagate_down[0]:
-                self.backward_weights(self.images(x.data), dy)
+            self.backward_parameters(self.images(x.data), dy)
             if down:
                 dx = self.images(x.diff)
                 self.backward_images(dy, dx)
@@ -128,11 +129,23 @@ class Convolution(Sliding):
 
     def forward_images(self, x: Array, y: Array) -> None:
         """Write y, the outputs for x; both (N, channels, spatial...)."""
-        self.engine.convolution_forward(x, self.blobs[0].data, self.bias(), y, self.windows, self.group)
+        self.engine.convolution_forward(
+            x, self.blobs[0].data, self.bias(), y, self.windows, self.group, bool(self.followers)
+        )
 
-    def backward_weights(self, x: Array, dy: Array) -> None:
-        """Add the gradient of the weights to theirs."""
-        self.engine.convolution_backward_weights(x, dy, self.blobs[0].diff, self.windows, self.group)
+    def backward_parameters(self, x: Array, dy: Array) -> None:
+        """Add the gradients of weights and bias to theirs."""
+        learns_bias = len(self.blobs) > 1 and self.param_propagate_down[1]
+        dbias, add_bias = self.blobs[1].diff_to_add() if learns_bias else (None, False)
+        if not self.param_propagate_down[0]:
+            if learns_bias:
+                self.engine.convolution_backward_bias(dy, dbias, add_bias)
+            return
+        dweights, add = self.blobs[0].diff_to_add()
+        if learns_bias and add_bias is not add:
+            self.engine.convolution_backward_bias(dy, dbias, add_bias)
+            dbias = None
+        self.engine.convolution_backward_weights(x, dy, dweights, dbias, self.windows, self.group, add)
 
     def backward_images(self, dy: Array, dx: Array) -> None:
         """Write dx, the gradient of x."""

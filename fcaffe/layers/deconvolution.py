@@ -7,7 +7,7 @@ import math
 from fcaffe.engines.channels import channels_last
 from fcaffe.layers.convolution import Convolution
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import register
+from fcaffe.net.layer import Layer, register
 
 
 @register("Deconvolution")
@@ -24,6 +24,9 @@ class Deconvolution(Convolution):
     def output_size(self, size: tuple[int, ...]) -> tuple[int, ...]:
         return self.windows.deconvolved(size)
 
+    def absorbs(self, behind: list[Layer]) -> int:
+        return 0
+
     def forward_images(self, x: Array, y: Array) -> None:
         self.engine.convolution_backward_data(x, self.blobs[0].data, y, self.windows, self.group)
         bias = self.bias()
@@ -31,8 +34,12 @@ class Deconvolution(Convolution):
             out = channels_last(y)
             out += bias
 
-    def backward_weights(self, x: Array, dy: Array) -> None:
-        self.engine.convolution_backward_weights(dy, x, self.blobs[0].diff, self.windows, self.group)
+    def backward_parameters(self, x: Array, dy: Array) -> None:
+        if len(self.blobs) > 1 and self.param_propagate_down[1]:
+            self.engine.convolution_backward_bias(dy, *self.blobs[1].diff_to_add())
+        if self.param_propagate_down[0]:
+            dweights, add = self.blobs[0].diff_to_add()
+            self.engine.convolution_backward_weights(dy, x, dweights, None, self.windows, self.group, add)
 
     def backward_images(self, dy: Array, dx: Array) -> None:
         self.engine.convolution_forward(dy, self.blobs[0].data, None, dx, self.windows, self.group)

@@ -31,7 +31,7 @@ class Dropout(Activation):
             mask = self.mask.data
             kept = self.context.keep_mask(self.name, x.shape, self.param.dropout_param.dropout_ratio)
             self.xp.multiply(self.engine.from_numpy(kept), self.xp.float32(self.scale), out=mask)
-            self.xp.multiply(x, mask, out=y)
+            self.engine.multiply(x, mask, y)
         elif top[0] is not bottom[0]:
             y[...] = x
 
@@ -40,6 +40,6 @@ class Dropout(Activation):
             return
         dy, dx = top[0].diff, bottom[0].diff
         if self.phase == pb.TRAIN:
-            self.xp.multiply(dy, self.mask.data, out=dx)
+            self.engine.multiply(dy, self.mask.data, dx)
         elif top[0] is not bottom[0]:
             dx[...] = dy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fcaffe import log
+from fcaffe.layers.activations import is_plain_relu
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.layer import Layer, register
 from fcaffe.proto import caffe_pb2 as pb
@@ -36,16 +37,20 @@ class Eltwise(Layer):
             raise self.error(f"all bottoms must have one shape: {self.named_shapes(bottom)}")
         top[0].reshape(*bottom[0].shape)
 
+    def absorbs(self, behind: list[Layer]) -> int:
+        sums_two = self.operation == SUM and self.coeffs == [1.0, 1.0]
+        return int(sums_two and is_plain_relu(behind[0]))
+
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         xs, y = [blob.data for blob in bottom], top[0].data
         if self.operation == PROD:
             self._multiply(xs, y)
+        elif self.followers:
+            self.engine.add_relu(xs[0], xs[1], y)
         elif self.operation == SUM:
             if top[0] is bottom[0]:
                 y[...] = 0
-            self.xp.add(self._weighted(xs[0], 0), self._weighted(xs[1], 1), out=y)
-            for index in range(2, len(xs)):
-                y += self._weighted(xs[index], index)
+            self.engine.weighted_sum(xs, self.coeffs, y)
         else:
             self._take_largest(xs, y)
 
@@ -57,12 +62,9 @@ class Eltwise(Layer):
             if self.operation == PROD:
                 self.xp.multiply(dy, self._product_of_others(index, bottom, top[0]), out=blob.diff)
             elif self.operation == SUM:
-                blob.diff[...] = self._weighted(dy, index)
+                self.engine.weighted_sum([dy], [self.coeffs[index]], blob.diff)
             else:
                 self.xp.multiply(dy, self.largest == index, out=blob.diff)
-
-    def _weighted(self, x: Array, index: int) -> Array:
-        return x if self.coeffs[index] == 1 else self.coeffs[index] * x
 
     def _multiply(self, xs: list[Array], y: Array) -> None:
         self.xp.multiply(xs[0], xs[1], out=y)

@@ -42,7 +42,7 @@ class InnerProduct(Layer):
         y = top[0].data
         rows = y.reshape(-1, p.num_output)
         self.engine.inner_product_forward(self._rows(bottom[0].data), self.blobs[0].data, bias, rows, p.transpose)
-        if y.ndim > 3:  # four axes and more may be channels-last, and `rows` a copy
+        if y.ndim > 3:  # as below
             y[...] = rows.reshape(y.shape)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
@@ -50,12 +50,16 @@ class InnerProduct(Layer):
         dy = top[0].diff.reshape(-1, p.num_output)
         if self.param_propagate_down[0]:
             x = self._rows(bottom[0].data)
-            self.engine.inner_product_backward_weights(x, dy, self.blobs[0].diff, p.transpose)
+            dweights, add = self.blobs[0].diff_to_add()
+            self.engine.inner_product_backward_weights(x, dy, dweights, p.transpose, add)
         if p.bias_term and self.param_propagate_down[1]:
             self.blobs[1].diff[...] += dy.sum(axis=0)
         if propagate_down[0]:
-            dx = self.engine.inner_product_backward_data(dy, self.blobs[0].data, p.transpose)
-            bottom[0].diff[...] = dx.reshape(bottom[0].shape)
+            dx = bottom[0].diff
+            rows = dx.reshape(-1, self.inputs)
+            self.engine.inner_product_backward_data(dy, self.blobs[0].data, rows, p.transpose)
+            if dx.ndim > 3:  # four axes and more may be channels-last, and `rows` a copy
+                self.engine.copy(rows.reshape(dx.shape), dx)
 
     def _rows(self, x: Array) -> Array:
         """(M, K) in C order, which is the order of the weights."""

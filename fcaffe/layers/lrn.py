@@ -30,18 +30,26 @@ class LRN(Layer):
         if len(bottom[0].shape) != 4:
             raise self.error(f"needs a bottom of four axes (N, C, H, W), not {bottom[0].shape}")
         top[0].reshape(*bottom[0].shape)
-        self.scale.reshape(*bottom[0].shape)
+        images, *rest = bottom[0].shape
+        self.scale.reshape(images * self._memory(), *rest)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.lrn_param
-        x, y, scale = bottom[0].data, top[0].data, self.scale.data
+        x, y = bottom[0].data, top[0].data
         if p.norm_region == pb.LRNParameter.ACROSS_CHANNELS:
-            self.engine.lrn_forward(x, y, scale, p.local_size, p.alpha, p.beta, p.k)
+            memory = None if self.context.inference else self.scale.data
+            self.engine.lrn_forward(x, y, memory, p.local_size, p.alpha, p.beta, p.k)
             return
+        scale = self.scale.data
         self.engine.average_pool_forward(x * x, scale, self.windows)
         scale *= p.alpha
         scale += 1
         self.xp.multiply(x, scale ** self.xp.float32(-p.beta), out=y)
+
+    def _memory(self) -> int:
+        """Arrays of the bottom's shape that are kept from forward to backward."""
+        across = self.param.lrn_param.norm_region == pb.LRNParameter.ACROSS_CHANNELS
+        return self.engine.lrn_memory if across else 1
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
@@ -50,7 +58,7 @@ class LRN(Layer):
         x, y, dy, dx = bottom[0].data, top[0].data, top[0].diff, bottom[0].diff
         scale = self.scale.data
         if p.norm_region == pb.LRNParameter.ACROSS_CHANNELS:
-            self.engine.lrn_backward(x, y, scale, dy, dx, p.local_size, p.alpha, p.beta)
+            self.engine.lrn_backward(x, y, scale, dy, dx, p.local_size, p.alpha, p.beta, p.k)
             return
         spread = self.xp.empty_like(x)
         self.engine.average_pool_backward(dy * y / scale, spread, self.windows)

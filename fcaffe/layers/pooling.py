@@ -58,9 +58,9 @@ class Pooling(Layer):
         for blob in top:
             blob.reshape(*shape[:2], *size)
         if len(top) == 1 and self.method != AVE:
-            if not hasattr(self, "mask"):
-                self.mask = Blob(self.xp, (), channels_last=True)
-            self.mask.reshape(*shape[:2], *size)
+            if not hasattr(self, "memory"):
+                self.memory = Blob(self.xp, (), channels_last=True)
+            self.memory.reshape(*shape[:2], *size)
 
     def check_axes(self, bottom: Blob) -> None:
         if len(bottom.shape) != 4:
@@ -68,13 +68,16 @@ class Pooling(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
-        if self.method == MAX:
-            self.engine.max_pool_forward(x, y, self._mask(top).data, self.windows)
+        if self.method == MAX and len(top) == 2:
+            self.engine.max_pool_with_places(x, y, top[1].data, self.windows)
+        elif self.method == MAX:
+            memory = None if self.context.inference else self.memory.data
+            self.engine.max_pool_forward(x, y, memory, self.windows)
         elif self.method == AVE:
             self.engine.average_pool_forward(x, y, self.windows)
         elif self.phase == pb.TRAIN:
             dice = self.engine.from_numpy(self.context.uniform(self.name, y.shape))
-            self.engine.stochastic_pool_forward(x, y, self._mask(top).data, dice, self.windows)
+            self.engine.stochastic_pool_forward(x, y, self.memory.data, dice, self.windows)
         else:
             self.engine.stochastic_pool_test(x, y, self.windows)
 
@@ -86,11 +89,10 @@ class Pooling(Layer):
             self.engine.average_pool_backward(dy, dx, self.windows)
         elif len(top) == 2:  # a mask that others can see may have been changed: its word counts
             self.engine.scatter_to_plane(dy, top[1].data, dx)
+        elif self.method == MAX:
+            self.engine.max_pool_backward(dy, self.memory.data, dx, self.windows)
         else:
-            self.engine.max_pool_backward(dy, self.mask.data, dx, self.windows)
-
-    def _mask(self, top: list[Blob]) -> Blob:
-        return top[1] if len(top) == 2 else self.mask
+            self.engine.place_backward(dy, self.memory.data, dx, self.windows)
 
     def _places(self, axis: int, n: int) -> int:
         w = self.windows

@@ -56,6 +56,8 @@ class Recurrent(Layer):
         self.outputs: int = p.num_output
         if self.outputs < 1:
             raise self.error("recurrent_param.num_output must be positive")
+        if not self.expose_hidden:
+            self.refuse_shards("carries its state over to the next pass (expose_hidden: true does not)")
         if any(blob in bottom for blob in top):
             raise self.error("does not work in place; give its top another name")
         self.static = len(bottom) == 3 + self.exposed
@@ -121,15 +123,19 @@ class Recurrent(Layer):
         """Gradients of an input and of its weights, `blobs[index]`, from those of the gates as rows."""
         weights = self.blobs[index]
         if self.param_propagate_down[index]:
-            self.engine.inner_product_backward_weights(self._rows(x, index), rows, weights.diff, False)
+            dweights, add = weights.diff_to_add()
+            self.engine.inner_product_backward_weights(self._rows(x, index), rows, dweights, False, add)
         if down:
-            x.diff[...] = self.engine.inner_product_backward_data(rows, weights.data, False).reshape(x.shape)
+            dx = self.xp.empty((rows.shape[0], weights.shape[1]), rows.dtype)
+            self.engine.inner_product_backward_data(rows, weights.data, dx, False)
+            x.diff[...] = dx.reshape(x.shape)
 
     def add_weight_gradient(self, index: int, x: Array, dy: Array) -> None:
         """Add the gradient of `step_blobs[index]`, weights that took x (T, N, ...) to what has the gradient dy."""
         if self.learns(index):
             x, dy = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
-            self.engine.inner_product_backward_weights(x, dy, self.step_blobs[index].diff, False)
+            dweights, add = self.step_blobs[index].diff_to_add()
+            self.engine.inner_product_backward_weights(x, dy, dweights, False, add)
 
     def learns(self, index: int) -> bool:
         """Whether the gradient of `step_blobs[index]` is wanted."""

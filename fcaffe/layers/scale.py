@@ -104,6 +104,13 @@ class Scale(Broadcasting):
             fill(self.add_blob(*self.operand(bottom).shape).data, p.bias_filler, self.context.random)
         self.kept = Blob(self.xp, (), channels_last=True)
 
+    @property
+    def is_per_channel(self) -> bool:
+        """Whether scale and bias are parameters with a value for each channel, that all learn."""
+        return (
+            len(self.blobs) == 2 and self.axis == 1 and len(self.blobs[0].shape) == 1 and all(self.param_propagate_down)
+        )
+
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
         if top[0] is bottom[0]:  # the gradient of the scale needs what is overwritten here

@@ -32,9 +32,7 @@ class Split(Layer):
         if len(top) == 1:
             dx[...] = top[0].diff
             return
-        self.xp.add(top[0].diff, top[1].diff, out=dx)
-        for blob in top[2:]:
-            dx += blob.diff
+        self.engine.weighted_sum([blob.diff for blob in top], [1.0] * len(top), dx)
 
 
 @register("Silence")

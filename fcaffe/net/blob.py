@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import NetError
 
 MAX_AXES = 32
 CHANNELS_LAST_AXES = (4, 5)
+MOST_VIEWS = 8  # that a buffer remembers, of its latest shapes
 
 Array = Any  # numpy.ndarray or cupy.ndarray, float32
 
@@ -29,15 +31,33 @@ class Storage:
         self.channels_last = channels_last
         self.size = size
         self.buffer: Array = None
+        self.is_stale = False  # what is in the buffer counts as zeros
+        self._views: dict[tuple[int, ...], Array] = {}
 
     def view(self, shape: tuple[int, ...]) -> Array:
-        count = math.prod(shape)
+        if self.is_stale:
+            self.is_stale = False
+            self.buffer[...] = 0
+        found = self._views.get(shape)
+        return self._new_view(shape) if found is None else found
+
+    def replace(self, buffer: Array) -> None:
+        """Use another buffer from now on, or, if it is None, a new one when next touched."""
+        self.buffer = buffer
+        self._views.clear()
+
+    def _new_view(self, shape: tuple[int, ...]) -> Array:
         if self.buffer is None:
-            self.buffer = self.xp.zeros(self.size, dtype=self.xp.float32)
-        flat = self.buffer[:count]
+            self.buffer = aligned_zeros(self.xp, self.size)
+        view = self.buffer[: math.prod(shape)]
         if self.channels_last and len(shape) in CHANNELS_LAST_AXES:
-            return self.xp.moveaxis(flat.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
-        return flat.reshape(shape)
+            view = self.xp.moveaxis(view.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
+        else:
+            view = view.reshape(shape)
+        if len(self._views) >= MOST_VIEWS:
+            self._views.clear()
+        self._views[shape] = view
+        return view
 
     def make_contiguous(self, shape: tuple[int, ...]) -> None:
         """Go over to C order for good, keeping the values of a blob of this shape."""
@@ -45,6 +65,7 @@ class Storage:
             return
         values = None if self.buffer is None else self.view(shape).copy(order="C")
         self.channels_last = False
+        self._views.clear()
         if values is not None:
             self.view(shape)[...] = values
 
@@ -76,6 +97,21 @@ class Blob:
         """A live view of the gradient."""
         return self._diff.view(self.shape)
 
+    def clear_diff(self) -> None:
+        """Make the gradient zero, which costs nothing yet: see `diff_to_add`."""
+        self._diff.is_stale = self._diff.buffer is not None
+
+    def settle_diff(self) -> None:
+        """Write the zeros that `clear_diff` left out, if nobody has written anything since."""
+        if self._diff.is_stale:
+            self._diff.view(self.shape)
+
+    def diff_to_add(self) -> tuple[Array, bool]:
+        """The gradient for somebody who will add to all of it; if the second is False he is to overwrite it instead,
+        since what is in it counts as zeros."""
+        add, self._diff.is_stale = not self._diff.is_stale, False
+        return self._diff.view(self.shape), add
+
     def reshape(self, *shape: int) -> None:
         """Take a new shape; values are kept in memory order as far as they fit, as in Caffe."""
         if shape == self.shape:
@@ -90,6 +126,16 @@ class Blob:
             self._data = Storage(self.xp, self._data.channels_last, self._capacity)
             self._diff = Storage(self.xp, self._diff.channels_last, self._capacity)
 
+    def swap_data(self, other: Blob) -> None:
+        """Give the values to the other, a blob of the same shape; what is here then is not said."""
+        mine, others = self._data, other._data
+        if (mine.size, mine.channels_last) != (others.size, others.channels_last):
+            other.data[...] = self.data
+            return
+        buffer = mine.buffer
+        mine.replace(others.buffer)
+        others.replace(buffer)
+
     def share_data(self, other: Blob) -> None:
         """Use the other's data from now on (no copy)."""
         self._data = other._data
@@ -102,7 +148,7 @@ class Blob:
         """Copy into these flat buffers and live there from now on, together with all blobs that share this one."""
         for storage, place in ((self._data, data), (self._diff, diff)):
             place[...] = storage.view(self.shape).reshape(-1)
-            storage.buffer = place
+            storage.replace(place)
 
     def make_contiguous(self) -> None:
         """C order in memory for good, so that `data.reshape(...)` and `data.ravel()` are views that can be written."""

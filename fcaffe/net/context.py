@@ -10,6 +10,7 @@ from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom, counter
+from fcaffe.timeline import Timeline
 
 
 @dataclass
@@ -22,7 +23,9 @@ class Context:
 
     The training net splits its batches among `workers`; `share` is this one's part, as the layers that read found it.
     A test net is each worker's own and reads whole batches in `turns`. `sync_batch_norm`: BatchNorm takes mean and
-    variance over the batch of all workers.
+    variance over the batch of all workers. In nets for `inference` there is no backward pass, so that layers keep
+    nothing for it. Where `whole_passes` are all that is run, and nobody looks at what is between the layers, some do
+    the work of others as well.
     """
 
     engine: Engine
@@ -35,6 +38,9 @@ class Context:
     share: Share | None = None
     turns: Turns = field(default_factory=Turns)
     sync_batch_norm: bool = False
+    inference: bool = False
+    whole_passes: bool = False
+    timeline: Timeline = field(default_factory=Timeline)
 
     def keep_mask(self, layer: str, shape: tuple[int, ...], ratio: float) -> np.ndarray:
         """True where Dropout keeps an element; probability 1 - ratio."""

@@ -34,6 +34,7 @@ class Layer:
     same_number: bool = False  # as many tops as bottoms
     auto_tops: bool = False  # tops that the prototxt leaves out are made up
     shares_in_place: bool = True
+    absorbs_backward: bool = False  # whether the work done for followers is that of the backward pass too
 
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()
@@ -44,6 +45,7 @@ class Layer:
         self.blobs: list[Blob] = []
         self.loss_weights: list[float] = []
         self.param_propagate_down: list[bool] = []
+        self.followers: tuple[Layer, ...] = ()  # layers whose work this one does, in the present pass
 
     @property
     def name(self) -> str:
@@ -72,6 +74,11 @@ class Layer:
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Whether `force_backward` may ask for the gradient of this bottom (not so for labels)."""
         return True
+
+    def absorbs(self, behind: list[Layer]) -> int:
+        """How many of the layers that work in place on this one's top, right behind it, it can do the work of; it does
+        so when they are its `followers` (see `fcaffe.net.fusion`)."""
+        return 0
 
     def close(self) -> None:
         """Give back threads and files."""
@@ -119,10 +126,13 @@ class Layer:
         """NetError if workers split the batch; `what` says what fixes it here."""
         workers = self.context.workers
         if workers.size > 1 and not workers.per_worker:
-            raise self.error(
-                f"{what} fixes the batch, which {workers.size} workers would split; --batch per-worker gives each "
-                "worker a whole batch of its own"
-            )
+            raise self.error(f"{what} fixes the batch, {workers.splitting}")
+
+    def refuse_shards(self, what: str) -> None:
+        """NetError if the shards of a batch are computed one by one; `what` says what of this layer cannot be."""
+        workers = self.context.workers
+        if workers.in_shards:
+            raise self.error(f"{what}, so --reproducible {workers.size} cannot compute shards of a batch one by one")
 
     def error(self, message: str) -> NetError:
         """An exception that names this layer."""

@@ -15,6 +15,7 @@ from fcaffe.net.backward_plan import plan_backward
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.filter import filter_net
+from fcaffe.net.fusion import Fusions
 from fcaffe.net.layer import Layer, create_layer
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.splits import insert_splits, unknown_bottom
@@ -71,6 +72,7 @@ class Net:
                 layer_param.phase = self.phase
             self._append_layer(layer_param)
         plan_backward(self, param.force_backward)
+        self.fusions = Fusions(self.nodes)
         for name in sorted(self._unread):
             log.produces_output(name)
             self.output_ids.append(self._ids[name])
@@ -83,7 +85,11 @@ class Net:
     def forward(self, start: int = 0, end: int | None = None) -> float:
         """Run the layers from index `start` to `end`, both included; returns the weighted sum of the losses."""
         loss = 0.0
-        for node in self.nodes[start : None if end is None else end + 1]:
+        self.fusions.activate(self.context.whole_passes and start == 0 and end is None and not self.debug_info)
+        for index in range(start, len(self.nodes) if end is None else end + 1):
+            if self.fusions.skips_forward(index):
+                continue
+            node = self.nodes[index]
             node.layer.reshape(node.bottoms, node.tops)
             node.layer.forward(node.bottoms, node.tops)
             loss += node.layer.loss(node.tops)
@@ -99,13 +105,18 @@ class Net:
         """
         first = len(self.nodes) - 1 if start is None else start
         for index in range(first, end - 1, -1):
+            if self.fusions.skips_backward(index):
+                continue
             node = self.nodes[index]
             if node.needs_backward:
                 node.layer.backward(node.tops, node.bottom_need_backward, node.bottoms)
                 if self.debug_info:
                     self._debug_backward(node)
-            if on_done is not None:
-                on_done(index)
+            for done in self.fusions.done_with(index):
+                for blob in self.nodes[done].layer.blobs:
+                    blob.settle_diff()
+                if on_done is not None:
+                    on_done(done)
         if self.debug_info:
             self.parameters.debug()
 

@@ -88,8 +88,9 @@ class Parameters:
         return places
 
     def clear_diffs(self) -> None:
+        """Make all gradients zero; in a flat buffer they are so after the next backward pass."""
         for parameter in self.owned:
-            parameter.blob.diff[...] = 0
+            parameter.blob.clear_diff()
 
     def display_name(self, layer: Layer, index: int) -> str:
         """The shared name, or the index."""

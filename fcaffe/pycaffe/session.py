@@ -5,7 +5,7 @@ Only this interface has such a state; it is handed to nets and solvers as a Cont
 
 from __future__ import annotations
 
-from fcaffe.engines import Engine, NumpyEngine
+from fcaffe.engines import Engine, cpu_engine
 from fcaffe.errors import UsageError
 from fcaffe.net import Context, layer_types
 from fcaffe.proto import caffe_pb2 as pb
@@ -19,7 +19,7 @@ noise = "caffe"
 
 
 def engine() -> Engine:
-    return NumpyEngine()
+    return cpu_engine()
 
 
 def context() -> Context:

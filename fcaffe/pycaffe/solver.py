@@ -19,7 +19,7 @@ class Solver:
         self._bind(read_solver(solver_file))
 
     def _bind(self, param: Any) -> None:
-        self._solver = solvers.create_solver(param, session.engine(), session.noise, session.random)
+        self._solver = solvers.create_solver(param, session.engine(), session.noise, session.random, whole_passes=False)
         self.param = self._solver.param
         self.net = Net._of(self._solver.net)
         self.test_nets = [Net._of(net) for net in self._solver.test_nets]

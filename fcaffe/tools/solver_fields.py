@@ -9,7 +9,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 
 from fcaffe.proto.forks import forks_of_number
-from fcaffe.solvers.learning_rate import learning_rate, next_step
+from fcaffe.solvers.learning_rate import learning_rate, next_step, warm_up_end
 
 SAMPLES = 16
 UPGRADED = ("solver_type",)  # older fields, which reading a solver turns into newer ones
@@ -39,24 +39,29 @@ def solver_fields(param: Any) -> dict[str, Any]:
 
 def rates(param: Any) -> list[tuple[int, float]]:
     """(iteration, rate): wherever the rate changes, or at even distances if it changes more often than that."""
-    last = param.max_iter - 1
+    last, warm = param.max_iter - 1, warm_up_end(param)
     if last < 0:
         return []
+    rising = sorted({warm * k // SAMPLES for k in range(SAMPLES)} if warm else set())
+    warming = [(place, learning_rate(param, place)) for place in rising if place <= last]
+    if warm > last:
+        return warming
     if param.lr_policy == "multistep":
-        return _multistep_rates(param)
+        return warming + _multistep_rates(param, warm)
     if param.lr_policy == "fixed":
         places = [0]
     elif param.lr_policy == "step" and 0 <= last // max(param.stepsize, 1) < SAMPLES:
         places = list(range(0, last + 1, max(param.stepsize, 1)))
     else:
         places = sorted({*(param.max_iter * k // SAMPLES for k in range(SAMPLES)), last})
-    return [(place, learning_rate(param, place)) for place in places]
+    places = [warm, *(place for place in places if place > warm)]
+    return warming + [(place, learning_rate(param, place)) for place in places]
 
 
-def _multistep_rates(param: Any) -> list[tuple[int, float]]:
-    """The policy passes at most one step value an iteration, so a change may come after its step value."""
-    changes = [(0, learning_rate(param, 0, next_step(param, 0, 0)))]
-    step, place = next_step(param, 0, 0), 0
+def _multistep_rates(param: Any, place: int) -> list[tuple[int, float]]:
+    """From `place` on. The policy passes at most one step value an iteration, so a change may come after its value."""
+    step = next_step(param, place, 0)
+    changes = [(place, learning_rate(param, place, step))]
     while step < len(param.stepvalue):
         place = max(place + 1, param.stepvalue[step])
         if place >= param.max_iter:

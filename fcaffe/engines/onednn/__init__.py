@@ -1,0 +1,1 @@
+"""oneDNN as an engine; imported only where its library is."""

@@ -1,0 +1,126 @@
+"""What is done value by value, with all cores: ReLU, sums, products, copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import c_float, c_int, c_void_p
+from typing import Any
+
+from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.onednn import library as dnnl
+from fcaffe.engines.onednn.library import address
+from fcaffe.engines.onednn.operation import Operation, Operations
+
+ADD, MULTIPLY = 0x1FFF0, 0x1FFF1  # dnnl_binary_add, dnnl_binary_mul
+SMALL = 1 << 13  # values below which NumPy is done sooner
+
+Array = Any
+
+
+class Elementwise(Operations, PlainElementwise):
+    def relu_forward(self, x: Array, y: Array, slope: float) -> None:
+        if x.size < SMALL or slope < 0:
+            super().relu_forward(x, y, slope)
+            return
+
+        def build() -> Operation:
+            inputs, outputs = {dnnl.SRC: self.library.layout(x)}, {dnnl.DST: self.library.layout(y)}
+            return Operation(self.library, self._describe_relu(x, slope), inputs, outputs)
+
+        self.operation(("relu", x.shape, x.strides, y.strides, slope), build)((address(x),), (address(y),))
+
+    def relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None:
+        if y.size < SMALL or slope < 0:
+            super().relu_backward(y, dy, dx, slope)
+            return
+
+        def build() -> Operation:
+            library = self.library
+            description = library.describe(
+                "eltwise_backward",
+                library.engine,
+                c_int(dnnl.RELU_BY_OUTPUT),
+                library.layout(dx),
+                library.layout(dy),
+                library.layout(y),
+                c_float(slope),
+                c_float(0),
+                self._describe_relu(y, slope),
+                library.attributes(),
+            )
+            inputs = {dnnl.DST: library.layout(y), dnnl.DIFF_DST: library.layout(dy)}
+            return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)})
+
+        key = ("relu backward", y.shape, y.strides, dy.strides, dx.strides, slope)
+        self.operation(key, build)((address(y), address(dy)), (address(dx),))
+
+    def _describe_relu(self, x: Array, slope: float) -> dnnl.Description:
+        library, layout = self.library, self.library.layout(x)
+        kinds = c_int(dnnl.FORWARD_TRAINING), c_int(dnnl.RELU_BY_OUTPUT)
+        numbers = c_float(slope), c_float(0)
+        return library.describe(
+            "eltwise_forward", library.engine, *kinds, layout, layout, *numbers, library.attributes()
+        )
+
+    def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None:
+        if y.size < SMALL:
+            super().weighted_sum(arrays, factors, y)
+            return
+
+        def build() -> Operation:
+            library = self.library
+            layouts = [library.layout(array) for array in arrays]
+            description = library.describe(
+                "sum",
+                library.engine,
+                library.layout(y),
+                c_int(len(arrays)),
+                (c_float * len(factors))(*factors),
+                (c_void_p * len(layouts))(*(layout.handle.value for layout in layouts)),
+                library.attributes(),
+            )
+            inputs = {dnnl.MULTIPLE_SRC + index: layout for index, layout in enumerate(layouts)}
+            return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
+
+        key = ("sum", y.shape, y.strides, *(array.strides for array in arrays), *factors)
+        self.operation(key, build)(tuple(address(array) for array in arrays), (address(y),))
+
+    def add_relu(self, a: Array, b: Array, y: Array) -> None:
+        if y.size < SMALL:
+            super().add_relu(a, b, y)
+        else:
+            self._binary(ADD, a, b, y, relu=True)
+
+    def multiply(self, a: Array, b: Array, y: Array) -> None:
+        if y.size < SMALL:
+            super().multiply(a, b, y)
+        else:
+            self._binary(MULTIPLY, a, b, y)
+
+    def _binary(self, kind: int, a: Array, b: Array, y: Array, relu: bool = False) -> None:
+        def build() -> Operation:
+            library = self.library
+            layouts = [library.layout(array) for array in (a, b, y)]
+            description = library.describe(
+                "binary", library.engine, c_int(kind), *layouts, library.attributes(relu=relu)
+            )
+            inputs = {dnnl.SRC: layouts[0], dnnl.SRC_1: layouts[1]}
+            return Operation(library, description, inputs, {dnnl.DST: layouts[2]})
+
+        key = ("binary", kind, relu, a.shape, a.strides, b.strides, y.strides)
+        self.operation(key, build)((address(a), address(b)), (address(y),))
+
+    def copy(self, x: Array, y: Array) -> None:
+        if y.size < SMALL:
+            super().copy(x, y)
+            return
+
+        def build() -> Operation:
+            library = self.library
+            layouts = [library.layout(array) for array in (x, y)]
+            description = library.describe(
+                "reorder", layouts[0], library.engine, layouts[1], library.engine, library.attributes()
+            )
+            return Operation(library, description, {dnnl.SRC: layouts[0]}, {dnnl.DST: layouts[1]})
+
+        self.operation(("copy", x.shape, x.strides, y.strides), build)((address(x),), (address(y),))

@@ -1,0 +1,41 @@
+"""The CPU engine on oneDNN: NumPy arrays, oneDNN's primitives on all cores."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from fcaffe.engines.engine import NumpyEngine
+from fcaffe.engines.onednn import library as dnnl
+from fcaffe.engines.onednn.convolution import Convolution
+from fcaffe.engines.onednn.elementwise import Elementwise
+from fcaffe.engines.onednn.inner_product import InnerProduct
+from fcaffe.engines.onednn.library import Library
+from fcaffe.engines.onednn.normalization import Normalization
+from fcaffe.engines.onednn.pooling import Pooling
+
+
+class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwise, NumpyEngine):
+    """`path` is that of libdnnl (see `find_library`); raises OneDnnError if it cannot be used.
+
+    `math` 'bf16': convolutions and inner products round their factors to bfloat16, and add up in float32.
+    """
+
+    def __init__(self, path: str, math: str = "fp32") -> None:
+        super().__init__()
+        self.library = Library(path)
+        self.math = dnnl.BF16 if math == "bf16" else dnnl.F32
+        self.name = f"oneDNN {self.library.version}" + (" (bfloat16)" if math == "bf16" else "")
+        self._operations = {}
+
+    @contextlib.contextmanager
+    def fixed_weights(self) -> Iterator[None]:
+        """While the weights do not change they are brought into oneDNN's layouts once only."""
+        if self.library.kept is not None:
+            yield
+            return
+        self.library.kept = {}
+        try:
+            yield
+        finally:
+            self.library.kept = None

@@ -1,0 +1,67 @@
+"""Fully connected layers as oneDNN's matrix products."""
+
+from __future__ import annotations
+
+from ctypes import c_void_p
+from typing import Any
+
+import numpy as np
+
+from fcaffe.engines.inner_product import PlainInnerProduct
+from fcaffe.engines.onednn import library as dnnl
+from fcaffe.engines.onednn.library import Layout, address
+from fcaffe.engines.onednn.operation import Operation, Operations
+
+Array = Any
+
+
+class InnerProduct(Operations, PlainInnerProduct):
+    """x (M, K), weights (N, K), or (K, N) with `transpose`, bias (N,) or None, y (M, N)."""
+
+    def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
+        self._product(x, weights if transpose else weights.T, None if bias is None else bias[None], y)
+
+    def inner_product_backward_data(self, dy: Array, weights: Array, dx: Array, transpose: bool) -> None:
+        self._product(dy, weights.T if transpose else weights, None, dx)
+
+    def inner_product_backward_weights(self, x: Array, dy: Array, dweights: Array, transpose: bool, add: bool) -> None:
+        if transpose:
+            self._product(x.T, dy, None, dweights, add)
+        else:
+            self._product(dy.T, x, None, dweights, add)
+
+    def _product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False) -> None:
+        """c = a @ b + bias, or with `add` so much more."""
+        if not a.size or not b.size:
+            if not add:
+                c[...] = 0 if bias is None else bias
+            return
+
+        def build() -> Operation:
+            library = self.library
+            layouts = [Layout(library, z.shape, self.math, _strides(z)) for z in (a, b)]
+            third = c_void_p() if bias is None else library.layout(bias)
+            target = Layout(library, c.shape, dnnl.F32, _strides(c))
+            attributes = library.attributes(add=add)
+            description = library.describe("matmul", library.engine, *layouts, third, target, attributes)
+            inputs = {
+                dnnl.SRC: Layout(library, a.shape, dnnl.F32, _strides(a)),
+                dnnl.WEIGHTS: Layout(library, b.shape, dnnl.F32, _strides(b)),
+            }
+            if bias is not None:
+                inputs[dnnl.BIAS] = library.layout(bias)
+            return Operation(library, description, inputs, {dnnl.DST: target})
+
+        key = ("product", a.shape, a.strides, b.shape, b.strides, c.strides, bias is None, add)
+        places = (address(a), address(b)) if bias is None else (address(a), address(b), address(bias))
+        self.operation(key, build)(places, (address(c),))
+
+
+def _strides(matrix: np.ndarray) -> tuple[int, int]:
+    """In elements, with those of an axis of one element such that the matrix is dense."""
+    rows, columns = (step // 4 for step in matrix.strides)
+    if matrix.shape[0] == 1 and columns == 1:
+        rows = matrix.shape[1]
+    elif matrix.shape[1] == 1 and rows == 1:
+        columns = matrix.shape[0]
+    return rows, columns

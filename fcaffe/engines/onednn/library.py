@@ -1,0 +1,260 @@
+"""oneDNN's C API through ctypes: handles, descriptors of memory, and primitives. It knows nothing of layers.
+
+Names and numbers are those of oneDNN 3's `dnnl.h` and `dnnl_types.h`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
+from typing import Any
+
+import numpy as np
+
+from fcaffe.engines.memory import aligned_zeros
+from fcaffe.errors import FcaffeError
+
+MAX_AXES = 12
+FIRST_WITH_THIS_API = 3
+
+F32, BF16, S32, U8 = 3, 2, 4, 6  # dnnl_data_type_t
+BYTES = {F32: 4, BF16: 2, S32: 4, U8: 1}
+
+FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160  # dnnl_prop_kind_t
+
+SRC, SRC_1, DST, WEIGHTS, BIAS = 1, 2, 17, 33, 41  # DNNL_ARG_...: which argument of a primitive
+MEAN, VARIANCE, SCALE, SHIFT = 49, 50, 51, 52
+WORKSPACE, SCRATCHPAD = 64, 80
+DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS, DIFF_SCALE, DIFF_SHIFT = 129, 145, 161, 169, 255, 256
+MULTIPLE_SRC = 1024
+
+_QUERY_NAME, _QUERY_ARGUMENT = 8, 255  # dnnl_query_t
+
+_STATUS = ["success", "out of memory", "invalid arguments", "unimplemented", "last implementation reached"]
+_STATUS += ["runtime error", "not required"]
+_CPU, _IN_ORDER, _SCRATCHPAD_OF_USER = 1, 1, 1
+
+
+class OneDnnError(FcaffeError):
+    """A call of oneDNN failed."""
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = [("arg", c_int), ("memory", c_void_p)]
+
+
+class _Version(ctypes.Structure):
+    _fields_ = [("major", c_int), ("minor", c_int), ("patch", c_int), ("hash", ctypes.c_char_p)]
+
+
+class Library:
+    """An engine and a stream of oneDNN on this machine's CPU. Raises OneDnnError if it cannot be loaded."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._functions = ctypes.CDLL(path)
+            version = self._pointer("version", _Version)
+        except (OSError, AttributeError) as error:
+            raise OneDnnError(f"{path} cannot be used as oneDNN: {error}") from None
+        self.version = f"{version.major}.{version.minor}.{version.patch}"
+        if version.major != FIRST_WITH_THIS_API:
+            raise OneDnnError(f"{path} is oneDNN {self.version}; version {FIRST_WITH_THIS_API} is needed")
+        self.engine = self.create("engine_create", c_int(_CPU), c_size_t(0))
+        self.stream = self.create("stream_create", self.engine, c_int(_IN_ORDER))
+        self.execute = self._functions.dnnl_primitive_execute
+        self.execute.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
+        # Without giving Python's lock away, which would cost more than the call.
+        self.set_data_handle = ctypes.PyDLL(path).dnnl_memory_set_data_handle
+        self.set_data_handle.argtypes = [c_void_p, c_void_p]
+        self._attributes: dict[tuple[Any, ...], c_void_p] = {}
+        self._memory: dict[int, np.ndarray] = {}
+        self.kept: dict[tuple[int, int], np.ndarray] | None = None
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call dnnl_`name`. Raises OneDnnError with the status' meaning."""
+        status = getattr(self._functions, "dnnl_" + name)(*arguments)
+        if status:
+            meaning = _STATUS[status] if status < len(_STATUS) else str(status)
+            raise OneDnnError(f"oneDNN {self.version}: dnnl_{name}: {meaning}")
+
+    def create(self, name: str, *arguments: Any) -> c_void_p:
+        """Call a function that returns a new object by its first argument."""
+        made = c_void_p()
+        self.call(name, byref(made), *arguments)
+        return made
+
+    def layout(self, array: np.ndarray, data_type: int = F32) -> Layout:
+        """The descriptor of an array as it lies in memory."""
+        return Layout(self, array.shape, data_type, _strides(array))
+
+    def temporary(self, use: int, size: int) -> int:
+        """The address of `size` bytes that hold until the same use is asked for again."""
+        memory = self._memory.get(use)
+        if memory is None or memory.nbytes < size:
+            memory = self._memory[use] = aligned_zeros(np, -(-size // 4))
+        return address(memory)
+
+    def keep(self, key: tuple[int, int], size: int) -> tuple[int, bool]:
+        """The address of memory that is kept under this key for as long as `kept` is, and whether it is new."""
+        assert self.kept is not None
+        is_new = key not in self.kept
+        if is_new:
+            self.kept[key] = aligned_zeros(np, -(-size // 4))
+        return address(self.kept[key]), is_new
+
+    def attributes(self, relu: bool = False, add: bool = False) -> c_void_p:
+        """Attributes of a primitive: with `add` it adds to what its output holds, with `relu` it applies ReLU then."""
+        key = (relu, add)
+        if key not in self._attributes:
+            attributes = self.create("primitive_attr_create")
+            self.call("primitive_attr_set_scratchpad_mode", attributes, c_int(_SCRATCHPAD_OF_USER))
+            if relu or add:
+                chain = self.create("post_ops_create")
+                if add:
+                    self.call("post_ops_append_sum", chain, ctypes.c_float(1), c_int(0), c_int(0))
+                if relu:
+                    self.call("post_ops_append_eltwise", chain, c_int(RELU), ctypes.c_float(0), ctypes.c_float(0))
+                self.call("primitive_attr_set_post_ops", attributes, chain)
+                self.call("post_ops_destroy", chain)
+            self._attributes[key] = attributes
+        return self._attributes[key]
+
+    def describe(self, name: str, *arguments: Any) -> Description:
+        """dnnl_`name`_primitive_desc_create with these arguments."""
+        return Description(self, self.create(f"{name}_primitive_desc_create", *arguments))
+
+    def _pointer(self, name: str, kind: Any) -> Any:
+        function = getattr(self._functions, "dnnl_" + name)
+        function.restype = ctypes.POINTER(kind)
+        return function().contents
+
+
+RELU, RELU_BY_OUTPUT = 0x20, 0x100  # dnnl_alg_kind_t
+
+
+class Layout:
+    """dnnl_memory_desc_t: shape, type and strides (in elements); strides None: whatever the primitive likes best."""
+
+    def __init__(
+        self, library: Library, shape: Sequence[int], data_type: int = F32, strides: Sequence[int] | None = None
+    ) -> None:
+        self.library = library
+        count = c_int(len(shape))
+        if strides is None:
+            any_format = c_int(1)
+            self.handle = library.create(
+                "memory_desc_create_with_tag", count, dims(shape), c_int(data_type), any_format
+            )
+        else:
+            self.handle = library.create(
+                "memory_desc_create_with_strides", count, dims(shape), c_int(data_type), dims(strides)
+            )
+        self._as_parameter_ = self.handle
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter may be on its way out
+            self.library.call("memory_desc_destroy", self.handle)
+
+
+class Description:
+    """dnnl_primitive_desc_t: a chosen implementation of an operation for certain shapes."""
+
+    def __init__(self, library: Library, handle: c_void_p) -> None:
+        self.library = library
+        self.handle = self._as_parameter_ = handle
+
+    def layout_of(self, argument: int) -> c_void_p:
+        """The descriptor that the implementation wants of an argument; it lives as long as this."""
+        function = self.library._functions.dnnl_primitive_desc_query_md
+        function.restype = c_void_p
+        return c_void_p(function(self.handle, c_int(_QUERY_ARGUMENT), c_int(argument)))
+
+    def size_of(self, argument: int) -> int:
+        """Bytes of an argument; 0 if there is no such."""
+        function = self.library._functions.dnnl_memory_desc_get_size
+        function.restype = c_size_t
+        layout = self.layout_of(argument)
+        return function(layout) if layout else 0
+
+    @property
+    def name(self) -> str:
+        """The implementation's."""
+        name = ctypes.c_char_p()
+        self.library.call("primitive_desc_query", self.handle, c_int(_QUERY_NAME), c_int(0), byref(name))
+        return (name.value or b"").decode()
+
+    def wants(self, argument: int, layout: Layout) -> bool:
+        """Whether the implementation takes the argument as it lies."""
+        return bool(self.library._functions.dnnl_memory_desc_equal(self.layout_of(argument), layout.handle))
+
+    def compile(self, arguments: Mapping[int, c_void_p]) -> Primitive:
+        """A primitive whose calls take the addresses of these arguments (with their descriptors) in this order."""
+        return Primitive(self, arguments)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.library.call("primitive_desc_destroy", self.handle)
+
+
+class Primitive:
+    """A compiled operation together with the memory objects of its arguments; called with their addresses."""
+
+    def __init__(self, description: Description, arguments: Mapping[int, c_void_p]) -> None:
+        library = description.library
+        self.library = library
+        self.description = description
+        self.handle = library.create("primitive_create", description.handle)
+        self.scratch_size = description.size_of(SCRATCHPAD)
+        if self.scratch_size:
+            arguments = {**arguments, SCRATCHPAD: description.layout_of(SCRATCHPAD)}
+        self._memories = [
+            library.create("memory_create", layout, library.engine, c_void_p(0)) for layout in arguments.values()
+        ]
+        self._addresses = [0] * len(self._memories)
+        self._arguments = (_Argument * len(arguments))(
+            *(_Argument(kind, memory.value) for kind, memory in zip(arguments, self._memories, strict=True))
+        )
+        self._pointer = ctypes.addressof(self._arguments)
+        self._count = len(arguments)
+
+    def __call__(self, *addresses: int) -> None:
+        if self.scratch_size:
+            addresses = (*addresses, self.library.temporary(SCRATCHPAD, self.scratch_size))
+        if list(addresses) != self._addresses:
+            for memory, place in zip(self._memories, addresses, strict=True):
+                self.library.set_data_handle(memory, place)
+            self._addresses = list(addresses)
+        status = self.library.execute(self.handle, self.library.stream, self._count, self._pointer)
+        if status:
+            raise OneDnnError(f"oneDNN {self.library.version}: {self.description.name} failed (status {status})")
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            for memory in self._memories:
+                self.library.call("memory_destroy", memory)
+            self.library.call("primitive_destroy", self.handle)
+
+
+def dims(numbers: Sequence[int]) -> Any:
+    """As a dnnl_dims_t."""
+    return (c_int64 * MAX_AXES)(*numbers)
+
+
+def address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _strides(array: np.ndarray) -> tuple[int, ...]:
+    """In elements. An axis of one element may have any; oneDNN wants those of its formats."""
+    steps = tuple(step // array.itemsize for step in array.strides)
+    axes = range(array.ndim)
+    for order in (0, *axes[2:], 1) if array.ndim > 1 else axes, axes:
+        dense, step = [0] * array.ndim, 1
+        for axis in reversed(order):
+            dense[axis] = step
+            step *= array.shape[axis]
+        if all(length == 1 or a == b for length, a, b in zip(array.shape, steps, dense, strict=True)):
+            return tuple(dense)
+    return steps

@@ -1,0 +1,125 @@
+"""Maximum and average pooling by oneDNN's primitives."""
+
+from __future__ import annotations
+
+from ctypes import c_int
+from typing import Any
+
+import numpy as np
+
+from fcaffe.engines.onednn import library as dnnl
+from fcaffe.engines.onednn.convolution import geometry
+from fcaffe.engines.onednn.library import address, dims
+from fcaffe.engines.onednn.operation import Operation, Operations
+from fcaffe.engines.pooling import PlainPooling
+from fcaffe.engines.windows import Windows
+
+MAX, AVERAGE = 0x1FF, 0x2FF  # dnnl_pooling_max, dnnl_pooling_avg_include_padding
+
+Array = Any
+
+
+class Pooling(Operations, PlainPooling):
+    """x (N, C, H, W), y (N, C, places...). `memory` of y's shape holds oneDNN's workspace from forward to backward."""
+
+    def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
+        if not self._fits(x, y, windows):
+            super().max_pool_forward(x, y, memory, windows)
+            return
+
+        def build() -> Operation:
+            description = self._describe(MAX, x, y, windows, memory is not None)
+            outputs = {dnnl.DST: self.library.layout(y)}
+            opaque = [] if memory is None else [dnnl.WORKSPACE]
+            return Operation(self.library, description, {dnnl.SRC: self.library.layout(x)}, outputs, opaque)
+
+        key = ("max pooling", x.shape, x.strides, y.shape, y.strides, windows, memory is None)
+        places = (address(y),) if memory is None else (address(y), address(memory))
+        self.operation(key, build)((address(x),), places)
+
+    def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:
+        if not self._fits(dx, dy, windows):
+            super().max_pool_backward(dy, memory, dx, windows)
+            return
+
+        def build() -> Operation:
+            inputs, outputs = {dnnl.DIFF_DST: self.library.layout(dy)}, {dnnl.DIFF_SRC: self.library.layout(dx)}
+            description = self._describe_backward(MAX, dy, dx, windows)
+            return Operation(self.library, description, inputs, outputs, [dnnl.WORKSPACE])
+
+        key = ("max pooling backward", dx.shape, dx.strides, dy.shape, dy.strides, windows)
+        self.operation(key, build)((address(dy),), (address(dx), address(memory)))
+
+    def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:
+        if not self._fits(x, y, windows):
+            super().average_pool_forward(x, y, windows)
+            return
+
+        def build() -> Operation:
+            description = self._describe(AVERAGE, x, y, windows)
+            return Operation(
+                self.library, description, {dnnl.SRC: self.library.layout(x)}, {dnnl.DST: self.library.layout(y)}
+            )
+
+        key = ("average pooling", x.shape, x.strides, y.shape, y.strides, windows)
+        self.operation(key, build)((address(x),), (address(y),))
+        if (correction := self._correction(x, y, windows)) is not None:
+            np.multiply(y, correction, out=y)
+
+    def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
+        if not self._fits(dx, dy, windows):
+            super().average_pool_backward(dy, dx, windows)
+            return
+
+        def build() -> Operation:
+            inputs, outputs = {dnnl.DIFF_DST: self.library.layout(dy)}, {dnnl.DIFF_SRC: self.library.layout(dx)}
+            return Operation(self.library, self._describe_backward(AVERAGE, dy, dx, windows), inputs, outputs)
+
+        if (correction := self._correction(dx, dy, windows)) is not None:
+            dy = np.multiply(dy, correction)
+        key = ("average pooling backward", dx.shape, dx.strides, dy.shape, dy.strides, windows)
+        self.operation(key, build)((address(dy),), (address(dx),))
+
+    def _fits(self, x: Array, y: Array, windows: Windows) -> bool:
+        """Whether every window has an element of x; oneDNN takes no others."""
+        begins = zip(x.shape[2:], y.shape[2:], windows.stride, windows.pad, strict=True)
+        return x.size > 0 and all((o - 1) * s - p < n for n, o, s, p in begins)
+
+    def _correction(self, x: Array, y: Array, windows: Windows) -> Array | None:
+        """(H', W'): a factor, since oneDNN divides by the whole window even where that goes beyond the padding."""
+        areas = self._areas(y.shape[2:], x.shape[2:], windows)[..., 0]
+        return None if (areas == windows.size).all() else np.float32(windows.size) / areas
+
+    def _describe(self, kind: int, x: Array, y: Array, windows: Windows, training: bool = True) -> dnnl.Description:
+        strides, dilations, before, behind = geometry(windows, x.shape[2:], y.shape[2:])
+        return self.library.describe(
+            "pooling_forward",
+            self.library.engine,
+            c_int(dnnl.FORWARD_TRAINING if training else dnnl.FORWARD_INFERENCE),
+            c_int(kind),
+            self.library.layout(x),
+            self.library.layout(y),
+            strides,
+            dims(windows.kernel),
+            dilations,
+            before,
+            behind,
+            self.library.attributes(),
+        )
+
+    def _describe_backward(self, kind: int, dy: Array, dx: Array, windows: Windows) -> dnnl.Description:
+        strides, dilations, before, behind = geometry(windows, dx.shape[2:], dy.shape[2:])
+        return self.library.describe(
+            "pooling_backward",
+            self.library.engine,
+            c_int(kind),
+            self.library.layout(dx),
+            self.library.layout(dy),
+            strides,
+            dims(windows.kernel),
+            dilations,
+            before,
+            behind,
+            self._describe(kind, dx, dy, windows),
+            self.library.attributes(),
+        )

@@ -1,0 +1,38 @@
+"""What this machine can do at best: the yardstick that a profile is held against."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from fcaffe.engines import Engine
+from fcaffe.engines.memory import aligned_zeros
+
+SIDE = 2048  # of the square matrices that are multiplied
+FLOATS = 1 << 26  # copied to measure memory: more than any cache holds
+REPEATS = 5
+
+
+def gemm_gflops(engine: Engine) -> float:
+    """GFLOP/s of the engine's product of large square matrices: the best of some."""
+    a, b, c = (aligned_zeros(np, SIDE * SIDE).reshape(SIDE, SIDE) for _ in range(3))
+    a[...], b[...] = np.random.default_rng(1).standard_normal((2, SIDE, SIDE), np.float32)
+    return 2 * SIDE**3 / _best(lambda: engine.inner_product_forward(a, b, None, c, False)) / 1e9
+
+
+def memory_gbytes(engine: Engine) -> float:
+    """GB/s that a copy of a large array reads and writes: the best of some."""
+    a, b = (aligned_zeros(np, FLOATS).reshape(1 << 10, -1) for _ in range(2))
+    a[...], b[...] = 1, 1  # so that all pages are there
+    return 2 * a.nbytes / _best(lambda: engine.copy(a, b)) / 1e9
+
+
+def _best(work: Callable[[], None]) -> float:
+    seconds = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

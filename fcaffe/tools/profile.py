@@ -1,0 +1,166 @@
+"""A profile of a net: what each layer takes, and how far that is from what the machine can do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fcaffe.net import Net
+from fcaffe.net.net import Node
+from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
+
+
+@dataclass
+class Row:
+    """Of a layer, per pass over a batch: milliseconds, the floating-point operations and the bytes that it needs to
+    read and write at least."""
+
+    name: str
+    type: str
+    forward_ms: float
+    backward_ms: float
+    flops: float
+    bytes: float
+
+    @property
+    def ms(self) -> float:
+        return self.forward_ms + self.backward_ms
+
+
+@dataclass
+class Profile:
+    """All layers; peaks of the machine in GFLOP/s and GB/s; milliseconds of a whole pass forward and backward, and of
+    it those outside of the engine's compiled operations: Python's, at most."""
+
+    rows: list[Row]
+    gflops_peak: float
+    gbytes_peak: float
+    pass_ms: float
+    python_ms: float
+
+
+def profile(net: Net, iterations: int) -> Profile:
+    """Mean over this many passes, after one to warm up."""
+    engine = net.context.engine
+    clock = Clock(net)
+    net.forward()
+    net.backward()
+    clock.clear()
+    for _ in range(iterations):
+        for index in range(len(net.nodes)):
+            clock.forward(index)
+        for index in reversed(range(len(net.nodes))):
+            clock.backward(index)
+    rows = [
+        Row(
+            node.name,
+            node.layer.type,
+            1000 * forward / iterations,
+            1000 * backward / iterations,
+            _flops(node),
+            _bytes(node),
+        )
+        for node, forward, backward in zip(net.nodes, clock.forwards, clock.backwards, strict=True)
+    ]
+    net.context.whole_passes = True
+    net.forward()
+    net.backward()
+    with _counted(engine) as spent:
+        began = time.perf_counter()
+        for _ in range(iterations):
+            net.forward()
+            net.backward()
+        whole = time.perf_counter() - began
+    net.context.whole_passes = False
+    per_pass = 1000 / iterations
+    return Profile(rows, gemm_gflops(engine), memory_gbytes(engine), per_pass * whole, per_pass * (whole - sum(spent)))
+
+
+class Clock:
+    """Runs single layers of a net and adds up the seconds that each takes."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+        self.clear()
+
+    def clear(self) -> None:
+        self.forwards = [0.0] * len(self.net.nodes)
+        self.backwards = [0.0] * len(self.net.nodes)
+
+    def forward(self, index: int) -> None:
+        began = time.perf_counter()
+        self.net.forward(index, index)
+        self.forwards[index] += time.perf_counter() - began
+
+    def backward(self, index: int) -> None:
+        began = time.perf_counter()
+        self.net.backward(index, index)
+        self.backwards[index] += time.perf_counter() - began
+
+
+def describe(found: Profile) -> Iterator[str]:
+    """The table, the slowest layer first, and what it is held against."""
+    yield f"{'layer':<28}{'type':<18}{'fwd ms':>9}{'bwd ms':>9}{'share':>8}{'GFLOP/s':>10}{'GB/s':>8}{'of peak':>9}"
+    total = sum(row.ms for row in found.rows) or 1.0
+    for row in sorted(found.rows, key=lambda row: -row.ms):
+        seconds = row.ms / 1000 or 1e-9
+        gflops, gbytes = row.flops / seconds / 1e9, row.bytes / seconds / 1e9
+        best = max(gflops / found.gflops_peak, gbytes / found.gbytes_peak)
+        yield (
+            f"{row.name[:27]:<28}{row.type:<18}{row.forward_ms:9.3f}{row.backward_ms:9.3f}{row.ms / total:8.1%}"
+            f"{gflops:10.1f}{gbytes:8.1f}{best:9.0%}"
+        )
+    flops = sum(row.flops for row in found.rows)
+    yield (
+        f"This machine: {found.gflops_peak:.0f} GFLOP/s in matrix products, {found.gbytes_peak:.0f} GB/s in copies. "
+        f"Of peak: the better of the two."
+    )
+    yield (
+        f"A pass forward and backward: {found.pass_ms:.2f} ms, {flops / found.pass_ms / 1e6:.0f} GFLOP/s; outside of "
+        f"compiled operations: {found.python_ms:.2f} ms, {found.python_ms / found.pass_ms:.1%}"
+    )
+
+
+def _flops(node: Node) -> float:
+    """Of matrix products: forward, and for the gradients of weights and, where needed, of the bottom."""
+    if not hasattr(node.layer, "macs"):
+        return 0.0
+    passes = 1 + node.needs_backward * (any(node.layer.param_propagate_down) + any(node.bottom_need_backward))
+    return 2.0 * passes * node.layer.macs(node.bottoms, node.tops)
+
+
+def _bytes(node: Node) -> float:
+    """Forward reads bottoms and parameters and writes tops; backward reads these again with the tops' gradients, and
+    writes those of bottoms and parameters."""
+    bottoms, tops, parameters = (
+        sum(blob.count for blob in blobs) for blobs in (node.bottoms, node.tops, node.layer.blobs)
+    )
+    forward = bottoms + tops + parameters
+    backward = (2 * bottoms + tops + 2 * parameters) if node.needs_backward else 0
+    return 4.0 * (forward + backward)
+
+
+@contextmanager
+def _counted(engine: Any) -> Iterator[list[float]]:
+    """The seconds of every compiled operation that runs in the body; of an engine without such, of none."""
+    spent: list[float] = []
+    library = getattr(engine, "library", None)
+    if library is None:
+        yield spent
+        return
+    execute: Callable[..., int] = library.execute
+
+    def counted(*arguments: Any) -> int:
+        began = time.perf_counter()
+        status = execute(*arguments)
+        spent.append(time.perf_counter() - began)
+        return status
+
+    library.execute = counted
+    try:
+        yield spent
+    finally:
+        library.execute = execute
