@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 
 from fcaffe import log
-from fcaffe.engines import cpu_engine
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net, upgrade_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver, create_solver
+from tests import engine_choice
+from tests.engine_choice import ENGINES, engine
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(params=ENGINES)
+def on_each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_choice, "chosen", request.param)
 
 
 @pytest.fixture
@@ -36,7 +42,7 @@ def make_net(text: str, phase: str = "TRAIN", seed: int = 1) -> Net:
     param = parse_text(text, pb.NetParameter)
     upgrade_net(param, "net")
     param.state.phase = pb.Phase.Value(phase)
-    return Net(param, Context(cpu_engine(), CaffeRandom(seed)))
+    return Net(param, Context(engine(), CaffeRandom(seed)))
 
 
 @pytest.fixture
@@ -56,6 +62,6 @@ def solver_from(tmp_path: Path) -> Callable[..., Solver]:
             param.snapshot_prefix = str(tmp_path / "snap")
         for name, value in fields.items():
             setattr(param, name, value)
-        return create_solver(param, cpu_engine(), noise)
+        return create_solver(param, engine(), noise)
 
     return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -19,6 +20,13 @@ class Windows:
     stride: tuple[int, ...]
     pad: tuple[int, ...]
     dilation: tuple[int, ...]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.kernel, self.stride, self.pad, self.dilation))
 
     @property
     def size(self) -> int:

@@ -11,6 +11,7 @@ class Activation(Layer):
 
     bottoms = 1
     tops = 1
+    reshapes_by_shape = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].reshape(*bottom[0].shape)

@@ -21,6 +21,7 @@ class BatchNorm(Layer):
 
     bottoms = 1
     tops = 1
+    reshapes_by_shape = True
     absorbs_backward = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -39,6 +39,7 @@ class Concat(AlongAxis):
 
     bottoms = (1, None)
     tops = 1
+    reshapes_by_shape = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.axis = axis = self.find_axis(bottom[0], self.param.concat_param, "concat_dim")

@@ -79,6 +79,7 @@ class Convolution(Sliding):
 
     bottoms = (1, None)
     tops = (1, None)
+    reshapes_by_shape = True
     same_number = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -20,6 +20,7 @@ class Eltwise(Layer):
 
     bottoms = (2, None)
     tops = 1
+    reshapes_by_shape = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.eltwise_param

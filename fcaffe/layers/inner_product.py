@@ -18,6 +18,7 @@ class InnerProduct(Layer):
 
     bottoms = 1
     tops = 1
+    reshapes_by_shape = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.inner_product_param

@@ -18,6 +18,7 @@ class LRN(Layer):
 
     bottoms = 1
     tops = 1
+    reshapes_by_shape = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         size = self.param.lrn_param.local_size

@@ -23,6 +23,7 @@ class Pooling(Layer):
 
     bottoms = 1
     tops = (1, 2)
+    reshapes_by_shape = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.pooling_param

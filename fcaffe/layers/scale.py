@@ -20,6 +20,7 @@ class Broadcasting(Layer):
 
     bottoms = (1, 2)
     tops = 1
+    reshapes_by_shape = True
 
     def own_param(self) -> Any:
         """The message with axis and num_axes."""

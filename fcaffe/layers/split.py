@@ -12,6 +12,7 @@ class Split(Layer):
 
     bottoms = 1
     tops = (1, None)
+    reshapes_by_shape = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if any(blob is bottom[0] for blob in top):

@@ -79,6 +79,7 @@ class Blob:
     def __init__(self, xp: Any, shape: tuple[int, ...] = (), channels_last: bool = False) -> None:
         self.xp = xp
         self.shape: tuple[int, ...] = tuple(shape)
+        self.version = 0  # another after each change of shape or memory
         self._capacity = self.count
         self._data = Storage(xp, channels_last, self._capacity)
         self._diff = Storage(xp, channels_last, self._capacity)
@@ -121,6 +122,7 @@ class Blob:
         if any(dim < 0 for dim in shape):
             raise NetError(f"a blob cannot have the shape {shape}: dimensions are 0 or more")
         self.shape = tuple(int(dim) for dim in shape)
+        self.version += 1
         if self.count > self._capacity:
             self._capacity = self.count
             self._data = Storage(self.xp, self._data.channels_last, self._capacity)
@@ -139,10 +141,12 @@ class Blob:
     def share_data(self, other: Blob) -> None:
         """Use the other's data from now on (no copy)."""
         self._data = other._data
+        self.version += 1
         self._capacity = max(self.count, min(self._capacity, other._capacity))
 
     def share_diff(self, other: Blob) -> None:
         self._diff = other._diff
+        self.version += 1
 
     def move_to(self, data: Array, diff: Array) -> None:
         """Copy into these flat buffers and live there from now on, together with all blobs that share this one."""

@@ -34,6 +34,7 @@ class Layer:
     same_number: bool = False  # as many tops as bottoms
     auto_tops: bool = False  # tops that the prototxt leaves out are made up
     shares_in_place: bool = True
+    reshapes_by_shape: bool = False  # whether `reshape` has nothing to do unless shapes have changed
     absorbs_backward: bool = False  # whether the work done for followers is that of the backward pass too
 
     def __init__(self, param: Any, context: Context) -> None:

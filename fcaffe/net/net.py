@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fcaffe.net.context import Context
 from fcaffe.net.filter import filter_net
 from fcaffe.net.fusion import Fusions
 from fcaffe.net.layer import Layer, create_layer
+from fcaffe.net.memory_plan import MemoryPlan
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.splits import insert_splits, unknown_bottom
 
@@ -38,6 +40,22 @@ class Node:
     top_ids: list[int]
     bottom_need_backward: list[bool]
     needs_backward: bool = False
+    has_loss: bool = False
+    versions: list[int] = field(default_factory=list)  # of the blobs, when they were reshaped last
+
+    def reshape(self) -> None:
+        """Let the layer take over the shapes of its bottoms, if need be."""
+        if self.layer.reshapes_by_shape:
+            if self.versions == [blob.version for blob in self.blobs]:
+                return
+            self.layer.reshape(self.bottoms, self.tops)
+            self.versions = [blob.version for blob in self.blobs]
+        else:
+            self.layer.reshape(self.bottoms, self.tops)
+
+    @functools.cached_property
+    def blobs(self) -> list[Blob]:
+        return [*self.bottoms, *self.tops]
 
 
 class Net:
@@ -73,6 +91,7 @@ class Net:
             self._append_layer(layer_param)
         plan_backward(self, param.force_backward)
         self.fusions = Fusions(self.nodes)
+        self.memory_plan = MemoryPlan(self)
         for name in sorted(self._unread):
             log.produces_output(name)
             self.output_ids.append(self._ids[name])
@@ -85,14 +104,17 @@ class Net:
     def forward(self, start: int = 0, end: int | None = None) -> float:
         """Run the layers from index `start` to `end`, both included; returns the weighted sum of the losses."""
         loss = 0.0
+        if self.context.whole_passes:
+            self.memory_plan.follow()
         self.fusions.activate(self.context.whole_passes and start == 0 and end is None and not self.debug_info)
         for index in range(start, len(self.nodes) if end is None else end + 1):
             if self.fusions.skips_forward(index):
                 continue
             node = self.nodes[index]
-            node.layer.reshape(node.bottoms, node.tops)
+            node.reshape()
             node.layer.forward(node.bottoms, node.tops)
-            loss += node.layer.loss(node.tops)
+            if node.has_loss:
+                loss += node.layer.loss(node.tops)
             if self.debug_info:
                 self._debug_forward(node)
         return loss
@@ -123,7 +145,7 @@ class Net:
     def reshape(self) -> None:
         """Let every layer take over the shapes of its bottoms, after an input blob was reshaped."""
         for node in self.nodes:
-            node.layer.reshape(node.bottoms, node.tops)
+            node.reshape()
 
     def close(self) -> None:
         """Stop the layers' threads and close their files."""
@@ -187,6 +209,7 @@ class Net:
             for index in range(len(param.top), needed):
                 self._append_top(node, param, index)
         layer.initialize(node.bottoms, node.tops)
+        node.has_loss = any(layer.loss_weights)
         self.nodes.append(node)
         self._narrate(node)
         needs = any(self._blob_needs_backward[i] for i in node.bottom_ids)

@@ -5,14 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fcaffe.engines import cpu_engine
 from fcaffe.net import Blob, Context, layer_types
 from fcaffe.net.layer import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
+from tests.engine_choice import engine
 from tests.golden_values import assert_close
 from tests.layers.examples import EXAMPLES, TESTED_ELSEWHERE, Example
+
+pytestmark = pytest.mark.usefixtures("on_each_engine")
 
 STEP = 1e-2  # of the central differences
 
@@ -30,7 +32,7 @@ class Case:
     """A layer of this type between blobs that hold reproducible values."""
 
     def __init__(self, kind: str, example: Example, in_place: bool = False):
-        self.context = Context(cpu_engine(), CaffeRandom(5))
+        self.context = Context(engine(), CaffeRandom(5))
         param = parse_text(example.text, pb.LayerParameter)
         param.name, param.type, param.phase = "it", kind, pb.Phase.Value(example.phase)
         self.layer = create_layer(param, self.context)

@@ -5,6 +5,8 @@ import pytest
 from tests.golden_values import assert_close, assert_same
 from tests.layers.replay import golden_cases, replay
 
+pytestmark = pytest.mark.usefixtures("on_each_engine")
+
 CASES = golden_cases()
 
 # Pure data movement, and whole numbers: not a bit of difference.

@@ -5,13 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from fcaffe.engines import cpu_engine
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
 from fcaffe.rng import CaffeRandom
 from tests.conftest import GOLDEN
+from tests.engine_choice import engine
 from tests.golden_values import assert_close
+
+pytestmark = pytest.mark.usefixtures("on_each_engine")
 
 CASES = sorted((GOLDEN / "nets").glob("*.json"))
 
@@ -33,7 +35,7 @@ def build(graph):
     param.state.phase = pb.Phase.Value(graph["phase"])
     param.state.level = graph["level"]
     param.state.stage.extend(graph["stages"])
-    return Net(param, Context(cpu_engine(), CaffeRandom(1)))
+    return Net(param, Context(engine(), CaffeRandom(1)))
 
 
 def test_graph(case, capsys):

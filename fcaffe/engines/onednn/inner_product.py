@@ -12,6 +12,8 @@ from fcaffe.engines.onednn import library as dnnl
 from fcaffe.engines.onednn.library import Layout, address
 from fcaffe.engines.onednn.operation import Operation, Operations
 
+ENOUGH = 128  # products that each factor must be used for, or its conversion to bfloat16 takes longer than it saves
+
 Array = Any
 
 
@@ -39,7 +41,9 @@ class InnerProduct(Operations, PlainInnerProduct):
 
         def build() -> Operation:
             library = self.library
-            layouts = [Layout(library, z.shape, self.math, _strides(z)) for z in (a, b)]
+            worth_rounding = min(*a.shape, b.shape[1]) >= ENOUGH
+            math = self.math if worth_rounding else dnnl.F32
+            layouts = [Layout(library, z.shape, math, _strides(z)) for z in (a, b)]
             third = c_void_p() if bias is None else library.layout(bias)
             target = Layout(library, c.shape, dnnl.F32, _strides(c))
             attributes = library.attributes(add=add)

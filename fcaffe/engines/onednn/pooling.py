@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from ctypes import c_int
 from typing import Any
 
@@ -82,13 +83,14 @@ class Pooling(Operations, PlainPooling):
 
     def _fits(self, x: Array, y: Array, windows: Windows) -> bool:
         """Whether every window has an element of x; oneDNN takes no others."""
-        begins = zip(x.shape[2:], y.shape[2:], windows.stride, windows.pad, strict=True)
-        return x.size > 0 and all((o - 1) * s - p < n for n, o, s, p in begins)
+        return x.size > 0 and _all_inside(x.shape[2:], y.shape[2:], windows)
 
     def _correction(self, x: Array, y: Array, windows: Windows) -> Array | None:
         """(H', W'): a factor, since oneDNN divides by the whole window even where that goes beyond the padding."""
+        if not _any_beyond(x.shape[2:], y.shape[2:], windows):
+            return None
         areas = self._areas(y.shape[2:], x.shape[2:], windows)[..., 0]
-        return None if (areas == windows.size).all() else np.float32(windows.size) / areas
+        return np.float32(windows.size) / areas
 
     def _describe(self, kind: int, x: Array, y: Array, windows: Windows, training: bool = True) -> dnnl.Description:
         strides, dilations, before, behind = geometry(windows, x.shape[2:], y.shape[2:])
@@ -123,3 +125,17 @@ class Pooling(Operations, PlainPooling):
             self._describe(kind, dx, dy, windows),
             self.library.attributes(),
         )
+
+
+@functools.lru_cache(1024)
+def _all_inside(size: tuple[int, ...], places: tuple[int, ...], windows: Windows) -> bool:
+    """Whether every window begins before the end of the image."""
+    axes = zip(size, places, windows.stride, windows.pad, strict=True)
+    return all((o - 1) * s - p < n for n, o, s, p in axes)
+
+
+@functools.lru_cache(1024)
+def _any_beyond(size: tuple[int, ...], places: tuple[int, ...], windows: Windows) -> bool:
+    """Whether a window goes beyond the padding behind the image."""
+    axes = zip(size, places, windows.kernel, windows.stride, windows.pad, strict=True)
+    return any((o - 1) * s + k > n + 2 * p for n, o, k, s, p in axes)
