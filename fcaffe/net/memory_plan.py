@@ -23,7 +23,7 @@ class Use:
 
 
 class MemoryPlan:
-    """Places of a net's gradients, and in nets for inference of its activations, where whole passes are all that is run.
+    """Places of a net's gradients, and in nets for inference of its activations, where only whole passes are run.
 
     A gradient is in use from the node that writes it to the one that reads it last, an activation likewise. Left alone
     are what comes from outside or is read there (inputs, outputs, losses), what nobody writes and so stays zero, and

@@ -5,6 +5,8 @@ Only this interface has such a state; it is handed to nets and solvers as a Cont
 
 from __future__ import annotations
 
+import functools
+
 from fcaffe.engines import Engine, cpu_engine
 from fcaffe.errors import UsageError
 from fcaffe.net import Context, layer_types
@@ -18,7 +20,9 @@ random = CaffeRandom(None)
 noise = "caffe"
 
 
+@functools.cache
 def engine() -> Engine:
+    """One for all nets, so that they share its temporary memory."""
     return cpu_engine()
 
 

@@ -5,8 +5,8 @@ Names and numbers are those of oneDNN 3's `dnnl.h` and `dnnl_types.h`.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import weakref
 from collections.abc import Mapping, Sequence
 from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
@@ -17,10 +17,9 @@ from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import FcaffeError
 
 MAX_AXES = 12
-FIRST_WITH_THIS_API = 3
+VERSION = 3
 
-F32, BF16, S32, U8 = 3, 2, 4, 6  # dnnl_data_type_t
-BYTES = {F32: 4, BF16: 2, S32: 4, U8: 1}
+F32, BF16 = 3, 2  # dnnl_data_type_t
 
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160  # dnnl_prop_kind_t
 
@@ -57,10 +56,12 @@ class Library:
             self._functions = ctypes.CDLL(path)
             version = self._pointer("version", _Version)
         except (OSError, AttributeError) as error:
-            raise OneDnnError(f"{path} cannot be used as oneDNN: {error}") from None
+            raise OneDnnError(f"{path} cannot be used as oneDNN: {error}; --engine numpy does without") from None
         self.version = f"{version.major}.{version.minor}.{version.patch}"
-        if version.major != FIRST_WITH_THIS_API:
-            raise OneDnnError(f"{path} is oneDNN {self.version}; version {FIRST_WITH_THIS_API} is needed")
+        if version.major != VERSION:
+            raise OneDnnError(
+                f"{path} is oneDNN {self.version}, and version {VERSION} is needed; --engine numpy does without"
+            )
         self.engine = self.create("engine_create", c_int(_CPU), c_size_t(0))
         self.stream = self.create("stream_create", self.engine, c_int(_IN_ORDER))
         self.execute = self._functions.dnnl_primitive_execute
@@ -84,6 +85,10 @@ class Library:
         made = c_void_p()
         self.call(name, byref(made), *arguments)
         return made
+
+    def destroy_with(self, owner: object, kind: str, handle: c_void_p) -> None:
+        """Give a handle back when its owner goes, unless everything goes."""
+        weakref.finalize(owner, self.call, f"{kind}_destroy", handle).atexit = False
 
     def layout(self, array: np.ndarray, data_type: int = F32) -> Layout:
         """The descriptor of an array as it lies in memory."""
@@ -152,10 +157,7 @@ class Layout:
                 "memory_desc_create_with_strides", count, dims(shape), c_int(data_type), dims(strides)
             )
         self._as_parameter_ = self.handle
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the interpreter may be on its way out
-            self.library.call("memory_desc_destroy", self.handle)
+        library.destroy_with(self, "memory_desc", self.handle)
 
 
 class Description:
@@ -164,6 +166,7 @@ class Description:
     def __init__(self, library: Library, handle: c_void_p) -> None:
         self.library = library
         self.handle = self._as_parameter_ = handle
+        library.destroy_with(self, "primitive_desc", handle)
 
     def layout_of(self, argument: int) -> c_void_p:
         """The descriptor that the implementation wants of an argument; it lives as long as this."""
@@ -193,10 +196,6 @@ class Description:
         """A primitive whose calls take the addresses of these arguments (with their descriptors) in this order."""
         return Primitive(self, arguments)
 
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            self.library.call("primitive_desc_destroy", self.handle)
-
 
 class Primitive:
     """A compiled operation together with the memory objects of its arguments; called with their addresses."""
@@ -218,6 +217,9 @@ class Primitive:
         )
         self._pointer = ctypes.addressof(self._arguments)
         self._count = len(arguments)
+        library.destroy_with(self, "primitive", self.handle)
+        for memory in self._memories:
+            library.destroy_with(self, "memory", memory)
 
     def __call__(self, *addresses: int) -> None:
         if self.scratch_size:
@@ -229,12 +231,6 @@ class Primitive:
         status = self.library.execute(self.handle, self.library.stream, self._count, self._pointer)
         if status:
             raise OneDnnError(f"oneDNN {self.library.version}: {self.description.name} failed (status {status})")
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            for memory in self._memories:
-                self.library.call("memory_destroy", memory)
-            self.library.call("primitive_destroy", self.handle)
 
 
 def dims(numbers: Sequence[int]) -> Any:

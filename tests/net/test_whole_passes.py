@@ -1,0 +1,134 @@
+"""Where a net runs whole passes only, layers do the work of others and arrays share memory; nothing else changes."""
+
+import numpy as np
+import pytest
+
+from fcaffe.net import Context, Net
+from fcaffe.net.blob import Storage
+from fcaffe.net.memory_plan import Use, place
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text, upgrade_net
+from fcaffe.rng import CaffeRandom
+from tests.engine_choice import engine
+
+pytestmark = pytest.mark.usefixtures("on_each_engine")
+
+# Chains in place, a branch that is read twice, a sum with its ReLU, an accuracy that gives no gradient, a second loss.
+NET = """
+layer { name: "in" type: "Input" top: "x" top: "label" input_param {
+  shape { dim: 6 dim: 3 dim: 16 dim: 16 } shape { dim: 6 } } }
+layer { name: "c1" type: "Convolution" bottom: "x" top: "a"
+  convolution_param { num_output: 16 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "r1" type: "ReLU" bottom: "a" top: "a" }
+layer { name: "c2" type: "Convolution" bottom: "a" top: "b"
+  convolution_param { num_output: 16 kernel_size: 3 pad: 1 bias_term: false weight_filler { type: "xavier" } } }
+layer { name: "n2" type: "BatchNorm" bottom: "b" top: "b" }
+layer { name: "s2" type: "Scale" bottom: "b" top: "b" scale_param { bias_term: true filler { value: 1.5 } } }
+layer { name: "r2" type: "ReLU" bottom: "b" top: "b" }
+layer { name: "c3" type: "Convolution" bottom: "b" top: "c"
+  convolution_param { num_output: 16 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "n3" type: "BatchNorm" bottom: "c" top: "c3" }
+layer { name: "s3" type: "Scale" bottom: "c3" top: "c3" scale_param { bias_term: true } }
+layer { name: "sum" type: "Eltwise" bottom: "c3" bottom: "a" top: "d" }
+layer { name: "r3" type: "ReLU" bottom: "d" top: "d" }
+layer { name: "cat" type: "Concat" bottom: "d" bottom: "b" top: "e" }
+layer { name: "pool" type: "Pooling" bottom: "e" top: "f" pooling_param { kernel_size: 3 stride: 2 } }
+layer { name: "drop" type: "Dropout" bottom: "f" top: "f" dropout_param { dropout_ratio: 0.3 } }
+layer { name: "ip" type: "InnerProduct" bottom: "f" top: "g"
+  inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "ip2" type: "InnerProduct" bottom: "d" top: "h"
+  inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "g" bottom: "label" top: "loss" include { phase: TRAIN } }
+layer { name: "loss2" type: "SoftmaxWithLoss" bottom: "h" bottom: "label" top: "loss2" loss_weight: 0.3
+  include { phase: TRAIN } }
+layer { name: "accuracy" type: "Accuracy" bottom: "g" bottom: "label" top: "accuracy" }
+"""
+
+
+def build(phase, **context):
+    param = parse_text(NET, pb.NetParameter)
+    upgrade_net(param, "net")
+    param.state.phase = pb.Phase.Value(phase)
+    net = Net(param, Context(engine(), CaffeRandom(3), noise="counter", seed=5, **context))
+    random = np.random.default_rng(2)
+    for parameter in net.parameters.owned:
+        if parameter.layer.type == "BatchNorm":
+            parameter.blob.data[...] = random.uniform(0.5, 1, parameter.blob.shape)
+    return net
+
+
+def feed(net, batch):
+    random = np.random.default_rng(batch)
+    net.blob("x").reshape(batch, 3, 16, 16)
+    net.blob("label").reshape(batch)
+    net.blob("x").data[...] = random.standard_normal((batch, 3, 16, 16))
+    net.blob("label").data[...] = random.integers(0, 4, batch)
+
+
+def test_training_comes_out_the_same():
+    plain, whole = build("TRAIN"), build("TRAIN", whole_passes=True)
+    for batch in (6, 6, 3, 8):
+        losses = []
+        for net in (plain, whole):
+            feed(net, batch)
+            net.parameters.clear_diffs()
+            losses.append(net.forward())
+            net.backward()
+        assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+        for ours, theirs in zip(whole.parameters.owned, plain.parameters.owned, strict=True):
+            for mine, other in ((ours.blob.data, theirs.blob.data), (ours.blob.diff, theirs.blob.diff)):
+                assert np.abs(mine - other).max() <= 2e-5 * max(1e-2, np.abs(other).max())
+    layers = {node.name: [layer.name for layer in node.layer.followers] for node in whole.nodes}
+    assert (
+        layers["c1"] == ["r1"] and layers["n2"] == ["s2", "r2"] and layers["n3"] == ["s3"] and layers["sum"] == ["r3"]
+    )
+
+
+def test_gradients_are_final_when_their_layer_is_done():
+    net, final = build("TRAIN", whole_passes=True), {}
+    feed(net, 6)
+    net.forward()
+    net.backward(on_done=lambda index: final.update({index: [blob.diff.copy() for blob in net.layers[index].blobs]}))
+    assert sorted(final) == list(range(len(net.nodes)))
+    for index, diffs in final.items():
+        for diff, blob in zip(diffs, net.layers[index].blobs, strict=True):
+            assert np.array_equal(diff, blob.diff)
+
+
+def test_inference_comes_out_the_same_in_less_memory():
+    plain, lean = build("TEST"), build("TEST", whole_passes=True, inference=True)
+    for batch in (6, 2, 9):
+        for net in (plain, lean):
+            feed(net, batch)
+            net.forward()
+            net.forward()
+        assert lean.blob("accuracy").data == plain.blob("accuracy").data
+        assert np.abs(lean.blob("h").data - plain.blob("h").data).max() <= 1e-5 * np.abs(plain.blob("h").data).max()
+    owners = {id(blob._data.buffer.base) for blob in lean.blobs if blob._data.buffer is not None}
+    assert len(owners) < len(lean.blobs) / 2
+
+
+def test_a_part_of_a_pass_does_its_own_work():
+    plain, whole = build("TRAIN"), build("TRAIN", whole_passes=True)
+    for net in (plain, whole):
+        feed(net, 6)
+        net.forward()
+        net.forward(0, net.layer_names.index("n2"))
+    assert np.allclose(plain.blob("b").data, whole.blob("b").data, atol=1e-5)
+    assert whole.blob("b").data.min() < 0
+
+
+def test_no_two_lie_together_that_are_in_use_together():
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        uses = []
+        for _ in range(30):
+            first, length, size = random.integers(0, 40), random.integers(0, 8), random.integers(1, 500)
+            uses.append(Use(Storage(np, False, int(size)), int(first), int(first + length)))
+        place(uses)
+        for number, use in enumerate(uses):
+            use.storage.buffer[:] = number
+        for number, use in enumerate(uses):
+            others = [other for other in uses if other.first <= use.last and use.first <= other.last]
+            for other in others:
+                assert other is use or not np.shares_memory(other.storage.buffer, use.storage.buffer), number
