@@ -23,6 +23,8 @@ class Reduction(Protocol):
 
     def sum(self, buffer: Array) -> None: ...
 
+    def summary(self) -> str: ...
+
 
 class ReducingExchange(GradientExchange):
     """Cuts the flat gradients, from the end to the front as backward finishes them, into buckets of `bucket` bytes.
@@ -78,7 +80,9 @@ class ReducingExchange(GradientExchange):
 
     def summary(self) -> str:
         hidden = max(0.0, self.seconds - self.exposed)
-        return f"Sums of gradients took {self.seconds:.2f} s, {hidden:.2f} s of it hidden behind backward"
+        took = f"Sums of gradients took {self.seconds:.2f} s, {hidden:.2f} s of it hidden behind backward"
+        more = self.reduction.summary()
+        return f"{took}; {more}" if more else took
 
     def _hand_over(self, start: int) -> None:
         """The bucket from `start` to where the last one began."""

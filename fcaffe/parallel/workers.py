@@ -11,6 +11,7 @@ import numpy as np
 from fcaffe.data.share import Share, split_batch
 from fcaffe.errors import UsageError
 from fcaffe.net.workers import Workers
+from fcaffe.parallel.reductions.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.timeline import WAIT, Timeline
 from fcaffe.tree_order import add_in_tree_order
@@ -48,7 +49,8 @@ class MpiWorkers(Workers):
         """In an order of its own, so that all get the same bits, whatever MPI's order would be."""
         everyone = np.empty((self.size, *values.shape), values.dtype)
         with self._waiting("a sum over all workers"):
-            self.comm.Allgather(np.ascontiguousarray(values), everyone)
+            request = self.comm.Iallgather(np.ascontiguousarray(values), everyone)
+            wait_until(request.Test)
         total = np.empty_like(everyone[0])
         add_in_tree_order(everyone, total)
         return total

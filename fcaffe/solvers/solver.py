@@ -106,7 +106,7 @@ class Solver:
         net_param, source = train_net_param(param)
         log.creating_train_net(source)
         self.net = Net(net_param, self.context)
-        if parts.size > 1 and self.context.share is None:
+        if parts.size > 1 and self.context.share is None and not parts.per_worker:
             raise SolverError(f"the training net has no layer that reads a batch, {parts.splitting}")
         self._finetune(self.net)
         self.test_nets: list[Net] = []
@@ -240,7 +240,7 @@ class Solver:
     @property
     def share(self) -> Share:
         """What this worker has of the batch of one pass."""
-        return self.context.share or Share(0, self.net.batch_size, self.net.batch_size)
+        return self.context.share or self.workers.share(self.net.batch_size)
 
     @property
     def passes(self) -> int:

@@ -75,6 +75,10 @@ class Reduction:
     def bytes_sent(self) -> int:
         return self.wire.bytes_sent
 
+    def summary(self) -> str:
+        """For the log: what has been sent; empty if that is nothing, or not known."""
+        return f"{self.bytes_sent / 1e6:.3f} MB sent by rank {self.rank}" if self.counted and self.bytes_sent else ""
+
     def close(self) -> None:
         """Give back what was allocated, buffers too: none of them may be touched any more. Collective."""
         self.comm.Free()
