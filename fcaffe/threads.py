@@ -65,6 +65,12 @@ def limit_threads() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
+def wanted_threads() -> int:
+    """How many threads are to compute."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return min(int(wanted), available_cpus()) if wanted.isdecimal() and int(wanted) else available_cpus()
+
+
 def has_one_thread() -> bool:
     """Whether all libraries were told so."""
     return all(os.environ.get(name) == "1" for name in VARIABLES)

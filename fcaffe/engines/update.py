@@ -14,7 +14,7 @@ class PlainUpdate:
     """
 
     xp: Any
-    update_block = 1 << 16  # values that are updated at a time: they stay in a core's cache from one line to the next
+    update_block = 1 << 17  # values that are updated at a time: they stay near a core from one line to the next
 
     def add_decay(self, w: Array, g: Array, decay: float, kind: str) -> None:
         """g += decay * w (L2) or decay * sign(w) (L1)."""

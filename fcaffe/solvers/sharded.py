@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fcaffe import log
 from fcaffe.errors import SolverError
 from fcaffe.net.shards import Shards
 from fcaffe.timeline import BACKWARD, FORWARD
@@ -79,7 +80,7 @@ class ShardedBatches:
         sums = solver.workers.sum_array(mine)
         loss = np.float32(sums[0])
         if solver.on_nan != "continue" and not np.isfinite(loss):
-            solver.stop_at_nan(loss, bad)
+            solver.stop_at_nan(f"loss = {log.number(loss)}", bad)
         ends = np.cumsum([blob.count for _, blob, _ in solver.net.outputs()], dtype=int)
         self.outputs = [values.astype(np.float32) for values in np.split(sums[1:], ends[:-1])]
         return loss

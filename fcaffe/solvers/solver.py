@@ -32,6 +32,8 @@ from fcaffe.solvers.nets import test_net_params, train_net_param
 from fcaffe.solvers.sharded import ShardedBatches
 from fcaffe.timeline import BACKWARD, FORWARD, SNAPSHOT, TEST, UPDATE, Timeline
 
+WEIGHTS_CHECKED = 100  # iterations between looks at the weights
+
 
 class Solver:
     """A training net, its test nets, and the loop that fits the one and measures it with the others.
@@ -197,7 +199,10 @@ class Solver:
             for observer in self.on_iteration:
                 observer(float(self.smoothed_loss), self.rate)
             action = self.agreed_action()
-            if (param.snapshot and self.iteration % param.snapshot == 0) or action is Action.SNAPSHOT:
+            due = (bool(param.snapshot) and self.iteration % param.snapshot == 0) or action is Action.SNAPSHOT
+            if due or self.iteration % WEIGHTS_CHECKED == 0 or self.on_nan == "snapshot":
+                self._check_weights()
+            if due:
                 self.snapshot()
             if action in (Action.STOP, Action.TERMINATE):
                 self._stopped = action
@@ -219,7 +224,7 @@ class Solver:
             self.context.first_sample = part * share.total + share.first
             loss += self._forward()
             if self.on_nan != "continue" and not np.isfinite(loss):
-                self.stop_at_nan(loss, self.net.first_bad_blob())
+                self.stop_at_nan(f"loss = {log.number(loss)}", self.net.first_bad_blob())
             if part < passes - 1:
                 with self.timeline.span(BACKWARD):
                     self.net.backward()
@@ -273,13 +278,15 @@ class Solver:
         self._clip()
         if self.passes > 1:
             self.diff *= np.float32(1 / self.passes)
+        blocks = []
         for parameter, place in zip(self.net.parameters.owned, self.net.parameters.slices(), strict=True):
             decay = np.float32(param.weight_decay) * np.float32(parameter.decay_mult)
             rate = trust_ratio.local_rate(param, self.engine.xp, self.data[place], self.diff[place], self.rate)
             rate = np.float32(rate) * np.float32(parameter.lr_mult)
             for start in range(place.start, place.stop, self.engine.update_block):
                 block = slice(start, min(start + self.engine.update_block, place.stop))
-                self.decay_and_update(block, float(decay), float(rate))
+                blocks.append((block, float(decay), float(rate)))
+        self.engine.for_each(self.decay_and_update, blocks)
 
     def decay_and_update(self, place: slice, decay: float, rate: float) -> None:
         """Regularise a part of the flat buffers, all of one parameter, and apply the rule to it."""
@@ -338,14 +345,19 @@ class Solver:
         """The training net's outputs after a pass, each flat."""
         return [self.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in self.net.outputs()]
 
-    def stop_at_nan(self, loss: float, bad_blob: str | None) -> None:
+    def _check_weights(self) -> None:
+        """A weight that is no number need not show in the loss: a ReLU may make a 0 of it."""
+        if self.on_nan != "continue" and not np.isfinite(float(abs(self.data).sum())):
+            self.stop_at_nan("a weight is not finite", self.net.first_bad_blob())
+
+    def stop_at_nan(self, what: str, bad_blob: str | None) -> None:
         """Raise, on all workers, the SolverError that says where the first value is that is not finite."""
         found = [bad for bad in self.workers.gather(bad_blob) or [] if bad]
         iteration, bad, saved = self.iteration, found[0] if found else "the loss itself", ""
         if self.on_nan == "snapshot" and self._last_good is not None and self.workers.rank == 0:
             saved = f"; the last good state is in {self._last_good.write(self)}"
         raise SolverError(
-            f"iteration {iteration}: loss = {log.number(loss)}; the first value that is not finite is in {bad}"
+            f"iteration {iteration}: {what}; the first value that is not finite is in {bad}"
             f"{saved}. Lower base_lr, set clip_gradients, or check the data (--on-nan continue goes on all the same)"
         )
 

@@ -20,6 +20,7 @@ MAX_AXES = 12
 VERSION = 3
 
 F32, BF16 = 3, 2  # dnnl_data_type_t
+AVX512_BF16 = 0xE7  # dnnl_cpu_isa_t
 
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160  # dnnl_prop_kind_t
 
@@ -72,6 +73,10 @@ class Library:
         self._attributes: dict[tuple[Any, ...], c_void_p] = {}
         self._memory: dict[int, np.ndarray] = {}
         self.kept: dict[tuple[int, int], np.ndarray] | None = None
+
+    def has_bf16(self) -> bool:
+        """Whether the processor multiplies bfloat16 numbers."""
+        return self._functions.dnnl_get_effective_cpu_isa() & AVX512_BF16 == AVX512_BF16
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call dnnl_`name`. Raises OneDnnError with the status' meaning."""
