@@ -178,7 +178,9 @@ def test_softmax(fast, axis):
 
 
 @pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize(("m", "k", "n"), [(1, 300, 70), (64, 1, 5), (64, 130, 10), (7, 33, 1), (0, 5, 6)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(1, 300, 70), (64, 1, 5), (64, 130, 10), (7, 33, 1), (0, 5, 6), (1, 2048, 520), (16, 1030, 1021)]
+)
 def test_inner_product(fast, m, k, n, transpose):
     x, dy, w, b = array(m, k), array(m, n), array(*((k, n) if transpose else (n, k))), array(n)
 

@@ -12,6 +12,7 @@ from fcaffe.engines.onednn import library as dnnl
 from fcaffe.engines.onednn.library import Layout, address
 from fcaffe.engines.onednn.operation import Operation, Operations
 
+THIN, LARGE = 16, 1 << 20  # rows of the input, and values of the weights
 ENOUGH = 128  # products that each factor must be used for, or its conversion to bfloat16 takes longer than it saves
 
 Array = Any
@@ -21,13 +22,23 @@ class InnerProduct(Operations, PlainInnerProduct):
     """x (M, K), weights (N, K), or (K, N) with `transpose`, bias (N,) or None, y (M, N)."""
 
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
+        if _is_thin(x.shape[0], weights) and not transpose:
+            columns = np.empty((weights.shape[0], x.shape[0]), np.float32)
+            self.library.sgemm(weights, x.T, columns)
+            y[...] = columns.T if bias is None else columns.T + bias
+            return
         self._product(x, weights if transpose else weights.T, None if bias is None else bias[None], y)
 
     def inner_product_backward_data(self, dy: Array, weights: Array, dx: Array, transpose: bool) -> None:
+        if _is_thin(dy.shape[0], weights) and not transpose:
+            self.library.sgemm(dy, weights, dx)
+            return
         self._product(dy, weights.T if transpose else weights, None, dx)
 
     def inner_product_backward_weights(self, x: Array, dy: Array, dweights: Array, transpose: bool, add: bool) -> None:
-        if transpose:
+        if _is_thin(x.shape[0], dweights) and not transpose:
+            self.library.sgemm(dy.T, x, dweights, add)
+        elif transpose:
             self._product(x.T, dy, None, dweights, add)
         else:
             self._product(dy.T, x, None, dweights, add)
@@ -59,6 +70,12 @@ class InnerProduct(Operations, PlainInnerProduct):
         key = ("product", a.shape, a.strides, b.shape, b.strides, c.strides, bias is None, add)
         places = (address(a), address(b)) if bias is None else (address(a), address(b), address(bias))
         self.operation(key, build)(places, (address(c),))
+
+
+def _is_thin(rows: int, weights: np.ndarray) -> bool:
+    """Whether the product is a matter of reading, or writing, the weights once: the plain routine does that faster than
+    the primitive, which brings them into blocks first."""
+    return 0 < rows <= THIN and weights.size >= LARGE
 
 
 def _strides(matrix: np.ndarray) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
-from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
+from ctypes import byref, c_char, c_float, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
 import numpy as np
@@ -70,9 +70,21 @@ class Library:
         # Without giving Python's lock away, which would cost more than the call.
         self.set_data_handle = ctypes.PyDLL(path).dnnl_memory_set_data_handle
         self.set_data_handle.argtypes = [c_void_p, c_void_p]
+        self._sgemm = self._functions.dnnl_sgemm
+        matrix: list[Any] = [c_void_p, c_int64]
+        self._sgemm.argtypes = [c_char, c_char, *[c_int64] * 3, c_float, *matrix, *matrix, c_float, *matrix]
         self._attributes: dict[tuple[Any, ...], c_void_p] = {}
         self._memory: dict[int, np.ndarray] = {}
         self.kept: dict[tuple[int, int], np.ndarray] | None = None
+
+    def sgemm(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
+        """c = a @ b, or with `add` so much more; a and b are C-contiguous float32 matrices or transposes of such."""
+        (turn_a, step_a), (turn_b, step_b) = _as_blas(a), _as_blas(b)
+        (rows, inner), columns, step_c = a.shape, b.shape[1], c.shape[1]
+        factors = address(a), step_a, address(b), step_b, float(add)
+        status = self._sgemm(turn_a, turn_b, rows, columns, inner, 1.0, *factors, address(c), step_c)
+        if status:
+            raise OneDnnError(f"oneDNN {self.version}: dnnl_sgemm: {_STATUS[status]}")
 
     def has_bf16(self) -> bool:
         """Whether the processor multiplies bfloat16 numbers."""
@@ -123,9 +135,9 @@ class Library:
             if relu or add:
                 chain = self.create("post_ops_create")
                 if add:
-                    self.call("post_ops_append_sum", chain, ctypes.c_float(1), c_int(0), c_int(0))
+                    self.call("post_ops_append_sum", chain, c_float(1), c_int(0), c_int(0))
                 if relu:
-                    self.call("post_ops_append_eltwise", chain, c_int(RELU), ctypes.c_float(0), ctypes.c_float(0))
+                    self.call("post_ops_append_eltwise", chain, c_int(RELU), c_float(0), c_float(0))
                 self.call("primitive_attr_set_post_ops", attributes, chain)
                 self.call("post_ops_destroy", chain)
             self._attributes[key] = attributes
@@ -236,6 +248,11 @@ class Primitive:
         status = self.library.execute(self.handle, self.library.stream, self._count, self._pointer)
         if status:
             raise OneDnnError(f"oneDNN {self.library.version}: {self.description.name} failed (status {status})")
+
+
+def _as_blas(matrix: np.ndarray) -> tuple[bytes, int]:
+    """Whether it is a transpose (T) or not (N), and how far apart the rows of what is stored lie."""
+    return (b"N", matrix.shape[1]) if matrix.flags.c_contiguous else (b"T", matrix.shape[0])
 
 
 def dims(numbers: Sequence[int]) -> Any:
