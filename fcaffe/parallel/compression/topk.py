@@ -28,7 +28,7 @@ class TopK(Compression):
     name = "topk"
     takes_momentum = True
 
-    def __init__(self, comm: MPI.Intracomm, *, density: float = 0.001, warmup: int = 200) -> None:
+    def __init__(self, comm: MPI.Intracomm, *, density: float = 0.001, warmup: int = 500) -> None:
         if not 0 < density <= 1:
             raise UsageError(f"topk: density is a part of the gradients, more than 0 and up to 1, not {density:g}")
         if warmup < 0:
