@@ -11,6 +11,7 @@ from typing import Any
 from fcaffe.net import Net
 from fcaffe.net.net import Node
 from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
+from fcaffe.tools.timing import time_backward, time_forward
 
 
 @dataclass
@@ -45,15 +46,12 @@ class Profile:
 def profile(net: Net, iterations: int) -> Profile:
     """Mean over this many passes, after one to warm up."""
     engine = net.context.engine
-    clock = Clock(net)
     net.forward()
     net.backward()
-    clock.clear()
+    forwards, backwards = [0.0] * len(net.nodes), [0.0] * len(net.nodes)
     for _ in range(iterations):
-        for index in range(len(net.nodes)):
-            clock.forward(index)
-        for index in reversed(range(len(net.nodes))):
-            clock.backward(index)
+        time_forward(net, forwards)
+        time_backward(net, backwards)
     rows = [
         Row(
             node.name,
@@ -63,7 +61,7 @@ def profile(net: Net, iterations: int) -> Profile:
             _flops(node),
             _bytes(node),
         )
-        for node, forward, backward in zip(net.nodes, clock.forwards, clock.backwards, strict=True)
+        for node, forward, backward in zip(net.nodes, forwards, backwards, strict=True)
     ]
     net.context.whole_passes = True
     net.forward()
@@ -77,28 +75,6 @@ def profile(net: Net, iterations: int) -> Profile:
     net.context.whole_passes = False
     per_pass = 1000 / iterations
     return Profile(rows, gemm_gflops(engine), memory_gbytes(engine), per_pass * whole, per_pass * (whole - sum(spent)))
-
-
-class Clock:
-    """Runs single layers of a net and adds up the seconds that each takes."""
-
-    def __init__(self, net: Net) -> None:
-        self.net = net
-        self.clear()
-
-    def clear(self) -> None:
-        self.forwards = [0.0] * len(self.net.nodes)
-        self.backwards = [0.0] * len(self.net.nodes)
-
-    def forward(self, index: int) -> None:
-        began = time.perf_counter()
-        self.net.forward(index, index)
-        self.forwards[index] += time.perf_counter() - began
-
-    def backward(self, index: int) -> None:
-        began = time.perf_counter()
-        self.net.backward(index, index)
-        self.backwards[index] += time.perf_counter() - began
 
 
 def describe(found: Profile) -> Iterator[str]:

@@ -18,15 +18,15 @@ def benchmark(net: Net, iterations: int) -> None:
     """
     nothing = [0.0] * len(net.nodes)
     log.performing_forward()
-    log.initial_loss(_forward(net, nothing.copy()))
+    log.initial_loss(time_forward(net, nothing.copy()))
     log.performing_backward()
-    _backward(net, nothing.copy())
+    time_backward(net, nothing.copy())
     log.benchmark_begins(iterations)
     forward, backward, total = nothing.copy(), nothing.copy(), 0.0
     for iteration in range(iterations):
         started = time.perf_counter()
-        _forward(net, forward)
-        _backward(net, backward)
+        time_forward(net, forward)
+        time_backward(net, backward)
         both = time.perf_counter() - started
         total += both
         log.forward_backward_time(iteration + 1, 1000 * both)
@@ -37,7 +37,7 @@ def benchmark(net: Net, iterations: int) -> None:
     log.benchmark_ends(average * sum(forward), average * sum(backward), average * total, 1000 * total)
 
 
-def _forward(net: Net, seconds: Seconds) -> float:
+def time_forward(net: Net, seconds: Seconds) -> float:
     """Run all layers, adding to each one's `seconds`; returns the loss."""
     loss = 0.0
     for index in range(len(net.nodes)):
@@ -47,7 +47,8 @@ def _forward(net: Net, seconds: Seconds) -> float:
     return loss
 
 
-def _backward(net: Net, seconds: Seconds) -> None:
+def time_backward(net: Net, seconds: Seconds) -> None:
+    """The same with their backward passes."""
     for index, node in reversed(list(enumerate(net.nodes))):
         started = time.perf_counter()
         node.layer.backward(node.tops, node.bottom_need_backward, node.bottoms)

@@ -82,6 +82,8 @@ class Operations:
         if found is None:
             if len(self._operations) >= MOST:  # of nets that change their shapes all the time
                 self._operations.clear()
+                if self.library.kept:
+                    self.library.kept.clear()  # what is in there belongs to them
             found = self._operations[key] = build()
         return found
 

@@ -4,9 +4,10 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe import log
+from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import FcaffeError
 from fcaffe.parallel.reductions.hosts import Hosts
-from fcaffe.parallel.reductions.reduction import Reduction, aligned_zeros, create_reduction, register
+from fcaffe.parallel.reductions.reduction import Reduction, create_reduction, register
 
 LONG_MESSAGE = 1 << 16  # bytes: it takes a network much longer to carry than to begin one
 
@@ -39,7 +40,7 @@ class Auto(Reduction):
             return self._reduction(4 * count).allocate(count)
         except FcaffeError as problem:
             self._do_without_shared_memory(problem)
-            return aligned_zeros(count)
+            return aligned_zeros(np, count)
 
     def add_up(self, buffer: np.ndarray) -> None:
         self._reduction(buffer.nbytes).sum(buffer)

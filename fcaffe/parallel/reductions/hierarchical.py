@@ -5,10 +5,11 @@ from typing import cast
 import numpy as np
 from mpi4py import MPI
 
+from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import UsageError
 from fcaffe.parallel.reductions.host_memory import HostMemory, Rows
 from fcaffe.parallel.reductions.hosts import Hosts
-from fcaffe.parallel.reductions.reduction import Reduction, aligned_zeros, create_reduction, part_of, register
+from fcaffe.parallel.reductions.reduction import Reduction, create_reduction, part_of, register
 from fcaffe.parallel.reductions.shared import blocks
 from fcaffe.tree_order import add_in_tree_order, spare_rows
 
@@ -49,7 +50,7 @@ class Hierarchical(Reduction):
             self.between.keep_to_tree()
 
     def allocate(self, count: int) -> np.ndarray:
-        return aligned_zeros(count) if self.alone else self.memory.allocate(count).own
+        return aligned_zeros(np, count) if self.alone else self.memory.allocate(count).own
 
     @property
     def messages(self) -> int:

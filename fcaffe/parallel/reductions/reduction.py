@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
+from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.parallel.reductions.wire import Wire
-
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
 class Reduction:
@@ -93,7 +92,7 @@ class Reduction:
         return self.scratch(number * count).reshape(number, count)
 
     def _zeros(self, count: int) -> np.ndarray:
-        return aligned_zeros(count) if self.xp is np else self.xp.zeros(count, np.float32)
+        return aligned_zeros(self.xp, count)
 
     def check(self, buffer: np.ndarray) -> None:
         if buffer.dtype != np.float32 or buffer.ndim != 1 or not buffer.flags.c_contiguous:
@@ -104,13 +103,6 @@ class Reduction:
 
 
 _REFUSE = Reduction.keep_to_tree
-
-
-def aligned_zeros(count: int) -> np.ndarray:
-    """`count` float32 zeros that begin on a cache line."""
-    raw = np.zeros(4 * count + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + 4 * count].view(np.float32)
 
 
 def cut(buffer: np.ndarray, parts: int) -> list[np.ndarray]:

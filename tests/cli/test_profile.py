@@ -1,0 +1,25 @@
+"""`fcaffe time --profile`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.conftest import Result
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def test_every_layer_beside_the_peaks(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcaffe.tools.peaks.SIDE", 64)
+    monkeypatch.setattr("fcaffe.tools.peaks.FLOATS", 1 << 16)
+    result = run("time -model net.prototxt -iterations 2 -profile")
+    assert result.code == 0
+    head, *layers, peaks, whole = result.out.splitlines()
+    assert head.split()[:2] == ["layer", "type"] and any(line.startswith("ip ") for line in layers)
+    shares = [float(re.search(r"([\d.]+)%", line)[1]) for line in layers]
+    assert sum(shares) == pytest.approx(100, abs=1) and shares == sorted(shares, reverse=True)
+    assert re.match(r"This machine: \d+ GFLOP/s in matrix products, \d+ GB/s in copies", peaks)
+    assert re.match(r"A pass forward and backward: [\d.]+ ms, .* outside of compiled operations: ", whole)
