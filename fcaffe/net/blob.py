@@ -1,8 +1,9 @@
 """Blob: the array that flows between layers, and its gradient.
 
 A blob is logically N x C x H x W, as in Caffe. In memory, four- and five-axis activations are channels-last, so that
-one ordinary strided array serves every engine at full speed; parameters, and every blob that user code has been given,
-are in C order. Layers read and write `data` and `diff` in place and never care which.
+one ordinary strided array serves every engine at full speed; so are the weights of convolutions where the engine likes
+them that way. Other parameters, and every blob that user code has been given, are in C order. Layers read and write
+`data` and `diff` in place and never care which.
 """
 
 from __future__ import annotations
@@ -10,27 +11,31 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fcaffe.engines.memory import aligned_zeros
+import numpy
+
+from fcaffe.engines.memory import aligned_zeros, logical_view
 from fcaffe.errors import NetError
 
 MAX_AXES = 32
 CHANNELS_LAST_AXES = (4, 5)
 MOST_VIEWS = 8  # that a buffer remembers, of its latest shapes
 
-Array = Any  # numpy.ndarray or cupy.ndarray, float32
+Array = Any  # numpy.ndarray or cupy.ndarray, of a blob float32 but for activations of half width
 
 
 class Storage:
-    """A flat float32 buffer of `size`, made when first touched, and the order in which blobs lay their axes out in it.
+    """A flat buffer of `size` values, made when first touched, and the order in which blobs lay their axes out in it.
 
     Several blobs may share one (Split, shared parameters), also with different shapes.
     """
 
-    def __init__(self, xp: Any, channels_last: bool, size: int) -> None:
+    def __init__(self, xp: Any, channels_last: bool, size: int, dtype: Any = numpy.float32) -> None:
         self.xp = xp
         self.channels_last = channels_last
         self.size = size
+        self.dtype = numpy.dtype(dtype)
         self.buffer: Array = None
+        self.has_moved = False  # into a flat buffer of parameters, whose order stays
         self.is_stale = False  # what is in the buffer counts as zeros
         self._views: dict[tuple[int, ...], Array] = {}
 
@@ -41,6 +46,18 @@ class Storage:
         found = self._views.get(shape)
         return self._new_view(shape) if found is None else found
 
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def like(self, size: int) -> Storage:
+        """Another one, of this size."""
+        return Storage(self.xp, self.channels_last, size, self.dtype)
+
+    def logical(self, flat: Array, shape: tuple[int, ...]) -> Array:
+        """A flat array in the order of this storage, seen in a blob's shape."""
+        return logical_view(flat, shape, self.channels_last and len(shape) in CHANNELS_LAST_AXES)
+
     def replace(self, buffer: Array) -> None:
         """Use another buffer from now on, or, if it is None, a new one when next touched."""
         self.buffer = buffer
@@ -48,12 +65,8 @@ class Storage:
 
     def _new_view(self, shape: tuple[int, ...]) -> Array:
         if self.buffer is None:
-            self.buffer = aligned_zeros(self.xp, self.size)
-        view = self.buffer[: math.prod(shape)]
-        if self.channels_last and len(shape) in CHANNELS_LAST_AXES:
-            view = self.xp.moveaxis(view.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
-        else:
-            view = view.reshape(shape)
+            self.buffer = aligned_zeros(self.xp, self.size, self.dtype)
+        view = self.logical(self.buffer[: math.prod(shape)], shape)
         if len(self._views) >= MOST_VIEWS:
             self._views.clear()
         self._views[shape] = view
@@ -61,7 +74,7 @@ class Storage:
 
     def make_contiguous(self, shape: tuple[int, ...]) -> None:
         """Go over to C order for good, keeping the values of a blob of this shape."""
-        if not self.channels_last:
+        if not self.channels_last or self.has_moved:
             return
         values = None if self.buffer is None else self.view(shape).copy(order="C")
         self.channels_last = False
@@ -71,18 +84,33 @@ class Storage:
 
 
 class Blob:
-    """An N-D float32 array `data` with its gradient `diff`, reshaped on the fly; memory grows and never shrinks.
+    """An N-D array `data` with its gradient `diff`, reshaped on the fly; memory grows and never shrinks.
 
-    Arguments: the array module, the shape (a scalar has none), and whether memory is channels-last.
+    Arguments: the array module, the shape (a scalar has none), whether memory is channels-last, and the dtype.
     """
 
-    def __init__(self, xp: Any, shape: tuple[int, ...] = (), channels_last: bool = False) -> None:
+    def __init__(
+        self, xp: Any, shape: tuple[int, ...] = (), channels_last: bool = False, dtype: Any = "float32"
+    ) -> None:
         self.xp = xp
         self.shape: tuple[int, ...] = tuple(shape)
         self.version = 0  # another after each change of shape or memory
         self._capacity = self.count
-        self._data = Storage(xp, channels_last, self._capacity)
-        self._diff = Storage(xp, channels_last, self._capacity)
+        self._data = Storage(xp, channels_last, self._capacity, dtype)
+        self._diff = self._data.like(self._capacity)
+
+    @property
+    def dtype(self) -> numpy.dtype[Any]:
+        """Of `data` and `diff` alike."""
+        return self._data.dtype
+
+    def set_dtype(self, dtype: Any) -> None:
+        """Another dtype, for this blob and those it shares memory with; none of them may have been touched yet."""
+        for storage in (self._data, self._diff):
+            if storage.dtype != dtype and storage.buffer is not None:
+                raise NetError(f"a blob that has {storage.dtype} values cannot become one of {numpy.dtype(dtype)}")
+            storage.dtype = numpy.dtype(dtype)
+        self.version += 1
 
     @property
     def count(self) -> int:
@@ -101,6 +129,15 @@ class Blob:
     def clear_diff(self) -> None:
         """Make the gradient zero, which costs nothing yet: see `diff_to_add`."""
         self._diff.is_stale = self._diff.buffer is not None
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether `clear_diff` has left out zeros that still count."""
+        return self._diff.is_stale
+
+    @is_clear.setter
+    def is_clear(self, clear: bool) -> None:
+        self._diff.is_stale = clear
 
     def settle_diff(self) -> None:
         """Write the zeros that `clear_diff` left out, if nobody has written anything since."""
@@ -125,37 +162,60 @@ class Blob:
         self.version += 1
         if self.count > self._capacity:
             self._capacity = self.count
-            self._data = Storage(self.xp, self._data.channels_last, self._capacity)
-            self._diff = Storage(self.xp, self._diff.channels_last, self._capacity)
+            self._data = self._data.like(self._capacity)
+            self._diff = self._diff.like(self._capacity)
 
     def swap_data(self, other: Blob) -> None:
         """Give the values to the other, a blob of the same shape; what is here then is not said."""
-        mine, others = self._data, other._data
-        if (mine.size, mine.channels_last) != (others.size, others.channels_last):
+        self._check_dtype(other)
+        if not self.swaps_buffers(other):
             other.data[...] = self.data
             return
+        mine, others = self._data, other._data
         buffer = mine.buffer
         mine.replace(others.buffer)
         others.replace(buffer)
 
+    def swaps_buffers(self, other: Blob) -> bool:
+        """Whether `swap_data` makes the two change places in memory; it copies otherwise."""
+        mine, others = self._data, other._data
+        return (mine.size, mine.channels_last) == (others.size, others.channels_last)
+
     def share_data(self, other: Blob) -> None:
         """Use the other's data from now on (no copy)."""
+        self._check_dtype(other)
         self._data = other._data
         self.version += 1
         self._capacity = max(self.count, min(self._capacity, other._capacity))
 
     def share_diff(self, other: Blob) -> None:
+        self._check_dtype(other)
         self._diff = other._diff
         self.version += 1
 
+    def _check_dtype(self, other: Blob) -> None:
+        if self.dtype != other.dtype:
+            raise NetError(f"a blob of {self.dtype} cannot share memory with one of {other.dtype}")
+
     def move_to(self, data: Array, diff: Array) -> None:
-        """Copy into these flat buffers and live there from now on, together with all blobs that share this one."""
+        """Copy into these flat buffers and live there from now on, together with all blobs that share this one.
+
+        The order in memory stays as it is, for good: see `logical`.
+        """
         for storage, place in ((self._data, data), (self._diff, diff)):
-            place[...] = storage.view(self.shape).reshape(-1)
+            storage.logical(place, self.shape)[...] = storage.view(self.shape)
             storage.replace(place)
+            storage.has_moved = True
+
+    def logical(self, flat: Array) -> Array:
+        """Its part of a flat buffer in the order of `data`, such as a solver's history, as a view of its shape."""
+        return self._data.logical(flat, self.shape)
 
     def make_contiguous(self) -> None:
-        """C order in memory for good, so that `data.reshape(...)` and `data.ravel()` are views that can be written."""
+        """C order in memory for good, so that `data.reshape(...)` and `data.ravel()` are views that can be written.
+
+        Parameters in flat buffers stay in the order that these have.
+        """
         self._data.make_contiguous(self.shape)
         self._diff.make_contiguous(self.shape)
 

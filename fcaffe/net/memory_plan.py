@@ -2,37 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import insort
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fcaffe.engines.memory import ALIGNMENT, aligned_zeros
-from fcaffe.net.blob import Blob, Storage
+from fcaffe.engines.memory import aligned_zeros
+from fcaffe.net.blob import Array, Blob, Storage
+from fcaffe.net.recompute import choose, hand_over_backwards
+from fcaffe.net.schedule import Again, Schedule, Spans, fullest
 
 if TYPE_CHECKING:
-    from fcaffe.net.net import Net, Node
+    from fcaffe.net.net import Net
+
+STEP = 256  # bytes; arrays in the stretch begin at its multiples, which suits vector units of CPUs and GPUs
+
+ATTEMPTS = 8  # at a better order
+START = -1  # when all storages have to be back
+
+Moves = dict[int, list[tuple[Storage, Array]]]  # before the backward of a node, or at the START of forward or backward
 
 
 @dataclass
 class Use:
-    """A storage, and the first and last node of the pass that touch it."""
+    """A storage, and the steps of the pass in which its values are wanted: first and last of each stretch."""
 
     storage: Storage
-    first: int
-    last: int
+    spans: Spans
+    before: int | None = None  # the node before whose backward these values are made again, and may lie elsewhere
+
+    def meets(self, other: Use) -> bool:
+        """Whether the two are wanted at one time."""
+        return any(a <= d and c <= b for a, b in self.spans for c, d in other.spans)
+
+
+@dataclass
+class Memory:
+    """Bytes that a net takes for one pass.
+
+    `activations`, `gradients` and `internal` (what layers keep for backward) are what they would take side by side,
+    `peak` is what they take; `recomputed` is how much of the activations is computed again.
+    """
+
+    parameters: int
+    activations: int
+    gradients: int
+    internal: int
+    peak: int
+    recomputed: int = 0
 
 
 class MemoryPlan:
-    """Places of a net's gradients, and in nets for inference of its activations, where only whole passes are run.
+    """Places of the arrays of a net that runs whole passes only, from the forward of its first layer to the backward of
+    the same; with `recompute`, of such a pass in which forwards run again. Made anew when a shape changes.
 
-    A gradient is in use from the node that writes it to the one that reads it last, an activation likewise. Left alone
-    are what comes from outside or is read there (inputs, outputs, losses), what nobody writes and so stays zero, and
-    what Python layers see. Made anew when a shape changes.
+    `again` says what to run again: before the backward of a node, the forward of these.
     """
 
     def __init__(self, net: Net) -> None:
         self.net = net
-        self._versions: list[int] = []
+        self.again: Again = {}
+        if net.context.recompute:
+            hand_over_backwards(net)
+        self._moves: Moves = {}
+        self._placed: set[int] = set()  # the storages, by their ids
+        self._versions: list[int] = []  # of the blobs, when their places were chosen
+        self._chosen: tuple[list[int], Again] | None = None  # and when it was chosen what to run again
 
     def follow(self) -> None:
         """Give all storages their places, if they have not got them for the present shapes."""
@@ -40,68 +75,126 @@ class MemoryPlan:
         if versions == self._versions:
             return
         self._versions = versions
-        place(list(self._gradients()))
+        for node in self.net.nodes:
+            node.layer.rewind()
+        schedule = Schedule(self.net)
+        self.again = self._choose(schedule) if self.net.context.recompute else {}
+        uses = _uses(schedule, self.again)
+        self._moves = place(uses)
+        self._placed = {id(use.storage) for use in uses}
+
+    def move(self, when: int) -> None:
+        """Give storages whose values are about to be made again, before the backward of a node, their places for that;
+        at the START of forward and of backward those that they had at first."""
+        for storage, buffer in self._moves.get(when, ()):
+            if storage.buffer is not buffer:
+                storage.replace(buffer)
+
+    def has_placed(self, blob: Blob) -> bool:
+        """Whether the data of a blob has its place here, and so may be gone by the end of a pass."""
+        return id(blob._data) in self._placed
+
+    def report(self, recompute: bool | None = None) -> Memory:
+        """Of the present shapes, with `recompute` or not (None: as it is run); nothing need have run yet."""
+        net, whole = self.net, self.net.context.whole_passes
+        schedule = Schedule(net)
+        recompute = net.context.recompute if recompute is None else recompute
+        again = self._choose(schedule) if whole and recompute else {}
+        parameters = {id(blob._data): blob._data.nbytes for node in net.nodes for blob in node.layer.blobs}
+        data = {id(blob._data): blob._data.nbytes for blob in net.blobs if id(blob._data) not in parameters}
+        internal, gradients = schedule.bytes_of(schedule.internal), schedule.bytes_of(schedule.gradients)
+        activations = sum(data.values())
+        peak = activations + gradients + internal
+        if whole:
+            peak = layout(_uses(schedule, again))[1] + activations - schedule.bytes_of(schedule.activations)
+        recomputed = schedule.computed_again(again)
+        return Memory(sum(parameters.values()), activations, gradients, internal, peak, recomputed)
+
+    def _choose(self, schedule: Schedule) -> Again:
         if self.net.context.inference:
-            place(list(self._activations()))
-
-    def _gradients(self) -> Iterator[Use]:
-        nodes = self.net.nodes
-        unwritten = {id(blob._diff) for node in nodes for blob in _without_gradient(node)}
-        unwritten |= {id(blob._diff) for blob in self._outer()}
-        for use in _uses(nodes, "_diff"):
-            if id(use.storage) not in unwritten:
-                yield use
-
-    def _activations(self) -> Iterator[Use]:
-        nodes = self.net.nodes
-        outer = {id(blob._data) for blob in self._outer()}
-        outer |= {id(blob._data) for node in nodes if not node.bottoms for blob in node.tops}
-        parameters = {id(blob._data) for node in nodes for blob in node.layer.blobs}
-        for use in _uses(nodes, "_data"):
-            if id(use.storage) not in outer | parameters:
-                yield use
-
-    def _outer(self) -> Iterator[Blob]:
-        net = self.net
-        for index, weight in enumerate(net.blob_loss_weights):
-            if weight or index in net.output_ids or index in net.input_ids:
-                yield net.blobs[index]
-        for node in net.nodes:
-            if node.layer.type == "Python":
-                yield from node.blobs
+            return {}
+        versions = [blob.version for blob in self.net.blobs]
+        if self._chosen is None or self._chosen[0] != versions:
+            self._chosen = versions, choose(schedule)
+        return self._chosen[1]
 
 
-def _without_gradient(node: Node) -> Iterator[Blob]:
-    """The bottoms that get no gradient from this node."""
-    for blob, needed in zip(node.bottoms, node.bottom_need_backward, strict=True):
-        if not (needed and node.needs_backward):
-            yield blob
+def _uses(schedule: Schedule, again: Again) -> list[Use]:
+    """One for each time that a storage's values are made, but for storages that change places with others."""
+    steps = schedule.steps(again)
+    swapping = {key for access in schedule.accesses for key in access.swaps or ()}
+    uses = []
+    for key, spans in schedule.lifetimes(again).items():
+        first, *others = sorted(spans)
+        moves = [steps[start].before for start, _ in others]
+        if key in swapping or None in moves:
+            uses.append(Use(schedule.storages[key], spans))
+        else:
+            uses += [
+                Use(schedule.storages[key], [span], before)
+                for span, before in zip((first, *others), (None, *moves), strict=True)
+            ]
+    return uses
 
 
-def _uses(nodes: list[Node], which: str) -> list[Use]:
-    uses: dict[int, Use] = {}
-    for index, node in enumerate(nodes):
-        for blob in node.blobs:
-            storage = getattr(blob, which)
-            use = uses.setdefault(id(storage), Use(storage, index, index))
-            use.last = index
-    return list(uses.values())
+def place(uses: list[Use]) -> Moves:
+    """Let the storages share one stretch of memory. Returns who has to move when."""
+    starts, end = layout(uses)
+    for use in uses:
+        use.storage.replace(None)  # before the new stretch is there, the old one may have to go
+    if not uses:
+        return {}
+    arena = aligned_zeros(uses[0].storage.xp, end, "uint8")
+    moves: Moves = {}
+    for use, start in zip(uses, starts, strict=True):
+        buffer = arena[start : start + use.storage.nbytes].view(use.storage.dtype)
+        if use.before is None:
+            use.storage.replace(buffer)
+        else:
+            moves.setdefault(use.before, []).append((use.storage, buffer))
+    movers = {id(storage): storage for some in moves.values() for storage, _ in some}
+    return moves | {START: [(storage, storage.buffer) for storage in movers.values()]}
 
 
-def place(uses: list[Use]) -> None:
-    """Put each storage where none lies that is in use at the same time, the largest first and as low as it goes."""
-    step = ALIGNMENT // 4
-    placed: list[tuple[int, int, Use]] = []  # start, end
-    for use in sorted(uses, key=lambda use: -use.storage.size):
-        size = -(-use.storage.size // step) * step
+def layout(uses: list[Use]) -> tuple[list[int], int]:
+    """Where each of the storages begins, in bytes, and where all of them end: each where none lies that is in use at
+    the same time, as low as it goes. Of several orders, those first that came to lie highest, the best."""
+    orders: list[Callable[[int], Any]] = [
+        lambda number: (-uses[number].storage.nbytes, uses[number].spans),
+        lambda number: (-uses[number].storage.nbytes, -uses[number].spans[-1][1]),
+        lambda number: uses[number].storage.nbytes * (uses[number].spans[0][0] - uses[number].spans[-1][1]),
+    ]
+    best: tuple[list[int], int] | None = None
+    least = fullest([(_rounded(use.storage.nbytes), use.spans) for use in uses])[0]
+    for key in orders:
+        order = sorted(range(len(uses)), key=key)
+        for _ in range(ATTEMPTS):
+            starts, end = _layout(uses, order)
+            if best is None or end < best[1]:
+                best = starts, end
+            if end == least:
+                return best
+            highest = [n for n in order if starts[n] + uses[n].storage.nbytes > end - STEP]
+            order = highest + [n for n in order if n not in highest]
+    assert best
+    return best
+
+
+def _layout(uses: list[Use], order: list[int]) -> tuple[list[int], int]:
+    placed: list[tuple[int, int, int]] = []  # start, end, number; by start
+    starts = [0] * len(uses)
+    for number in order:
+        size = _rounded(uses[number].storage.nbytes)
         start = 0
-        for other_start, other_end, other in sorted(placed, key=lambda item: item[0]):
-            if other.first <= use.last and use.first <= other.last:
+        for other_start, other_end, other in placed:
+            if other_end > start and uses[other].meets(uses[number]):
                 if other_start - start >= size:
                     break
-                start = max(start, other_end)
-        placed.append((start, start + size, use))
-    if placed:
-        arena = aligned_zeros(placed[0][2].storage.xp, max(end for _, end, _ in placed))
-        for start, _, use in placed:
-            use.storage.replace(arena[start : start + use.storage.size])
+                start = other_end
+        insort(placed, (start, start + size, number))
+        starts[number] = start
+    return starts, max((end for _, end, _ in placed), default=0)
+
+
+def _rounded(size: int) -> int:
+    return -(-size // STEP) * STEP

@@ -66,6 +66,8 @@ class Parameters:
     def share(self) -> None:
         """Let sharers use their owner's memory. Once all layers are set up: each fills its own first, as in Caffe."""
         for parameter in self.owned:
+            if any(blob.shape != parameter.blob.shape for blob in parameter.sharers):
+                parameter.blob.make_contiguous()  # what they share is the values in C order
             for blob in parameter.sharers:
                 blob.share_data(parameter.blob)
                 blob.share_diff(parameter.blob)
@@ -90,7 +92,8 @@ class Parameters:
     def clear_diffs(self) -> None:
         """Make all gradients zero; in a flat buffer they are so after the next backward pass."""
         for parameter in self.owned:
-            parameter.blob.clear_diff()
+            if parameter.layer.type != "BatchNorm":  # whose blobs are no weights, and never get gradients
+                parameter.blob.clear_diff()
 
     def display_name(self, layer: Layer, index: int) -> str:
         """The shared name, or the index."""

@@ -74,10 +74,12 @@ def restore(solver: Solver, path: str) -> None:
     copy_weights(solver.net, model, model_path)
     solver.iteration = state.iteration
     solver.current_step = state.current_step
+    parameters = solver.net.parameters
     for flat, blobs in zip(solver.history, _split(state.history, solver.histories), strict=True):
-        for place, blob in zip(solver.net.parameters.slices(), blobs, strict=True):
-            assert blob.data is not None
-            flat[place] = solver.engine.from_numpy(blob.data.reshape(-1).astype(np.float32, copy=False))
+        for parameter, place, stored in zip(parameters.owned, parameters.slices(), blobs, strict=True):
+            assert stored.data is not None
+            values = stored.data.reshape(parameter.blob.shape).astype(np.float32, copy=False)
+            parameter.blob.logical(flat[place])[...] = solver.engine.from_numpy(values)
     if state.resume is not None:
         _resume(solver, state.resume)
 
@@ -132,8 +134,7 @@ def _state(solver: Solver, model_path: str, with_history: bool = True) -> State:
         for flat in solver.history:
             host = solver.engine.to_numpy(flat)
             for parameter, place in zip(solver.net.parameters.owned, solver.net.parameters.slices(), strict=True):
-                shape = parameter.blob.shape
-                history.append(StoredBlob(shape, host[place].reshape(shape)))
+                history.append(StoredBlob(parameter.blob.shape, parameter.blob.logical(host[place])))
     context = solver.context
     resume = pb.ResumeState(seed=context.seed, noise=context.noise, random=context.random.state())
     for net, layer in _readers(solver):

@@ -1,0 +1,100 @@
+"""What memory the training of a net takes, for the log before the run and for the error when there is too little."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fcaffe.engines.memory import obtainable_bytes
+from fcaffe.errors import NetError
+from fcaffe.net.net import Net
+
+
+@dataclass
+class MemoryNeed:
+    """Bytes: of parameters, of their gradients and the solver's histories, and of what one pass over `batch` samples
+    takes at its peak: as it is run, and `with_recompute` (at most) as far as that has been found out."""
+
+    parameters: int
+    gradients: int
+    histories: int
+    activations: int
+    with_recompute: int
+    batch: int
+
+    @classmethod
+    def of(cls, net: Net, histories: int = 0, least: bool = False) -> MemoryNeed:
+        """Of a net that is trained by a solver with so many histories; `least`: find out what recomputing would save,
+        which for a deep net takes a second."""
+        memory = net.memory_plan.report()
+        learnt = 4 * net.parameters.count
+        less = net.memory_plan.report(recompute=True).peak if least else memory.peak
+        return cls(memory.parameters, learnt, histories * learnt, memory.peak, less, net.batch_size)
+
+    @property
+    def fixed(self) -> int:
+        """What does not depend on the batch."""
+        return self.parameters + self.gradients + self.histories
+
+    @property
+    def total(self) -> int:
+        return self.fixed + self.activations
+
+    def __str__(self) -> str:
+        text = (
+            f"{size(self.total)} = parameters {size(self.parameters)} + gradients {size(self.gradients)} + histories "
+            f"{size(self.histories)} + activations {size(self.activations)} for a batch of {self.batch}"
+        )
+        return text + (f" ({size(self.with_recompute)} with --recompute)" if self.can_save else "")
+
+    @property
+    def can_save(self) -> bool:
+        """Whether recomputing would be worth a word."""
+        return self.with_recompute < 0.95 * self.activations
+
+    def largest_batch(self, available: int, activations: int) -> int:
+        """How many samples fit, where those of this batch take `activations`."""
+        return max(0, math.floor((available - self.fixed) * self.batch / max(1, activations)))
+
+    def advice(self, available: int) -> str:
+        """What to do where only this many bytes can be had."""
+        ways = []
+        if (fits := self.largest_batch(available, self.activations)) > 0:
+            ways.append(f"set batch_size to {min(fits, self.batch - 1)} or less, with iter_size to make up for it")
+        if self.can_save and self.fixed + self.with_recompute <= available:
+            ways.append(f"use --recompute, which takes {size(self.fixed + self.with_recompute)}")
+        elif self.can_save and (fits := self.largest_batch(available, self.with_recompute)) > 0:
+            ways.append(f"use --recompute with a batch_size of {fits} or less")
+        if not ways:
+            return "the parameters alone do not fit: a larger device or a smaller net is needed"
+        return " or ".join(ways)
+
+    def error(self, problem: MemoryError, available: int | None) -> NetError:
+        """For the user, in place of what the allocation raised. `available`: the bytes that this process could have."""
+        message = f"out of memory: training this net takes {self}"
+        if available is None:
+            return NetError(f"{message}; lower batch_size, or use --recompute ({problem})")
+        if self.total <= available:
+            others = "workspaces, data and other programs take the rest"
+            return NetError(
+                f"{message}, of {size(available)} that this process can have; {others}: lower batch_size, or use "
+                f"--recompute ({problem})"
+            )
+        return NetError(f"{message}, but this process can have {size(available)}: {self.advice(available)}")
+
+
+@contextmanager
+def memory_errors(net: Net, histories: int, xp: Any) -> Iterator[None]:
+    """Turn a MemoryError, also CuPy's, into the NetError that says what would fit."""
+    try:
+        yield
+    except MemoryError as problem:
+        raise MemoryNeed.of(net, histories, least=True).error(problem, obtainable_bytes(xp)) from problem
+
+
+def size(count: int) -> str:
+    """Bytes for humans: 123 MB, 4.56 GB."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"

@@ -1,0 +1,219 @@
+"""Which activations a net keeps from forward to backward, and which it computes a second time (Chen et al., 2016)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fcaffe.net.schedule import Again, Schedule
+
+if TYPE_CHECKING:
+    from fcaffe.net.net import Net, Node
+
+BUDGETS = 24  # numbers of checkpoints that are tried at first
+PRICE = 0.2  # of computing a whole forward pass again: this part of the memory that is needed without
+
+
+@dataclass
+class Group:
+    """Nodes that run again together or not at all, since they write one storage one after the other, or must see what
+    is in it in between. `repeatable`: they leave the same the second time."""
+
+    nodes: list[int]
+    outputs: set[int] = field(default_factory=set)
+    inputs: set[int] = field(default_factory=set)
+    internal: set[int] = field(default_factory=set)
+    repeatable: bool = True
+
+    work: int = 0  # of a forward pass, in multiply-adds
+
+    @property
+    def made(self) -> set[int]:
+        return self.outputs | self.internal
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Numbers of groups: those whose outputs are kept from forward on, and those that are forgotten again after each
+    use, and so run more than twice."""
+
+    checkpoints: frozenset[int]
+    forgotten: frozenset[int] = frozenset()
+
+    def changed(self, number: int) -> Choice:
+        """With this group a checkpoint, or no longer one."""
+        return Choice(self.checkpoints ^ {number}, self.forgotten)
+
+    def without(self, number: int) -> Choice:
+        """With this group around for as short a time as possible."""
+        return Choice(self.checkpoints - {number}, self.forgotten | {number})
+
+
+class Recompute:
+    """Chooses checkpoints: groups whose outputs are kept, so that those between them need not be.
+
+    Right before a backward step that reads something that is not there, the groups that make it run again, and before
+    those whatever they need down to the last checkpoints. In all it is less than one more forward pass.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.groups = _groups(schedule)
+        self.maker = {key: number for number, group in enumerate(self.groups) for key in group.made}
+        self.free = [number for number, group in enumerate(self.groups) if group.repeatable and group.outputs]
+        self.wanted = [[key for key in access.back_reads if key in self.maker] for access in schedule.accesses]
+        self.forward = (
+            max(1, sum(group.work for group in self.groups)),
+            max(1, sum(schedule.bytes_of(group.outputs) for group in self.groups)),
+        )
+        self.usual = schedule.fullest({})[0]
+        self._costs: dict[Choice, float] = {}
+
+    def again(self, choice: Choice) -> Again:
+        """What to run again, and when. What cannot run again is kept anyway."""
+        valid = set().union(*(self._kept(self.groups[number]) for number in choice.checkpoints))
+        for group in self.groups:
+            if not group.repeatable:
+                valid |= group.made
+        again: dict[int, tuple[int, ...]] = {}
+        brief: frozenset[int] = frozenset()
+        for index in range(len(self.schedule.nodes) - 1, -1, -1):
+            for number in brief:
+                if not {index, index + 1} <= set(self.groups[number].nodes):
+                    valid -= self.groups[number].made
+            wanted: set[int] = set()
+            missing = [key for key in self.wanted[index] if key not in valid]
+            while missing:
+                number = self.maker[missing.pop()]
+                if number not in wanted:
+                    wanted.add(number)
+                    missing += [key for key in self.groups[number].inputs if key in self.maker and key not in valid]
+            if wanted:
+                again[index] = tuple(sorted(node for number in wanted for node in self.groups[number].nodes))
+                valid |= set().union(*(self.groups[number].made for number in wanted))
+            brief = choice.forgotten & (wanted | {self.maker[key] for key in self.wanted[index]})
+        return again
+
+    def cost(self, choice: Choice) -> float:
+        """The peak of memory in bytes, and a price on what is computed again."""
+        if choice not in self._costs:
+            again = self.again(choice)
+            again_parts = self._work(again) / self.forward[0], self.schedule.computed_again(again) / self.forward[1]
+            extra = self.usual * (PRICE * sum(again_parts) / 2 + 10 * max(0, max(again_parts) - 1))
+            self._costs[choice] = self.schedule.fullest(again)[0] + extra
+        return self._costs[choice]
+
+    def _kept(self, group: Group) -> set[int]:
+        """Of a checkpoint: its outputs, and what is for backward alone if that is small beside what makes it."""
+        bytes_of = self.schedule.bytes_of
+        return group.made if 2 * bytes_of(group.internal) <= bytes_of(group.inputs) else group.outputs
+
+    def _work(self, again: Again) -> int:
+        firsts = {group.nodes[0]: group.work for group in self.groups}
+        return sum(firsts.get(node, 0) for nodes in again.values() for node in nodes)
+
+    def choose(self) -> Choice:
+        """The best that was found: from evenly spread checkpoints on, one more or less as long as that helps, and then
+        without what there is where memory is fullest."""
+        best = min(self._spread(), key=self.cost)
+        for _ in range(2):
+            before = best
+            for number in self.free:
+                best = min(best, best.changed(number), key=self.cost)
+            if best == before:
+                break
+        for _ in self.groups:
+            _, full = self.schedule.fullest(self.again(best))
+            numbers = {self.maker[key] for key in full if key in self.maker}.intersection(self.free)
+            better = min((best.without(number) for number in sorted(numbers)), key=self.cost, default=best)
+            if self.cost(better) >= self.cost(best):
+                break
+            best = better
+        return best
+
+    def _spread(self) -> list[Choice]:
+        """Checkpoints at equal distances, in bytes, among the groups whose outputs alone go on to later ones."""
+        sizes = {number: self.schedule.bytes_of(self.groups[number].outputs) for number in self.free}
+        last_use = {key: number for number, group in enumerate(self.groups) for key in group.inputs}
+        narrow, open_until = [], 0
+        for number, group in enumerate(self.groups):
+            if open_until <= number and number in sizes:
+                narrow.append(number)
+            open_until = max([open_until, *(last_use.get(key, 0) for key in group.outputs)])
+        total, found = sum(sizes.values()), [Choice(frozenset(self.free)), Choice(frozenset())]
+        for parts in range(2, BUDGETS):
+            chosen, passed = [], 0
+            for number in sizes:
+                passed += sizes[number]
+                if passed * parts >= total and number in narrow:
+                    chosen.append(number)
+                    passed = 0
+            found.append(Choice(frozenset(chosen)))
+        return found
+
+
+def choose(schedule: Schedule) -> Again:
+    """What to run again so that the pass takes the least memory."""
+    recompute = Recompute(schedule)
+    return recompute.again(recompute.choose())
+
+
+def hand_over_backwards(net: Net) -> None:
+    """Let layers that alone read what another has made in place do the backward of that, where they can."""
+    readers: dict[int, list[Node]] = {}
+    for node in net.nodes:
+        for blob in node.bottoms:
+            readers.setdefault(id(blob._data), []).append(node)
+    outer = {index for index, weight in enumerate(net.blob_loss_weights) if weight}.union(net.output_ids)
+    for node in net.nodes[1:]:
+        behind = readers.get(id(node.tops[0]._data), []) if node.tops else []
+        if node.bottom_ids != node.top_ids or behind[-2:-1] != [node] or outer.intersection(node.top_ids):
+            continue
+        leader, last = net.nodes[node.index - 1].layer, behind[-1]
+        absorbed = leader.leads and leader.absorbs_backward
+        if outer.intersection(last.top_ids) or not last.needs_backward or (absorbed and leader.type != "Convolution"):
+            continue
+        if last.layer.takes_backward_of(node.layer) and absorbed:
+            leader.absorbs_backward = False
+
+
+def _groups(schedule: Schedule) -> list[Group]:
+    """In the order of their first nodes."""
+    nodes, accesses = schedule.nodes, schedule.accesses
+    first = list(range(len(nodes)))  # of the group that a node is in
+
+    def leader(index: int) -> int:
+        while first[index] != index:
+            index = first[index]
+        return index
+
+    def join(a: int, b: int) -> None:
+        a, b = sorted((leader(a), leader(b)))
+        first[b] = a
+
+    # All storages count here, also those that stay out of the plan: what was changed in place cannot be used again.
+    writers: dict[int, list[int]] = {}
+    for index, node in enumerate(nodes):
+        for blob in node.tops:
+            writers.setdefault(id(blob._data), []).append(index)
+    for index, node in enumerate(nodes):
+        for key in {id(blob._data) for blob in node.blobs}:
+            makers = writers.get(key, [])
+            if makers and (index in makers or index < makers[-1]):
+                join(index, makers[0])
+    groups: dict[int, Group] = {}
+    for index, (node, access) in enumerate(zip(nodes, accesses, strict=True)):
+        group = groups.setdefault(leader(index), Group([]))
+        group.nodes.append(index)
+        group.outputs |= access.writes
+        group.inputs |= access.reads
+        if not access.drawing:
+            group.internal |= access.kept
+        if access.swaps:
+            group.internal.add(access.swaps[1])
+        macs = getattr(node.layer, "macs", None)
+        group.work += macs(node.bottoms, node.tops) if macs else 0
+        group.repeatable &= node.layer.repeatable and bool(node.bottoms)
+    for group in groups.values():
+        group.inputs -= group.outputs
+    return list(groups.values())

@@ -1,0 +1,60 @@
+"""Types and orders of blobs, and how arrays share memory."""
+
+import numpy as np
+import pytest
+
+from fcaffe.errors import NetError
+from fcaffe.net.blob import Blob, Storage
+from fcaffe.net.memory_plan import START, Use, place
+from fcaffe.net.schedule import Schedule
+from tests.net.test_recompute import NETS, build
+
+
+def test_a_blob_keeps_its_type():
+    half = Blob(np, (2, 3, 4, 5), channels_last=True, dtype="float16")
+    half.reshape(4, 3, 4, 5)
+    assert half.data.dtype == half.diff.dtype == half.dtype == np.float16
+    with pytest.raises(NetError, match="float16"):
+        half.set_dtype("float32")
+    fresh = Blob(np, (4, 3, 4, 5))
+    for share in (fresh.share_data, fresh.share_diff, fresh.swap_data):
+        with pytest.raises(NetError, match="float32 cannot share memory with one of float16"):
+            share(half)
+    fresh.set_dtype("float16")
+    fresh.share_data(half)
+    assert np.shares_memory(fresh.data, half.data)
+
+
+def test_a_flat_buffer_has_the_order_of_the_blob():
+    blob, data, diff = Blob(np, (2, 3, 4, 5), channels_last=True), np.ones(120, "f"), np.ones(120, "f")
+    blob.data[...] = np.arange(120).reshape(2, 3, 4, 5)
+    blob.move_to(data, diff)
+    blob.make_contiguous()  # does nothing to what others see as a flat buffer
+    assert np.array_equal(blob.data.ravel(), np.arange(120)) and not diff.any()
+    assert np.array_equal(data.reshape(2, 4, 5, 3).transpose(0, 3, 1, 2), blob.data)
+    assert np.array_equal(blob.logical(data), blob.data)
+
+
+def test_types_share_a_stretch_and_values_made_again_may_move():
+    a, b, c = Storage(np, False, 1000), Storage(np, False, 500, "float64"), Storage(np, False, 7, "float16")
+    moves = place([Use(a, [(0, 1)]), Use(b, [(2, 5)]), Use(c, [(0, 9)]), Use(a, [(6, 7)], before=3)])
+    assert np.shares_memory(a.buffer, b.buffer) and not np.shares_memory(a.buffer, c.buffer)
+    assert [storage.buffer.dtype for storage in (a, b, c)] == ["float32", "float64", "float16"]
+    assert set(moves) == {START, 3} and moves[START][0][1] is a.buffer
+    assert a.buffer.base.nbytes <= 4096 + 256 + 64
+
+
+def test_activations_die_as_soon_as_backward_allows():
+    net = build(NETS["branches"]())
+    schedule = Schedule(net)
+    spans = schedule.lifetimes({})
+    last_forward = len(net.nodes) - 1
+
+    def end(name):
+        return max(last for _, last in spans[id(net.blob(name)._data)])
+
+    assert end("cat") <= last_forward  # dropout needs its mask only
+    assert end("norm") > last_forward and end("sigmoid") > last_forward
+    memory = net.memory
+    assert memory.peak < memory.activations + memory.gradients + memory.internal
+    assert id(net.blob("loss")._data) not in spans
