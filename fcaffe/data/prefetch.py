@@ -6,6 +6,8 @@ import queue
 import threading
 import time
 import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -13,19 +15,29 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data.share import Share, Turns
 from fcaffe.data.starvation import Starvation
+from fcaffe.engines.engine import Pending
 
 END_TIMEOUT = 5.0  # seconds
 LOG_INTERVAL = 1000  # Caffe tells of the 1st, 1001st, ... time that the net had to wait
+COPIED = 2  # batches, at most, whose copies need not be done when the next one is taken
+
+Allocate = Callable[[tuple[int, ...]], np.ndarray]  # float32 of this shape, uninitialised
+
+
+def empty(shape: tuple[int, ...]) -> np.ndarray:
+    return np.empty(shape, np.float32)
 
 
 class Batch:
     """Images and labels of one batch, and where the reader stood after it.
 
     `data` is N x C x H x W float32 with channels-last strides, `labels` has N values. `state` is the reader's
-    (position, random): what `BatchSource.state` said after this batch. It took the reader `seconds`.
+    (position, random): what `BatchSource.state` said after this batch. It took the reader `seconds`. `allocate` says in
+    what memory it lies.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, allocate: Allocate = empty) -> None:
+        self._allocate = allocate
         self.data = np.empty((0, 0, 0, 0), np.float32)
         self.labels = np.empty(0, np.float32)
         self.state: tuple[int, bytes] = (0, b"")
@@ -34,8 +46,9 @@ class Batch:
     def reshape(self, shape: tuple[int, int, int, int]) -> None:
         if self.data.shape != shape:
             number, channels, height, width = shape
-            self.data = np.empty((number, height, width, channels), np.float32).transpose(0, 3, 1, 2)
-            self.labels = np.zeros(number, np.float32)
+            self.data = self._allocate((number, height, width, channels)).transpose(0, 3, 1, 2)
+            self.labels = self._allocate((number,))
+            self.labels[...] = 0
 
 
 class BatchSource(Protocol):
@@ -61,20 +74,28 @@ class BatchSource(Protocol):
 
 
 class Prefetcher:
-    """Keeps up to `depth` batches of a source ready; `take` one, copy it, `give_back`.
+    """Keeps up to `depth` batches of a source ready; `take` one, copy it, `give_back`. Their memory is `allocate`'s.
 
     The thread starts with the first `take`. An error in the thread is raised by `take`. A Prefetcher that is dropped,
     or alive when the interpreter ends, stops its thread, since the thread holds no reference to it.
     """
 
-    def __init__(self, source: BatchSource, depth: int, name: str = "the reader") -> None:
+    def __init__(
+        self,
+        source: BatchSource,
+        depth: int,
+        name: str = "the reader",
+        allocate: Allocate = empty,
+    ) -> None:
         self.source = source
         self.depth = depth
         self.name = name
+        self.allocate = allocate
         self.waits = 0
         self.waited = 0.0  # seconds, all waits together
         self._error: BaseException | None = None
         self._end: weakref.finalize | None = None
+        self._copied: deque[tuple[Batch, Sequence[Pending]]] = deque()  # given back, but perhaps still being read
 
     def take(self) -> Batch:
         """The next batch in order; waits if the reader is behind."""
@@ -82,6 +103,7 @@ class Prefetcher:
             raise self._error
         if self._end is None:
             self._start()
+        self._reclaim(min(COPIED, self.depth - 1))
         item = self._next()
         if isinstance(item, BaseException):
             self.stop()
@@ -89,12 +111,15 @@ class Prefetcher:
             raise item
         return item
 
-    def give_back(self, batch: Batch) -> None:
-        self._free.put(batch)
+    def give_back(self, batch: Batch, copies: Sequence[Pending] = ()) -> None:
+        """The reader may write it again, once these copies of it are done."""
+        self._copied.append((batch, copies))
+        self._reclaim(self.depth)
 
     def stop(self) -> None:
         """End the thread; batches read ahead are lost. The next `take` starts another where the source stands."""
         if self._end is not None:
+            self._reclaim(0)
             self._end()
             self._thread.join()
             self._end = None
@@ -104,7 +129,7 @@ class Prefetcher:
         self._free: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._full: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
         for _ in range(self.depth):
-            self._free.put(Batch())
+            self._free.put(Batch(self.allocate))
         stopping = threading.Event()
         self._thread = threading.Thread(
             target=_read_ahead, args=(self.source, self._free, self._full, stopping), name="prefetch", daemon=True
@@ -113,6 +138,17 @@ class Prefetcher:
         self._taken = 0
         self._starvation = Starvation(self.name, self.depth)
         self._end = weakref.finalize(self, _end, self._thread, self._free, stopping)
+
+    def _reclaim(self, most: int) -> None:
+        """Let the reader have the batches whose copies are done; wait for the oldest until `most` are left."""
+        while self._copied:
+            batch, copies = self._copied[0]
+            if len(self._copied) <= most and not all(copy.done for copy in copies):
+                return
+            for copy in copies:
+                copy.wait()
+            self._copied.popleft()
+            self._free.put(batch)
 
     def _next(self) -> Batch | BaseException:
         self._taken += 1

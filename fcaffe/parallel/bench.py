@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -15,7 +15,9 @@ from mpi4py import MPI
 from fcaffe import log
 from fcaffe.errors import FcaffeError
 from fcaffe.parallel.reductions import Auto, Hosts, Reduction, create_reduction, reduction_names
+from fcaffe.parallel.reductions.nccl import why_no_nccl
 from fcaffe.parallel.reductions.reduction import reduction_class
+from fcaffe.parallel.reductions.staged import cuda_aware
 from fcaffe.parallel.reductions.wire import wait
 from fcaffe.proto import replacing
 
@@ -49,28 +51,31 @@ def measure(
     sizes: Sequence[int],
     counts: Sequence[int],
     beat: Callable[[str], None] = lambda operation: None,
+    xp: Any = np,
 ) -> list[Result]:
     """Each of the reductions `names` (none: all that fit the hosts), for `sizes` in bytes, between the first ranks of
-    `comm`, as many as `counts` say. `beat` is told what comes next. Rank 0 gets the results, the others none."""
+    `comm`, as many as `counts` say. `beat` is told what comes next. Rank 0 gets the results, the others none. With CuPy
+    for `xp` the sums are of memory of the GPU that is current on each rank."""
     results: list[Result] = []
     for count in counts:
         part = cast(MPI.Intracomm, comm.Split(0 if comm.rank < count else MPI.UNDEFINED, comm.rank))
         for size in sizes:
             beat(f"measuring sums of {size} bytes on {count} ranks")
             if comm.rank < count:
-                results += _measure_size(part, names, size)
+                results += _measure_size(part, names, size, xp)
             wait([comm.Ibarrier()])  # the ranks that have no part leave the cores to the others
         if comm.rank < count:
             part.Free()
     return results if comm.rank == 0 else []
 
 
-def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int) -> list[Result]:
+def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int, xp: Any) -> list[Result]:
     """All reductions in turns, so that whatever else the machine does strikes all of them alike."""
     hosts = Hosts(comm)
     places = f"{comm.size} rank{'s' * (comm.size > 1)} of {hosts.count} host{'s' * (hosts.count > 1)}"
-    reductions = [create_reduction(name, comm) for name in names or _fitting(hosts.count)]
-    plain = np.zeros(size // 4, np.float32)  # one for all that need no memory of their own
+    names = names or (_fitting(hosts.count) if xp is np else _fitting_gpus(comm, hosts.count))
+    reductions = [create_reduction(name, comm, xp) for name in names]
+    plain = xp.zeros(size // 4, np.float32)  # one for all that need no memory of their own
     buffers = [
         plain if type(reduction).allocate is Reduction.allocate else reduction.allocate(size // 4)
         for reduction in reductions
@@ -106,11 +111,21 @@ def _fitting(hosts: int) -> list[str]:
     return [name for name in reduction_names() if name not in useless and not reduction_class(name).on_device]
 
 
+def _fitting_gpus(comm: MPI.Intracomm, hosts: int) -> list[str]:
+    """Likewise for buffers on GPUs, by way of the host last. Collective."""
+    names = [] if why_no_nccl(comm) else ["nccl", "hierarchical"][: 1 + (hosts > 1)]
+    if comm.allreduce(cuda_aware(), MPI.LAND):
+        names.append("direct:ring")
+    return [*names, "staged:auto"]
+
+
 def _check(reduction: Reduction, buffer: np.ndarray) -> tuple[int | None, int | None]:
     """Sum once, to be sure of it; returns messages and bytes of the busiest rank. Raises FcaffeError."""
     before = reduction.messages, reduction.bytes_sent
     buffer[:] = reduction.rank + 1
-    total = reduction.total(buffer)
+    total: Any = reduction.total(buffer)
+    if reduction.xp is not np:
+        total = total.get()
     right = bool(np.all(total == reduction.ranks * (reduction.ranks + 1) // 2)) or reduction.name == "null"
     if not reduction.comm.allreduce(right, MPI.LAND):
         raise FcaffeError(f"reduction {reduction.name}: wrong sums of {buffer.nbytes} bytes on {reduction.ranks} ranks")
@@ -121,12 +136,19 @@ def _check(reduction: Reduction, buffer: np.ndarray) -> tuple[int | None, int | 
 
 def _time(reduction: Reduction, buffer: np.ndarray, repeat: int) -> float:
     """Seconds for one of `repeat` sums, at the slowest rank; the buffers are freshly written, as gradients are."""
+    settle = _nothing if reduction.xp is np else reduction.xp.cuda.get_current_stream().synchronize
     buffer[:] = 0
+    settle()
     reduction.comm.Barrier()
     began = time.perf_counter()
     for _ in range(repeat):
         reduction.total(buffer)
+    settle()
     return reduction.comm.allreduce(time.perf_counter() - began, MPI.MAX) / repeat
+
+
+def _nothing() -> None:
+    pass
 
 
 def plot(results: Sequence[Result], path: str | os.PathLike[str]) -> None:

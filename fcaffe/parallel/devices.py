@@ -6,16 +6,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fcaffe.engines.cuda.driver import find_driver
 from fcaffe.errors import UsageError
 from fcaffe.parallel.world import World, host_name
 
 
 @dataclass(frozen=True)
 class Devices:
-    """The GPUs that CuPy sees, by their addresses on the PCI bus; if there is none, why."""
+    """The GPUs that NVIDIA's driver shows, by their addresses on the PCI bus; if there is none, why."""
 
     addresses: tuple[str, ...]
     why_none: str = ""
+    names: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -30,17 +32,10 @@ class Devices:
 def find_devices() -> Devices:
     """Those of this host that this process may use."""
     try:
-        import cupy
-    except ImportError as problem:
-        if problem.name == "cupy":
-            return Devices((), "CuPy is not installed: pip install cupy-cuda12x, or -cuda13x for CUDA 13")
-        return Devices((), f"CuPy does not start: {_one_line(problem)}")
-    try:
-        runtime = cupy.cuda.runtime
-        addresses = tuple(runtime.deviceGetPCIBusId(number) for number in range(runtime.getDeviceCount()))
-    except RuntimeError as problem:  # as CuPy's are; without a driver, say
-        return Devices((), _one_line(problem))
-    return Devices(addresses, "" if addresses else "CUDA sees none")
+        gpus = find_driver().gpus
+    except UsageError as problem:
+        return Devices((), str(problem))
+    return Devices(tuple(gpu.address for gpu in gpus), "", tuple(gpu.name for gpu in gpus))
 
 
 def devices_of_hosts(world: World) -> dict[str, Devices]:
@@ -60,11 +55,6 @@ def devices_of_hosts(world: World) -> dict[str, Devices]:
 def describe(found: Mapping[str, Devices]) -> str:
     """`node1 has 4 GPUs, node2 has no GPU (why)`."""
     return ", ".join(f"{host} has {devices}" for host, devices in found.items())
-
-
-def describe_own() -> str:
-    """The same of this host."""
-    return describe({host_name(): find_devices()})
 
 
 def check_devices(gpus: int, world: World, found: Mapping[str, Devices]) -> None:
@@ -102,9 +92,6 @@ def device_of(world: World, devices: Devices, listed: list[int] | None = None) -
     if listed is None and devices.count == 1:
         return 0
     if world.local_rank >= len(numbers):
-        raise UsageError(f"rank {world.rank} is number {world.local_rank} on {host_name()}, which has {devices}")
+        has = f"which has {devices}" if listed is None else f"and --gpu lists {len(listed)} of its GPUs"
+        raise UsageError(f"rank {world.rank} is number {world.local_rank} (from 0) on {host_name()}, {has}")
     return numbers[world.local_rank]
-
-
-def _one_line(problem: BaseException) -> str:
-    return " ".join(str(problem).split())[:200]

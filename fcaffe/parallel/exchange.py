@@ -8,7 +8,9 @@ import threading
 import time
 from typing import Any, Protocol
 
+from fcaffe.engines.engine import Pending
 from fcaffe.net.blob import Array
+from fcaffe.parallel.reductions.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.solvers.exchange import GradientExchange
 from fcaffe.timeline import EXCHANGE, REDUCE, TRAINING, Event, Timeline
@@ -32,6 +34,9 @@ class ReducingExchange(GradientExchange):
     With `overlap` a thread sums one bucket after the other while backward goes on; without, all are summed at the end.
     Every rank cuts alike, so the sums meet. `seconds` is what the sums have taken so far, `exposed` how much of it the
     training has waited for.
+
+    On a GPU what `ready` calls written is under way there, and each sum comes after it. A reduction whose sums only
+    take their place on streams needs no thread, and makes the host wait for nothing.
     """
 
     def __init__(
@@ -50,7 +55,10 @@ class ReducingExchange(GradientExchange):
         self.seconds = 0.0
         self.exposed = 0.0
         self.takes_momentum = getattr(reduction, "takes_momentum", False)  # a compression may
-        self._buckets: queue.Queue[Array] = queue.Queue()
+        self.on_streams = getattr(reduction, "on_streams", False)
+        self._device: Any = reduction if getattr(reduction, "on_device", False) else None
+        self._buckets: queue.Queue[tuple[Array, Any]] = queue.Queue()  # on a device with an event: it is written
+        self._kept: list[tuple[Array, Any]] = []  # likewise, for `finish`
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -64,6 +72,7 @@ class ReducingExchange(GradientExchange):
 
     def begin(self, gradients: Array) -> None:
         self._gradients, self._end = gradients, gradients.size
+        self._kept.clear()
 
     def ready(self, start: int) -> None:
         if 4 * (self._end - start) >= self.bucket:
@@ -73,45 +82,74 @@ class ReducingExchange(GradientExchange):
         self._hand_over(0)
         began = time.perf_counter()
         with self.watchdog.waiting("the sum of the gradients"), self.timeline.span(REDUCE):
-            self._buckets.join() if self.overlap else self._sum_all()
-        self.exposed += time.perf_counter() - began
+            for bucket, ready in self._kept:
+                self._sum(bucket, ready, TRAINING)
+            self._buckets.join()
         if self._error is not None:
             raise self._error
+        if self._device:
+            self._device.finish()
+            self._device.raise_failed()
+        else:
+            self.exposed += time.perf_counter() - began
+
+    def wait_for(self, pending: Pending) -> None:
+        if self._device is None:
+            pending.wait()
+            return
+
+        def is_done() -> bool:
+            self._device.raise_failed()
+            return pending.done
+
+        with self.watchdog.waiting("the sum of the gradients"):
+            wait_until(is_done)
 
     def summary(self) -> str:
+        if self._device:
+            self._device.times.collect()
+            self.seconds, self.exposed = self._device.times.seconds, self._device.times.exposed
+        more = self.reduction.summary()
+        if self.on_streams and not self.seconds:  # all were part of CUDA graphs
+            return more
         hidden = max(0.0, self.seconds - self.exposed)
         took = f"Sums of gradients took {self.seconds:.2f} s, {hidden:.2f} s of it hidden behind backward"
-        more = self.reduction.summary()
         return f"{took}; {more}" if more else took
 
     def _hand_over(self, start: int) -> None:
         """The bucket from `start` to where the last one began."""
-        if start < self._end:
-            self._buckets.put(self._gradients[start : self._end])
-            self._end = start
-        if self.overlap and self._thread is None:
-            self._thread = threading.Thread(target=self._sum_forever, name="gradient exchange", daemon=True)
-            self._thread.start()
+        if start >= self._end:
+            return
+        bucket = self._gradients[start : self._end]
+        self._end = start
+        ready = self._device.mark() if self._device else None
+        if not self.overlap:
+            self._kept.append((bucket, ready))
+        elif self.on_streams:
+            self._sum(bucket, ready, TRAINING)
+        else:
+            self._buckets.put((bucket, ready))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._sum_forever, name="gradient exchange", daemon=True)
+                self._thread.start()
 
     def _sum_forever(self) -> None:
         while True:
-            self._sum_next()
+            bucket, ready = self._buckets.get()
+            try:
+                if self._error is None:
+                    self._sum(bucket, ready, EXCHANGE)
+            except BaseException as problem:  # raised by `finish`, in the thread that trains
+                self._error = problem
+            finally:
+                self._buckets.task_done()
 
-    def _sum_all(self) -> None:
-        while not self._buckets.empty():
-            self._sum_next()
-
-    def _sum_next(self) -> None:
-        bucket = self._buckets.get()
+    def _sum(self, bucket: Array, ready: Any, thread: int) -> None:
         began = time.perf_counter()
-        try:
-            if self._error is None:
-                self.reduction.sum(bucket)
-        except BaseException as problem:  # raised by `finish`, in the thread that trains
-            self._error = problem
-        finally:
-            ended = time.perf_counter()
-            self.seconds += ended - began
-            thread = EXCHANGE if self.overlap else TRAINING
-            self.timeline.add(Event("reduce", thread, began, ended, self.timeline.iteration))
-            self._buckets.task_done()
+        if self._device:
+            self._device.start(bucket, ready)
+        else:
+            self.reduction.sum(bucket)
+        ended = time.perf_counter()
+        self.seconds += ended - began
+        self.timeline.add(Event("reduce", thread, began, ended, self.timeline.iteration))

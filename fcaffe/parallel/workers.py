@@ -10,6 +10,7 @@ import numpy as np
 
 from fcaffe.data.share import Share, split_batch
 from fcaffe.errors import UsageError
+from fcaffe.net.blob import Array
 from fcaffe.net.workers import Workers
 from fcaffe.parallel.reductions.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
@@ -20,17 +21,25 @@ from fcaffe.tree_order import add_in_tree_order
 class MpiWorkers(Workers):
     """One worker per rank of a communicator, which is duplicated, so that its messages meet no others.
 
-    A batch_size of a prototxt means the batch of all workers, who split it; or, with `per_worker`, that of each.
+    A batch_size of a prototxt means the batch of all workers, who split it; or, with `per_worker`, that of each. On
+    GPUs small arrays are added up by the same `reduction` as gradients if its sums only take their place on streams.
     """
 
     def __init__(
-        self, comm: Any, per_worker: bool = False, watchdog: Watchdog | None = None, timeline: Timeline | None = None
+        self,
+        comm: Any,
+        per_worker: bool = False,
+        watchdog: Watchdog | None = None,
+        timeline: Timeline | None = None,
+        reduction: Any = None,
     ) -> None:
         self.comm = comm.Dup()
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.per_worker = per_worker
         self.watchdog = watchdog or Watchdog()
         self.timeline = timeline or Timeline()
+        self.sums_on_streams = getattr(reduction, "on_streams", False)
+        self._reduction = reduction
 
     def share(self, batch_size: int) -> Share:
         if self.per_worker:
@@ -43,10 +52,19 @@ class MpiWorkers(Workers):
         return split_batch(batch_size, self.rank, self.size)
 
     def sum(self, value: float) -> float:
-        return float(self.sum_array(np.array([value], np.float64))[0])
+        return float(self.sum_array(np.array([float(value)], np.float64))[0])
 
-    def sum_array(self, values: np.ndarray) -> np.ndarray:
-        """In an order of its own, so that all get the same bits, whatever MPI's order would be."""
+    def sum_array(self, values: Array) -> Array:
+        """In an order of its own, so that all get the same bits, whatever MPI's order would be. An array of a GPU comes
+        by way of the host, as not every MPI reads its memory, and so does the sum, to the same device; unless the
+        reduction adds it up there, in an order that is the same for all, too."""
+        if hasattr(values, "get"):  # as arrays of CuPy have
+            total = values.copy(order="C")
+            if self.sums_on_streams and values.dtype == np.float32:
+                self._reduction.sum(total.reshape(-1))
+            else:
+                total.set(self.sum_array(values.get()))
+            return total
         everyone = np.empty((self.size, *values.shape), values.dtype)
         with self._waiting("a sum over all workers"):
             request = self.comm.Iallgather(np.ascontiguousarray(values), everyone)
@@ -55,7 +73,12 @@ class MpiWorkers(Workers):
         add_in_tree_order(everyone, total)
         return total
 
-    def broadcast(self, array: np.ndarray) -> None:
+    def broadcast(self, array: Array) -> None:
+        if hasattr(array, "get"):
+            host = array.get()
+            self.broadcast(host)
+            array.set(host)
+            return
         with self._waiting("a broadcast"):
             self.comm.Bcast(array, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fcaffe.engines.engine import Pending
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.net.blob import Array
 
@@ -19,6 +20,7 @@ class GradientExchange:
     """
 
     takes_momentum: bool = False
+    on_streams: bool = True  # `begin`, `ready`, `finish` only give a device work, so they may be in a CUDA graph
 
     def take_momentum(self, momentum: float, clip: float) -> None:
         """The momentum, and the L2 norm to clip to (negative: none), that it is to apply."""
@@ -35,6 +37,10 @@ class GradientExchange:
 
     def finish(self) -> None:
         pass
+
+    def wait_for(self, pending: Pending) -> None:
+        """Let the host wait for something that comes after sums on a device. Raises what has gone wrong with these."""
+        pending.wait()
 
     def summary(self) -> str:
         """For the log: what it has taken; empty if there was nothing to do."""

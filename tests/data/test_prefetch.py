@@ -150,3 +150,39 @@ def test_a_process_that_is_still_reading_ends_at_once():
     done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert time.monotonic() - start < 9
+
+
+class Copy:
+    """Of a batch, made when somebody waits for it."""
+
+    def __init__(self, batch, made):
+        self.batch, self.made, self.done = batch, made, False
+
+    def wait(self):
+        if not self.done:
+            self.made.append(self.batch.data.max())
+        self.done = True
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 7])
+def test_a_batch_is_not_written_before_its_copies_are_made(depth):
+    prefetcher, made = Prefetcher(Counting(), depth), []
+    for _ in range(10):
+        batch = prefetcher.take()
+        prefetcher.give_back(batch, [Copy(batch, made)])
+    assert len(made) == 9 - min(2, depth - 1)  # the latest two may go on
+    prefetcher.stop()
+    assert made == list(range(10))
+
+
+def test_batches_lie_in_the_memory_that_is_given():
+    def allocate(shape):
+        given.append(np.full(shape, 7, np.float32))
+        return given[-1]
+
+    given = []
+    prefetcher = Prefetcher(Counting(), 1, allocate=allocate)
+    batch = prefetcher.take()
+    assert [array.shape for array in given] == [(2, 4, 5, 3), (2,)]
+    assert batch.data.shape == (2, 3, 4, 5) and np.shares_memory(batch.data, given[0]) and batch.labels is given[1]
+    prefetcher.stop()

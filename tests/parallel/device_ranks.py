@@ -15,9 +15,14 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from fcaffe.engines.cuda.transfers import Copying
 from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.parallel.bench import measure
+from fcaffe.parallel.compression import compressions, make_compression
+from fcaffe.parallel.exchange import ReducingExchange
 from fcaffe.parallel.reductions import Hosts, create_reduction, staged
 from fcaffe.parallel.reductions.nccl import Nccl
+from fcaffe.parallel.workers import MpiWorkers
 from tests.parallel import fake_cupy
 
 comm = MPI.COMM_WORLD
@@ -83,10 +88,138 @@ def calls() -> None:
     for _ in range(2):
         fake_cupy.calls.clear()
         reduction.sum(buffer)
-        made = list(fake_cupy.calls)
+        made = with_numbers_of_their_own(fake_cupy.calls)
         read(buffer)  # the stand-in's streams do not go on by themselves
     if comm.rank == comm.size - 1:
         print(json.dumps(made))
+
+
+def with_numbers_of_their_own(made: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Events are numbered in the order in which they occur."""
+    places = {"record": 1, "wait": 2, "synchronize": 1}
+    numbers: dict[int, int] = {}
+    for index, call in enumerate(made):
+        if place := places.get(call[0]):
+            number = numbers.setdefault(call[place], len(numbers))
+            made[index] = (*call[:place], number, *call[place + 1 :])
+    return list(made)
+
+
+def exchange() -> None:
+    fake_cupy.runtime.current = comm.rank
+    staged.PIECE = 70
+    for name in sys.argv[2].split(","):
+        for overlap in (True, False):
+            reduction = create_reduction(name, comm, cupy)
+            fake_cupy.calls.clear()
+            exchange = ReducingExchange(reduction, 4 * 150, overlap)
+            found = run_ahead(exchange, exchange.allocate(cupy, 1000))
+            if exchange.on_streams:
+                assert not any(call[0] == "synchronize" for call in fake_cupy.calls), f"{name}: the host waits"
+            event = cupy.cuda.Event()
+            event.record(cupy.cuda.get_current_stream())
+            exchange.wait_for(Copying(event))
+            for iteration, (sums, right) in enumerate(found):
+                assert np.allclose(sums, right, atol=1e-5), f"{name}, overlap {overlap}, iteration {iteration}"
+            assert exchange.summary().startswith("Sums of gradients took") and exchange.seconds > 0
+            reduction.close()
+
+
+def run_ahead(exchange: ReducingExchange, gradients: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Iterations whose gradients are written with time, bucket by bucket, and used and overwritten after the sums; for
+    each what is going to be found there, and what is right."""
+    work, found = cupy.cuda.get_current_stream(), []
+
+    def put_copy(to: Any, source: Any) -> None:
+        work.put(lambda: np.copyto(to.view(np.ndarray), source.view(np.ndarray)))
+
+    for iteration in range(4):
+        values = np.random.default_rng((comm.rank, iteration)).standard_normal(gradients.size, np.float32)
+        found.append((np.empty_like(values), np.sum(comm.allgather(values), axis=0)))
+        exchange.begin(gradients)
+        for start in range(gradients.size - 50, -1, -50):
+            put_copy(gradients[start : start + 50], values[start : start + 50])
+            exchange.ready(start)
+        exchange.finish()
+        put_copy(found[-1][0], gradients)
+        put_copy(gradients, np.full_like(values, -3))
+    return found
+
+
+def workers() -> None:
+    """What workers add up and broadcast may lie on a device."""
+    fake_cupy.runtime.current = comm.rank
+    ranks = comm.size * (comm.size + 1) // 2
+    for name in ("nccl", "staged"):
+        reduction = create_reduction(name, comm, cupy)
+        workers = MpiWorkers(comm, reduction=reduction)
+        assert workers.sums_on_streams == (name == "nccl")
+        for dtype in (np.float32, np.float64):
+            array = cupy.zeros(6, dtype).reshape(2, 3).T
+            cupy.cuda.get_current_stream().put(lambda array=array: array.view(np.ndarray).fill(comm.rank + 1))
+            fake_cupy.calls.clear()
+            total = workers.sum_array(array)
+            assert isinstance(total, cupy.ndarray) and total.shape == (3, 2)
+            assert [call[0] for call in fake_cupy.calls].count("allReduce") == (name == "nccl" and dtype == np.float32)
+            assert np.all(read(total) == ranks) and np.all(read(array) == comm.rank + 1)
+        array = cupy.zeros(4, np.float32)
+        write(array, np.arange(4, dtype=np.float32) + comm.rank)
+        workers.broadcast(array)
+        assert read(array).tolist() == [0, 1, 2, 3]
+        assert workers.sum(array[0] + 1) == comm.size
+        reduction.close()
+
+
+def bench() -> None:
+    """Without names all are measured that go with these GPUs."""
+    fake_cupy.runtime.current = comm.rank
+    apart = [result.reduction for result in measure(comm, [], [4000], [comm.size], xp=cupy)]
+    fake_cupy.runtime.current = 0
+    shared = [result.reduction for result in measure(comm, [], [4000], [comm.size], xp=cupy)]
+    if comm.rank == 0:
+        assert apart == ["nccl", "staged:auto"] and shared == ["staged:auto"]
+
+
+def compress() -> None:
+    """On a device each scheme sends, and leaves behind, what it does on the host."""
+    count = 300
+    for scheme in compressions():
+        host, device = make_compression(scheme, comm), make_compression(scheme, comm, cupy)
+        for reduction in (host, device):
+            if reduction.takes_momentum:
+                reduction.take_momentum(0.9, -1)
+        on_host, on_device = ReducingExchange(host, 4 * 100), ReducingExchange(device, 4 * 100)
+        plain, gradients = on_host.allocate(np, count), on_device.allocate(cupy, count)
+        for iteration in range(5):
+            values = np.random.default_rng((comm.rank, iteration)).standard_normal(count, np.float32)
+            plain[...] = values
+            on_host.begin(plain)
+            on_device.begin(gradients)
+            for start in range(count - 60, -1, -60):
+                write(gradients[start : start + 60], values[start : start + 60])
+                on_host.ready(start)
+                on_device.ready(start)
+            on_host.finish()
+            on_device.finish()
+            assert np.array_equal(read(gradients), plain), f"{scheme}, iteration {iteration}"
+        assert device.summary() == host.summary() and device.bytes_sent == host.bytes_sent
+        assert not on_device.on_streams
+        host.close()
+        device.close()
+
+
+def failing() -> None:
+    reduction = create_reduction("nccl", comm, cupy)
+    exchange = ReducingExchange(reduction)
+    gradients = exchange.allocate(cupy, 10)
+    exchange.begin(gradients)
+    exchange.finish()
+    event = cupy.cuda.Event()
+    event.record(cupy.cuda.get_current_stream())
+    fake_cupy.NcclCommunicator.broken = "remote process has exited"
+    with pytest.raises(FcaffeError, match="NCCL failed: remote process has exited"):
+        exchange.wait_for(Copying(event))
+    assert fake_cupy.calls[-1] == ("abort",)
 
 
 def start_and_finish() -> None:
@@ -168,5 +301,10 @@ def fail() -> None:
     "start-and-finish": start_and_finish,
     "choices": choices,
     "errors": errors,
+    "bench": bench,
+    "compress": compress,
+    "exchange": exchange,
+    "failing": failing,
     "unequal-hosts": unequal_hosts,
+    "workers": workers,
 }[sys.argv[1]]()

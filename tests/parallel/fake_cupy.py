@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
+import time
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,11 +18,26 @@ from typing import Any
 import numpy as np
 
 calls: list[tuple[Any, ...]] = []
+PATIENCE = 20
 BUS = "0000:{:02x}:00.0"
 
 
 class Array(np.ndarray):
     """An array of a device."""
+
+    def get(self) -> np.ndarray:
+        current().synchronize()
+        return np.array(self)
+
+    def set(self, values: np.ndarray) -> None:
+        assert self.shape == values.shape and self.dtype == values.dtype and self.flags.c_contiguous
+        kept = values.copy()
+        current().put(lambda: np.copyto(self.view(np.ndarray), kept))
+
+    def copy(self, order: Any = "C") -> Any:
+        made = np.full(self.shape, 77, self.dtype, order).view(Array)
+        current().put(lambda: np.copyto(made.view(np.ndarray), self.view(np.ndarray)))
+        return made
 
     @property
     def data(self) -> Any:  # type: ignore[override]
@@ -30,7 +47,7 @@ class Array(np.ndarray):
         given = [one.view(np.ndarray) if isinstance(one, Array) else one for one in inputs]
         if not out:
             return getattr(ufunc, method)(*given, **options)
-        current[-1].put(lambda: getattr(ufunc, method)(*given, out=out[0].view(np.ndarray), **options))
+        current().put(lambda: getattr(ufunc, method)(*given, out=out[0].view(np.ndarray), **options))
         return out[0]
 
 
@@ -62,25 +79,48 @@ class Stream:
         for stream in reversed(Stream.made[self.ptr :]):
             stream.run(len(stream.work))
 
+    def is_capturing(self) -> bool:
+        return False
+
     def __enter__(self) -> None:
-        current.append(self)
+        of_thread.streams.append(self)
 
     def __exit__(self, *_: object) -> None:
-        current.pop()
+        of_thread.streams.pop()
+
+
+class OfThread(threading.local):
+    """In each thread the default stream is the current one until another is."""
+
+    def __init__(self) -> None:
+        self.streams = [Stream.made[0] if Stream.made else Stream()]
+
+
+of_thread = OfThread()
+
+
+def current() -> Stream:
+    return of_thread.streams[-1]
 
 
 class Event:
     made = 0
 
     def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
-        assert disable_timing
+        self.timed = not disable_timing
+        self.time = 0.0
+        self.asked = 0
         self.number = Event.made
         Event.made += 1
         self.place: tuple[Stream, int] | None = None
 
     def record(self, stream: Stream) -> None:
         calls.append(("record", self.number, stream.ptr))
+        stream.put(self._take_time)
         self.place = stream, len(stream.work)
+
+    def _take_time(self) -> None:
+        self.time = time.perf_counter()
 
     def waiter(self) -> Callable[[], None]:
         """Waits for what is recorded now, as cudaStreamWaitEvent does."""
@@ -93,8 +133,17 @@ class Event:
 
     @property
     def done(self) -> bool:
-        self.waiter()()
-        return True
+        """As things are; they go on for who asks again and again."""
+        self.asked += 1
+        if self.asked % PATIENCE == 0:
+            self.waiter()()
+        return self.place is None or self.place[0].ran >= self.place[1]
+
+
+def get_elapsed_time(start: Event, end: Event) -> float:
+    """Milliseconds."""
+    assert start.timed and end.timed and start.done and end.done
+    return 1e3 * (end.time - start.time)
 
 
 class Device:
@@ -208,7 +257,6 @@ nccl.__dict__.update(
     groupStart=lambda: calls.append(("groupStart",)),
     groupEnd=lambda: calls.append(("groupEnd",)),
 )
-current = [Stream()]
 cuda = ModuleType("cupy.cuda")
 cuda.__dict__.update(
     Stream=Stream,
@@ -216,8 +264,10 @@ cuda.__dict__.update(
     Device=Device,
     runtime=runtime,
     nccl=nccl,
+    PinnedMemoryPointer=bytearray,
     alloc_pinned_memory=bytearray,
-    get_current_stream=lambda: current[-1],
+    get_current_stream=current,
+    get_elapsed_time=get_elapsed_time,
 )
 cupy = ModuleType("cupy")
 cupy.__dict__.update(
@@ -225,6 +275,7 @@ cupy.__dict__.update(
     ndarray=Array,
     float32=np.float32,
     zeros=lambda count, kind: np.zeros(count, kind).view(Array),
+    empty=lambda count, kind: np.full(count, 77, kind).view(Array),
 )
 
 

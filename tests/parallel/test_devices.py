@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from fcaffe.engines.cuda import driver
 from fcaffe.errors import UsageError
 from fcaffe.parallel.devices import (
     Devices,
@@ -20,44 +19,31 @@ from fcaffe.parallel.devices import (
     parse_devices,
 )
 from fcaffe.parallel.world import World, host_name
+from tests.engines.cuda.fake_driver import FakeDriver
 from tests.parallel.conftest import MPIEXEC, Job, needs_mpi
-from tests.parallel.fake_cupy import BUS, cupy, runtime
 
 TWO = Devices(("a", "b"))
-CUPY = """
-from types import SimpleNamespace
-runtime = SimpleNamespace(getDeviceCount=lambda: 2, deviceGetPCIBusId=str)
-cuda = SimpleNamespace(runtime=runtime)
-"""
 
 
 def world(*hosts: str, rank: int = 0, local_rank: int = 0) -> World:
     return World(rank=rank, size=len(hosts), local_rank=local_rank, hosts=hosts)
 
 
-def test_those_that_cupy_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(runtime, "devices", 2)
-    assert find_devices() == Devices((BUS.format(0), BUS.format(1)))
+def test_those_that_the_driver_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "open_library", lambda: FakeDriver(("A", "B")))
+    assert find_devices() == Devices(("0000:0a:00.0", "0000:0b:00.0"), "", ("A", "B"))
     assert describe(devices_of_hosts(World())) == f"{host_name()} has 2 GPUs"
 
 
-def test_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fail() -> int:
-        raise RuntimeError("cudaErrorInsufficientDriver: CUDA driver version\nis insufficient for CUDA runtime version")
+def test_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("libcuda.so.1: cannot open")
 
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(runtime, "getDeviceCount", fail)
-    driver = "no GPU (cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version)"
-    assert str(find_devices()) == driver
-    monkeypatch.setattr(runtime, "getDeviceCount", lambda: 0)
-    assert str(find_devices()) == "no GPU (CUDA sees none)"
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    assert str(find_devices()).startswith("no GPU (CuPy is not installed: pip install cupy-cuda12x")
-    monkeypatch.delitem(sys.modules, "cupy")
-    (tmp_path / "cupy.py").write_text("raise ImportError('libcuda.so.1:\\ncannot open')")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert str(find_devices()) == "no GPU (CuPy does not start: libcuda.so.1: cannot open)"
+    monkeypatch.setattr(driver, "open_library", fail)
+    assert str(find_devices()).startswith("no GPU (there is no NVIDIA driver, as libcuda.so.1 cannot be loaded: inst")
+    monkeypatch.setattr(driver, "open_library", lambda: FakeDriver(code=100))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert str(find_devices()) == "no GPU (NVIDIA's driver sees no GPU: CUDA_VISIBLE_DEVICES is '-1')"
 
 
 def test_hosts() -> None:
@@ -101,22 +87,13 @@ def test_device_of_a_rank() -> None:
     assert [device_of(world(*hosts, local_rank=place), TWO) for place in (0, 1)] == [0, 1]
     assert device_of(world(*hosts, local_rank=1), TWO, [1, 0]) == 0
     assert device_of(world(*hosts, local_rank=1), Devices(("b",))) == 0  # the launcher shows each rank its own
-    with pytest.raises(UsageError, match=r"rank 3 is number 2 on .*, which has 2 GPUs"):
+    with pytest.raises(UsageError, match=r"rank 3 is number 2 \(from 0\) on .*, which has 2 GPUs"):
         device_of(world(*hosts, rank=3, local_rank=2), TWO)
 
 
-def test_refusals_count_them(start: Callable[..., Job], folder: Path) -> None:
-    (folder / "cupy.py").write_text(CUPY)
-    for flags in ("--gpus 4", "--gpu 0,1"):
-        job = start(*flags.split())
-        assert job.wait() == 134
-        assert len(job.fatal) == 1 and job.fatal[0].startswith(f"{flags}: this version of fcaffe computes on the CPU")
-        assert f"({host_name()} has 2 GPUs)" in job.fatal[0]
-
-
 @needs_mpi
-def test_refusal_under_a_launcher(start: Callable[..., Job], folder: Path) -> None:
-    (folder / "cupy.py").write_text("raise ImportError('libcuda.so.1')")
+def test_refusal_under_a_launcher(start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     job = start("--gpus", "2", under=[MPIEXEC, "-n", "2"])
     assert job.wait() == 134
-    assert len(job.fatal) == 1 and "has no GPU (CuPy does not start: libcuda.so.1)" in job.fatal[0]
+    assert len(job.fatal) == 1 and f"--gpus 2 needs a GPU for each worker, 2 on {host_name()}, but" in job.fatal[0]

@@ -166,7 +166,7 @@ def test_another_number_of_ranks_than_the_flag_says(start: Start) -> None:
         ("--workers -1", "--workers and --timeout must not be negative"),
         ("--hosts a:2 --hostfile b", "--hosts and --hostfile say the same thing"),
         ("--hosts a", "One worker, on a: start it there"),
-        ("--gpus 4", "--gpus 4: this version of fcaffe computes on the CPU only; --workers 4 trains"),
+        ("--gpus 2 --workers 4 --hosts a,b", "--gpus 2 means 2 workers, not --workers 4: leave that out"),
     ],
 )
 def test_flags_that_do_not_go_together(start: Start, flags: str, problem: str) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from fcaffe.errors import UsageError
 from fcaffe.parallel.compression.compression import Compression
+from fcaffe.parallel.compression.on_device import OnDevice
 from fcaffe.parallel.compression.onebit import OneBit
 from fcaffe.parallel.compression.sixteen_bit import Bf16, Fp16
 from fcaffe.parallel.compression.threshold import Threshold
@@ -28,8 +30,9 @@ def compressions() -> list[str]:
     return described
 
 
-def make_compression(text: str, comm: MPI.Intracomm) -> Compression:
-    """What `--compress NAME[:option=value,...]` asks for, over the ranks of `comm`. Collective. Raises UsageError."""
+def make_compression(text: str, comm: MPI.Intracomm, xp: Any = np) -> Compression | OnDevice:
+    """What `--compress NAME[:option=value,...]` asks for, over the ranks of `comm`, for arrays of the module `xp`.
+    Collective. Raises UsageError."""
     name, _, settings = text.partition(":")
     if name not in _SCHEMES:
         raise UsageError(f"--compress {text}: unknown scheme '{name}'; known ones: {', '.join(compressions())}")
@@ -47,7 +50,8 @@ def make_compression(text: str, comm: MPI.Intracomm) -> Compression:
         except ValueError:
             wanted = "a whole number" if kind is int else "a number"
             raise UsageError(f"--compress {text}: {option} must be {wanted}, not '{value}'") from None
-    return scheme(comm, **options)
+    compression = scheme(comm, **options)
+    return compression if xp is np else OnDevice(compression, xp)
 
 
 def _options(scheme: type[Compression]) -> dict[str, Any]:

@@ -38,6 +38,10 @@ class Compression(Reduction):
         self.residual = super().allocate(count)
         return self._gradients
 
+    def use(self, gradients: np.ndarray) -> None:
+        """Take slices of this buffer, as long as the one that `allocate` gave, instead of that one's."""
+        self._gradients = gradients
+
     @silent_arithmetic
     def sum(self, buffer: np.ndarray) -> None:
         """Replace a slice of the allocated buffer by the sum over all ranks of what each has sent for it."""

@@ -9,17 +9,24 @@ from mpi4py import MPI
 from fcaffe.errors import UsageError
 from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.reduction import Reduction
+from fcaffe.parallel.reductions.stream_times import StreamTimes
 
 
 class DeviceReduction(Reduction):
     """Adds up buffers that lie on each rank's device, arrays of `xp` (CuPy).
 
     Its device, and the stream that computes gradients (`work`), are those that are current where it is made. A sum
-    begins after all that `work` has been given by then, and `work` goes on after it, whichever thread calls `sum`: in
-    CuPy a thread has a current device and stream of its own. `add_up` is called for a single rank too.
+    begins after all that `work` has been given by then, and `work` goes on after it.
+
+    Sums that run beside `work` are begun by `start`, one after the other, as soon as their buffers are being written;
+    `work` waits for them from `finish` on. `start` may be called by another thread than the one that gives `work` its
+    work and calls `mark` and `finish`: in CuPy a thread has a current device and stream of its own.
+
+    A subclass overrides `add_up`: it puts the sum on `stream`, also for a single rank.
     """
 
     on_device = True
+    on_streams = False  # whether `start` only puts work on streams, so that the host never waits
 
     def __init__(self, comm: MPI.Intracomm, xp: Any) -> None:
         super().__init__(comm)
@@ -27,18 +34,47 @@ class DeviceReduction(Reduction):
         self.device = xp.cuda.Device()
         self.work = xp.cuda.get_current_stream()
         self.stream = xp.cuda.Stream(non_blocking=True)  # else it and the default stream would wait in turns
-        self._ready = xp.cuda.Event(disable_timing=True)
+        self.ends_on = self.stream  # where `add_up` leaves the sum
+        self.times = StreamTimes(xp)
         self._done = xp.cuda.Event(disable_timing=True)
+        self._is_open = False  # sums were started since the last `finish`
 
-    def sum(self, buffer: Array) -> None:
+    def mark(self) -> Any:
+        """An event: what `work` has been given so far."""
+        event = self.xp.cuda.Event()
+        event.record(self.work)
+        return event
+
+    def start(self, buffer: Array, ready: Any = None) -> None:
+        """Begin to sum a buffer after the event `ready`, or what `work` has been given so far; `work` goes on at once,
+        and so does the host if the reduction is `on_streams`."""
         self.check(buffer)
         if buffer.size:
             self.device.use()
+            ready = self.mark() if ready is None else ready
+            self.stream.wait_event(ready)
+            self._is_open = True
+            self.times.begin(self.stream, ready)
             self.add_up(buffer)
+
+    def finish(self) -> None:
+        """What `work` is given from now on comes after all sums that were started."""
+        if self._is_open:
+            self._is_open = False
+            self._done.record(self.ends_on)
+            self.work.wait_event(self._done)
+            self.times.end(self.ends_on)
+
+    def sum(self, buffer: Array) -> None:
+        self.start(buffer)
+        self.finish()
 
     def total(self, buffer: Array) -> Array:
         self.sum(buffer)
         return buffer
+
+    def raise_failed(self) -> None:
+        """Raises FcaffeError for a sum that has failed since it was started. Does not wait."""
 
     def wait(self) -> None:
         """Let the host wait until all sums are there."""
@@ -51,13 +87,3 @@ class DeviceReduction(Reduction):
                 "shared, ring or auto for buffers of the CPU"
             )
         super().check(buffer)
-
-    def follow_work(self) -> None:
-        """What `stream` is given from now on comes after what `work` has been given so far."""
-        self._ready.record(self.work)
-        self.stream.wait_event(self._ready)
-
-    def lead_work(self, stream: Any) -> None:
-        """What `work` is given from now on comes after what `stream` has been given so far."""
-        self._done.record(stream)
-        self.work.wait_event(self._done)

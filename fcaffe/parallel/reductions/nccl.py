@@ -75,37 +75,23 @@ class NcclRanks:
 
 @register("nccl")
 class Nccl(DeviceReduction):
-    """NCCL's all-reduce, in place, on a stream of its own; its messages cannot be counted.
-
-    `sum` only puts work on streams, the host does not wait. A training thread that wants the sums to run beside its
-    backward pass calls `start` for each bucket as soon as it is written, and `finish` before it uses them.
-    """
+    """NCCL's all-reduce, in place, on a stream of its own; its messages cannot be counted."""
 
     counted = False
+    on_streams = True
 
     def __init__(self, comm: MPI.Intracomm, xp: Any) -> None:
         super().__init__(comm, xp)
         self.nccl = NcclRanks(self.comm)
 
-    def start(self, buffer: Array) -> None:
-        """Begin to sum a buffer, after what `work` has been given so far; `work` goes on at once."""
-        self.check(buffer)
-        if not buffer.size:
-            return
-        self.device.use()
+    def add_up(self, buffer: Array) -> None:
         library, address = self.nccl.library, buffer.data.ptr
-        self.follow_work()
         self.nccl.call(
             "allReduce", address, address, buffer.size, library.NCCL_FLOAT32, library.NCCL_SUM, self.stream.ptr
         )
 
-    def finish(self) -> None:
-        """What `work` is given from now on comes after all sums that were started."""
-        self.lead_work(self.stream)
-
-    def add_up(self, buffer: Array) -> None:
-        self.start(buffer)
-        self.finish()
+    def raise_failed(self) -> None:
+        self.nccl.check()
 
     def wait(self) -> None:
         """Let the host wait until all sums are there. Raises FcaffeError if NCCL fails meanwhile."""

@@ -19,7 +19,8 @@ class NcclHierarchical(DeviceReduction):
 
     Each rank of a host gets the host's sum of one slice (reduce-scatter), adds it up with the ranks that have the same
     slice on other hosts, and gives the total to its host (all-gather). Slices are equally long, as NCCL wants it; the
-    few floats that are left over belong to the last one. The host waits while hosts exchange their sums.
+    few floats that are left over belong to the last one. The host waits while hosts exchange their sums, if there are
+    several.
     """
 
     name = "hierarchical"
@@ -39,6 +40,7 @@ class NcclHierarchical(DeviceReduction):
         peers = cast(MPI.Intracomm, self.comm.Split(self.local_rank, hosts.index))
         with self.stream:  # which is what the sums between hosts wait for, and what waits for them
             self.between = Staged(peers, xp, between if peers.size > 1 else "null")
+        self.on_streams = peers.size == 1
         peers.Free()
         hosts.close()
         self.counted = False
@@ -66,8 +68,9 @@ class NcclHierarchical(DeviceReduction):
         if rest.size:
             down.append(("reduce", left, left, rest.size, kind, add, last, stream))
             up.append(("broadcast", left, left, rest.size, kind, last, stream))
-        self.follow_work()
         self.nccl.group(*down)
         self.between.sum(buffer[own])
         self.nccl.group(*up)
-        self.lead_work(self.stream)
+
+    def raise_failed(self) -> None:
+        self.nccl.check()

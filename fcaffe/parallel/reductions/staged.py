@@ -34,6 +34,8 @@ class Staged(DeviceReduction):
         self.host = create_reduction(another, self.comm)
         self.counted = self.host.counted
         self._back = xp.cuda.Stream(non_blocking=True)  # so that both directions are under way at once
+        self.ends_on = self._back if self.ranks > 1 else self.stream
+        self._returned = xp.cuda.Event(disable_timing=True)
         self._pinned = np.empty(0, np.float32)
         self._copied: list[Any] = []  # an event for each piece
 
@@ -58,7 +60,7 @@ class Staged(DeviceReduction):
             return
         pinned = self._pinned_memory(buffer.size)
         places = [slice(start, min(start + PIECE, buffer.size)) for start in range(0, buffer.size, PIECE)]
-        self.follow_work()  # and so the copies back of the last sum, which `work` waits for
+        self.stream.wait_event(self._returned)  # the last sum has left the pinned memory
         for place, copied in zip(places, self._copied, strict=False):
             self._copy(buffer[place], pinned[place], self.stream, to_host=True)
             copied.record(self.stream)
@@ -66,7 +68,7 @@ class Staged(DeviceReduction):
             copied.synchronize()
             self.host.sum(pinned[place])
             self._copy(buffer[place], pinned[place], self._back, to_host=False)
-        self.lead_work(self._back)
+        self._returned.record(self._back)
 
     def _pinned_memory(self, count: int) -> np.ndarray:
         """Page-locked memory: from and to any other, copies would not be asynchronous."""
@@ -118,11 +120,9 @@ class Direct(DeviceReduction):
         self.inner.keep_to_tree()
 
     def add_up(self, buffer: Array) -> None:
-        self.follow_work()
         with self.stream:
             self.stream.synchronize()
             self.inner.sum(buffer)
-        self.lead_work(self.stream)
 
 
 def cuda_aware() -> bool:
