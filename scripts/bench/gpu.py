@@ -1,0 +1,333 @@
+#!/usr/bin/env python3
+"""Training steps and inference on one NVIDIA GPU, fcaffe against PyTorch, in one run.
+
+  scripts/bench/gpu.py --json gpu.json
+  scripts/bench/gpu.py --nets vgg16,resnet50 --batches 256 --math bf16 --modes training --recompute
+  scripts/bench/gpu.py --table gpu.json another.json     # the tables of earlier runs
+
+Each competitor builds the same net from models/*/train_val.prototxt in a process of its own: fcaffe by its solver, with
+CUDA graphs; PyTorch as modules in channels_last with cuDNN's benchmark on, eager and by torch.compile, its SGD fused;
+bf16 is autocast there. Images and labels lie on the device before. All warm up one after the other (autotuning,
+compilation, capture of graphs), then take turns; times are medians over the rounds, each bounded by a synchronisation.
+A step of training is forward, backward and the update of SGD with momentum and weight decay. Who fails has a row that
+says so. `--seconds-budget` ends the run in good order: what was not measured is listed. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math as numbers
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from competitors import Competitor, CompetitorError, take_turns
+from gpu_racers import PEERS, compete
+from gpu_tables import merged, pages
+from nets import NETS, Cell, flops
+
+ROOT = Path(__file__).resolve().parents[2]
+RECOMPUTED = ("vgg16", "resnet50")
+TURN, MOST, GUESS = 0.25, 1000, 5  # seconds of steps in a turn, the most steps, and those that tell how long one takes
+WARM = 6  # steps after the first; graphs are captured in them
+LONGEST = 240  # seconds that anything may take
+FIRST_ESTIMATE = 40.0  # seconds of a cell, before one has been measured
+PREPARED = 4  # nets that torch.compile works on at a time, each with as many threads
+
+
+# --- the race ---------------------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """Races cell by cell until all are done or the time is up; `results` grows with each."""
+
+    def __init__(self, words: argparse.Namespace, folder: Path) -> None:
+        self.words, self.folder = words, folder
+        self.end = time.monotonic() + (words.seconds_budget or float("inf"))
+        self.taken: dict[str, float] = {}  # seconds, by the latest cell of each net
+        self.results: dict[str, Any] = {
+            "machine": machine(words.device),
+            "rounds": words.rounds,
+            "peak_tflops": {},
+            "rows": [],
+            "recompute": [],
+            "not_measured": [],
+        }
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The most telling first, as the words are ordered."""
+        words = self.words
+        return [
+            Cell(net, batch, mode, math)
+            for mode in words.modes
+            for batch in words.batches
+            for math in words.math
+            for net in words.nets
+        ]
+
+    @property
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def run(self) -> None:
+        words = self.words
+        for math in words.math:
+            if words.peers and (peak := self.peak(math)):
+                self.results["peak_tflops"][math] = peak
+        for cell, racers in self.started(self.cells, ("fcaffe", *words.peers)):
+            self.add("rows", cell, self.row(cell, self.race(cell, racers)))
+        if words.recompute:
+            cells = [Cell(net, max(words.batches), "training", words.math[0]) for net in RECOMPUTED]
+            for cell, racers in self.started(cells, ("fcaffe", "recompute")):
+                self.add("recompute", cell, self.recomputed(cell, self.race(cell, racers, digest=True)))
+
+    def add(self, table: str, cell: Cell, row: dict[str, Any]) -> None:
+        """One more row; the file is written each time, so that it holds what there is, whatever happens."""
+        if self.left < 0 and any("failure" in one for one in row.values() if isinstance(one, dict)):
+            self.results["not_measured"].append(str(cell))
+            return
+        self.results[table].append(row)
+        say(json.dumps(row))
+        if self.words.json:
+            Path(self.words.json).write_text(json.dumps(self.results, indent=1))
+
+    def started(self, cells: list[Cell], names: tuple[str, ...]) -> Iterator[tuple[Cell, list[Competitor]]]:
+        """Each cell with its competitors, while there is time for them; the next ones import meanwhile."""
+        waiting: dict[Cell, list[Competitor]] = {}
+        for index, cell in enumerate(cells):
+            racers = waiting.pop(cell, [])
+            if self.left < self.estimate(cell):
+                self.results["not_measured"].append(f"{cell}{' with --recompute' * ('recompute' in names)}")
+                for racer in racers:
+                    racer.kill()
+                continue
+            racers = racers or [self.competitor(name, cell) for name in names]
+            if self.words.device != "cpu":
+                waiting = {later: [self.competitor(name, later) for name in names] for later in cells[index + 1 :][:1]}
+            began = time.monotonic()
+            yield cell, racers
+            self.taken[cell.net] = time.monotonic() - began
+
+    def estimate(self, cell: Cell) -> float:
+        """Seconds that it may take."""
+        first = max(self.taken.values(), default=min(FIRST_ESTIMATE, self.words.seconds_budget))
+        return self.taken.get(cell.net, first)
+
+    def competitor(self, who: str, cell: Cell, **variables: str) -> Competitor:
+        words = ["--who", who, "--net", cell.net, "--batch", str(cell.batch), "--step", cell.step]
+        words += ["--math", cell.math, "--device", self.words.device]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(self.folder / "inductor"))
+        environment |= variables
+        number = len(list(self.folder.glob("*.log")))
+        log = self.folder / f"{number}-{who}-{cell.net}.log"
+        log.touch()
+        return Competitor(who, [sys.executable, str(Path(__file__).resolve()), *words], environment, log)
+
+    def race(self, cell: Cell, racers: list[Competitor], digest: bool = False) -> dict[str, dict[str, Any]]:
+        """What was found of each competitor: its speed, its memory, its first step; or why it failed.
+
+        With `digest` also that of its gradients after the first step.
+        """
+        found: dict[str, dict[str, Any]] = {racer.who: {} for racer in racers}
+        warm = WARM if self.words.device != "cpu" else 1
+        for racer in racers:
+            with contextlib.suppress(CompetitorError):
+                before = device_memory(self.words.device)
+                made, first = (racer.ask(what, self.limit)["seconds"] for what in ("build", 1))
+                found[racer.who]["first_step_s"] = made + first
+                if digest:
+                    found[racer.who] |= racer.ask("digest", self.limit)
+                racer.ask(warm, self.limit)
+                if before is not None and (after := device_memory(self.words.device)) is not None:
+                    found[racer.who]["device_mib"] = after - before
+        take_turns(racers, self.words.rounds, TURN, MOST, GUESS if self.words.device != "cpu" else 1, self.limit)
+        for racer in racers:
+            if racer.is_racing:
+                racer.end()
+            numbers_of(racer, cell, found[racer.who])
+            if racer.failure and racer.log:
+                say(f"{racer.who} on {cell}: {racer.failure}\n{racer.log.read_text(errors='replace')[-3000:]}")
+        return found
+
+    @property
+    def limit(self) -> float:
+        return min(LONGEST, max(1.0, self.left))
+
+    def row(self, cell: Cell, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        row: dict[str, Any] = {**vars(cell), **found}
+        own = found["fcaffe"].get("images_per_s")
+        peers = [found[peer]["images_per_s"] for peer in self.words.peers if "images_per_s" in found[peer]]
+        if own and peers:
+            row["ratio"] = own / max(peers)
+        if own:
+            row["tflops"] = flops(cell.net, cell.batch, cell.step == "training") * own / cell.batch / 1e12
+            if peak := self.results["peak_tflops"].get(cell.math):
+                row["of_peak"] = row["tflops"] / peak
+        return row
+
+    def recomputed(self, cell: Cell, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        row: dict[str, Any] = {**vars(cell), **found}
+        plain, spare = found["fcaffe"], found["recompute"]
+        if "ms" in plain and "ms" in spare:
+            row["time"] = spare["ms"] / plain["ms"]
+            row["same_gradients"] = plain["digest"] == spare["digest"]
+            row["saved_as_planned"] = 1 - spare["planned_mib"] / plain["planned_mib"]
+            both = [one for one in (plain, spare) if "allocated_mib" in one]
+            activations = [one["allocated_mib"] - one["parameters_mib"] for one in both]
+            if len(activations) == 2:
+                row["activations_mib"], row["saved"] = activations, 1 - activations[1] / activations[0]
+        return row
+
+    def peak(self, math: str) -> float | None:
+        """TFLOP/s of a large product, by PyTorch."""
+        racer = self.competitor("peak", Cell("lenet", 1, "training", math))
+        with contextlib.suppress(CompetitorError):
+            racer.ask(5, self.limit)
+            racer.end()
+        return racer.report.get("tflops")
+
+    def prepare(self) -> None:
+        """Fill torch.compile's cache, several nets at a time; speeds found meanwhile are not kept."""
+
+        def one(cell: Cell) -> None:
+            if self.left < 0:
+                return
+            racer = self.competitor("compile", cell, TORCHINDUCTOR_COMPILE_THREADS=str(PREPARED))
+            with contextlib.suppress(CompetitorError):
+                racer.ask(1, self.limit)
+                racer.end()
+            say(f"prepared {cell}: {racer.failure or 'done'}")
+
+        with ThreadPoolExecutor(PREPARED) as threads:
+            list(threads.map(one, self.cells if "compile" in self.words.peers else []))
+        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(self.folder / "inductor")
+        for choice in Path(cache).rglob("*.best_config"):  # chosen while others were running
+            choice.unlink()
+
+
+def numbers_of(racer: Competitor, cell: Cell, found: dict[str, Any]) -> None:
+    if racer.is_racing and racer.times:
+        found["ms"] = 1000 * racer.seconds
+        found["images_per_s"] = cell.batch / racer.seconds
+        found["spread"] = (max(racer.times) - min(racer.times)) / racer.seconds
+        found |= {key: value for key, value in racer.report.items() if key != "import_s"}
+        found["first_step_s"] = found.get("first_step_s", 0.0) + racer.report.get("import_s", 0.0)
+        if not numbers.isfinite(found.get("loss", 0.0)):
+            racer.failure = f"its loss is {found['loss']}"
+    if racer.failure:
+        found["failure"] = racer.failure
+        found.pop("images_per_s", None)
+        found.pop("ms", None)
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+
+def nvidia_smi(device: str, fields: str) -> list[str]:
+    """What the driver says of the device; nothing if there is none."""
+    command = ["nvidia-smi", "-i", device, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    if device == "cpu" or not shutil.which("nvidia-smi"):
+        return []
+    done = subprocess.run(command, capture_output=True, text=True)
+    return [word.strip() for word in done.stdout.split(",")] if done.returncode == 0 else []
+
+
+def device_memory(device: str) -> float | None:
+    """MiB of the device's memory that anybody uses."""
+    try:
+        return float(nvidia_smi(device, "memory.used")[0])
+    except (IndexError, ValueError):
+        return None
+
+
+def machine(device: str) -> str:
+    """The device and the versions of what computes on it."""
+    import importlib.metadata
+
+    names = [" driver ".join(nvidia_smi(device, "name,driver_version")) or platform.processor() or platform.machine()]
+    cuda = ("cupy-cuda13x", "cupy-cuda12x", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-frontend")
+    for package in ("torch", "triton", *cuda, "numpy"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            names.append(f"{package} {importlib.metadata.version(package)}")
+    return ", ".join([*names, f"Python {platform.python_version()}"])
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def words_of(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    nets = ",".join(net for net in NETS if net != "lenet")
+    parser.add_argument("--device", default="0", help="number of the GPU, or cpu for a trial (default: 0)")
+    parser.add_argument("--nets", type=words_of, default=nets, help="(default: %(default)s)")
+    parser.add_argument("--batches", type=words_of, default="256,32", help="(default: %(default)s)")
+    parser.add_argument("--math", type=words_of, default="bf16,tf32", help="(default: %(default)s)")
+    parser.add_argument("--modes", type=words_of, default="training,inference", help="(default: %(default)s)")
+    parser.add_argument("--peers", type=words_of, default="eager,compile", help=f"of {', '.join(PEERS)}; may be empty")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each competitor (default: %(default)s)")
+    parser.add_argument("--seconds-budget", type=float, default=0, help="stop after about so many (default: no limit)")
+    parser.add_argument("--recompute", action="store_true", help=f"also {' and '.join(RECOMPUTED)} with --recompute")
+    parser.add_argument("--prepare", action="store_true", help="only fill $TORCHINDUCTOR_CACHE_DIR")
+    parser.add_argument("--json", default="", help="write the results to this file too")
+    parser.add_argument("--table", nargs="+", metavar="JSON", help="measure nothing: print the tables of these files")
+    for name in ("who", "net", "step"):
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
+    words = parser.parse_args()
+    words.batches = [int(batch) for batch in words.batches]
+    maths = ("fp32", "tf32", "fp16", "bf16")
+    known: dict[str, Any] = {"nets": NETS, "peers": PEERS, "modes": ("training", "inference"), "math": maths}
+    for name, choices in known.items():
+        if strange := set(getattr(words, name)) - set(choices):
+            parser.error(f"--{name}: no {', '.join(sorted(strange))}; there are {', '.join(choices)}")
+    return words
+
+
+def main() -> None:
+    words = parse()
+    if words.who:
+        words.math = words.math[0]
+        compete(words)
+        return
+    if words.table:
+        print(pages(merged(words.table)))
+        return
+    sys.path.insert(0, str(ROOT))
+    from fcaffe import log
+
+    log.set_minimum(1)
+    with tempfile.TemporaryDirectory(prefix="fcaffe-bench-") as folder:
+        bench = Bench(words, Path(folder))
+        if words.prepare:
+            bench.prepare()
+            return
+        try:
+            bench.run()
+        finally:
+            if words.json:
+                Path(words.json).write_text(json.dumps(bench.results, indent=1))
+            print(pages(bench.results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The nets that the benchmarks race on, from models/*/train_val.prototxt."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+NETS = {
+    "lenet": ("lenet", (1, 28, 28)),
+    "alexnet": ("alexnet", (3, 227, 227)),
+    "nin": ("nin_imagenet", (3, 224, 224)),
+    "googlenet": ("googlenet", (3, 224, 224)),
+    "vgg16": ("vgg16", (3, 224, 224)),
+    "squeezenet": ("squeezenet_v1.1", (3, 227, 227)),
+    "resnet50": ("resnet50", (3, 224, 224)),
+}
+# At a rate so low that no net fits its one batch, and then multiplies denormal numbers, which is slow on CPUs.
+RATE, MOMENTUM, DECAY = 1e-9, 0.9, 0.0005
+SOLVER = (
+    f'type: "SGD" base_lr: {RATE} lr_policy: "fixed" momentum: {MOMENTUM} weight_decay: {DECAY} '
+    "random_seed: 1 snapshot_after_train: false"
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is raced for a row of a table."""
+
+    net: str
+    batch: int
+    step: str  # training or inference
+    math: str
+
+    def __str__(self) -> str:
+        return f"{self.net}, batch {self.batch}, {self.step}, {self.math}"
+
+
+def net_param(name: str, batch: int, training: bool) -> Any:
+    """The net as a message, fed by Input layers; for inference its last layer is a Softmax."""
+    from fcaffe.net.filter import filter_net
+    from fcaffe.proto import caffe_pb2 as pb
+    from fcaffe.proto import read_net
+
+    folder, shape = NETS[name]
+    whole = read_net(MODELS / folder / "train_val.prototxt")
+    whole.state.phase = pb.TRAIN
+    whole = filter_net(whole)
+    param = pb.NetParameter(name=whole.name)
+    losses = [layer for layer in whole.layer if layer.type == "SoftmaxWithLoss"]
+    wanted = {losses[-1].bottom[0]}  # of inference: what leads to the last loss
+    keep = []
+    for layer in reversed(whole.layer):
+        if layer.type == "SoftmaxWithLoss" and not training:
+            continue
+        if layer.bottom and layer.type != "Accuracy" and (training or wanted & set(layer.top)):
+            wanted |= set(layer.bottom)
+            keep.append(layer)
+    tops = [("data", (batch, *shape))] + [("label", (batch,))] * training
+    for top, dims in tops:
+        source = param.layer.add(name=top, type="Input", top=[top])
+        source.input_param.shape.add(dim=dims)
+    param.layer.extend(reversed(keep))
+    if not training:
+        param.layer.add(name="prob", type="Softmax", bottom=[losses[-1].bottom[0]], top=["prob"])
+    return param
+
+
+def pictures(name: str, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random images (batch, C, H, W) in float32 and class numbers (batch,)."""
+    random = np.random.default_rng(1)
+    spread = 0.3 if name == "lenet" else 50  # of pixels, as in training; LeNet's are scaled to 1
+    images = random.standard_normal((batch, *NETS[name][1]), np.float32)
+    images *= spread
+    return images, random.integers(0, 10, batch)
+
+
+def plain_net(param: Any) -> Any:
+    """The net on the NumPy engine, its weights not filled: to ask it for shapes and multiply-adds."""
+    from fcaffe.engines import NumpyEngine
+    from fcaffe.net import Context, Net
+    from fcaffe.proto import caffe_pb2 as pb
+    from fcaffe.rng import CaffeRandom
+
+    unfilled = pb.NetParameter()
+    unfilled.CopyFrom(param)
+    for layer in unfilled.layer:
+        for filled in (layer.convolution_param, layer.inner_product_param, layer.scale_param):
+            for field in ("weight_filler", "bias_filler", "filler"):
+                if field in filled.DESCRIPTOR.fields_by_name and filled.HasField(field):
+                    filled.ClearField(field)
+    return Net(unfilled, Context(NumpyEngine(), CaffeRandom(1), noise="counter"))
+
+
+@functools.cache
+def _multiply_adds(name: str, training: bool) -> tuple[int, ...]:
+    """Of each layer that has them, for one image."""
+    net = plain_net(net_param(name, 1, training))
+    return tuple(node.layer.macs(node.bottoms, node.tops) for node in net.nodes if hasattr(node.layer, "macs"))
+
+
+def flops(name: str, batch: int, training: bool) -> float:
+    """Of a step's convolutions and inner products: a multiplication and an addition each; three times as many in
+    training, but for the first layer, whose input needs no gradient."""
+    macs = _multiply_adds(name, training)
+    return 2.0 * batch * (3 * sum(macs) - macs[0] if training else sum(macs))
