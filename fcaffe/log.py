@@ -16,7 +16,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TextIO
 
 from fcaffe.errors import FcaffeError
@@ -225,6 +225,13 @@ def ignoring_source_layer(name: str, sharing: bool) -> None:
 
 def use_cpu() -> None:
     info("Use CPU.", "caffe.cpp:197")
+
+
+def using_gpus(gpus: list[int], names: Sequence[str]) -> None:
+    """To train on; `names` are those of all GPUs there are."""
+    info(f"Using GPUs {', '.join(map(str, gpus))}", "caffe.cpp:204")
+    for gpu in gpus:
+        info(f"GPU {gpu}: {names[gpu]}", "caffe.cpp:209")
 
 
 def initializing_solver(text: str) -> None:
@@ -464,8 +471,21 @@ def use_cpu_to_test() -> None:
     info("Use CPU.", "caffe.cpp:275")
 
 
+def use_gpu_to_test(gpu: int, name: str) -> None:
+    info(f"Use GPU with device ID {gpu}", "caffe.cpp:266")
+    info(f"GPU device name: {name}", "caffe.cpp:270")
+
+
 def use_cpu_to_time() -> None:
     info("Use CPU.", "caffe.cpp:343")
+
+
+def use_gpu_to_time(gpu: int) -> None:
+    info(f"Use GPU with device ID {gpu}", "caffe.cpp:339")
+
+
+def not_using_gpu(gpu: int) -> None:
+    info(f"Not using GPU #{gpu} for single-GPU function", "caffe.cpp:262")
 
 
 def running_for(iterations: int) -> None:
@@ -530,6 +550,13 @@ def benchmark_ends(forward: float, backward: float, both: float, total: float) -
 
 def querying_gpus(gpus: str) -> None:
     info(f"Querying GPUs {gpus}", "caffe.cpp:138")
+
+
+def gpu_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """What is known of a GPU: Caffe's 18 names and their values, one to a line."""
+    lines = (*range(178, 189), 191, *range(194, 198), 199, 200)
+    for line, (name, value) in zip(lines, fields, strict=True):
+        info(f"{name + ':':<30} {value}", f"common.cpp:{line}")
 
 
 def available_actions(names: list[str]) -> None:

@@ -149,6 +149,9 @@ def _one_line(error: Exception) -> str:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
     message = " ".join(str(error).split())
+    if type(error).__module__.startswith(("cupy", "cudnn")):
+        where = "CUDA_LAUNCH_BLOCKING=1 with --no-graph --traceback shows where"
+        return f"The GPU or its libraries failed: {message} ({where})"
     return (
         f"{type(error).__name__}: {message} (this is a fault in fcaffe or in a layer of yours; --traceback shows where)"
     )

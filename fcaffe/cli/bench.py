@@ -6,14 +6,17 @@ import json
 from typing import Any
 
 import click
+import numpy as np
 
 from fcaffe.cli import glog
 from fcaffe.cli.flags import common_flags
 from fcaffe.cli.table import print_table
 from fcaffe.cli.workers import LAUNCH, LaunchFlags, words_for_ranks
+from fcaffe.engines.cuda import libraries
 from fcaffe.errors import UsageError
+from fcaffe.parallel.devices import find_devices
 from fcaffe.parallel.launch import launch
-from fcaffe.parallel.world import World, join
+from fcaffe.parallel.world import World, host_name, join
 from fcaffe.threads import available_cpus
 
 COLUMNS = ("reduction", "ranks", "hosts", "bytes", "ms", "busbw GB/s", "messages", "bytes sent")
@@ -37,11 +40,26 @@ def _launch_flags(function: Any) -> Any:
 @click.option("--reduce", "names", default="", metavar="NAME,...", help="Reductions (all that fit the hosts).")
 @click.option("--bytes", "sizes", default=GRADIENTS, metavar="N,...", help=f"Bytes to sum ({GRADIENTS}).")
 @click.option("--workers", default="", metavar="N,...", help="Numbers of ranks (all that there are, or one for a CPU).")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "gpu"]),
+    default="cpu",
+    help="Where the gradients lie: in the memory of the host, or on GPUs, of which each rank takes one (cpu).",
+)
 @click.option("--plot", default="", metavar="FILE.png", help="Draw the times of the largest size over the ranks.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_launch_flags
 @common_flags
-def bench(what: str | None, names: str, sizes: str, workers: str, plot: str, as_json: bool, **launching: Any) -> int:
+def bench(
+    what: str | None,
+    names: str,
+    sizes: str,
+    workers: str,
+    device: str,
+    plot: str,
+    as_json: bool,
+    **launching: Any,
+) -> int:
     if what != "reduce":
         raise UsageError("bench needs what to measure: bench reduce")
     glog.begin("", None, "", True)
@@ -55,11 +73,27 @@ def bench(what: str | None, names: str, sizes: str, workers: str, plot: str, as_
         if plan := LaunchFlags(workers=chosen, **launching).plan():
             return launch(plan, words_for_ranks())
     with world:
-        _bench(world, [name for name in names.split(",") if name], numbers, counts, plot, as_json)
+        xp = _cupy(world) if device == "gpu" else np
+        _bench(world, [name for name in names.split(",") if name], numbers, counts, plot, as_json, xp)
     return 0
 
 
-def _bench(world: World, names: list[str], sizes: list[int], counts: list[int], picture: str, as_json: bool) -> None:
+def _cupy(world: World) -> Any:
+    """CuPy, with a GPU of this host made current; if there are more ranks than GPUs, several share one. Raises
+    UsageError."""
+    devices = find_devices()
+    if not devices.count:
+        raise UsageError(f"--device gpu: {host_name()} has {devices}")
+    number = world.local_rank % devices.count
+    cupy, _ = libraries.load(number)
+    cupy.cuda.Device(number).use()
+    cupy.cuda.Stream(non_blocking=True).use()
+    return cupy
+
+
+def _bench(
+    world: World, names: list[str], sizes: list[int], counts: list[int], picture: str, as_json: bool, xp: Any
+) -> None:
     try:
         from mpi4py import MPI
 
@@ -69,7 +103,7 @@ def _bench(world: World, names: list[str], sizes: list[int], counts: list[int], 
     comm = world.comm or MPI.COMM_SELF
     if max(counts, default=1) > comm.size:
         raise UsageError(f"--workers {max(counts)}, but there are only {comm.size} ranks")
-    results = measure(comm, names, sizes, counts or [comm.size], world.watchdog.beat)
+    results = measure(comm, names, sizes, counts or [comm.size], world.watchdog.beat, xp)
     if world.rank > 0:
         return
     if picture:

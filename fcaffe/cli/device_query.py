@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
 from fcaffe import log
 from fcaffe.cli.flags import Flags, caffe_flags
+from fcaffe.engines.cuda import driver
+from fcaffe.engines.cuda.driver import Gpu, find_driver
+from fcaffe.parallel.devices import find_devices, parse_devices
 
 
 @click.command(
     "device_query",
-    help="Show what is known of the GPUs --gpu ID,... This version has no GPU engine.",
-    short_help="show what is known of GPUs: --gpu ID,...",
+    help="Show what NVIDIA's driver knows of the GPUs --gpu ID,... or of all (--gpu all).",
+    short_help="show what is known of GPUs: --gpu ID,...|all",
 )
 @caffe_flags
 def device_query(flags: Flags) -> int:
     log.querying_gpus(flags.gpu)
-    flags.refuse_gpu()
+    if flags.gpu:
+        for number in parse_devices(flags.gpu, find_devices()):
+            log.gpu_fields(fields(number, find_driver().gpus[number]))
     return 0
+
+
+def fields(number: int, gpu: Gpu) -> Iterator[tuple[str, object]]:
+    """Caffe's names of what it tells, and the values; sizes in bytes, the clock rate in kHz."""
+    values = gpu.attributes
+    yield "Device id", number
+    yield "Major revision number", values[driver.MAJOR]
+    yield "Minor revision number", values[driver.MINOR]
+    yield "Name", gpu.name
+    yield "Total global memory", gpu.memory
+    yield "Total shared memory per block", values[driver.SHARED_MEMORY]
+    yield "Total registers per block", values[driver.REGISTERS]
+    yield "Warp size", values[driver.WARP]
+    yield "Maximum memory pitch", values[driver.PITCH]
+    yield "Maximum threads per block", values[driver.MAX_THREADS]
+    yield "Maximum dimension of block", "{}, {}, {}".format(*gpu.three(driver.BLOCK_X))
+    yield "Maximum dimension of grid", "{}, {}, {}".format(*gpu.three(driver.GRID_X))
+    yield "Clock rate", values[driver.CLOCK]
+    yield "Total constant memory", values[driver.CONSTANT_MEMORY]
+    yield "Texture alignment", values[driver.TEXTURE_ALIGNMENT]
+    yield "Concurrent copy and execution", _yes(values[driver.OVERLAP])
+    yield "Number of multiprocessors", values[driver.MULTIPROCESSORS]
+    yield "Kernel execution timeout", _yes(values[driver.TIMEOUT])
+
+
+def _yes(value: int) -> str:
+    return "Yes" if value else "No"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import click
 
 from fcaffe import log
-from fcaffe.engines import MISSING, Engine, cpu_engine, find_onednn
+from fcaffe.engines import MISSING, Engine, cpu_engine, find_onednn, gpu_engine
+from fcaffe.errors import UsageError
 from fcaffe.threads import describe_threads
 
 
@@ -18,31 +20,88 @@ from fcaffe.threads import describe_threads
 class EngineFlags:
     engine: str
     math: str
+    graphs: bool
+    loss_scale: str
+    nondeterministic: bool
 
-    def create(self) -> Engine:
-        """The engine; says in the log which, and with how many threads. Raises UsageError."""
+    def create(self, gpu: int | None = None) -> Engine:
+        """The engine, on this GPU or on the CPU; says in the log which. Raises UsageError."""
+        return self._on_cpu() if gpu is None else self._on_gpu(gpu)
+
+    def _on_cpu(self) -> Engine:
+        for flag, given in (
+            ("--no-graph", not self.graphs),
+            ("--loss-scale", self.loss_scale),
+            ("--fast-nondeterministic", self.nondeterministic),
+        ):
+            if given:
+                raise UsageError(f"{flag} is for GPUs: give --gpu 0 as well, or leave it out")
         engine = cpu_engine(self.math, self.engine)
         missing = "" if self.engine or find_onednn() else f"; {MISSING}"
         log.info(f"{engine.name} engine, {describe_threads()}{missing}")
         return engine
 
+    def _on_gpu(self, gpu: int) -> Engine:
+        if self.engine:
+            raise UsageError(f"--engine {self.engine} computes on CPUs: leave it out on a GPU")
+        if self.loss_scale and self.math != "fp16":
+            raise UsageError(f"--loss-scale is for --math fp16: {self.math} does without, leave it out")
+        engine = gpu_engine(gpu, self.math, not self.nondeterministic, self.graphs, _scale(self.loss_scale))
+        graphs = "" if self.graphs else ", no CUDA graphs"
+        log.info(f"{engine.name} engine{graphs}{', not deterministic' if self.nondeterministic else ''}")
+        return engine
+
+
+def _scale(text: str) -> float | None:
+    """None: dynamic. Raises UsageError."""
+    if text in ("", "dynamic"):
+        return None
+    try:
+        scale = float(text)
+    except ValueError:
+        scale = 0.0
+    if not 0 < scale < math.inf:
+        raise UsageError(f"--loss-scale takes a positive number or 'dynamic', not '{text}'")
+    return scale
+
+
+OPTIONS = [
+    click.option(
+        "--engine",
+        type=click.Choice(["onednn", "numpy"]),
+        help="What computes on CPUs (oneDNN, or NumPy where that is missing).",
+    ),
+    click.option(
+        "--math",
+        type=click.Choice(["fp32", "tf32", "fp16", "bf16"]),
+        default="fp32",
+        help="Type of the factors in convolutions and inner products; sums and weights are float32. On GPUs fp16 and "
+        "bf16 are also the types of what is between the layers; tf32 and fp16 need one (fp32).",
+    ),
+    click.option("--no-graph", "graphs", flag_value=False, default=True, help="On GPUs: no CUDA graphs, to debug."),
+    click.option(
+        "--loss-scale",
+        default="",
+        metavar="N",
+        help="With --math fp16: multiply gradients by N, or find N as it goes (dynamic, which is the default).",
+    ),
+    click.option(
+        "--fast-nondeterministic",
+        "nondeterministic",
+        is_flag=True,
+        help="On GPUs: allow what may be faster, and gives other last bits each time.",
+    ),
+]
+
 
 def engine_flags(function: Callable[..., int]) -> Callable[..., int]:
     """Give a click command the flags of EngineFlags, as its argument `engines`."""
 
-    @click.option(
-        "--engine",
-        type=click.Choice(["onednn", "numpy"]),
-        help="What computes on CPUs (oneDNN, or NumPy where that is missing).",
-    )
-    @click.option(
-        "--math",
-        type=click.Choice(["fp32", "bf16"]),
-        default="fp32",
-        help="Type of the factors in convolutions and inner products; sums and weights are float32 (fp32).",
-    )
     @functools.wraps(function)
-    def with_flags(*args: Any, engine: str | None, math: str, **values: Any) -> int:
-        return function(*args, engines=EngineFlags(engine or "", math), **values)
+    def with_flags(*args: Any, **values: Any) -> int:
+        flags = {field.name: values.pop(field.name) for field in fields(EngineFlags)}
+        return function(*args, engines=EngineFlags(**{**flags, "engine": flags["engine"] or ""}), **values)
 
+    for option in reversed(OPTIONS):
+        option(with_flags)
     return with_flags

@@ -35,14 +35,6 @@ class Flags:
         """As Caffe splits them: no --stage at all is one empty stage."""
         return self.stage.split(",")
 
-    def refuse_gpu(self) -> None:
-        if self.gpu:
-            from fcaffe.parallel.devices import describe_own
-
-            raise UsageError(
-                f"--gpu {self.gpu}: this version of fcaffe computes on the CPU only; leave --gpu out ({describe_own()})"
-            )
-
     def checked_iterations(self) -> int:
         if self.iterations < 1:
             raise UsageError(f"--iterations must be 1 or more, not {self.iterations}")
@@ -66,7 +58,7 @@ CAFFE = [
     _option("weights", "", "FILE,...", "Models to copy weights from, in this order (train, test)."),
     _option("snapshot", "", "FILE", "Solver state to resume from; 'auto': the newest whole one, if any (train)."),
     _option("iterations", 50, "N", "Batches to run (test, time; 50)."),
-    _option("gpu", "", "ID,...", "GPUs to use; this version has no GPU engine."),
+    _option("gpu", "", "ID,...", "GPUs to use, or all: to train, one worker on each; else the first (the CPU)."),
     _option("phase", "", "TRAIN|TEST", "Phase of the net (time; TRAIN)."),
     _option("level", 0, "N", "Level of the net, for its include and exclude rules."),
     _option("stage", "", "NAME,...", "Stages of the net, for its include and exclude rules."),

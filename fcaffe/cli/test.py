@@ -7,6 +7,7 @@ import click
 from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags
+from fcaffe.cli.gpus import first_gpu
 from fcaffe.errors import UsageError
 from fcaffe.net.model_files import read_model
 from fcaffe.net.weights import copy_weights
@@ -27,10 +28,12 @@ def test(flags: Flags, engines: EngineFlags) -> int:
         raise UsageError("Need a model definition to score. Give it as --model FILE")
     if not flags.weights:
         raise UsageError("Need model weights to score. Give them as --weights FILE")
-    flags.refuse_gpu()
     iterations = flags.checked_iterations()
-    log.use_cpu_to_test()
-    engine = engines.create()
+    if gpu := first_gpu(flags.gpu):
+        log.use_gpu_to_test(*gpu)
+    else:
+        log.use_cpu_to_test()
+    engine = engines.create(gpu and gpu[0])
     net = load_net(flags.model, pb.TEST, engine, flags.level, flags.stages, inference=True)
     try:
         copy_weights(net, read_model(flags.weights), flags.weights)

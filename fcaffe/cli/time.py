@@ -7,6 +7,7 @@ import click
 from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags, phase_number
+from fcaffe.cli.gpus import first_gpu
 from fcaffe.errors import UsageError
 from fcaffe.tools.nets import load_net
 from fcaffe.tools.profile import describe, profile
@@ -25,10 +26,12 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool) -> int:
     if not flags.model:
         raise UsageError("Need a model definition to time. Give it as --model FILE")
     phase = phase_number(flags.phase)
-    flags.refuse_gpu()
     iterations = flags.checked_iterations()
-    log.use_cpu_to_time()
-    net = load_net(flags.model, phase, engines.create(), flags.level, flags.stages)
+    if gpu := first_gpu(flags.gpu):
+        log.use_gpu_to_time(gpu[0])
+    else:
+        log.use_cpu_to_time()
+    net = load_net(flags.model, phase, engines.create(gpu and gpu[0]), flags.level, flags.stages)
     try:
         if profiled:
             for line in describe(profile(net, iterations)):

@@ -11,6 +11,7 @@ import click
 from fcaffe import log, solvers
 from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags
+from fcaffe.cli.gpus import TrainingGpus
 from fcaffe.cli.progress import progress_of
 from fcaffe.cli.signals import Signals
 from fcaffe.cli.timing import Timing
@@ -21,7 +22,6 @@ from fcaffe.net.workers import Workers
 from fcaffe.parallel.launch import launch
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.parallel.world import World, join
-from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Solver, create_solver, snapshot
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
@@ -63,7 +63,13 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
     "--restarts",
     default=0,
     metavar="N",
-    help="With --workers: start again up to N times, from the newest snapshot, if a worker dies or hangs.",
+    help="With several workers: start again up to N times, from the newest snapshot, if a worker dies or hangs.",
+)
+@click.option("--gpus", "gpu_count", default="", metavar="N", help="Train with N workers, each on a GPU of its own.")
+@click.option(
+    "--recompute",
+    is_flag=True,
+    help="Keep only some activations, and compute the others again for backward: less memory, more time.",
 )
 @launch_flags
 @sharing_flags
@@ -74,6 +80,8 @@ def train(
     engines: EngineFlags,
     launching: LaunchFlags,
     sharing: SharingFlags,
+    gpu_count: str,
+    recompute: bool,
     restarts: int,
     grow_batch: int | None,
     scale_lr: str | None,
@@ -85,31 +93,34 @@ def train(
         raise UsageError("Need a solver definition to train. Give it as --solver FILE")
     if flags.weights and flags.snapshot not in ("", AUTO):
         raise UsageError("Give a snapshot to resume training or weights to finetune but not both.")
-    flags.refuse_gpu()
+    gpus = TrainingGpus(flags.gpu, gpu_count)
+    gpus.check()
     signals = Signals(flags.sigint_effect, flags.sighup_effect)
     world = join(launching.timeout)
-    if world.size == 1 and (plan := launching.plan(restarts)):
-        sharing.check_reproducible(rng, plan.workers)
+    if world.size == 1 and (plan := launching.plan(restarts, gpus)):
+        sharing.with_batch_of(gpus, plan.workers).check_reproducible(rng, plan.workers, bool(gpus))
         prefix = _solver_param(flags).snapshot_prefix
         return launch(plan, words_for_ranks(), _newest_since_now(prefix))
     with world:
         launching.check(world)
-        sharing.check_reproducible(rng, world.size)
-        sharing.refuse_gpus(world)
         param = _solver_param(flags)
-        engine = _announce(param, rng, world, engines)
+        gpu = gpus.take(param, world, on_cpu=bool(engines.engine))
+        sharing = sharing.with_batch_of(gpus, world.size)
+        sharing.check_reproducible(rng, world.size, gpu is not None)
+        engine = _announce(gpu, rng, world, engines)
         timing = Timing(trace, world)
-        options = sharing.for_solver(world, timing.timeline)
+        options = sharing.for_solver(world, timing.timeline, engine.xp)
         if scale_lr:
             _scale_rate(param, scale_lr, options.get("workers", Workers()))
-        solver = create_solver(param, engine, rng, timeline=timing.timeline, **options)
+        solver = create_solver(param, engine, rng, timeline=timing.timeline, recompute=recompute, **options)
         if (share := solver.context.share) and world.size > 1:
             samples = share.total * param.iter_size
             log.info(f"Effective batch: {samples} samples an iteration, over {world.size} workers")
         if sharing.reproducible:
+            threads = ", with one thread" if gpu is None else ""
             log.info(
-                f"Reproducible: each batch is computed as {sharing.reproducible} shards, one by one, with one thread; "
-                "what they give is added up in one tree"
+                f"Reproducible: each batch is computed as {sharing.reproducible} shards, one by one{threads}; what "
+                "they give is added up in one tree"
             )
         solver.on_nan = on_nan
         solver.requested_action = signals.requested
@@ -179,12 +190,11 @@ def _report(solver: Solver, watchdog: Watchdog) -> None:
     solver.on_test_batch.append(doing("a test"))
 
 
-def _announce(param: Any, rng: str, world: World, engines: EngineFlags) -> Engine:
+def _announce(gpu: int | None, rng: str, world: World, engines: EngineFlags) -> Engine:
     """Say what computes, and where noise comes from; returns the engine."""
-    if param.HasField("solver_mode") and param.solver_mode == pb.SolverParameter.GPU:
-        log.warning("solver_mode: GPU, but this version of fcaffe has no GPU engine: training on the CPU")
-    log.use_cpu()
-    engine = engines.create()
+    if gpu is None:
+        log.use_cpu()
+    engine = engines.create(gpu)
     if world.size > 1:
         log.info(str(world))
     if rng == "counter":

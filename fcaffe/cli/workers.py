@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import click
+import numpy as np
 
+from fcaffe.cli.gpus import NO_GPUS, TrainingGpus
 from fcaffe.errors import UsageError
-from fcaffe.parallel.devices import describe, devices_of_hosts
 from fcaffe.parallel.launch import Plan
 from fcaffe.parallel.placement import parse_hosts, place, read_hostfile
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT
@@ -30,15 +31,24 @@ class LaunchFlags:
     mpi_args: str
     timeout: int
 
-    def plan(self, restarts: int = 0) -> Plan | None:
+    def plan(self, restarts: int = 0, gpus: TrainingGpus = NO_GPUS) -> Plan | None:
         """What to start, by a process that was started alone; None if it has nothing to start. Raises UsageError."""
         if self.workers < 0 or self.timeout < 0:
             raise UsageError("--workers and --timeout must not be negative")
         if self.hosts and self.hostfile:
             raise UsageError("--hosts and --hostfile say the same thing: give one of them")
-        if not (self.hosts or self.hostfile):
-            return Plan(self.workers, (), self.mpi_args, self.timeout, restarts) if self.workers > 1 else None
-        hosts = place(self.workers, parse_hosts(self.hosts) if self.hosts else read_hostfile(self.hostfile))
+        alone = not (self.hosts or self.hostfile)
+        on_gpus = gpus.workers(not alone)
+        if self.workers and on_gpus and (alone or gpus.number) and self.workers != on_gpus:
+            raise UsageError(f"{gpus} means {on_gpus} workers, not --workers {self.workers}: leave that out")
+        wanted = self.workers or on_gpus
+        if alone:
+            return Plan(wanted, (), self.mpi_args, self.timeout, restarts) if wanted > 1 else None
+        names = parse_hosts(self.hosts) if self.hosts else read_hostfile(self.hostfile)
+        if gpus.listed:
+            names = [(name, count or on_gpus) for name, count in names]
+            wanted = self.workers
+        hosts = place(wanted, names)
         workers = sum(count for _, count in hosts)
         if workers == 1:
             raise UsageError(f"One worker, on {hosts[0][0]}: start it there, without --hosts")
@@ -54,8 +64,7 @@ class LaunchFlags:
 class SharingFlags:
     """How the workers of a training share its batches and add up their gradients."""
 
-    gpus: str
-    batch: str
+    batch: str | None
     reduce: str
     compress: str
     bucket_mb: float
@@ -63,7 +72,7 @@ class SharingFlags:
     bn: str | None
     reproducible: int
 
-    def check_reproducible(self, rng: str, workers: int) -> None:
+    def check_reproducible(self, rng: str, workers: int, on_gpus: bool = False) -> None:
         """Raises UsageError for what does not go with --reproducible on so many workers."""
         shards, flag = self.reproducible, f"--reproducible {self.reproducible}"
         if not shards:
@@ -77,47 +86,52 @@ class SharingFlags:
         if self.compress:
             raise UsageError(f"{flag}: --compress {self.compress} loses what depends on the workers; leave it out")
         if self.batch == "per-worker":
-            raise UsageError(f"{flag}: --batch per-worker makes the batch grow with the workers; leave it out")
-        if not has_one_thread():
+            raise UsageError(
+                f"{flag}: --batch per-worker makes the batch grow with the workers, and is what --gpu means with "
+                "several GPUs; give --batch global"
+            )
+        if not on_gpus and not has_one_thread():
             raise UsageError(f"{flag} computes with one thread: set {', '.join(f'{name}=1' for name in VARIABLES)}")
 
-    def refuse_gpus(self, world: World) -> None:
-        """Collective if the flag is given. Raises UsageError, which says what GPUs each host has."""
-        if not self.gpus:
-            return
-        if not self.gpus.isdecimal():
-            raise UsageError(f"--gpus takes a number, not '{self.gpus}'")
-        raise UsageError(
-            f"--gpus {self.gpus}: this version of fcaffe computes on the CPU only; --workers {self.gpus} trains with "
-            f"as many workers on CPUs ({describe(devices_of_hosts(world))})"
-        )
+    def with_batch_of(self, gpus: TrainingGpus, workers: int) -> SharingFlags:
+        """With `batch` settled: what BVLC Caffe does with several GPUs that --gpu lists, unless the flag is given."""
+        return replace(self, batch=self.batch or ("per-worker" if gpus.listed and workers > 1 else "global"))
 
-    def for_solver(self, world: World, timeline: Timeline) -> dict[str, Any]:
-        """What a solver wants to know of the other workers, as arguments of `create_solver`."""
+    def for_solver(self, world: World, timeline: Timeline, xp: Any) -> dict[str, Any]:
+        """What a solver wants to know of the other workers, as arguments of `create_solver`; `xp` is the module of its
+        engine's arrays. Where that is CuPy, the engine's device and stream must be current."""
         if world.size == 1:
             return {"shards": self.reproducible}
-        from fcaffe.parallel.compression import make_compression  # these import MPI
-        from fcaffe.parallel.exchange import ReducingExchange
-        from fcaffe.parallel.reductions import create_reduction
+        from fcaffe.parallel.exchange import ReducingExchange  # these import MPI
         from fcaffe.parallel.workers import MpiWorkers
 
         if self.compress and self.reduce != "auto":
             raise UsageError(f"--compress {self.compress} has messages of its own: leave out --reduce {self.reduce}")
         if self.bucket_mb <= 0:
             raise UsageError(f"--bucket-mb must be positive, not {self.bucket_mb:g}")
-        reduction = (
-            make_compression(self.compress, world.comm) if self.compress else create_reduction(self.reduce, world.comm)
-        )
-        if self.reproducible:
-            reduction.keep_to_tree()
+        reduction = self._reduction(world, xp)
         bucket = int(self.bucket_mb * 2**20)
         per_worker = self.batch == "per-worker"
         return {
-            "workers": MpiWorkers(world.comm, per_worker, world.watchdog, timeline),
+            "workers": MpiWorkers(world.comm, per_worker, world.watchdog, timeline, reduction),
             "exchange": ReducingExchange(reduction, bucket, self.overlap, world.watchdog, timeline),
             "shards": self.reproducible,
             "sync_batch_norm": (self.bn or ("local" if per_worker else "sync")) == "sync",
         }
+
+    def _reduction(self, world: World, xp: Any) -> Any:
+        from fcaffe.parallel.compression import make_compression
+        from fcaffe.parallel.reductions import create_reduction
+
+        if self.compress:
+            return make_compression(self.compress, world.comm, xp)
+        in_tree_order = "auto" if xp is np else "staged:auto"  # NCCL's order is its own
+        reduction = create_reduction(
+            in_tree_order if self.reproducible and self.reduce == "auto" else self.reduce, world.comm, xp
+        )
+        if self.reproducible:
+            reduction.keep_to_tree()
+        return reduction
 
 
 LAUNCHING = ("--hosts", "--hostfile", "--mpi-args", "--restarts")  # for the launcher, not for the ranks
@@ -147,12 +161,11 @@ LAUNCH = [
 
 
 SHARE = [
-    click.option("--gpus", default="", metavar="N", help="The same on GPUs; this version has no GPU engine."),
     click.option(
         "--batch",
         type=click.Choice(["global", "per-worker"]),
-        default="global",
-        help="What a batch_size is: the batch that the workers split, or that of each worker (global).",
+        help="What a batch_size is: the batch that the workers split, or that of each worker (global; with --gpu and "
+        "several GPUs per-worker).",
     ),
     click.option(
         "--reduce", default="auto", metavar="NAME", help="How the gradients of the workers are added up (auto)."

@@ -10,9 +10,10 @@ import sys
 from fcaffe.engines.engine import Engine, NumpyEngine
 from fcaffe.errors import UsageError
 
-__all__ = ["MISSING", "Engine", "NumpyEngine", "cpu_engine", "find_onednn"]
+__all__ = ["GPU_MATHS", "MISSING", "Engine", "NumpyEngine", "cpu_engine", "find_onednn", "gpu_engine"]
 
 MISSING = "oneDNN is not here (pip install onednn-cpu-gomp, for Linux on x86-64)"
+GPU_MATHS = ("tf32", "fp16")  # that CPUs have not
 
 
 def cpu_engine(math: str = "fp32", name: str = "") -> Engine:
@@ -20,6 +21,8 @@ def cpu_engine(math: str = "fp32", name: str = "") -> Engine:
 
     `math` as for OneDnnEngine.
     """
+    if math in GPU_MATHS:
+        raise UsageError(f"--math {math} needs a GPU (--gpu 0); on CPUs there are fp32 and bf16")
     path = find_onednn() if name != "numpy" else None
     if path:
         from fcaffe.engines.onednn.engine import OneDnnEngine
@@ -30,6 +33,22 @@ def cpu_engine(math: str = "fp32", name: str = "") -> Engine:
     if math != "fp32":
         raise UsageError(f"--math {math} needs the oneDNN engine" + ("" if name else f", and {MISSING}"))
     return NumpyEngine()
+
+
+def gpu_engine(
+    device: int,
+    math: str = "fp32",
+    deterministic: bool = True,
+    graphs: bool = True,
+    loss_scale: float | None = None,
+) -> Engine:
+    """The engine on the GPU of this number, which becomes the process's current one; the rest as of CudaEngine.
+
+    Raises UsageError, which says what is missing.
+    """
+    from fcaffe.engines.cuda.engine import CudaEngine
+
+    return CudaEngine(device, math, deterministic, graphs, loss_scale)
 
 
 def find_onednn() -> str | None:

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from fcaffe.net import blob as core
-from fcaffe.net.blob import Array
+from fcaffe.net.host_views import HostViews, host_views
 from fcaffe.net.layer import Layer
 
 
 class Blob:
     """A live view of a net's blob.
 
-    Once its `data` or `diff` has been handed out, the blob is C-contiguous for good: `b.data.ravel()[:] = x` and
-    `b.data.reshape(n, -1)[:] = x` write the blob, as in Caffe.
+    `data` and `diff` are in C order: `b.data.ravel()[:] = x` and `b.data.reshape(n, -1)[:] = x` write the blob, as in
+    Caffe. In GPU mode they are copies in host memory, which the net takes over when it next works; ask for them anew
+    after it has, as in Caffe.
     """
 
-    def __init__(self, blob: core.Blob) -> None:
+    def __init__(self, blob: core.Blob, views: HostViews) -> None:
         self._blob = blob
+        self._views = views
 
     @property
-    def data(self) -> Array:
-        self._blob.make_contiguous()
-        return self._blob.data
+    def data(self) -> np.ndarray:
+        return self._views.data(self._blob)
 
     @property
-    def diff(self) -> Array:
-        self._blob.make_contiguous()
-        return self._blob.diff
+    def diff(self) -> np.ndarray:
+        return self._views.diff(self._blob)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,6 +56,7 @@ class Blob:
         return self._blob.width
 
     def reshape(self, *shape: int) -> None:
+        self._views.push()
         self._blob.reshape(*shape)
 
 
@@ -62,6 +65,7 @@ class BlobVec:
 
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
+        self._views = host_views(layer.engine)
 
     def add_blob(self, *shape: int) -> None:
         """Append a parameter of this shape, zeroed. For the `setup` of a Python layer."""
@@ -71,7 +75,7 @@ class BlobVec:
         return len(self._layer.blobs)
 
     def __getitem__(self, index: int) -> Blob:
-        return Blob(self._layer.blobs[index])
+        return Blob(self._layer.blobs[index], self._views)
 
     def __iter__(self) -> Iterator[Blob]:
-        return (Blob(blob) for blob in self._layer.blobs)
+        return (Blob(blob, self._views) for blob in self._layer.blobs)

@@ -11,6 +11,7 @@ import numpy as np
 from fcaffe import net as core
 from fcaffe.errors import NetError, UsageError
 from fcaffe.layers.python import Python
+from fcaffe.net.host_views import host_views
 from fcaffe.net.layer import Layer as CoreLayer
 from fcaffe.net.model_files import read_model, write_model
 from fcaffe.net.weights import copy_weights, share_weights, to_model
@@ -63,7 +64,8 @@ class Net:
         self.name = net.name
         self._layer_names: list[str] = net.layer_names
         self._blob_names: list[str] = net.blob_names
-        self._blobs = [Blob(blob) for blob in net.blobs]
+        self._views = host_views(net.context.engine)
+        self._blobs = [Blob(blob, self._views) for blob in net.blobs]
         self._blob_loss_weights: list[float] = net.blob_loss_weights
         self._inputs: list[int] = net.input_ids
         self._outputs: list[int] = net.output_ids
@@ -125,28 +127,35 @@ class Net:
 
     def _forward(self, start: int, end: int) -> float:
         """Layers `start` to `end` by index, both included; returns the loss."""
+        self._views.push()
         return self._net.forward(start, end)
 
     def _backward(self, start: int, end: int) -> None:
+        self._views.push()
         self._net.backward(start, end)
 
     def reshape(self) -> None:
         """Carry new shapes of the inputs through the net."""
+        self._views.push()
         self._net.reshape()
 
     def clear_param_diffs(self) -> None:
+        self._views.push()
         self._net.parameters.clear_diffs()
 
     def copy_from(self, path: str) -> None:
         """Copy the weights of the layers of the same names from a .caffemodel."""
+        self._views.push()
         copy_weights(self._net, read_model(path), path)
 
     def share_with(self, other: Net) -> None:
         """Use the other net's parameters from now on."""
+        self._views.push()
         share_weights(self._net, other._net)
 
     def save(self, path: str) -> None:
         """Write a .caffemodel."""
+        self._views.push()
         write_model(path, to_model(self._net))
 
     def set_input_arrays(self, data: np.ndarray, labels: np.ndarray) -> None:

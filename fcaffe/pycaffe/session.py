@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 
-from fcaffe.engines import Engine, cpu_engine
+from fcaffe.engines import Engine, cpu_engine, gpu_engine
+from fcaffe.engines.cuda import libraries
 from fcaffe.errors import UsageError
 from fcaffe.net import Context, layer_types
 from fcaffe.proto import caffe_pb2 as pb
@@ -20,10 +21,27 @@ random = CaffeRandom(None)
 noise = "caffe"
 
 
+_on_gpu = False
+_device = 0  # for GPU mode
+_taken: int | None = None  # the GPU that has an engine
+
+
 @functools.cache
-def engine() -> Engine:
+def _engine_on(gpu: int | None) -> Engine:
     """One for all nets, so that they share its temporary memory."""
-    return cpu_engine()
+    return cpu_engine() if gpu is None else gpu_engine(gpu)
+
+
+def engine() -> Engine:
+    """What computes in nets and solvers made now. Raises UsageError for what a GPU lacks."""
+    global _taken
+    if not _on_gpu:
+        return _engine_on(None)
+    if _taken not in (None, _device):
+        raise UsageError(f"set_device({_device}): this process computes on GPU {_taken} already; start another one")
+    made = _engine_on(_device)
+    _taken = _device
+    return made
 
 
 def context() -> Context:
@@ -32,16 +50,26 @@ def context() -> Context:
 
 
 def set_mode_cpu() -> None:
-    """Compute on the CPU, which is the default."""
+    """Compute on the CPU, which is the default, in nets and solvers made from now on."""
+    global _on_gpu
+    _on_gpu = False
 
 
 def set_mode_gpu() -> None:
-    raise UsageError("set_mode_gpu: this version of fcaffe computes on the CPU only; leave the call out")
+    """Compute on the GPU of `set_device`, or on GPU 0, in nets and solvers made from now on.
+
+    Raises UsageError, which says what is missing.
+    """
+    global _on_gpu
+    libraries.load(_device, "fp32")
+    _on_gpu = True
 
 
 def set_device(device: int) -> None:
-    """Which GPU a later set_mode_gpu takes; without one, as in Caffe, it says so."""
-    raise UsageError(f"set_device({device}): this version of fcaffe computes on the CPU only; leave the call out")
+    """Which GPU to use in GPU mode, now or later. Raises UsageError if there is none of this number."""
+    global _device
+    libraries.find_gpu(device)
+    _device = device
 
 
 def set_random_seed(seed: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fcaffe import solvers
+from fcaffe.net.host_views import host_views
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.net import Net
@@ -21,6 +22,7 @@ class Solver:
     def _bind(self, param: Any) -> None:
         self._solver = solvers.create_solver(param, session.engine(), session.noise, session.random, whole_passes=False)
         self.param = self._solver.param
+        self._views = host_views(self._solver.engine)
         self.net = Net._of(self._solver.net)
         self.test_nets = [Net._of(net) for net in self._solver.test_nets]
 
@@ -35,19 +37,24 @@ class Solver:
         return learning_rate(self.param, self._solver.iteration, self._solver.current_step)
 
     def step(self, iterations: int) -> None:
+        self._views.push()
         self._solver.step(iterations)
 
     def solve(self, resume: str | None = None) -> None:
+        self._views.push()
         self._solver.solve(resume)
 
     def snapshot(self) -> None:
+        self._views.push()
         self._solver.snapshot()
 
     def restore(self, path: str) -> None:
+        self._views.push()
         self._solver.restore(path)
 
     def apply_update(self) -> None:
         """Update the weights from the gradients as they stand; the iteration stays."""
+        self._views.push()
         self._solver.apply_update()
 
     def share_weights(self, net: Net) -> None:
@@ -56,8 +63,8 @@ class Solver:
 
     def add_callback(self, on_start: Callable[[], None], on_gradients_ready: Callable[[], None]) -> None:
         """Call these before each iteration and before each update."""
-        self._solver.on_start.append(on_start)
-        self._solver.on_gradients_ready.append(on_gradients_ready)
+        self._solver.on_start += [on_start, self._views.push]
+        self._solver.on_gradients_ready += [on_gradients_ready, self._views.push]
 
 
 class SGDSolver(Solver):

@@ -134,11 +134,6 @@ def test_log_files_that_cannot_be_written(run: Run) -> None:
     assert run("device_query --log_dir missing").fatal.startswith("log_dir missing: cannot write there")
 
 
-def test_device_query(run: Run) -> None:
-    assert run("device_query").messages == ["Querying GPUs "]
-    assert run("device_query -gpu all").fatal.startswith("--gpu all: this version of fcaffe computes on the CPU only")
-
-
 def test_the_output_may_be_cut_off(folder: Path) -> None:
     """As in `fcaffe summary net.prototxt | head -1`, and with a log that nobody reads."""
     read, write = os.pipe()

@@ -61,7 +61,7 @@ def test_time_of_either_phase(run: Run) -> None:
         ("test -model net.prototxt", "Need model weights to score."),
         ("test -model net.prototxt -weights a,b", "a,b does not exist"),
         ("test -model net.prototxt -weights net.prototxt", "net.prototxt is text"),
-        ("test -model net.prototxt -weights a -gpu 0", "--gpu 0: "),
+        ("test -model net.prototxt -weights a -gpu x", "--gpu x: "),
         ("test -model net.prototxt -weights a -iterations 0", "--iterations must be 1 or more"),
         ("time", "Need a model definition to time."),
         ("time -model none.prototxt", "none.prototxt does not exist"),

@@ -104,15 +104,6 @@ def test_snapshot_or_weights(run: Run) -> None:
     assert fatal == "Give a snapshot to resume training or weights to finetune but not both."
 
 
-def test_gpu_mode(run: Run) -> None:
-    assert run("train -solver solver.prototxt -gpu 0").fatal.startswith("--gpu 0: this version of fcaffe")
-    text = Path("solver.prototxt").read_text()
-    Path("solver.prototxt").write_text(text.replace("CPU", "GPU"))
-    result = run("train -solver solver.prototxt")
-    assert result.code == 0 and result.messages[0].startswith("solver_mode: GPU, but")
-    assert result.err.startswith("W") and result.messages[1] == "Use CPU."
-
-
 @pytest.mark.parametrize(
     ("number", "effect", "code", "iterations"),
     [

@@ -1,0 +1,494 @@
+"""--gpu, --gpus, solver_mode and the flags of the GPU engine, where a stand-in drives stand-ins of GPUs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fcaffe.cli import engine as cli_engine
+from fcaffe.cli.gpus import TrainingGpus
+from fcaffe.cli.workers import LaunchFlags, SharingFlags
+from fcaffe.engines import NumpyEngine
+from fcaffe.engines.cuda import driver, libraries
+from fcaffe.errors import UsageError
+from fcaffe.parallel.placement import place
+from fcaffe.parallel.world import World, host_name
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.timeline import Timeline
+from tests.cli.conftest import NET, SOLVER, Result
+from tests.engines.cuda import stand_in_engine
+from tests.engines.cuda.emulator import has_compiler
+from tests.engines.cuda.fake_driver import FakeDriver
+from tests.parallel.conftest import Job, needs_mpi
+
+Run = Callable[..., Result]
+ROOT = Path(__file__).parents[2]
+needs_compiler = pytest.mark.skipif(not has_compiler, reason="the emulator of CUDA needs g++")
+pytestmark = pytest.mark.usefixtures("folder")
+
+FIELDS = """\
+Device id:                     1
+Major revision number:         9
+Minor revision number:         0
+Name:                          NVIDIA H200
+Total global memory:           150754820096
+Total shared memory per block: 49152
+Total registers per block:     65536
+Warp size:                     32
+Maximum memory pitch:          2147483647
+Maximum threads per block:     1024
+Maximum dimension of block:    1024, 1024, 64
+Maximum dimension of grid:     2147483647, 65535, 65535
+Clock rate:                    1980000
+Total constant memory:         65536
+Texture alignment:             512
+Concurrent copy and execution: Yes
+Number of multiprocessors:     132
+Kernel execution timeout:      No
+"""
+
+
+class StandIn(NumpyEngine):
+    """An engine "on a GPU"."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__()
+        self.arguments = arguments
+        self.synchronized = 0
+        self.name = f"stand-in on GPU {arguments[0]}"
+
+    def synchronize(self) -> None:
+        self.synchronized += 1
+
+
+class Machine:
+    """`gpus` are the names of its GPUs; `engines` those that were made."""
+
+    def __init__(self) -> None:
+        self.gpus: tuple[str, ...] = ("NVIDIA H200", "NVIDIA H200")
+        self.engines: list[StandIn] = []
+
+    def open_driver(self) -> FakeDriver:
+        if not self.gpus:
+            raise OSError("libcuda.so.1")
+        return FakeDriver(self.gpus)
+
+    def engine(self, *arguments: Any) -> StandIn:
+        self.engines.append(StandIn(*arguments))
+        return self.engines[-1]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    monkeypatch.setattr(driver, "open_library", made.open_driver)
+    monkeypatch.setattr(cli_engine, "gpu_engine", made.engine)
+    monkeypatch.setattr(libraries, "load", lambda *_: libraries.find_gpu(_[0]))
+    return made
+
+
+def use_solver_mode(more: str = "") -> None:
+    Path("solver.prototxt").write_text(SOLVER.replace("solver_mode: CPU", f"solver_mode: GPU {more}"))
+
+
+# --- device_query -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("machine")
+def test_device_query(run: Run) -> None:
+    result = run("device_query -gpu 1")
+    assert result.code == 0 and "\n".join(result.messages) == "Querying GPUs 1\n" + FIELDS.rstrip()
+    assert [line for line in run("device_query -gpu all").messages if "Device" in line] == [
+        "Device id:                     0",
+        "Device id:                     1",
+    ]
+    assert run("device_query").messages == ["Querying GPUs "]
+    assert run("device_query -gpu 2").fatal.startswith(f"--gpu 2: {host_name()} has 2 GPUs, numbered from 0 to 1")
+
+
+def test_device_query_without_gpus(run: Run, machine: Machine) -> None:
+    machine.gpus = ()
+    none = "no GPU (there is no NVIDIA driver, as libcuda.so.1 cannot be loaded: install the GPU's driver, or start "
+    for which in ("all", "0"):
+        assert run(f"device_query -gpu {which}").fatal.startswith(f"--gpu {which}: {host_name()} has {none}")
+
+
+# --- one GPU ----------------------------------------------------------------------------------------------------------
+
+
+def test_train_on_the_gpu_that_the_flag_names(run: Run, machine: Machine) -> None:
+    result = run("train -solver solver.prototxt -gpu 1")
+    assert result.code == 0
+    assert result.messages[:3] == ["Using GPUs 1", "GPU 1: NVIDIA H200", "stand-in on GPU 1 engine"]
+    assert "Use CPU." not in result.messages
+    assert re.search(r"^device_id: 1$", result.err, re.MULTILINE), "it is in the solver's parameters, as in Caffe"
+    assert machine.engines[0].arguments == (1, "fp32", True, True, None)
+
+
+def test_solver_mode(run: Run, machine: Machine) -> None:
+    use_solver_mode("device_id: 1")
+    assert run("train -solver solver.prototxt").messages[:2] == ["Using GPUs 1", "GPU 1: NVIDIA H200"]
+    assert run("train -solver solver.prototxt -gpu 0").messages[:2] == ["Using GPUs 0", "GPU 0: NVIDIA H200"]
+    assert run("train -solver solver.prototxt -engine numpy").messages[0] == "Use CPU.", "a CPU was asked for"
+    use_solver_mode()
+    assert run("train -solver solver.prototxt").messages[0] == "Using GPUs 0"
+    Path("solver.prototxt").write_text(SOLVER.replace("solver_mode: CPU", ""))
+    assert run("train -solver solver.prototxt").messages[0] == "Use CPU.", "as in Caffe, the default counts for nothing"
+    use_solver_mode("device_id: 2")
+    fatal = f"device_id: 2 in the solver, but {host_name()} has 2 GPUs, numbered from 0 to 1; --gpu takes another one"
+    assert run("train -solver solver.prototxt").fatal == fatal
+
+
+def test_solver_mode_without_gpus(run: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_solver_mode()
+
+    def missing(*_: Any) -> None:
+        raise UsageError("CuPy is not installed: install it")
+
+    monkeypatch.setattr(libraries, "load", missing)
+    result = run("train -solver solver.prototxt")
+    assert result.code == 0 and result.err.startswith("W")
+    assert result.messages[:2] == [
+        "solver_mode: GPU, but CuPy is not installed: install it: training on the CPU",
+        "Use CPU.",
+    ]
+    machine.gpus = ()
+    result = run("train -solver solver.prototxt")
+    assert result.code == 0 and result.messages[0].startswith("solver_mode: GPU, but there is no NVIDIA driver, as ")
+    assert not machine.engines
+
+
+def test_test_and_time_take_the_first(run: Run, machine: Machine) -> None:
+    assert run("train -solver solver.prototxt").code == 0
+    words = "-model net.prototxt -iterations 2"
+    result = run(f"test {words} -weights small_iter_8.caffemodel -gpu 1,0")
+    assert result.code == 0 and result.messages[:4] == [
+        "Not using GPU #0 for single-GPU function",
+        "Use GPU with device ID 1",
+        "GPU device name: NVIDIA H200",
+        "stand-in on GPU 1 engine",
+    ]
+    result = run(f"time {words} -gpu all")
+    assert result.code == 0 and result.messages[:3] == [
+        "Not using GPU #1 for single-GPU function",
+        "Use GPU with device ID 0",
+        "stand-in on GPU 0 engine",
+    ]
+    layers, passes = 4, 3
+    assert machine.engines[-1].synchronized >= 2 * layers * passes, "each layer's time ends when it has run"
+
+
+def test_a_profile_of_a_gpu(run: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcaffe.tools.peaks.SIDE", 64)
+    monkeypatch.setattr("fcaffe.tools.peaks.FLOATS", 1 << 16)
+    assert run("time -model net.prototxt -iterations 1 -profile -gpu 0").code == 0
+    assert machine.engines[-1].synchronized > 0
+
+
+# --- flags of the engine ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "arguments"),
+    [
+        ("-math tf32", ("tf32", True, True, None)),
+        ("-math bf16 -no-graph", ("bf16", True, False, None)),
+        ("-math fp16", ("fp16", True, True, None)),
+        ("-math fp16 -loss-scale dynamic", ("fp16", True, True, None)),
+        ("-math fp16 -loss_scale 128", ("fp16", True, True, 128.0)),
+        ("-fast-nondeterministic", ("fp32", False, True, None)),
+    ],
+)
+def test_flags_reach_the_engine(run: Run, machine: Machine, flags: str, arguments: tuple[Any, ...]) -> None:
+    assert run(f"time -model net.prototxt -iterations 1 -gpu 0 {flags}").code == 0
+    assert machine.engines[0].arguments == (0, *arguments)
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ("-gpu 0 -engine numpy", "--engine numpy computes on CPUs: leave it out on a GPU"),
+        ("-gpu 0 -loss-scale 8", "--loss-scale is for --math fp16: fp32 does without, leave it out"),
+        ("-gpu 0 -math fp16 -loss-scale x", "--loss-scale takes a positive number or 'dynamic', not 'x'"),
+        ("-gpu 0 -math fp16 -loss-scale 0", "--loss-scale takes a positive number or 'dynamic', not '0'"),
+        ("-gpu x", "--gpu x: give numbers of GPUs with commas between them, or all"),
+        ("-gpu 5", f"--gpu 5: {host_name()} has 2 GPUs, numbered from 0 to 1"),
+        ("-math tf32", "--math tf32 needs a GPU (--gpu 0); on CPUs there are fp32 and bf16"),
+        ("-math fp16", "--math fp16 needs a GPU (--gpu 0); on CPUs there are fp32 and bf16"),
+        ("-no-graph", "--no-graph is for GPUs: give --gpu 0 as well, or leave it out"),
+        ("-loss-scale 8", "--loss-scale is for GPUs: give --gpu 0 as well, or leave it out"),
+        ("-fast-nondeterministic", "--fast-nondeterministic is for GPUs: give --gpu 0 as well, or leave it out"),
+        ("-gpu 0 -gpus 2", "--gpu 0 and --gpus 2: --gpu gives each GPU a whole batch, --gpus splits it; give one of"),
+        ("-gpus x", "--gpus takes a number, not 'x'"),
+        ("-gpus 0", "--gpus takes a number, not '0'"),
+        ("-gpus 3", f"--gpus 3 needs a GPU for each worker, 3 on {host_name()}, but {host_name()} has 2 GPUs; ask for"),
+        ("-gpus 2 -workers 4", "--gpus 2 means 2 workers, not --workers 4: leave that out"),
+        ("-gpu 0 -workers 2", "--gpu 0 means 1 workers, not --workers 2: leave that out"),
+        (
+            "-gpu 0,1 -reproducible 2",
+            "--reproducible 2: --batch per-worker makes the batch grow with the workers, and is",
+        ),
+    ],
+)
+def test_flags_that_do_not_go_together(run: Run, flags: str, problem: str) -> None:
+    assert run(f"train -solver solver.prototxt {flags}").fatal.startswith(problem)
+
+
+def test_errors_of_the_gpu(run: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy's are no fault of fcaffe's, and told in one line."""
+    failure = type("CUDARuntimeError", (RuntimeError,), {"__module__": "cupy_backends.cuda.api.runtime"})
+
+    def fail(*_: Any) -> StandIn:
+        raise failure("cudaErrorDevicesUnavailable: busy\nor unavailable")
+
+    monkeypatch.setattr(cli_engine, "gpu_engine", fail)
+    fatal = run("train -solver solver.prototxt -gpu 0").fatal
+    assert fatal.startswith("The GPU or its libraries failed: cudaErrorDevicesUnavailable: busy or unavailable (")
+
+
+# --- several GPUs -----------------------------------------------------------------------------------------------------
+
+
+def launching(workers: int = 0, hosts: str = "") -> LaunchFlags:
+    return LaunchFlags(workers, hosts, "", "", 300)
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_is_started() -> None:
+    def started(gpu: str = "", number: str = "", **flags: Any) -> Any:
+        plan = launching(**flags).plan(0, TrainingGpus(gpu, number))
+        return plan and (plan.workers, plan.hosts)
+
+    assert started() is started("0") is started(number="1") is None
+    assert started("0,1") == started("all") == started(number="2") == started("1,0", workers=2) == (2, ())
+    assert started("0,1", hosts="a,b") == (4, (("a", 2), ("b", 2))), "each host's GPUs"
+    assert started("0,1", hosts="a:1,b:1") == (2, (("a", 1), ("b", 1)))
+    assert started(number="6", hosts="a,b") == (6, (("a", 3), ("b", 3))), "this host need not have GPUs"
+    assert started(number="3", hosts="a:2,b:2") == (3, (("a", 2), ("b", 1)))
+    assert started(workers=3) == (3, ()) and place(3, [("a", 3)]) == (("a", 3),)
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_gpu_of_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    def taken(local_rank: int, gpu: str = "", number: str = "") -> int | None:
+        hosts = (host_name(),) * 2
+        world = World(rank=local_rank, size=2, local_rank=local_rank, local_size=2, hosts=hosts)
+        world.comm = type("Comm", (), {"allgather": lambda _, own: [own, own]})()
+        return TrainingGpus(gpu, number).take(pb.SolverParameter(), world, on_cpu=False)
+
+    assert [taken(rank, gpu="1,0") for rank in (0, 1)] == [1, 0]
+    assert capsys.readouterr().err.count("Using GPUs 1, 0") == 2
+    assert [taken(rank, number="2") for rank in (0, 1)] == [0, 1]
+    assert "Using GPUs 0, 1" in capsys.readouterr().err
+    assert [taken(rank, gpu="0,0") for rank in (0, 1)] == [0, 0], "several workers may share one"
+    with pytest.raises(UsageError, match=r"rank 1 is number 1 \(from 0\) on .*, and --gpu lists 1 of its GPUs"):
+        taken(1, gpu="0")
+    with pytest.raises(UsageError, match="--gpus 3, but 2 ranks were started"):
+        taken(0, number="3")
+    assert taken(0) is None
+
+
+@pytest.mark.usefixtures("machine")
+def test_solver_mode_means_one_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    param = pb.SolverParameter(solver_mode=pb.SolverParameter.GPU)
+    world = World(size=4, hosts=(host_name(),) * 4)
+    assert TrainingGpus().take(param, world, on_cpu=False) is None
+    expected = "solver_mode: GPU, but that means one GPU, and there are 4 workers (--gpus 4 gives each of them one)"
+    assert expected in capsys.readouterr().err
+
+
+def sharing(**flags: Any) -> SharingFlags:
+    given = {"batch": None, "reduce": "auto", "compress": "", "bucket_mb": 4.0, "overlap": True, "bn": None}
+    return SharingFlags(**{**given, "reproducible": 0, **flags})
+
+
+def test_what_a_batch_is() -> None:
+    listed, counted = TrainingGpus("0,1"), TrainingGpus(number="2")
+    assert sharing().with_batch_of(listed, 2).batch == "per-worker"
+    assert sharing().with_batch_of(listed, 1).batch == sharing().with_batch_of(counted, 2).batch == "global"
+    assert sharing().with_batch_of(TrainingGpus(), 2).batch == "global"
+    assert sharing(batch="global").with_batch_of(listed, 2).batch == "global"
+    assert sharing(batch="per-worker").with_batch_of(counted, 2).batch == "per-worker"
+
+
+@needs_mpi
+def test_reductions_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mpi4py import MPI
+
+    from fcaffe.parallel import compression, reductions
+    from tests.parallel.fake_cupy import cupy
+
+    made = []
+
+    class Reduction:
+        def keep_to_tree(self) -> None:
+            made.append("in tree order")
+
+    def create(name: str, comm: Any, xp: Any) -> Reduction:
+        made.append((name, xp))
+        return Reduction()
+
+    monkeypatch.setattr(reductions, "create_reduction", create)
+    monkeypatch.setattr(compression, "make_compression", create)
+    world = World(comm=MPI.COMM_SELF, size=2, hosts=("a", "a"))
+
+    def options(xp: Any, **flags: Any) -> Any:
+        made.clear()
+        sharing(**{"batch": "global", **flags}).for_solver(world, Timeline(), xp)
+        return made
+
+    assert options(cupy) == [("auto", cupy)] and options(np) == [("auto", np)]
+    assert options(cupy, reduce="staged:ring") == [("staged:ring", cupy)]
+    assert options(cupy, reproducible=2) == [("staged:auto", cupy), "in tree order"]
+    assert options(np, reproducible=2) == [("auto", np), "in tree order"]
+    assert options(cupy, compress="fp16") == [("fp16", cupy)]
+
+
+SITE = """
+import sys
+sys.path.insert(0, {root!r})
+from fcaffe.cli import engine
+from fcaffe.engines import NumpyEngine
+from fcaffe.engines.cuda import driver
+from tests.engines.cuda import stand_in_engine
+from tests.engines.cuda.emulator import has_compiler
+from tests.engines.cuda.fake_driver import FakeDriver
+
+def gpu_engine(device, *rest):
+    made = NumpyEngine()
+    open(f"took_{{device}}", "w").close()
+    return made
+
+driver.open_library = lambda: FakeDriver(("A", "B"))
+engine.gpu_engine = gpu_engine
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("flags", "batch"),
+    [("--gpus 2", 4), ("--gpu 0,1", 8), ("--gpu all --batch global", 4)],
+)
+def test_each_worker_takes_its_own(folder: Path, flags: str, batch: int) -> None:
+    (folder / "sitecustomize.py").write_text(SITE.format(root=str(ROOT)))
+    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "TEST_FOLDER": str(folder)}
+    words = [sys.executable, "-m", "fcaffe", "train", "--solver", "solver.prototxt", *flags.split()]
+    job = Job(words, folder, environment)
+    assert job.wait() == 0, job.text
+    assert sorted(path.name for path in folder.glob("took_*")) == ["took_0", "took_1"]
+    assert job.text.count("Using GPUs 0, 1") == 1 and "GPU 1: B" in job.text
+    assert f"Effective batch: {batch} samples an iteration, over 2 workers" in job.text
+
+
+# --- the engine itself, on its stand-ins ------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("flags", ["", "-no-graph", "-math tf32", "-math fp16 -loss-scale 64", "-math bf16"])
+def test_every_command_on_the_engine(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str) -> None:
+    monkeypatch.setattr(driver, "open_library", FakeDriver)
+    assert run("train -solver solver.prototxt").code == 0
+    scores = [run("test -model net.prototxt -iterations 3 -weights small_iter_8.caffemodel").messages[-1]]
+    stand_in_engine.install(monkeypatch, tmp_path)
+    flags = f"-gpu 0 {flags}"
+    scores.append(run(f"test -model net.prototxt -iterations 3 -weights small_iter_8.caffemodel {flags}").messages[-1])
+    name, loss = zip(*(score.split(" (")[0].split(" = ") for score in scores), strict=True)
+    assert name[0] == name[1] == "loss" and float(loss[1]) == pytest.approx(float(loss[0]), rel=1e-2)
+    trained = run(f"train -solver solver.prototxt {flags}")
+    assert trained.code == 0 and trained.messages[-1] == "Optimization Done." and "Using GPUs 0" in trained.messages
+    assert run(f"time -model net.prototxt -iterations 1 {flags}").code == 0
+
+
+STAND_INS = """
+import sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+import pytest
+from fcaffe.engines.cuda import driver
+from tests.engines.cuda import stand_in_engine
+from tests.engines.cuda import stand_in_engine
+from tests.engines.cuda.emulator import has_compiler
+from tests.engines.cuda.fake_driver import FakeDriver
+
+stand_in_engine.install(pytest.MonkeyPatch(), Path({cache!r}))
+driver.open_library = FakeDriver
+"""
+
+
+@needs_mpi
+@needs_compiler
+def test_workers_on_one_gpu_are_those_of_cpus(folder: Path) -> None:
+    (folder / "site").mkdir()
+    (folder / "site" / "sitecustomize.py").write_text(STAND_INS.format(root=str(ROOT), cache=str(folder)))
+
+    def losses(site: str, *flags: str) -> list[float]:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{folder / site}{os.pathsep}{ROOT}",
+            "TEST_FOLDER": str(folder),
+        }
+        words = [sys.executable, "-m", "fcaffe", "train", "--solver", "solver.prototxt", *flags]
+        job = Job(words, folder, environment)
+        assert job.wait() == 0, job.text
+        return [float(loss) for loss in re.findall(r"Iteration \d+.*, loss = (\S+)", job.text)]
+
+    expected = losses("none", "--workers", "2", "--batch", "per-worker", "--engine", "numpy")
+    assert len(expected) == 5
+    assert losses("site", "--gpu", "0,0") == pytest.approx(expected, rel=1e-4)
+
+
+# --- machines without GPUs --------------------------------------------------------------------------------------------
+
+POISON = "raise RuntimeError('this package was imported')"
+
+
+def fcaffe(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """In a process that finds packages of these names which cannot be imported."""
+    packages = folder / "packages"
+    for name in ("cupy", "cudnn", "cupyx", "ml_dtypes"):
+        (packages / name).mkdir(parents=True, exist_ok=True)
+        (packages / name / "__init__.py").write_text(POISON)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{packages}{os.pathsep}{ROOT}",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    command = [sys.executable, *words] if words[0] == "-c" else [sys.executable, "-m", "fcaffe", *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_cpus_do_without_the_packages(folder: Path) -> None:
+    assert fcaffe(folder, "train", "--solver", "solver.prototxt").returncode == 0
+    assert fcaffe(folder, "time", "--model", "net.prototxt", "--iterations", "1").returncode == 0
+    use_solver_mode()
+    result = fcaffe(folder, "train", "--solver", "solver.prototxt")
+    assert result.returncode == 0 and "imported" not in result.stderr
+    assert fcaffe(folder, "-c", "import fcaffe; fcaffe.set_mode_cpu()").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["train --solver solver.prototxt", "time --model net.prototxt", "device_query"])
+def test_what_is_missing_is_told_in_one_line(folder: Path, command: str) -> None:
+    result = fcaffe(folder, *command.split(), "--gpu", "0")
+    lines = [line for line in result.stderr.splitlines() if "Querying" not in line]
+    assert result.returncode == 134 and len(lines) == 1 and lines[0].startswith("F")
+    assert f"--gpu 0: {host_name()} has no GPU (" in lines[0]
+
+
+def test_a_package_that_does_not_start(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(driver, "open_library", FakeDriver)
+    (tmp_path / "cupy.py").write_text(POISON)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    fatal = "the package cupy is here but does not start (RuntimeError: this package was imported): install it"
+    Path("net.prototxt").write_text(NET)
+    for command in ("train -solver solver.prototxt", "time -model net.prototxt"):
+        assert run(f"{command} -gpu 0").fatal.startswith(fatal)
