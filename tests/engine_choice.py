@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
 from fcaffe.engines import Engine, cpu_engine, find_onednn
 
 ENGINES = ["onednn", "numpy"] if find_onednn() else ["numpy"]
 
-chosen = ""  # the usual one; the fixture `on_each_engine` changes it
+# The usual one if empty, one by its name, or what makes one; the fixture `on_each_engine` changes it.
+chosen: str | Callable[[], Engine] = ""
 
 
 def engine() -> Engine:
-    return cpu_engine(name=chosen)
+    return cpu_engine(name=chosen) if isinstance(chosen, str) else chosen()
+
+
+def host(array: Any) -> np.ndarray:
+    """A copy of an engine's array in host memory."""
+    return array.get() if hasattr(array, "get") else np.array(array)

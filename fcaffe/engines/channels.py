@@ -13,6 +13,7 @@ def channels_last(x: Array) -> Array:
 
 
 def channel_sums(xp: Any, x: Array) -> Array:
-    """(C,): x (N, C, spatial...) summed over all other axes, as a product with ones: fast, and blocked by the BLAS."""
-    rows = channels_last(x).reshape(-1, x.shape[1])
-    return xp.ones(rows.shape[0], x.dtype) @ rows
+    """(C,) float32: x (N, C, spatial...) summed over all other axes, as a product with ones, which the BLAS does fast
+    and in blocks."""
+    rows = channels_last(x).reshape(-1, x.shape[1]).astype(xp.float32, copy=False)
+    return xp.ones(rows.shape[0], xp.float32) @ rows

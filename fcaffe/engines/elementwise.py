@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fcaffe.engines.channels import channel_sums
+
 Array = Any
 
 
@@ -38,6 +40,11 @@ class PlainElementwise:
         self.xp.add(a, b, out=y)
         self.xp.maximum(y, 0, out=y)
 
+    def add_relu_backward(self, y: Array, dy: Array, da: Array, db: Array) -> None:
+        """da = db = dy where y > 0, else 0; either may be dy."""
+        self.relu_backward(y, dy, da, 0)
+        self.copy(da, db)
+
     def multiply(self, a: Array, b: Array, y: Array) -> None:
         """y = a * b."""
         self.xp.multiply(a, b, out=y)
@@ -45,3 +52,20 @@ class PlainElementwise:
     def copy(self, x: Array, y: Array) -> None:
         """y = x."""
         y[...] = x
+
+    def add_bias(self, y: Array, bias: Array, relu: bool) -> None:
+        """y (N, C, ...) += bias (C,); with `relu` it is then the larger of that and 0."""
+        y += bias.reshape(-1, *(1,) * (y.ndim - 2))
+        if relu:
+            self.xp.maximum(y, 0, out=y)
+
+    def bias_backward(self, dy: Array, dbias: Array, add: bool) -> None:
+        """dbias (C,) = dy (N, C, ...) summed over everything but channels; with `add` += it."""
+        sums = dy.sum(axis=0, dtype=self.xp.float32) if dy.ndim == 2 else channel_sums(self.xp, dy)
+        dbias[...] = dbias + sums if add else sums
+
+    def relu_bias_backward(self, y: Array, dy: Array, dx: Array, dbias: Array | None, add: bool) -> None:
+        """relu_backward without a slope, and, unless dbias is None, bias_backward of its dx."""
+        self.relu_backward(y, dy, dx, 0)
+        if dbias is not None:
+            self.bias_backward(dx, dbias, add)

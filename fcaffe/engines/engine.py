@@ -8,7 +8,7 @@ the arrays that the caller hands over.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,16 +17,61 @@ import numpy
 from fcaffe.engines.convolution import PlainConvolution
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.inner_product import PlainInnerProduct
+from fcaffe.engines.losses import PlainLosses
+from fcaffe.engines.noise import PlainNoise
 from fcaffe.engines.normalization import PlainNormalization
 from fcaffe.engines.pooling import PlainPooling
+from fcaffe.engines.rows import PlainRows
 from fcaffe.engines.update import PlainUpdate
 from fcaffe.threads import wanted_threads
 
 
-class Engine(PlainConvolution, PlainPooling, PlainNormalization, PlainInnerProduct, PlainElementwise, PlainUpdate):
-    """Plain operators over the array module `xp`."""
+class Pending:
+    """What may still be under way: a copy, or values that are being computed. This base is done."""
+
+    def __init__(self, value: Any = None) -> None:
+        self._value = value
+
+    @property
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        """Until it is done."""
+
+    def value(self) -> Any:
+        """What has come of it; waits for it."""
+        self.wait()
+        return self._value
+
+
+DONE = Pending()
+
+
+class Engine(
+    PlainConvolution,
+    PlainPooling,
+    PlainNormalization,
+    PlainInnerProduct,
+    PlainElementwise,
+    PlainNoise,
+    PlainLosses,
+    PlainRows,
+    PlainUpdate,
+):
+    """Plain operators over the array module `xp`.
+
+    An `asynchronous` engine computes behind the host's back: operators return before they have run, in their order.
+    Activations have its `half_dtype`, of 16 bits, where all layers that touch them can do with that; None: float32.
+    """
 
     name = "plain"
+    asynchronous = False
+    weights_channels_last = False  # whether those of convolutions lie (outputs, places..., inputs) in memory
+    half_dtype: numpy.dtype[Any] | None = None
+    fuses_relu_backward = False  # relu_bias_backward is one pass over memory
+    updates_at_once = False  # update_all does all parameters in one
+    scales_gradients = False  # see scale_losses
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp
@@ -35,6 +80,51 @@ class Engine(PlainConvolution, PlainPooling, PlainNormalization, PlainInnerProdu
     def fixed_weights(self) -> Iterator[None]:
         """In its body no weights change, so what has been made of them may be used again."""
         yield
+
+    def repeat(self, owner: Any, name: str, signature: Hashable, work: Callable[[], None]) -> None:
+        """Do work that its owner will want again under this name: the same operators on the same memory, as long as the
+        signature is the same. An engine may remember what it has been asked to do, and not call `work` again."""
+        work()
+
+    def read_later(self, array: Any) -> Pending:
+        """The values of a small array after all that has been asked for so far: a float if it is one, else an array of
+        NumPy."""
+        values = self.to_numpy(array)
+        return Pending(float(values.reshape(-1)[0]) if values.size == 1 else numpy.array(values))
+
+    def host_array(self, shape: tuple[int, ...], dtype: Any = numpy.float32) -> numpy.ndarray:
+        """Uninitialised host memory, from which `upload` is fastest. For any thread."""
+        return numpy.empty(shape, dtype)
+
+    def upload(self, key: Any, host: numpy.ndarray, target: Any) -> Pending:
+        """target[...] = host, of one shape; `host` must stay as it is until the result is done. The key, an object,
+        stands for this and later uploads of the same thing."""
+        target[...] = self.from_numpy(host)
+        return DONE
+
+    def is_finite(self, values: Any) -> bool:
+        """Whether all values of a flat float32 array are numbers, and their sum is one too."""
+        return bool(numpy.isfinite(float(abs(values).sum())))
+
+    def synchronize(self) -> None:
+        """Wait until everything has been computed."""
+
+    def scale_losses(self, tops: Iterable[tuple[Any, float]]) -> None:
+        """Before a backward pass: each of these is the gradient of a loss, and its weight, which is what is in there.
+        An engine whose gradients have 16 bits may put more there, and take that back in the update."""
+
+    def gradient_scale(self) -> float:
+        """By how much scale_losses has enlarged the gradients of the last backward pass; waits for a device."""
+        return 1.0
+
+    def adopt_parameters(self, data: Any) -> None:
+        """`data` is the flat buffer of the parameters of the net that is trained."""
+
+    def refresh_parameters(self) -> None:
+        """The parameters were written by something else than the update."""
+
+    def set_counters(self, iteration: int, first_sample: int) -> None:
+        """What the noise of the passes from now on depends on, for engines that draw it themselves."""
 
     def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]]) -> None:
         """work(*item) for each item; in any order, or several at the same time."""

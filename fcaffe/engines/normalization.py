@@ -57,6 +57,15 @@ class PlainNormalization:
         variance[...] = channel_sums(self.xp, centred * centred) / values
         self.batch_norm_apply(x, y, mean, variance, affine, eps, relu)
 
+    def add_to_statistics(
+        self, sums: tuple[Array, Array, Array], mean: Array, variance: Array, unbiased: float, fraction: float
+    ) -> None:
+        """Each of the sums, of means (C,), of `unbiased` variances (C,) and of weights (1,), is multiplied by the
+        fraction before the new one is added."""
+        for total, value in zip(sums, (mean, unbiased * variance, 1.0), strict=True):
+            total *= fraction
+            total += value
+
     def batch_norm_apply(
         self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool
     ) -> None:

@@ -18,6 +18,10 @@ class PlainPooling:
 
     xp: Any
 
+    def place_dtype(self, windows: Windows) -> str:
+        """Of the `memory` of these windows."""
+        return "float32"
+
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
         """y = the largest values; -FLT_MAX where no element is inside. No `memory`: there will be no backward pass."""
         self.max_pool_with_places(x, y, self.xp.empty_like(y) if memory is None else memory, windows)

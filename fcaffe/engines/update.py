@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 Array = Any
+
+
+class Part(NamedTuple):
+    """Where a parameter lies in the flat buffers, its weight decay, and what the rate is multiplied by for it."""
+
+    place: slice
+    decay: float
+    lr_mult: float
+
+
+class Settings(NamedTuple):
+    """The numbers of a solver that its rule may need, by the names that they have in its prototxt."""
+
+    momentum: float = 0.0
+    momentum2: float = 0.0
+    delta: float = 0.0
+    rms_decay: float = 0.0
 
 
 class PlainUpdate:
@@ -82,3 +100,30 @@ class PlainUpdate:
         keep = self.xp.float32(keep)
         mean *= keep
         mean += (self.xp.float32(1) - keep) * values
+
+    # --- all parameters at once, for engines that do so (Engine.updates_at_once) --------------------------------------
+
+    def prepare_update(self, parts: Sequence[Part], regularization: str) -> Any:
+        """What update_all has to know of the parameters; the regularization is "L1" or "L2"."""
+        raise NotImplementedError
+
+    def set_step(self, rate: float, gradient_scale: float) -> None:
+        """The rate of the coming update_all, and what it multiplies gradients by."""
+        raise NotImplementedError
+
+    def update_all(
+        self,
+        rule: str,
+        table: Any,
+        data: Array,
+        diff: Array,
+        history: Sequence[Array],
+        settings: Settings,
+        half: Array | None = None,
+    ) -> None:
+        """Scale the gradients, regularise, and apply the rule of solver type `rule` to all parameters of the `table`.
+
+        The rate (with Adam's bias correction in it) and what gradients are multiplied by are those of `set_step`.
+        `half`, if there is one, gets the new weights in 16 bits.
+        """
+        raise NotImplementedError

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fcaffe.layers.labels import check_label_count, read_labels
+from fcaffe.layers.labels import check_label_count, find_labels, read_labels
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Half, Layer, register
 
 
 @register("Accuracy")
@@ -17,9 +17,12 @@ class Accuracy(Layer):
 
     bottoms = 2
     tops = (1, 2)
+    half = Half.FIRST
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if self.param.accuracy_param.HasField("ignore_label"):
+        ignores = self._ignored_label() is not None
+        self.needs_host = len(top) > 1 or (ignores and self.context.workers.size > 1)
+        if ignores:
             self.refuse_shards("divides by the number of labels in the whole batch that are not ignored")
         if len(top) > 1:
             self.refuse_shards("divides its second top by the number of labels of each class in the whole batch")
@@ -36,23 +39,34 @@ class Accuracy(Layer):
             top[1].reshape(classes)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp, p, workers = self.xp, self.param.accuracy_param, self.context.workers
-        ignored_label = p.ignore_label if p.HasField("ignore_label") else None
-        labels, ignored = read_labels(self, bottom, self.axis, ignored_label)
-        scores = bottom[0].data
+        if not self.engine.asynchronous:
+            self.explain(bottom)
+        xp, top_k, workers = self.xp, self.param.accuracy_param.top_k, self.context.workers
+        labels, ignored, wrong = find_labels(self, bottom, self.axis, self._ignored_label())
+        scores = self.engine.as_float32(bottom[0].data)
         true = xp.take_along_axis(scores, xp.expand_dims(labels, self.axis), self.axis)
         better = (scores >= true).sum(axis=self.axis) - 1  # the true class is one of them
-        right = better < p.top_k
+        right = better < top_k
         if ignored is not None:
             right &= ~ignored
-        total = labels.size - (0 if ignored is None else int(ignored.sum()))
-        top[0].data[...] = right.sum() / max(1.0, workers.sum(total))
+        total = labels.size if ignored is None else labels.size - ignored.sum()
+        if ignored is None or workers.size > 1:
+            total = workers.sum(float(total))
+        fraction = right.sum() / (max(1.0, total) if isinstance(total, float) else xp.maximum(total, 1))
+        top[0].data[...] = xp.where(wrong.any(), xp.nan, fraction)
         if len(top) > 1:
             counted = labels if ignored is None else labels[~ignored]
             classes = scores.shape[self.axis]
             of_class = workers.sum_array(xp.bincount(counted.reshape(-1), minlength=classes).astype(xp.float32))
             right_of_class = xp.bincount(labels[right], minlength=classes)
             top[1].data[...] = right_of_class / xp.maximum(of_class, 1)
+
+    def explain(self, bottom: list[Blob]) -> None:
+        read_labels(self, bottom, self.axis, self._ignored_label())
+
+    def _ignored_label(self) -> int | None:
+        p = self.param.accuracy_param
+        return p.ignore_label if p.HasField("ignore_label") else None
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         return False

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
+import numpy as np
+
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Half, Layer, register
 
 
 class Activation(Layer):
@@ -12,6 +16,7 @@ class Activation(Layer):
     bottoms = 1
     tops = 1
     reshapes_by_shape = True
+    repeatable = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].reshape(*bottom[0].shape)
@@ -21,18 +26,26 @@ class Activation(Layer):
 class ReLU(Activation):
     """top = max(x, 0) + negative_slope * min(x, 0). At 0 the gradient is that of the negative side."""
 
+    half = Half.SAME
+    masked = False  # whether the layer behind, a pooling, gives the gradient of what went in here
+
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.engine.relu_forward(bottom[0].data, top[0].data, self.param.relu_param.negative_slope)
 
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        if self.masked:
+            return []
+        return bottom if self.param.relu_param.negative_slope < 0 else top
+
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
+        if self.masked or not propagate_down[0]:
             return
         slope = self.param.relu_param.negative_slope
         x = (bottom if slope < 0 else top)[0].data  # of the output the sign will do, unless it is turned round
         self.engine.relu_backward(x, top[0].diff, bottom[0].diff, slope)
 
 
-def is_plain_relu(layer: Layer) -> bool:
+def is_plain_relu(layer: Layer) -> TypeGuard[ReLU]:
     """Whether it is a ReLU that cuts off at 0."""
     return isinstance(layer, ReLU) and not layer.param.relu_param.negative_slope
 
@@ -48,6 +61,9 @@ class Sigmoid(Activation):
         y *= 0.5
         y += 0.5
 
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return top
+
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
             y = top[0].data
@@ -60,6 +76,9 @@ class TanH(Activation):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.xp.tanh(bottom[0].data, out=top[0].data)
+
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return top
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
@@ -78,7 +97,7 @@ class Power(Activation):
         xp, p = self.xp, self.param.power_param
         y = top[0].data
         if p.power == 0 or p.scale == 0:
-            y[...] = xp.power(xp.float32(p.shift), xp.float32(p.power))
+            y[...] = np.power(np.float32(p.shift), np.float32(p.power))
             return
         self._affine(bottom[0].data, y)
         if p.power == 2:

@@ -21,6 +21,9 @@ class ArgMax(Layer):
     bottoms = 1
     tops = 1
 
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.needs_host = self.param.argmax_param.top_k > 1  # sorting on a device is waited for
+
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.argmax_param, bottom[0].shape
         self.axis = bottom[0].canonical_axis(p.axis) if p.HasField("axis") else None

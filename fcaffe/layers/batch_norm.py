@@ -5,7 +5,7 @@ from __future__ import annotations
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.scale import Scale
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Half, Layer, register
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -21,8 +21,10 @@ class BatchNorm(Layer):
 
     bottoms = 1
     tops = 1
+    half = Half.SAME
     reshapes_by_shape = True
     absorbs_backward = True
+    repeatable = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.batch_norm_param
@@ -40,6 +42,8 @@ class BatchNorm(Layer):
         self.kept = Blob(self.xp, (), channels_last=True)  # x, or with several workers what became of it
         self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
         self.memory = Blob(self.xp)
+        self.needs_host = not self.use_global_stats and self._workers().size > 1  # which add up through the host
+        self._swapped: Blob | None = None  # with whom `kept` has changed places
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape
@@ -59,10 +63,11 @@ class BatchNorm(Layer):
         if not self.use_global_stats:
             self._forward_batch(bottom[0], top[0])
             return
-        total = float(self.blobs[2].data[0])
-        self.mean.data[...], self.variance.data[...] = (
-            blob.data * (1 / total if total else 0.0) for blob in self.blobs[:2]
-        )
+        total = self.blobs[2].data
+        none = total == 0
+        factor = ~none / (total + none)
+        for blob, sums in zip((self.mean, self.variance), self.blobs, strict=False):
+            self.xp.multiply(sums.data, factor, out=blob.data)
         x, y = _with_channels(bottom[0].data), _with_channels(top[0].data)
         self.engine.batch_norm_apply(x, y, self.mean.data, self.variance.data, self.affine, self.eps, self.with_relu)
 
@@ -72,8 +77,9 @@ class BatchNorm(Layer):
         mean, variance = self.mean.data, self.variance.data
         if workers.size > 1:
             x, y = _with_channels(bottom.data), _with_channels(top.data)
-            self.count = workers.sum(x.size // self.channels)
-            mean[...], variance[...] = self.engine.batch_statistics(x, self.count, workers.sum_array)
+            if not self.context.recomputing:
+                self.count = workers.sum(x.size // self.channels)
+                mean[...], variance[...] = self.engine.batch_statistics(x, self.count, workers.sum_array)
             self.engine.batch_norm_forward(x, y, mean, self.xp.sqrt(variance + self.eps))
             self.kept.data[...] = top.data
         else:
@@ -89,7 +95,7 @@ class BatchNorm(Layer):
                 self.with_relu,
                 self.memory.data,
             )
-        if self.count:
+        if self.count and not self.context.recomputing:
             self._add_to_statistics(mean, variance, self.count)
 
     def _keep(self, bottom: Blob, top: Blob) -> Blob:
@@ -97,28 +103,55 @@ class BatchNorm(Layer):
         if top is not bottom:
             return bottom
         bottom.swap_data(self.kept)
+        self._swapped = None if self._swapped else bottom
         return self.kept
+
+    def follow_types(self, bottom: list[Blob]) -> None:
+        self.kept.set_dtype(bottom[0].dtype)
+
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        reads = self._alone and not self.use_global_stats and top[0] is not bottom[0]
+        return bottom if reads else []
+
+    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        if self.use_global_stats:
+            return []
+        return [self.memory] if self._alone else [self.kept]
+
+    def swaps_with(self, bottom: list[Blob], top: list[Blob]) -> Blob | None:
+        swaps = self._alone and not self.use_global_stats and top[0] is bottom[0]
+        return self.kept if swaps else None
+
+    @property
+    def _alone(self) -> bool:
+        return self._workers().size == 1
+
+    def rewind(self) -> None:
+        if self._swapped:
+            self._swapped.swap_data(self.kept)
+            self._swapped = None
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0] and not self.followers:
             return
         dy, dx = _with_channels(top[0].diff), _with_channels(bottom[0].diff)
         mean, variance = self.mean.data, self.variance.data
-        deviation = self.xp.sqrt(variance + self.eps)
         if self.use_global_stats:
+            deviation = self.xp.sqrt(variance + self.eps)
             self.xp.divide(dy, deviation.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx)
         elif (workers := self._workers()).size > 1:
-            normalized = _with_channels(self.kept.data)
+            normalized, deviation = _with_channels(self.kept.data), self.xp.sqrt(variance + self.eps)
             self.engine.batch_norm_backward(normalized, dy, dx, deviation, self.count, workers.sum_array)
         else:
             x = _with_channels((self.kept if top[0] is bottom[0] else bottom[0]).data)
-            gradients = tuple(self.xp.empty_like(values) for values in self.affine or ())
+            diffs = [blob.diff_to_add() for blob in (self.followers[0].blobs if self.followers else ())]
+            gradients = tuple(self.xp.empty_like(diff) if add else diff for diff, add in diffs)
             self.engine.batch_norm_train_backward(
                 x, dy, dx, mean, variance, self.affine, gradients, self.eps, self.with_relu, self.memory.data
             )
-            for blob, gradient in zip(self.followers[0].blobs if self.followers else (), gradients, strict=True):
-                diff, add = blob.diff_to_add()
-                diff[...] = diff + gradient if add else gradient
+            for (diff, add), gradient in zip(diffs, gradients, strict=True):
+                if add:
+                    diff += gradient
 
     @property
     def eps(self) -> float:
@@ -139,10 +172,9 @@ class BatchNorm(Layer):
 
     def _add_to_statistics(self, mean: Array, variance: Array, samples: float) -> None:
         unbiased = samples / (samples - 1) if samples > 1 else 1.0
-        for blob, value in zip(self.blobs, (mean, unbiased * variance, 1.0), strict=True):
-            sums = blob.data
-            sums *= self.param.batch_norm_param.moving_average_fraction
-            sums += value
+        fraction = self.param.batch_norm_param.moving_average_fraction
+        sums = tuple(blob.data for blob in self.blobs)
+        self.engine.add_to_statistics(sums, mean, variance, unbiased, fraction)
 
 
 def _with_channels(x: Array) -> Array:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fcaffe.layers.labels import read_indices
-from fcaffe.net.blob import Array, Blob
+from fcaffe.layers.labels import find_indices, read_indices
+from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer, register
 
 
@@ -17,6 +17,7 @@ class Filter(Layer):
 
     bottoms = (2, None)
     tops = (1, None)
+    needs_host = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if len(top) != len(bottom) - 1:
@@ -54,23 +55,35 @@ class Filter(Layer):
 
 @register("BatchReindex")
 class BatchReindex(Layer):
-    """top[i] = bottom[0][bottom[1][i]]: samples in another order, left out or repeated."""
+    """top[i] = bottom[0][bottom[1][i]]: samples in another order, left out or repeated.
+
+    On an asynchronous engine an index that is none shows as a sample of NaN: see `explain`.
+    """
 
     bottoms = 2
     tops = 1
-    chosen: Array
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.refuse_shards("picks samples from anywhere in the batch")
+        self.chosen = Blob(self.xp, dtype="int64")
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         if len(bottom[1].shape) != 1:
             raise self.error(f"needs indices of one axis: {self.named_shapes(bottom)}")
+        self.chosen.reshape(*bottom[1].shape)
         top[0].reshape(*bottom[1].shape, *bottom[0].shape[1:])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.chosen = read_indices(self, bottom, 1, bottom[0].shape[0], self.bottom_name(0))
-        top[0].data[...] = bottom[0].data[self.chosen]
+        if not self.engine.asynchronous:
+            self.explain(bottom)
+        x, y = bottom[0].data, top[0].data
+        self.chosen.data[...], wrong = find_indices(self, bottom, 1, x.shape[0])
+        if x.size:
+            y[...] = x[self.chosen.data]
+        self.xp.copyto(y, self.xp.nan, where=wrong.reshape(-1, *(1,) * (y.ndim - 1)))
+
+    def explain(self, bottom: list[Blob]) -> None:
+        read_indices(self, bottom, 1, bottom[0].shape[0], self.bottom_name(0))
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         return bottom_index == 0
@@ -81,4 +94,4 @@ class BatchReindex(Layer):
         if propagate_down[0]:
             dx = bottom[0].diff
             dx[...] = 0
-            self.xp.add.at(dx, self.chosen, top[0].diff)
+            self.engine.add_rows(top[0].diff, self.chosen.data, dx)

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Half, Layer, register
 
 Index = tuple[slice, ...]
 
@@ -15,6 +15,8 @@ class AlongAxis(Layer):
     """Base: knows the axis, which is also accepted in its old spelling."""
 
     axis: int
+    repeatable = True
+    half = Half.SAME
 
     def find_axis(self, bottom: Blob, p: Any, old_field: str) -> int:
         if not p.HasField(old_field):
@@ -22,6 +24,9 @@ class AlongAxis(Layer):
         if p.HasField("axis"):
             raise self.error(f"give either axis or {old_field} (its old name), not both")
         return bottom.canonical_axis(getattr(p, old_field), old_field)
+
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return []
 
     def parts(self, blobs: list[Blob]) -> list[Index]:
         """Where each of these blobs lies in all of them together."""

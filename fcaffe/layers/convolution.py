@@ -7,8 +7,8 @@ import math
 from fcaffe.engines.windows import Windows
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.fillers import fill
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.fillers import fill_blob
+from fcaffe.net.layer import Half, Layer, register
 
 
 class Sliding(Layer):
@@ -79,11 +79,15 @@ class Convolution(Sliding):
 
     bottoms = (1, None)
     tops = (1, None)
+    half = Half.ANY
     reshapes_by_shape = True
     same_number = True
+    repeatable = True
+    drops_bottom = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.find_windows(bottom[0])
+        self.absorbs_backward = self.engine.fuses_relu_backward
         p = self.param.convolution_param
         self.group = p.group
         self.channels = bottom[0].shape[self.axis]
@@ -93,9 +97,10 @@ class Convolution(Sliding):
             raise self.error(
                 f"group {self.group} must divide the {self.channels} input channels and the {p.num_output} outputs"
             )
-        fill(self.add_blob(*self.weight_shape()).data, p.weight_filler, self.context.random)
+        weights = self.add_blob(*self.weight_shape(), channels_last=self.engine.weights_channels_last)
+        fill_blob(weights, p.weight_filler, self.context.random)
         if p.bias_term:
-            fill(self.add_blob(p.num_output).data, p.bias_filler, self.context.random)
+            fill_blob(self.add_blob(p.num_output), p.bias_filler, self.context.random)
 
     def weight_shape(self) -> tuple[int, ...]:
         return (self.param.convolution_param.num_output, self.channels // self.group, *self.windows.kernel)
@@ -119,9 +124,15 @@ class Convolution(Sliding):
             self.forward_images(self.images(x.data), images)
             self.put_back(images, y.data)
 
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        with_relu = top if self.leads and self.absorbs_backward else []
+        return [*(bottom if self.param_propagate_down[0] else []), *with_relu]
+
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         for x, y, down in zip(bottom, top, propagate_down, strict=True):
             dy = self.images(y.diff)
+            if self.followers and self.absorbs_backward:
+                self.backward_relu(self.images(y.data), dy)
             self.backward_parameters(self.images(x.data), dy)
             if down:
                 dx = self.images(x.diff)
@@ -134,9 +145,14 @@ class Convolution(Sliding):
             x, self.blobs[0].data, self.bias(), y, self.windows, self.group, bool(self.followers)
         )
 
+    def backward_relu(self, y: Array, dy: Array) -> None:
+        """dy becomes the gradient of what the ReLU was given; that of the bias is added to its own."""
+        dbias, add = self.blobs[1].diff_to_add() if self.learns_bias else (None, False)
+        self.engine.relu_bias_backward(y, dy, dy, dbias, add)
+
     def backward_parameters(self, x: Array, dy: Array) -> None:
-        """Add the gradients of weights and bias to theirs."""
-        learns_bias = len(self.blobs) > 1 and self.param_propagate_down[1]
+        """Add the gradients of the weights to theirs, and those of the bias, if `backward_relu` has not done so."""
+        learns_bias = self.learns_bias and not (self.followers and self.absorbs_backward)
         dbias, add_bias = self.blobs[1].diff_to_add() if learns_bias else (None, False)
         if not self.param_propagate_down[0]:
             if learns_bias:
@@ -151,6 +167,10 @@ class Convolution(Sliding):
     def backward_images(self, dy: Array, dx: Array) -> None:
         """Write dx, the gradient of x."""
         self.engine.convolution_backward_data(dy, self.blobs[0].data, dx, self.windows, self.group)
+
+    @property
+    def learns_bias(self) -> bool:
+        return len(self.blobs) > 1 and self.param_propagate_down[1]
 
     def bias(self) -> Array | None:
         return self.blobs[1].data if len(self.blobs) > 1 else None

@@ -11,6 +11,7 @@ from fcaffe.data.batches import DatumBatches
 from fcaffe.data.prefetch import BatchSource, Prefetcher
 from fcaffe.data.share import Share
 from fcaffe.data.transformer import Transformer
+from fcaffe.engines.engine import Pending
 from fcaffe.errors import DataError
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Count, Layer, register
@@ -45,6 +46,7 @@ class ReadingLayer(Layer):
 
     bottoms = 0
     tops: Count = (1, 2)
+    reads_host = True
     size_logged_at = "data_layer.cpp:45"  # where Caffe logs the size of the output
 
     def open_source(self, transformer: Transformer) -> BatchSource:
@@ -64,7 +66,7 @@ class ReadingLayer(Layer):
             self.share = share_of_batch(self, source.batch_size)
             source.divide(self.share, self.context.turns)
         random.draw()  # in Caffe the seed of the reading thread, which has no use for it
-        self.prefetcher = Prefetcher(source, depth, f'layer "{self.name}"')
+        self.prefetcher = Prefetcher(source, depth, f'layer "{self.name}"', self.engine.host_array)
         self._state = source.state()
         rows = self.context.workers.rows(self.share)
         self._reshape(top, (rows.stop - rows.start, *source.shape[1:]))
@@ -78,14 +80,14 @@ class ReadingLayer(Layer):
         if rows.start == 0:
             with reading_errors(self), self.context.timeline.span(DATA):
                 self._batch = self.prefetcher.take()
+            self._copies: list[Pending] = []
         data, labels = self._batch.data[rows], self._batch.labels[rows]
         self._reshape(top, data.shape)
-        top[0].data[...] = self.engine.from_numpy(data)
-        if len(top) > 1:
-            top[1].data[...] = self.engine.from_numpy(labels)
+        for blob, values in zip(top, (data, labels), strict=False):
+            self._copies.append(self.engine.upload(blob, values, blob.data))
         if rows.stop == self.share.count:
             self._state = self._batch.state
-            self.prefetcher.give_back(self._batch)
+            self.prefetcher.give_back(self._batch, self._copies)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         pass

@@ -6,7 +6,7 @@ import math
 
 from fcaffe.layers.activations import Activation
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import register
+from fcaffe.net.layer import Half, register
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -14,24 +14,34 @@ from fcaffe.proto import caffe_pb2 as pb
 class Dropout(Activation):
     """TRAIN: top = x / (1 - ratio) where kept, else 0. TEST: top = x, since the expectation is the same."""
 
+    half = Half.SAME
+    draws = True
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         ratio = self.param.dropout_param.dropout_ratio
         if not 0 <= ratio <= 1:
             raise self.error(f"dropout_ratio must be from 0 to 1, not {ratio:g}")
         self.scale = 1 / (1 - ratio) if ratio < 1 else math.inf
-        self.mask = Blob(self.xp, (), channels_last=True)  # 0 or scale
+        self.mask = Blob(self.xp, (), channels_last=True, dtype=self.engine.mask_dtype)
+        self.needs_host = self.phase == pb.TRAIN and self.context.noise == "caffe"  # which draws one by one
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         self.mask.reshape(*bottom[0].shape)
 
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return []
+
+    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [self.mask] if self.phase == pb.TRAIN else []
+
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
-        if self.phase == pb.TRAIN:
-            mask = self.mask.data
-            kept = self.context.keep_mask(self.name, x.shape, self.param.dropout_param.dropout_ratio)
-            self.xp.multiply(self.engine.from_numpy(kept), self.xp.float32(self.scale), out=mask)
-            self.engine.multiply(x, mask, y)
+        if self.phase == pb.TRAIN and self.context.recomputing:
+            self.engine.dropout_backward(x, self.mask.data, y, self.scale)  # the same arithmetic
+        elif self.phase == pb.TRAIN:
+            ratio = self.param.dropout_param.dropout_ratio
+            self.engine.dropout_forward(x, y, self.mask.data, self.context, self.name, ratio, self.scale)
         elif top[0] is not bottom[0]:
             y[...] = x
 
@@ -40,6 +50,6 @@ class Dropout(Activation):
             return
         dy, dx = top[0].diff, bottom[0].diff
         if self.phase == pb.TRAIN:
-            self.engine.multiply(dy, self.mask.data, dx)
+            self.engine.dropout_backward(dy, self.mask.data, dx, self.scale)
         elif top[0] is not bottom[0]:
             dx[...] = dy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fcaffe.net.blob import Blob
 from fcaffe.net.fillers import FILLERS, fill
 from fcaffe.net.layer import Layer, register
@@ -19,6 +21,7 @@ class DummyData(Layer):
 
     bottoms = 0
     tops = (1, None)
+    reads_host = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.refuse_split("its shape")
@@ -42,7 +45,9 @@ class DummyData(Layer):
         """Fill those tops whose values are drawn, or the others (where an unknown filler is found out)."""
         for blob, filler in zip(top, self.fillers, strict=True):
             if (filler.type in FILLERS and filler.type != "constant") == drawn:
-                fill(blob.data, filler, self.context.random)
+                values = np.empty(blob.shape, np.float32)
+                fill(values, filler, self.context.random)
+                self.engine.upload(blob, values, blob.data).wait()
 
     def _shapes(self, tops: int) -> list[tuple[int, ...]]:
         """One for each top, from `shape` or from the old four fields."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fcaffe import log
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Half, Layer, register
 from fcaffe.proto import caffe_pb2 as pb
 
 PROD, SUM, MAX = pb.EltwiseParameter.PROD, pb.EltwiseParameter.SUM, pb.EltwiseParameter.MAX
@@ -20,16 +20,20 @@ class Eltwise(Layer):
 
     bottoms = (2, None)
     tops = 1
+    half = Half.SAME
     reshapes_by_shape = True
+    repeatable = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.eltwise_param
         self.operation = p.operation
+        self.absorbs_backward = self.engine.fuses_relu_backward
         if p.coeff and self.operation != SUM:
             raise self.error("coeff is for operation: SUM only")
         if p.coeff and len(p.coeff) != len(bottom):
             raise self.error(f"coeff must be given once per bottom or not at all: {len(p.coeff)} for {len(bottom)}")
         self.coeffs = list(p.coeff) or [1.0] * len(bottom)
+        self.largest = Blob(self.xp, (), channels_last=True, dtype="int32")  # for MAX: the bottom that has it
         if top[0] is bottom[0] and self.operation == SUM:
             log.warning(f"layer {self.name}: a SUM in place loses its first bottom, as in Caffe; rename its top")
 
@@ -37,6 +41,8 @@ class Eltwise(Layer):
         if any(blob.shape != bottom[0].shape for blob in bottom):
             raise self.error(f"all bottoms must have one shape: {self.named_shapes(bottom)}")
         top[0].reshape(*bottom[0].shape)
+        if self.operation == MAX:
+            self.largest.reshape(*bottom[0].shape)
 
     def absorbs(self, behind: list[Layer]) -> int:
         sums_two = self.operation == SUM and self.coeffs == [1.0, 1.0]
@@ -55,8 +61,20 @@ class Eltwise(Layer):
         else:
             self._take_largest(xs, y)
 
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        if self.operation == PROD:
+            return [*bottom, *top]
+        return top if self.leads and self.absorbs_backward else []
+
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy = top[0].diff
+        if self.followers and self.absorbs_backward:
+            y, (da, db) = top[0].data, (blob.diff for blob in bottom)
+            if all(propagate_down):
+                self.engine.add_relu_backward(y, dy, da, db)
+            else:
+                self.engine.relu_backward(y, dy, da if propagate_down[0] else db, 0)
+            return
         for index, (blob, down) in enumerate(zip(bottom, propagate_down, strict=True)):
             if not down:
                 continue
@@ -65,7 +83,7 @@ class Eltwise(Layer):
             elif self.operation == SUM:
                 self.engine.weighted_sum([dy], [self.coeffs[index]], blob.diff)
             else:
-                self.xp.multiply(dy, self.largest == index, out=blob.diff)
+                self.xp.multiply(dy, self.largest.data == index, out=blob.diff)
 
     def _multiply(self, xs: list[Array], y: Array) -> None:
         self.xp.multiply(xs[0], xs[1], out=y)
@@ -84,10 +102,10 @@ class Eltwise(Layer):
 
     def _take_largest(self, xs: list[Array], y: Array) -> None:
         """y = the maximum, self.largest = the index of the bottom that has it."""
-        first = xs[0] > xs[1]
+        largest, first = self.largest.data, xs[0] > xs[1]
         y[...] = self.xp.where(first, xs[0], xs[1])
-        self.largest = self.xp.where(first, self.xp.int8(0), self.xp.int8(1)).astype(self.xp.int32)
+        largest[...] = ~first
         for index in range(2, len(xs)):
             larger = xs[index] > y
             self.xp.copyto(y, xs[index], where=larger)
-            self.xp.copyto(self.largest, index, where=larger)
+            self.xp.copyto(largest, index, where=larger)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fcaffe.layers.labels import read_indices
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.fillers import fill
+from fcaffe.layers.labels import find_indices, read_indices
+from fcaffe.net.blob import Blob
+from fcaffe.net.fillers import fill_blob
 from fcaffe.net.layer import Layer, register
 
 
@@ -12,30 +12,38 @@ from fcaffe.net.layer import Layer, register
 class Embed(Layer):
     """top (..., num_output) = weights (input_dim, num_output)[bottom (...)] + bias: an InnerProduct of one-hot vectors.
 
-    The bottom holds indices from 0 to input_dim - 1; it gets no gradient.
+    The bottom holds indices from 0 to input_dim - 1; it gets no gradient. On an asynchronous engine one that is none
+    of these shows as a vector of NaN: see `explain`.
     """
 
     bottoms = 1
     tops = 1
-    indices: Array
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.embed_param
         if p.num_output < 1 or p.input_dim < 1:
             raise self.error("embed_param.num_output and input_dim must be positive")
-        fill(self.add_blob(p.input_dim, p.num_output).data, p.weight_filler, self.context.random)
+        fill_blob(self.add_blob(p.input_dim, p.num_output), p.weight_filler, self.context.random)
         if p.bias_term:
-            fill(self.add_blob(p.num_output).data, p.bias_filler, self.context.random)
+            fill_blob(self.add_blob(p.num_output), p.bias_filler, self.context.random)
+        self.indices = Blob(self.xp, dtype="int64")
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].reshape(*bottom[0].shape, self.param.embed_param.num_output)
+        self.indices.reshape(*bottom[0].shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if not self.engine.asynchronous:
+            self.explain(bottom)
         p, y = self.param.embed_param, top[0].data
-        self.indices = read_indices(self, bottom, 0, p.input_dim, "its table (input_dim)")
-        y[...] = self.blobs[0].data[self.indices]
+        self.indices.data[...], wrong = find_indices(self, bottom, 0, p.input_dim)
+        y[...] = self.blobs[0].data[self.indices.data]
         if p.bias_term:
             y += self.blobs[1].data
+        self.xp.copyto(y, self.xp.nan, where=wrong[..., None])
+
+    def explain(self, bottom: list[Blob]) -> None:
+        read_indices(self, bottom, 0, self.param.embed_param.input_dim, "its table (input_dim)")
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         return False
@@ -45,6 +53,6 @@ class Embed(Layer):
         if propagate_down[0]:
             raise self.error("cannot give its indices a gradient; set propagate_down: false")
         if self.param_propagate_down[0]:
-            self.xp.add.at(self.blobs[0].diff, self.indices, dy)
+            self.engine.add_rows(dy, self.indices.data, self.blobs[0].diff)
         if p.bias_term and self.param_propagate_down[1]:
             self.blobs[1].diff[...] += dy.reshape(-1, p.num_output).sum(axis=0)

@@ -19,6 +19,7 @@ class HDF5Data(Layer):
 
     bottoms = 0
     tops = (1, None)
+    reads_host = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.hdf5_data_param
@@ -39,7 +40,7 @@ class HDF5Data(Layer):
         if rows.start == 0:
             self._read_batch()
         for blob, array in zip(top, self._batch, strict=True):
-            blob.data[...] = self.engine.from_numpy(array[rows])
+            self.engine.upload(blob, array[rows], blob.data).wait()
 
     def _reshape(self, top: list[Blob]) -> slice:
         """Give the tops the shapes of this pass; returns its rows in this worker's share."""

@@ -21,6 +21,7 @@ class HDF5Output(Layer):
 
     bottoms = 2
     tops = 0
+    needs_host = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.path = self.param.hdf5_output_param.file_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.fillers import fill
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.fillers import fill_blob
+from fcaffe.net.layer import Half, Layer, register
 
 
 @register("InnerProduct")
@@ -18,7 +18,10 @@ class InnerProduct(Layer):
 
     bottoms = 1
     tops = 1
+    half = Half.ANY
     reshapes_by_shape = True
+    repeatable = True
+    drops_bottom = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.inner_product_param
@@ -27,9 +30,9 @@ class InnerProduct(Layer):
         self.axis = bottom[0].canonical_axis(p.axis)
         self.inputs = math.prod(bottom[0].shape[self.axis :])
         shape = (self.inputs, p.num_output) if p.transpose else (p.num_output, self.inputs)
-        fill(self.add_blob(*shape).data, p.weight_filler, self.context.random)
+        fill_blob(self.add_blob(*shape), p.weight_filler, self.context.random)
         if p.bias_term:
-            fill(self.add_blob(p.num_output).data, p.bias_filler, self.context.random)
+            fill_blob(self.add_blob(p.num_output), p.bias_filler, self.context.random)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape
@@ -46,6 +49,9 @@ class InnerProduct(Layer):
         if y.ndim > 3:  # as below
             y[...] = rows.reshape(y.shape)
 
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return bottom if self.param_propagate_down[0] else []
+
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         p = self.param.inner_product_param
         dy = top[0].diff.reshape(-1, p.num_output)
@@ -54,7 +60,7 @@ class InnerProduct(Layer):
             dweights, add = self.blobs[0].diff_to_add()
             self.engine.inner_product_backward_weights(x, dy, dweights, p.transpose, add)
         if p.bias_term and self.param_propagate_down[1]:
-            self.blobs[1].diff[...] += dy.sum(axis=0)
+            self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
         if propagate_down[0]:
             dx = bottom[0].diff
             rows = dx.reshape(-1, self.inputs)
@@ -64,7 +70,11 @@ class InnerProduct(Layer):
 
     def _rows(self, x: Array) -> Array:
         """(M, K) in C order, which is the order of the weights."""
-        return x.reshape(-1, self.inputs)
+        if x.flags.c_contiguous:
+            return x.reshape(-1, self.inputs)
+        rows = self.xp.empty(x.shape, x.dtype)
+        self.engine.copy(x, rows)
+        return rows.reshape(-1, self.inputs)
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
         """Multiply-adds of one forward pass."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from fcaffe.errors import SnapshotError
-from fcaffe.layers.labels import check_sample_labels, read_sample_labels
-from fcaffe.layers.loss import LossLayer, SoftmaxWithLoss
+from fcaffe.layers.labels import check_sample_labels, find_sample_labels, read_labels, read_sample_labels
+from fcaffe.layers.loss import LossLayer, SoftmaxWithLoss, divisor
 from fcaffe.layers.reshape import copy_values, rows_of
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import register
+from fcaffe.net.layer import Half, register
 from fcaffe.proto import blob_values, read_binary
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -16,30 +18,44 @@ SMALLEST = 1e-20  # probabilities below it count as this
 
 @register("MultinomialLogisticLoss")
 class MultinomialLogisticLoss(LossLayer):
-    """top = -sum of log(p[label]) / N. Bottoms: probabilities (N, classes), as a Softmax gives them; labels (N,)."""
+    """top = -sum of log(p[label]) / N. Bottoms: probabilities (N, classes), as a Softmax gives them; labels (N,).
+
+    On an asynchronous engine a label that is no class shows as a loss that is no number: see `explain`.
+    """
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().setup(bottom, top)
+        self.labels = Blob(self.xp, dtype="int64")  # (N, 1)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         check_sample_labels(self, bottom)
+        self.labels.reshape(bottom[1].count, 1)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.labels = read_sample_labels(self, bottom)
+        if not self.engine.asynchronous:
+            self.explain(bottom)
+        self.labels.data[...], wrong = find_sample_labels(self, bottom)
         self.samples = self.count_samples(bottom)
-        top[0].data[...] = -self.xp.log(self._true(bottom)).sum() / self.samples
+        loss = -self.xp.log(self._true(bottom)).sum() / self.samples
+        top[0].data[...] = self.xp.where(wrong.any(), self.xp.nan, loss)
+
+    def explain(self, bottom: list[Blob]) -> None:
+        read_sample_labels(self, bottom)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         self.refuse_label_gradient(propagate_down)
         if not propagate_down[0]:
             return
-        scale = float(top[0].diff) / self.samples
+        scale = top[0].diff / self.samples
         gradients = self.xp.zeros_like(rows_of(bottom[0].data))
-        self.xp.put_along_axis(gradients, self.labels, -scale / self._true(bottom), 1)
+        self.xp.put_along_axis(gradients, self.labels.data, -scale / self._true(bottom), 1)
         copy_values(gradients, bottom[0].diff)
 
     def _true(self, bottom: list[Blob]) -> Array:
         """(N, 1): the probabilities of the labels."""
         rows = rows_of(bottom[0].data)
-        return self.xp.maximum(self.xp.take_along_axis(rows, self.labels, 1), SMALLEST)
+        return self.xp.maximum(self.xp.take_along_axis(rows, self.labels.data, 1), SMALLEST)
 
 
 @register("InfogainLoss")
@@ -53,6 +69,8 @@ class InfogainLoss(SoftmaxWithLoss):
 
     bottoms = (2, 3)
     tops = (1, 2)
+    needs_host = True
+    half = Half.NONE
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
@@ -79,13 +97,21 @@ class InfogainLoss(SoftmaxWithLoss):
             top[1].reshape(*shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().forward(bottom, top)
+        xp, probability = self.xp, self.probability.data
+        self.engine.softmax_forward(bottom[0].data, probability, self.axis)
+        self.labels, ignored = read_labels(self, bottom, self.axis, self.ignored_label())
+        self.ignored = None if ignored is None else xp.expand_dims(ignored, self.axis)
+        logarithms = xp.log(xp.maximum(probability, SMALLEST))
+        losses = -(self._gains(bottom) * logarithms).sum(axis=self.axis, keepdims=True)
+        valid = self.labels.size
+        if self.ignored is not None:
+            losses = xp.where(self.ignored, 0, losses)
+            valid -= int(self.ignored.sum())
+        batch = math.prod(bottom[0].shape[: self.axis])
+        self.divisor = divisor(xp, self.context.workers, self.mode, self.labels.size, valid, batch)
+        top[0].data[...] = losses.sum() / self.divisor
         if len(top) == 2:
-            top[1].data[...] = self.probability.data
-
-    def losses(self, probability: Array, bottom: list[Blob]) -> Array:
-        logarithms = self.xp.log(self.xp.maximum(probability, SMALLEST))
-        return -(self._gains(bottom) * logarithms).sum(axis=self.axis, keepdims=True)
+            top[1].data[...] = probability
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         return bottom_index == 0
@@ -93,16 +119,18 @@ class InfogainLoss(SoftmaxWithLoss):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if any(propagate_down[2:]):
             raise self.error("cannot give its matrix a gradient; set propagate_down: false for the third bottom")
-        super().backward(top, propagate_down, bottom)
-
-    def write_gradients(self, probability: Array, bottom: list[Blob], scale: float, dx: Array) -> None:
-        gains = self._gains(bottom)
-        self.xp.multiply(probability, gains.sum(axis=self.axis, keepdims=True), out=dx)
+        self.refuse_label_gradient(propagate_down)
+        if not propagate_down[0]:
+            return
+        dx, gains = bottom[0].diff, self._gains(bottom)
+        self.xp.multiply(self.probability.data, gains.sum(axis=self.axis, keepdims=True), out=dx)
         dx -= gains
-        dx *= scale
+        dx *= top[0].diff / self.divisor
+        if self.ignored is not None:
+            self.xp.copyto(dx, 0, where=self.ignored)
 
     def _gains(self, bottom: list[Blob]) -> Array:
         """In the shape of the scores: for each position the row of H that belongs to its label."""
         classes = bottom[0].shape[self.axis]
         matrix = (bottom[2].data if len(bottom) == 3 else self.stored).reshape(classes, classes)
-        return self.xp.moveaxis(matrix[self.labels.squeeze(self.axis)], -1, self.axis)
+        return self.xp.moveaxis(matrix[self.labels], -1, self.axis)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from fcaffe import log
-from fcaffe.layers.labels import check_label_count, read_labels
+from fcaffe.layers.labels import check_label_count, label_error, read_labels
 from fcaffe.layers.reshape import copy_values
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Count, Layer, register
+from fcaffe.net.layer import Count, Half, Layer, register
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 
 FULL, VALID, BATCH_SIZE, NONE = (getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE"))
-SMALLEST = 1.1754943508222875e-38  # FLT_MIN: probabilities below it count as this before the logarithm
 
 
 class LossLayer(Layer):
@@ -26,6 +27,7 @@ class LossLayer(Layer):
     bottoms: Count = 2
     tops: Count = 1
     auto_tops = True
+    mode: int  # of the divisor, where there is a choice
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.param.loss_weight:
@@ -61,6 +63,10 @@ class LossLayer(Layer):
             )
         return mode
 
+    def counts_over_workers(self) -> bool:
+        """Whether the divisor has to be told to other workers in each pass."""
+        return self.mode == VALID and self.ignored_label() is not None and self.context.workers.size > 1
+
 
 def normalization(p: Any, default: int) -> int:
     """The mode that a LossParameter asks for, in its present or in its old form (`normalize`)."""
@@ -69,28 +75,39 @@ def normalization(p: Any, default: int) -> int:
     return p.normalization if p.HasField("normalization") else default
 
 
-def divisor(workers: Workers, mode: int, positions: int, valid: int, batch: int) -> float:
+def divisor(xp: Any, workers: Workers, mode: int, positions: int, valid: int | Array, batch: int) -> float | Array:
     """What a loss is divided by: all positions, those not ignored, the batch or nothing; never less than 1.
 
-    They count over all workers, so that the losses of the workers add up to that of the whole batch.
+    They count over all workers, so that the losses of the workers add up to that of the whole batch. Where `valid` is
+    an array without axes this may be one too: it waits for a device only if there are several workers.
     """
     if mode == NONE:
         return 1.0
-    return max(1.0, workers.sum({FULL: positions, VALID: valid, BATCH_SIZE: batch}[mode]))
+    count = {FULL: positions, VALID: valid, BATCH_SIZE: batch}[mode]
+    if isinstance(count, int) or workers.size > 1:
+        return max(1.0, workers.sum(float(count)))
+    return xp.maximum(count, xp.float32(1))
 
 
 @register("SoftmaxWithLoss")
 class SoftmaxWithLoss(LossLayer):
     """top = -log(softmax(x)[label]), summed over all positions and normalised (VALID unless loss_param says else).
 
-    Bottoms: scores, with the classes on softmax_param.axis; one label per position of the other axes.
+    Bottoms: scores, with the classes on softmax_param.axis; one label per position of the other axes. On an
+    asynchronous engine a label that is no class shows as a loss that is no number: see `explain`.
     """
+
+    half = Half.FIRST
+    divisor: float | None  # None: the number of positions that count
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
         log.making_layer(self.name)  # Caffe has a Softmax layer of this name in here
         self.mode = self.read_normalization(VALID)
+        self.needs_host = self.needs_host or self.counts_over_workers()
         self.probability = Blob(self.xp, (), channels_last=True)
+        self.valid = Blob(self.xp)  # how many positions count
+        self.wrong = Blob(self.xp, (2,), dtype="int64")  # a label that is no class
 
     def class_axis(self) -> int:
         return self.param.softmax_param.axis
@@ -102,40 +119,52 @@ class SoftmaxWithLoss(LossLayer):
         self.probability.reshape(*bottom[0].shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp, probability = self.xp, self.probability.data
-        self.engine.softmax_forward(bottom[0].data, probability, self.axis)
-        labels, ignored = read_labels(self, bottom, self.axis, self.ignored_label())
-        self.labels = xp.expand_dims(labels, self.axis)
-        self.ignored = None if ignored is None else xp.expand_dims(ignored, self.axis)
-        losses = self.losses(probability, bottom)
-        valid = labels.size
-        if self.ignored is not None:
-            losses = xp.where(self.ignored, 0, losses)
-            valid -= int(self.ignored.sum())
-        workers = self.context.workers
-        self.divisor = divisor(workers, self.mode, labels.size, valid, math.prod(bottom[0].shape[: self.axis]))
-        top[0].data[...] = losses.sum() / self.divisor
+        if not self.engine.asynchronous:
+            read_labels(self, bottom, self.axis, self.ignored_label())
+        xp, workers, ignored = self.xp, self.context.workers, self.ignored_label()
+        over_workers = self.counts_over_workers()
+        loss, valid, positions = top[0].data, self.valid.data, bottom[1].count
+        if self.mode == VALID and ignored is not None:
+            self.divisor = 1.0 if over_workers else None
+        else:
+            batch = math.prod(bottom[0].shape[: self.axis])
+            self.divisor = divisor(xp, workers, self.mode, positions, positions, batch)
+        self.engine.softmax_loss_forward(
+            bottom[0].data,
+            bottom[1].data,
+            self.probability.data,
+            loss,
+            valid,
+            self.axis,
+            ignored,
+            self.divisor,
+            self.wrong.data,
+        )
+        if over_workers:
+            self.divisor = divisor(xp, workers, self.mode, positions, valid, 0)
+            loss /= self.divisor
 
-    def losses(self, probability: Array, bottom: list[Blob]) -> Array:
-        """Of each position; the axis of the classes has the length 1."""
-        true = self.xp.take_along_axis(probability, self.labels, self.axis)
-        return -self.xp.log(self.xp.maximum(true, SMALLEST))
+    def explain(self, bottom: list[Blob]) -> None:
+        place, bits = self.engine.to_numpy(self.wrong.data)
+        if place:  # in a batch that may have gone by
+            value = np.uint32(bits & 0xFFFFFFFF).view(np.float32)
+            raise label_error(self, bottom, self.axis, float(value), int(place) - 1)
+        read_labels(self, bottom, self.axis, self.ignored_label())
+
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return bottom[1:]
+
+    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [self.probability]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         self.refuse_label_gradient(propagate_down)
-        if not propagate_down[0]:
-            return
-        dx = bottom[0].diff
-        self.write_gradients(self.probability.data, bottom, float(top[0].diff) / self.divisor, dx)
-        if self.ignored is not None:
-            self.xp.copyto(dx, 0, where=self.ignored)
-
-    def write_gradients(self, probability: Array, bottom: list[Blob], scale: float, dx: Array) -> None:
-        """dx = scale times the gradient of each position's loss."""
-        xp = self.xp
-        xp.multiply(probability, scale, out=dx)
-        true = xp.take_along_axis(probability, self.labels, self.axis)
-        xp.put_along_axis(dx, self.labels, scale * (true - 1), self.axis)
+        if propagate_down[0]:
+            labels, probability, valid = bottom[1].data, self.probability.data, self.valid.data
+            dx, slope = bottom[0].diff, top[0].diff
+            self.engine.softmax_loss_backward(
+                probability, labels, dx, slope, valid, self.axis, self.ignored_label(), self.divisor
+            )
 
 
 @register("SigmoidCrossEntropyLoss")
@@ -148,6 +177,8 @@ class SigmoidCrossEntropyLoss(LossLayer):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
         self.mode = self.read_normalization(BATCH_SIZE)
+        self.needs_host = self.counts_over_workers()
+        self.divisor = Blob(self.xp)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -158,27 +189,33 @@ class SigmoidCrossEntropyLoss(LossLayer):
         xp = self.xp
         x, target = bottom[0].data, bottom[1].data.reshape(bottom[0].shape)
         losses = xp.log1p(xp.exp(-abs(x))) - x * (target - (x >= 0))
-        valid = x.size
-        label = self.ignored_label()
-        self.ignored = None if label is None else target.astype(xp.int64) == label
-        if self.ignored is not None:
-            losses = xp.where(self.ignored, 0, losses)
-            valid -= int(self.ignored.sum())
-        self.divisor = divisor(self.context.workers, self.mode, x.size, valid, x.shape[0])
-        top[0].data[...] = losses.sum() / self.divisor
+        valid: int | Array = x.size
+        ignored = self._ignored(target)
+        if ignored is not None:
+            losses = xp.where(ignored, 0, losses)
+            valid = (x.size - ignored.sum()).astype(xp.float32)
+        self.divisor.data[...] = divisor(xp, self.context.workers, self.mode, x.size, valid, x.shape[0])
+        top[0].data[...] = losses.sum() / self.divisor.data
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         self.refuse_label_gradient(propagate_down)
         if not propagate_down[0]:
             return
         x, dx = bottom[0].data, bottom[0].diff
+        target = bottom[1].data.reshape(x.shape)
         self.xp.tanh(0.5 * x, out=dx)
         dx *= 0.5
         dx += 0.5
-        dx -= bottom[1].data.reshape(x.shape)
-        dx *= float(top[0].diff) / self.divisor
-        if self.ignored is not None:
-            self.xp.copyto(dx, 0, where=self.ignored)
+        dx -= target
+        dx *= top[0].diff / self.divisor.data
+        ignored = self._ignored(target)
+        if ignored is not None:
+            self.xp.copyto(dx, 0, where=ignored)
+
+    def _ignored(self, target: Array) -> Array | None:
+        """Where targets are ignored; None if they never are."""
+        label = self.ignored_label()
+        return None if label is None else target.astype(self.xp.int64) == label
 
 
 @register("EuclideanLoss")
@@ -204,8 +241,14 @@ class EuclideanLoss(LossLayer):
         self.samples = self.count_samples(bottom)
         top[0].data[...] = (difference * difference).sum() / (2 * self.samples)
 
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return []
+
+    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [self.difference]
+
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        scale = float(top[0].diff) / self.samples
+        scale = top[0].diff / self.samples
         for blob, down, sign in zip(bottom, propagate_down, (1, -1), strict=True):
             if down:
                 copy_values(sign * scale * self.difference.data, blob.diff)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fcaffe.engines.windows import Windows
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Half, Layer, register
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -19,12 +19,15 @@ class LRN(Layer):
     bottoms = 1
     tops = 1
     reshapes_by_shape = True
+    repeatable = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         size = self.param.lrn_param.local_size
         if size % 2 == 0:
             raise self.error(f"local_size must be odd, not {size}")
         self.windows = Windows((size, size), (1, 1), (size // 2, size // 2), (1, 1))
+        if self.param.lrn_param.norm_region == pb.LRNParameter.ACROSS_CHANNELS:
+            self.half = Half.SAME
         self.scale = Blob(self.xp, (), channels_last=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -33,6 +36,9 @@ class LRN(Layer):
         top[0].reshape(*bottom[0].shape)
         images, *rest = bottom[0].shape
         self.scale.reshape(images * self._memory(), *rest)
+
+    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [self.scale]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.lrn_param

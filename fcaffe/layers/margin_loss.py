@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from fcaffe.layers.labels import check_sample_labels, read_sample_labels
+import math
+
+from fcaffe.layers.labels import check_sample_labels, find_sample_labels, read_sample_labels
 from fcaffe.layers.loss import LossLayer
 from fcaffe.layers.reshape import copy_values, rows_of
-from fcaffe.net.blob import Array, Blob
+from fcaffe.net.blob import Blob
 from fcaffe.net.layer import register
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -16,27 +18,40 @@ TINY = 1e-4  # added to a distance before dividing by it
 class HingeLoss(LossLayer):
     """top = sum of max(0, 1 - x) for the true class and of max(0, 1 + x) for all others, over N; L2: of their squares.
 
-    Bottoms: scores (N, classes); labels (N,).
+    Bottoms: scores (N, classes); labels (N,). On an asynchronous engine a label that is no class shows as a loss that
+    is no number: see `explain`.
     """
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().setup(bottom, top)
+        self.signs, self.violations = Blob(self.xp), Blob(self.xp)  # (N, classes)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         check_sample_labels(self, bottom)
+        for blob in (self.signs, self.violations):
+            blob.reshape(bottom[0].shape[0], math.prod(bottom[0].shape[1:]))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp, scores = self.xp, rows_of(bottom[0].data)
-        self.signs = xp.ones_like(scores)
-        xp.put_along_axis(self.signs, read_sample_labels(self, bottom), -1, 1)
-        self.violations = xp.maximum(0, 1 + self.signs * scores)
-        total = (self.violations**2 if self._is_squared() else self.violations).sum()
+        if not self.engine.asynchronous:
+            self.explain(bottom)
+        xp, signs, violations = self.xp, self.signs.data, self.violations.data
+        labels, wrong = find_sample_labels(self, bottom)
+        signs[...] = xp.where(xp.arange(signs.shape[1]) == labels, -1, 1)
+        xp.maximum(0, 1 + signs * rows_of(bottom[0].data), out=violations)
+        total = (violations**2 if self._is_squared() else violations).sum()
         self.samples = self.count_samples(bottom)
-        top[0].data[...] = total / self.samples
+        top[0].data[...] = xp.where(wrong.any(), xp.nan, total / self.samples)
+
+    def explain(self, bottom: list[Blob]) -> None:
+        read_sample_labels(self, bottom)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         self.refuse_label_gradient(propagate_down)
         if propagate_down[0]:
-            slope = 2 * self.violations if self._is_squared() else self.xp.sign(self.violations)
-            copy_values(float(top[0].diff) / self.samples * slope * self.signs, bottom[0].diff)
+            violations = self.violations.data
+            slope = 2 * violations if self._is_squared() else self.xp.sign(violations)
+            copy_values(top[0].diff / self.samples * slope * self.signs.data, bottom[0].diff)
 
     def _is_squared(self) -> bool:
         return self.param.hinge_loss_param.norm == pb.HingeLossParameter.L2
@@ -52,35 +67,40 @@ class ContrastiveLoss(LossLayer):
 
     bottoms = 3
 
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().setup(bottom, top)
+        self.difference = Blob(self.xp)
+        self.slopes = Blob(self.xp)  # (N,): half the loss of a pair by its distance, over the distance
+
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         if bottom[0].count != bottom[1].count or bottom[2].count != bottom[0].shape[0]:
             raise self.error(f"needs two bottoms of one shape, and one value per sample: {self.named_shapes(bottom)}")
+        samples = bottom[0].shape[0]
+        self.difference.reshape(samples, math.prod(bottom[0].shape[1:]))
+        self.slopes.reshape(samples)
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         return bottom_index != 2
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         xp, p = self.xp, self.param.contrastive_loss_param
-        self.difference = rows_of(bottom[0].data) - rows_of(bottom[1].data)
-        squares = (self.difference**2).sum(axis=1)
-        self.alike = bottom[2].data.reshape(-1).astype(xp.int64) != 0
-        self.distance = xp.sqrt(squares)
-        self.gap = xp.maximum(0, p.margin - (squares if p.legacy_version else self.distance))
-        losses = xp.where(self.alike, squares, self.gap if p.legacy_version else self.gap**2)
+        difference = self.difference.data
+        xp.subtract(rows_of(bottom[0].data), rows_of(bottom[1].data), out=difference)
+        squares = (difference**2).sum(axis=1)
+        alike = bottom[2].data.reshape(-1).astype(xp.int64) != 0
+        distance = xp.sqrt(squares)
+        gap = xp.maximum(0, p.margin - (squares if p.legacy_version else distance))
+        losses = xp.where(alike, squares, gap if p.legacy_version else gap**2)
+        unlike = xp.sign(gap) if p.legacy_version else gap / (distance + TINY)
+        self.slopes.data[...] = xp.where(alike, 1, -unlike)
         self.samples = self.count_samples(bottom)
         top[0].data[...] = losses.sum() / (2 * self.samples)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[2]:
             raise self.error("cannot give its third bottom a gradient; set propagate_down: false for it")
-        gradients = float(top[0].diff) / self.samples * self._slopes()[:, None] * self.difference
+        gradients = top[0].diff / self.samples * self.slopes.data[:, None] * self.difference.data
         for blob, down, sign in zip(bottom, propagate_down, (1, -1), strict=False):
             if down:
                 copy_values(sign * gradients, blob.diff)
-
-    def _slopes(self) -> Array:
-        """(N,): half the loss of a pair by its distance, over the distance."""
-        legacy = self.param.contrastive_loss_param.legacy_version
-        unlike = self.xp.sign(self.gap) if legacy else self.gap / (self.distance + TINY)
-        return self.xp.where(self.alike, 1, -unlike)

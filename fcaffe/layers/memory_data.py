@@ -21,6 +21,7 @@ class MemoryData(Layer):
 
     bottoms = 0
     tops = 2
+    reads_host = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.refuse_split("memory_data_param.batch_size")
@@ -75,8 +76,8 @@ class MemoryData(Layer):
         if self._data is None:
             raise self.error("has no data yet: call reset(data, labels) or set_input_arrays(data, labels) first")
         part = slice(self._position, self._position + self.batch_size)
-        top[0].data[...] = self.engine.from_numpy(self._data[part])
-        top[1].data[...] = self.engine.from_numpy(self._labels[part])
+        for blob, values in zip(top, (self._data, self._labels), strict=True):
+            self.engine.upload(blob, values[part], blob.data).wait()  # who has reset the arrays may write them now
         self._position = (self._position + self.batch_size) % len(self._data)
         if self._position == 0:
             self._added = False

@@ -18,17 +18,22 @@ class MVN(Layer):
     bottoms = 1
     tops = 1
 
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.deviation = Blob(self.xp)
+
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         x = bottom[0]
         top[0].reshape(x.num, x.channels, x.height, x.width)
+        self.deviation.reshape(x.num, 1 if self.param.mvn_param.across_channels else x.channels, 1, 1)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, y = self.param.mvn_param, top[0].data
         x = bottom[0].data.reshape(y.shape)
         self.xp.subtract(x, self._mean(x), out=y)
         if p.normalize_variance:
-            self.deviation = self.xp.sqrt(self._mean(y * y)) + self.xp.float32(p.eps)
-            y /= self.deviation
+            deviation = self.deviation.data
+            self.xp.add(self.xp.sqrt(self._mean(y * y)), self.xp.float32(p.eps), out=deviation)
+            y /= deviation
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
@@ -37,7 +42,7 @@ class MVN(Layer):
         dx = dy - self._mean(dy)
         if self.param.mvn_param.normalize_variance:
             dx -= self._mean(dy * y) * y
-            dx /= self.deviation
+            dx /= self.deviation.data
         copy_values(dx, bottom[0].diff)
 
     def _mean(self, x: Array) -> Array:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from fcaffe.engines.windows import Windows
+from fcaffe.layers.activations import ReLU, is_plain_relu
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Half, Layer, register
 from fcaffe.proto import caffe_pb2 as pb
 
 MAX, AVE, STOCHASTIC = pb.PoolingParameter.MAX, pb.PoolingParameter.AVE, pb.PoolingParameter.STOCHASTIC
@@ -24,6 +25,7 @@ class Pooling(Layer):
     bottoms = 1
     tops = (1, 2)
     reshapes_by_shape = True
+    relu: ReLU | None = None  # whose backward is done here
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.pooling_param
@@ -47,6 +49,9 @@ class Pooling(Layer):
         if pad[0] >= kernel[0] or pad[1] >= kernel[1]:
             raise self.error(f"pad {pad} must be smaller than the kernel {kernel}")
         self.windows = Windows(kernel, stride, pad, (1, 1))
+        if self.method != STOCHASTIC and len(top) == 1:  # places and probabilities want float32
+            self.half = Half.SAME
+        self.needs_host = self.method == STOCHASTIC and self.phase == pb.TRAIN  # which draws there
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.check_axes(bottom[0])
@@ -60,12 +65,31 @@ class Pooling(Layer):
             blob.reshape(*shape[:2], *size)
         if len(top) == 1 and self.method != AVE:
             if not hasattr(self, "memory"):
-                self.memory = Blob(self.xp, (), channels_last=True)
+                lasting = self.method == MAX and not self.param.pooling_param.global_pooling
+                dtype = self.engine.place_dtype(self.windows) if lasting else "float32"
+                self.memory = Blob(self.xp, (), channels_last=True, dtype=dtype)
             self.memory.reshape(*shape[:2], *size)
 
     def check_axes(self, bottom: Blob) -> None:
         if len(bottom.shape) != 4:
             raise self.error(f"needs a bottom of four axes (N, C, H, W), not {bottom.shape}")
+
+    @property
+    def repeatable(self) -> bool:  # type: ignore[override]
+        return self.method != STOCHASTIC
+
+    def takes_backward_of(self, maker: Layer) -> bool:
+        if self.method != MAX or len(self.param.top) != 1 or not is_plain_relu(maker):
+            return False
+        self.relu = maker
+        maker.masked = True
+        return True
+
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return top if self.relu else top[1:]
+
+    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [self.memory] if len(top) == 1 and self.method != AVE else []
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
@@ -86,6 +110,8 @@ class Pooling(Layer):
         if not propagate_down[0]:
             return
         dy, dx = top[0].diff, bottom[0].diff
+        if self.relu:  # a maximum has passed it if it is positive
+            self.engine.relu_backward(top[0].data, dy, dy, 0)
         if self.method == AVE:
             self.engine.average_pool_backward(dy, dx, self.windows)
         elif len(top) == 2:  # a mask that others can see may have been changed: its word counts

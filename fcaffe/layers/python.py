@@ -12,6 +12,7 @@ from typing import Any
 
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
+from fcaffe.net.host_views import HostViews, host_views
 from fcaffe.net.layer import Layer, register
 
 # Makes `import caffe` work for user code and returns that module, with the `Layer` and `Blob` that user code sees.
@@ -34,9 +35,12 @@ class Python(Layer):
     the prototxt. `share_in_parallel` changes nothing: every worker is a process of its own, with its own instance.
     """
 
+    needs_host = True
+    views: HostViews
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        for blob in (*bottom, *top):
-            blob.make_contiguous()
+        self.views = host_views(self.engine)
+        self.views.prepare([*bottom, *top])
         if not bottom:
             self.refuse_shards("reads batches, or whatever it does without bottoms, in code that knows of no shards")
         assert provide_caffe is not None
@@ -71,9 +75,10 @@ class Python(Layer):
         except Exception as problem:
             cls = type(self.user_layer)
             raise self._user_error(f"{cls.__module__}.{cls.__name__}.{method}", problem) from problem
+        self.views.push()
 
     def _face(self, value: Any) -> Any:
-        return self.caffe.Blob(value) if isinstance(value, Blob) else value
+        return self.caffe.Blob(value, self.views) if isinstance(value, Blob) else value
 
     def _make_user_layer(self) -> Any:
         p = self.param.python_param

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fcaffe.engines.channels import channel_sums
 from fcaffe.layers.activations import Activation
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.fillers import fill
+from fcaffe.net.fillers import fill_blob
 from fcaffe.net.layer import register
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -40,7 +40,7 @@ class PReLU(Activation):
         self.channels = shape[1]
         slope = self.add_blob() if p.channel_shared else self.add_blob(self.channels)
         quarter = pb.FillerParameter(type="constant", value=0.25)
-        fill(slope.data, p.filler if p.HasField("filler") else quarter, self.context.random)
+        fill_blob(slope, p.filler if p.HasField("filler") else quarter, self.context.random)
         self.kept = Blob(self.xp, (), channels_last=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

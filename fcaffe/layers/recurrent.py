@@ -13,7 +13,7 @@ import numpy as np
 
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
-from fcaffe.net.fillers import fill
+from fcaffe.net.fillers import fill, fill_blob
 from fcaffe.net.layer import Layer
 
 
@@ -64,14 +64,14 @@ class Recurrent(Layer):
         self.time_steps = bottom[0].shape[0] if bottom[0].shape else 0
         self._check_shapes(bottom)
         width, random = self.gates * self.outputs, self.context.random
-        fill(self.add_blob(width, math.prod(bottom[0].shape[2:])).data, p.weight_filler, random)
-        fill(self.add_blob(width).data, p.bias_filler, random)
+        fill_blob(self.add_blob(width, math.prod(bottom[0].shape[2:])), p.weight_filler, random)
+        fill_blob(self.add_blob(width), p.bias_filler, random)
         if self.static:
-            fill(self.add_blob(width, math.prod(bottom[2].shape[1:])).data, p.weight_filler, random)
+            fill_blob(self.add_blob(width, math.prod(bottom[2].shape[1:])), p.weight_filler, random)
         self.step_blobs: list[Blob] = []
         for shape, filler in self.step_parameters():
             self.step_blobs.append(self.add_blob(*shape))
-            fill(self.step_blobs[-1].data, filler, random)
+            fill_blob(self.step_blobs[-1], filler, random)
         for _ in range(1, self.time_steps):  # Caffe fills every step's and keeps the first's: the draws are made
             for shape, filler in self.step_parameters():
                 fill(np.empty(shape, np.float32), filler, random)

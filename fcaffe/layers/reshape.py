@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Half, Layer, register
 
 
 class Reshaping(Layer):
@@ -13,6 +13,8 @@ class Reshaping(Layer):
 
     bottoms = 1
     tops = 1
+    half = Half.SAME
+    repeatable = True
 
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
         raise NotImplementedError
@@ -26,6 +28,9 @@ class Reshaping(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         copy_values(bottom[0].data, top[0].data)
+
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:

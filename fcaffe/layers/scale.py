@@ -7,8 +7,8 @@ from typing import Any
 from fcaffe import log
 from fcaffe.engines.channels import channel_sums
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.fillers import fill
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.fillers import fill_blob
+from fcaffe.net.layer import Half, Layer, register
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -21,6 +21,7 @@ class Broadcasting(Layer):
     bottoms = (1, 2)
     tops = 1
     reshapes_by_shape = True
+    repeatable = True
 
     def own_param(self) -> Any:
         """The message with axis and num_axes."""
@@ -33,7 +34,7 @@ class Broadcasting(Layer):
         end = len(bottom.shape) if p.num_axes == -1 else axis + p.num_axes
         if not axis <= end <= len(bottom.shape):
             raise self.error(f"axis {p.axis} and num_axes {p.num_axes} do not fit the bottom's shape {bottom.shape}")
-        fill(self.add_blob(*bottom.shape[axis:end]).data, filler, self.context.random)
+        fill_blob(self.add_blob(*bottom.shape[axis:end]), filler, self.context.random)
 
     def operand(self, bottom: list[Blob]) -> Blob:
         return bottom[1] if len(bottom) > 1 else self.blobs[0]
@@ -56,7 +57,8 @@ class Broadcasting(Layer):
         inside = range(self.axis, self.axis + len(operand.shape))
         if inside == range(1, 2):
             return channel_sums(self.xp, dy)
-        return dy.sum(axis=tuple(axis for axis in range(dy.ndim) if axis not in inside))
+        lacking = tuple(axis for axis in range(dy.ndim) if axis not in inside)
+        return dy.sum(axis=lacking) if lacking else dy
 
 
 @register("Bias")
@@ -73,6 +75,9 @@ class Bias(Broadcasting):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x = bottom[0].data
         self.xp.add(x, self.spread(self.operand(bottom).data, x), out=top[0].data)
+
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy, bias = top[0].diff, self.operand(bottom)
@@ -102,8 +107,13 @@ class Scale(Broadcasting):
             self.make_operand(bottom[0], p.filler if p.HasField("filler") else one)
         if p.bias_term:
             log.making_layer(self.name)  # Caffe has a Bias layer of this name in here
-            fill(self.add_blob(*self.operand(bottom).shape).data, p.bias_filler, self.context.random)
+            fill_blob(self.add_blob(*self.operand(bottom).shape), p.bias_filler, self.context.random)
         self.kept = Blob(self.xp, (), channels_last=True)
+        if len(bottom) == 1:
+            self.half = Half.SAME
+
+    def follow_types(self, bottom: list[Blob]) -> None:
+        self.kept.set_dtype(bottom[0].dtype)
 
     @property
     def is_per_channel(self) -> bool:
@@ -120,6 +130,12 @@ class Scale(Broadcasting):
         self.xp.multiply(x, self.spread(self.operand(bottom).data, x), out=y)
         if self.own_param().bias_term:
             y += self.spread(self.blobs[-1].data, x)
+
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return bottom[1:] if top[0] is bottom[0] else bottom
+
+    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [self.kept] if top[0] is bottom[0] and self.kept.count else []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy, scale = top[0].diff, self.operand(bottom)

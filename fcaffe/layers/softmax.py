@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from fcaffe.layers.activations import Activation
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import register
+from fcaffe.net.layer import Half, register
 
 
 @register("Softmax")
 class Softmax(Activation):
     """top = exp(x) / sum of exp(x) along `axis`; the maximum is subtracted first. In place too."""
+
+    half = Half.FIRST
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.axis = bottom[0].canonical_axis(self.param.softmax_param.axis)
@@ -17,6 +19,9 @@ class Softmax(Activation):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.engine.softmax_forward(bottom[0].data, top[0].data, self.axis)
+
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return top
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Half, Layer, register
 
 
 @register("Split")
@@ -12,7 +12,9 @@ class Split(Layer):
 
     bottoms = 1
     tops = (1, None)
+    half = Half.SAME
     reshapes_by_shape = True
+    repeatable = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if any(blob is bottom[0] for blob in top):
@@ -25,6 +27,9 @@ class Split(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
+
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
@@ -48,6 +53,9 @@ class Silence(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
+
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         for x, down in zip(bottom, propagate_down, strict=True):

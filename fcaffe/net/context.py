@@ -25,7 +25,8 @@ class Context:
     A test net is each worker's own and reads whole batches in `turns`. `sync_batch_norm`: BatchNorm takes mean and
     variance over the batch of all workers. In nets for `inference` there is no backward pass, so that layers keep
     nothing for it. Where `whole_passes` are all that is run, and nobody looks at what is between the layers, some do
-    the work of others as well.
+    the work of others as well, and memory is shared; with `recompute` some of their forward passes run again during
+    backward, to save memory, `recomputing` then being set.
     """
 
     engine: Engine
@@ -40,7 +41,14 @@ class Context:
     sync_batch_norm: bool = False
     inference: bool = False
     whole_passes: bool = False
+    recompute: bool = False
+    recomputing: bool = False
     timeline: Timeline = field(default_factory=Timeline)
+
+    def begin_pass(self, iteration: int, first_sample: int) -> None:
+        """Whose noise the next pass has: the iteration, and the index of its first sample in the global batch."""
+        self.iteration, self.first_sample = iteration, first_sample
+        self.engine.set_counters(iteration, first_sample)
 
     def keep_mask(self, layer: str, shape: tuple[int, ...], ratio: float) -> np.ndarray:
         """True where Dropout keeps an element; probability 1 - ratio."""
@@ -54,3 +62,11 @@ class Context:
         if self.noise == "caffe":
             return self.random.uniform(0.0, 1.0, int(np.prod(shape))).reshape(shape)
         return counter.uniform(self.seed, layer, self.iteration, self.first_sample, shape)
+
+    def noise_key(self, layer: str) -> tuple[np.uint64, np.uint64]:
+        """The key of the counter stream for this layer, for engines that draw from it themselves."""
+        return counter.philox_key(self.seed, layer)
+
+    def keep_limit(self, ratio: float) -> np.uint32:
+        """The largest word of the counter stream for which Dropout keeps an element."""
+        return counter.keep_limit(ratio)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fcaffe.errors import NetError
+from fcaffe.net.blob import Blob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
 
@@ -32,6 +33,16 @@ def fill(array: Floats, filler: pb.FillerParameter, random: CaffeRandom) -> None
     if filler.sparse != -1 and filler.type != "gaussian":
         raise NetError(f"{filler.type} filler: 'sparse' is for the gaussian filler only, remove it")
     array[...] = FILLERS[filler.type](array.shape, filler, random).reshape(array.shape)
+
+
+def fill_blob(blob: Blob, filler: pb.FillerParameter, random: CaffeRandom) -> None:
+    """Fills a blob's data: on the host, wherever it lies."""
+    if isinstance(blob.data, np.ndarray):
+        fill(blob.data, filler, random)
+        return
+    values = np.empty(blob.shape, np.float32)
+    fill(values, filler, random)
+    blob.data[...] = blob.xp.asarray(values)
 
 
 def _register(function: Filler) -> Filler:

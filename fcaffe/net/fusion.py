@@ -26,6 +26,7 @@ class Fusions:
             count = nodes[index].layer.absorbs([nodes[i].layer for i in behind]) if behind else 0
             if count:
                 self._leaders[index] = behind[:count]
+                nodes[index].layer.leads = True
                 self._led.update(dict.fromkeys(behind[:count], index))
             index += 1 + count
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fcaffe import log
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
     from fcaffe.net.context import Context
 
 Count = int | tuple[int, int | None]
+
+
+class Half(Enum):
+    """What a layer makes of activations of 16 bits, where the engine's factors have 16 bits."""
+
+    NONE = "its bottoms and tops are all float32"
+    FIRST = "its first bottom may have 16 bits"
+    SAME = "its bottoms and tops have one type, whichever"
+    ANY = "each bottom and top may have either type"
 
 
 class Layer:
@@ -35,6 +45,9 @@ class Layer:
     auto_tops: bool = False  # tops that the prototxt leaves out are made up
     shares_in_place: bool = True
     reshapes_by_shape: bool = False  # whether `reshape` has nothing to do unless shapes have changed
+    half: Half = Half.NONE
+    reads_host: bool = False  # brings data from the host, so it comes before all that a device does by itself
+    needs_host: bool = False  # waits for what has been computed, so the work of a pass cannot be recorded
     absorbs_backward: bool = False  # whether the work done for followers is that of the backward pass too
 
     def __init__(self, param: Any, context: Context) -> None:
@@ -46,6 +59,7 @@ class Layer:
         self.blobs: list[Blob] = []
         self.loss_weights: list[float] = []
         self.param_propagate_down: list[bool] = []
+        self.leads = False  # whether it has followers in whole passes
         self.followers: tuple[Layer, ...] = ()  # layers whose work this one does, in the present pass
 
     @property
@@ -80,6 +94,39 @@ class Layer:
         """How many of the layers that work in place on this one's top, right behind it, it can do the work of; it does
         so when they are its `followers` (see `fcaffe.net.fusion`)."""
         return 0
+
+    def follow_types(self, bottom: list[Blob]) -> None:
+        """The types of the bottoms are settled now: give those of own blobs that must have the same theirs."""
+
+    def rewind(self) -> None:
+        """Before another whole pass: bring blobs back to where they were before the last one, if it has moved any."""
+
+    def explain(self, bottom: list[Blob]) -> None:
+        """Raise the error for which an asynchronous engine left a top that is no number; nothing if it was not this
+        layer's to find. Waits for the bottoms."""
+
+    # --- what memory is needed for how long, in whole passes (see fcaffe.net.schedule) ---
+
+    repeatable: bool = False  # `forward` may run again, with `context.recomputing`, and leaves the very same
+    draws: bool = False  # it is then to use what it has kept for backward, instead of drawing random numbers again
+    drops_bottom: bool = False  # `backward` does not read its only bottom's data once it writes its gradient
+
+    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        """The bottoms and tops whose `data` backward reads."""
+        return [*bottom, *top]
+
+    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        """Own blobs that each forward pass writes anew, for backward alone. Those not named keep their memory."""
+        return []
+
+    def takes_backward_of(self, maker: Layer) -> bool:
+        """Whether it can do the backward of the layer that has made its bottom in place, so that this need not be kept,
+        and nobody else reads it; it does so from then on."""
+        return False
+
+    def swaps_with(self, bottom: list[Blob], top: list[Blob]) -> Blob | None:
+        """An own blob that backward reads and with which forward lets its top swap data, if it does."""
+        return None
 
     def close(self) -> None:
         """Give back threads and files."""
@@ -118,9 +165,9 @@ class Layer:
                 total += float(self.xp.dot(data, self.xp.full_like(data, weight)))
         return total
 
-    def add_blob(self, *shape: int) -> Blob:
+    def add_blob(self, *shape: int, channels_last: bool = False) -> Blob:
         """Append a parameter blob of this shape, zeroed."""
-        self.blobs.append(Blob(self.xp, shape))
+        self.blobs.append(Blob(self.xp, shape, channels_last))
         return self.blobs[-1]
 
     def refuse_split(self, what: str) -> None:

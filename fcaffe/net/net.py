@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from google.protobuf import text_format
 
 from fcaffe import log
+from fcaffe.engines.engine import Pending
 from fcaffe.errors import NetError
 from fcaffe.net.backward_plan import plan_backward
 from fcaffe.net.blob import Array, Blob
@@ -18,8 +19,9 @@ from fcaffe.net.context import Context
 from fcaffe.net.filter import filter_net
 from fcaffe.net.fusion import Fusions
 from fcaffe.net.layer import Layer, create_layer
-from fcaffe.net.memory_plan import MemoryPlan
+from fcaffe.net.memory_plan import START, Memory, MemoryPlan
 from fcaffe.net.parameters import Parameters
+from fcaffe.net.precision import choose_types
 from fcaffe.net.splits import insert_splits, unknown_bottom
 
 # A net that blows up does so in its log, not in NumPy's warnings: infinities and NaNs are ordinary values, as in C.
@@ -32,6 +34,7 @@ AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 class Node:
     """A layer in its place: the blobs it is connected to, and what backward has to do for it."""
 
+    index: int
     layer: Layer
     name: str
     bottoms: list[Blob]
@@ -53,9 +56,24 @@ class Node:
         else:
             self.layer.reshape(self.bottoms, self.tops)
 
+    def forward(self) -> None:
+        self.reshape()
+        self.layer.forward(self.bottoms, self.tops)
+
     @functools.cached_property
     def blobs(self) -> list[Blob]:
         return [*self.bottoms, *self.tops]
+
+
+class Handover(Protocol):
+    """Who takes gradients over while a backward pass goes on."""
+
+    def begin(self) -> None: ...
+
+    def ready(self, layer: int) -> None:
+        """The layer of this index is through, and so are all behind it."""
+
+    def finish(self) -> None: ...
 
 
 class Net:
@@ -91,42 +109,102 @@ class Net:
             self._append_layer(layer_param)
         plan_backward(self, param.force_backward)
         self.fusions = Fusions(self.nodes)
-        self.memory_plan = MemoryPlan(self)
+        self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
         for name in sorted(self._unread):
             log.produces_output(name)
             self.output_ids.append(self._ids[name])
+        choose_types(self)
+        self.memory_plan = MemoryPlan(self)
         self.parameters.share()
         log.net_done()
 
     # --- running ------------------------------------------------------------------------------------------------------
 
-    @silent_arithmetic
     def forward(self, start: int = 0, end: int | None = None) -> float:
         """Run the layers from index `start` to `end`, both included; returns the weighted sum of the losses."""
-        loss = 0.0
-        if self.context.whole_passes:
-            self.memory_plan.follow()
-        self.fusions.activate(self.context.whole_passes and start == 0 and end is None and not self.debug_info)
-        for index in range(start, len(self.nodes) if end is None else end + 1):
-            if self.fusions.skips_forward(index):
-                continue
-            node = self.nodes[index]
-            node.reshape()
-            node.layer.forward(node.bottoms, node.tops)
-            if node.has_loss:
-                loss += node.layer.loss(node.tops)
-            if self.debug_info:
-                self._debug_forward(node)
-        return loss
+        return self.start_forward(start, end).value()
 
     @silent_arithmetic
-    def backward(self, start: int | None = None, end: int = 0, on_done: Callable[[int], None] | None = None) -> None:
+    def start_forward(self, start: int = 0, end: int | None = None) -> Pending:
+        """The same, without waiting for the losses."""
+        if self.context.whole_passes:
+            self.memory_plan.follow()
+        whole = self.context.whole_passes and start == 0 and end is None and not self.debug_info
+        self.fusions.activate(whole)
+        nodes = self.nodes[start : None if end is None else end + 1]
+        if not (whole and self.context.engine.asynchronous):
+            if self.context.whole_passes and start == 0:
+                self._rewind()
+            return Pending(sum((self._forward_layer(node) for node in nodes), 0.0))
+        for node in self.nodes:
+            if node.layer.reads_host:
+                node.forward()
+        self._repeat("forward", lambda: self._forward_on_device(nodes))
+        return self.context.engine.read_later(self._loss)
+
+    @silent_arithmetic
+    def backward(
+        self,
+        start: int | None = None,
+        end: int = 0,
+        on_done: Callable[[int], None] | None = None,
+        handover: Handover | None = None,
+    ) -> None:
         """Run the layers' backward passes from index `start` (the last one) down to `end`, both included.
 
-        `on_done` is called with the index of each layer when it is through.
+        `on_done` is called with the index of each layer when it is through. So is `handover`, which counts as part of
+        the pass: an engine that has recorded it calls it no more.
         """
         first = len(self.nodes) - 1 if start is None else start
-        for index in range(first, end - 1, -1):
+
+        def work() -> None:
+            if handover is None:
+                self._backward_layers(first, end, on_done)
+                return
+            handover.begin()
+            self._backward_layers(first, end, handover.ready)
+            handover.finish()
+
+        if start is None and end == 0 and self.fusions.active and on_done is None:
+            adds = not any(parameter.blob.is_clear for parameter in self.parameters.owned)
+            self._repeat("adding backward" if adds else "backward", work)
+            for parameter in self.parameters.owned:
+                parameter.blob.is_clear = False
+        else:
+            work()
+        if self.debug_info:
+            self.parameters.debug()
+
+    def _forward_layer(self, node: Node) -> float:
+        """Returns the weighted sum of its losses."""
+        if self.fusions.skips_forward(node.index):
+            return 0.0
+        node.forward()
+        if self.debug_info:
+            self._debug_forward(node)
+        return node.layer.loss(node.tops) if node.has_loss else 0.0
+
+    def _forward_on_device(self, nodes: list[Node]) -> None:
+        """All but the layers that read; the losses are added up in an array."""
+        self._rewind()
+        self._loss[...] = 0
+        for node in nodes:
+            if node.layer.reads_host or self.fusions.skips_forward(node.index):
+                continue
+            node.forward()
+            for weight, blob in zip(node.layer.loss_weights, node.tops, strict=False):
+                if weight:
+                    self._loss += np.float32(weight) * blob.data.sum()
+
+    def _backward_layers(self, first: int, last: int, on_done: Callable[[int], None] | None) -> None:
+        losses = zip(self.blobs, self.blob_loss_weights, strict=True)
+        self.context.engine.scale_losses((blob.diff, weight) for blob, weight in losses if weight)
+        if first == len(self.nodes) - 1:
+            self.memory_plan.move(START)
+        for index in range(first, last - 1, -1):
+            if index in self.memory_plan.again:
+                self.memory_plan.move(index)
+                self._forward_again(self.memory_plan.again[index])
             if self.fusions.skips_backward(index):
                 continue
             node = self.nodes[index]
@@ -139,8 +217,30 @@ class Net:
                     blob.settle_diff()
                 if on_done is not None:
                     on_done(done)
-        if self.debug_info:
-            self.parameters.debug()
+
+    def _rewind(self) -> None:
+        """Bring all blobs to where a pass begins."""
+        for node in self.nodes:
+            node.layer.rewind()
+        self.memory_plan.move(START)
+
+    def _forward_again(self, indices: tuple[int, ...], rewind: bool = True) -> None:
+        """Compute what was not kept since the forward pass."""
+        self.context.recomputing = True
+        for index in indices if rewind else ():
+            self.nodes[index].layer.rewind()
+        for index in indices:
+            if not self.fusions.skips_forward(index):
+                self.nodes[index].layer.forward(self.nodes[index].bottoms, self.nodes[index].tops)
+        self.context.recomputing = False
+
+    def _repeat(self, what: str, work: Callable[[], None]) -> None:
+        """Work of whole passes, which an engine may record, as long as no blob changes its shape or place."""
+        if any(node.layer.needs_host for node in self.nodes):
+            work()
+            return
+        signature = tuple(blob.version for blob in self.blobs)
+        self.context.engine.repeat(self, f"{what} pass", signature, work)
 
     def reshape(self) -> None:
         """Let every layer take over the shapes of its bottoms, after an input blob was reshaped."""
@@ -163,6 +263,11 @@ class Net:
         return [node.name for node in self.nodes]
 
     @property
+    def memory(self) -> Memory:
+        """What one pass takes."""
+        return self.memory_plan.report()
+
+    @property
     def batch_size(self) -> int:
         """Samples of one pass: the first dimension of the first blob."""
         return self.blobs[0].shape[0] if self.blobs and self.blobs[0].shape else 1
@@ -178,12 +283,23 @@ class Net:
         """Name, blob and loss weight of every output, in alphabetical order."""
         return [(self.blob_names[i], self.blobs[i], self.blob_loss_weights[i]) for i in self.output_ids]
 
+    @silent_arithmetic
     def first_bad_blob(self) -> str | None:
-        """Which value of the forward pass was the first that is not finite, or None."""
+        """Which value of the forward pass was the first that is not finite, or None.
+
+        Values that others have overwritten since are computed again. Raises what a layer finds wrong with its bottoms.
+        """
+        for node in self.nodes:
+            node.layer.explain(node.bottoms)
+        gone = [any(self.memory_plan.has_placed(blob) for blob in node.tops) for node in self.nodes]
+        if any(gone):
+            self._rewind()
         for node in self.nodes:
             for index, blob in enumerate(node.layer.blobs):
                 if not _finite(blob.data):
                     return f'parameter {index} of layer "{node.name}"'
+            if gone[node.index]:
+                self._forward_again((node.index,), rewind=False)
             for index, blob in zip(node.top_ids, node.tops, strict=True):
                 if not _finite(blob.data):
                     return f'blob "{self.blob_names[index]}" (top of layer "{node.name}")'
@@ -199,7 +315,7 @@ class Net:
             )
         layer = create_layer(param, self.context)
         log.creating_layer(param.name)
-        node = Node(layer, param.name, [], [], [], [], [])
+        node = Node(len(self.nodes), layer, param.name, [], [], [], [], [])
         for index in range(len(param.bottom)):
             self._append_bottom(node, param, index)
         for index in range(len(param.top)):

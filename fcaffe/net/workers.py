@@ -14,6 +14,7 @@ class Workers:
     rank: int = 0
     size: int = 1
     in_shards: bool = False  # a pass knows nothing of the batch but its size; see Shards
+    sums_on_streams: bool = False  # the host waits for no sum of an array of float32 on a GPU
     per_worker: bool = False  # each has a whole batch of its own, and the batch of all is `size` times as large
 
     def share(self, batch_size: int) -> Share:

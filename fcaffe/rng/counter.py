@@ -24,6 +24,7 @@ reason several tops of one layer need a name each.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from math import prod
 
@@ -39,8 +40,13 @@ def keep_mask(
     seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape, ratio: float
 ) -> npt.NDArray[np.bool_]:
     """Dropout's mask: True, with probability 1 - ratio, where a value is kept."""
+    return _words(seed, layer_name, iteration, first_sample, shape, 1) <= keep_limit(ratio)
+
+
+def keep_limit(ratio: float) -> np.uint32:
+    """The largest word for which a value is kept."""
     keep = 1.0 - float(np.float32(ratio))
-    return _words(seed, layer_name, iteration, first_sample, shape, 1) <= np.uint32(keep * (2**32 - 1))
+    return np.uint32(keep * (2**32 - 1))
 
 
 def uniform(
@@ -62,16 +68,22 @@ def normal(
     return unit * np.float32(std) + np.float32(mean)
 
 
+@functools.lru_cache
+def philox_key(seed: int, layer_name: str) -> tuple[np.uint64, np.uint64]:
+    """The key of a layer's numbers."""
+    name = hashlib.blake2b(layer_name.encode(), digest_size=8).digest()
+    return np.uint64(seed % 2**64), np.uint64(int.from_bytes(name, "little"))
+
+
 def _words(
     seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape, per_element: int
 ) -> npt.NDArray[np.uint32]:
     """The words of each element, in this shape, with a last axis for them if there are several."""
     samples, words_per_sample = shape[0], prod(shape[1:]) * per_element
     blocks = -(-words_per_sample // _BLOCK_WORDS)
-    name = hashlib.blake2b(layer_name.encode(), digest_size=8).digest()
-    key = np.array([seed % 2**64, int.from_bytes(name, "little")], np.uint64)
     # NumPy counts up before it makes a block, hence the 1 in the counter's first word.
     counter = np.array([first_sample * blocks, 0, iteration, 0], np.uint64)
-    raw = np.random.Philox(key=key, counter=counter).random_raw(samples * blocks * (_BLOCK_WORDS // 2))
-    words = raw.astype("<u8", copy=False).view("<u4").reshape(samples, -1)[:, :words_per_sample]
+    generator = np.random.Philox(key=np.array(philox_key(seed, layer_name)), counter=counter)
+    raw = generator.random_raw(samples * blocks * (_BLOCK_WORDS // 2))
+    words = raw.astype("<u8", copy=False).view("<u4").reshape(samples, blocks * _BLOCK_WORDS)[:, :words_per_sample]
     return words.reshape(shape if per_element == 1 else (*shape, per_element))

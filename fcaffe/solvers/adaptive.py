@@ -65,9 +65,22 @@ class AdamSolver(Solver):
 
     def update(self, place: slice, rate: float) -> None:
         (a, b), p = self.history, self.param
-        t = self.iteration + 1
-        beta1, beta2 = float(np.float32(p.momentum)), float(np.float32(p.momentum2))
-        corrected = rate * math.sqrt(1 - beta2**t) / (1 - beta1**t)
         self.engine.adam_update(
-            self.data[place], self.diff[place], a[place], b[place], corrected, p.momentum, p.momentum2, p.delta
+            self.data[place],
+            self.diff[place],
+            a[place],
+            b[place],
+            rate * self._correction(),
+            p.momentum,
+            p.momentum2,
+            p.delta,
         )
+
+    def step_rate(self) -> float:
+        return float(np.float32(self.rate)) * self._correction()
+
+    def _correction(self) -> float:
+        """For means that have started at 0."""
+        t = self.iteration + 1
+        beta1, beta2 = float(np.float32(self.param.momentum)), float(np.float32(self.param.momentum2))
+        return math.sqrt(1 - beta2**t) / (1 - beta1**t)

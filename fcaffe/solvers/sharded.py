@@ -58,8 +58,7 @@ class ShardedBatches:
         solver, context = self.solver, self.solver.context
         results, bad = [], None
         for shard in self.shards.parts(solver.share):
-            context.iteration = solver.iteration
-            context.first_sample = number * shard.total + shard.first
+            context.begin_pass(solver.iteration, number * shard.total + shard.first)
             with solver.timeline.span(FORWARD):
                 loss = solver.net.forward()
             results.append(np.array([loss, *np.concatenate([[], *solver.output_values()])]))

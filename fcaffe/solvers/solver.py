@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -14,9 +16,11 @@ from fcaffe import log
 from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
 from fcaffe.engines.memory import aligned_zeros
+from fcaffe.engines.update import Part, Settings
 from fcaffe.errors import SolverError
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
+from fcaffe.net.memory_need import MemoryNeed, memory_errors
 from fcaffe.net.model_files import read_model
 from fcaffe.net.net import silent_arithmetic
 from fcaffe.net.shards import Shards
@@ -44,9 +48,9 @@ class Solver:
     `random_seed` in the solver's parameters starts it anew.
 
     Several `workers` each run one Solver in step: they split every batch, the `exchange` adds their gradients up, test
-    batches are taken in turns, and worker 0 alone logs and writes snapshots. `sync_batch_norm` and `whole_passes` as in
-    Context. With `shards`, a power of two, the weights have the same bits on any power of two of workers up to that;
-    see ShardedBatches for what that takes.
+    batches are taken in turns, and worker 0 alone logs and writes snapshots. `sync_batch_norm`, `whole_passes` and
+    `recompute` as in Context. With `shards`, a power of two, the weights have the same bits on any power of two of
+    workers up to that; see ShardedBatches for what that takes.
     """
 
     histories: ClassVar[int]
@@ -64,6 +68,7 @@ class Solver:
         shards: int = 0,
         timeline: Timeline | None = None,
         whole_passes: bool = True,
+        recompute: bool = False,
     ) -> None:
         workers = Workers() if workers is None else workers
         self.param = param
@@ -82,6 +87,8 @@ class Solver:
         self.on_nan = "continue"  # 'stop', or 'snapshot': stop after writing the last good state
         self._stopped: Action = Action.NONE
         self._last_good: snapshot.Memory | None = None
+        self._running: deque[Iteration] = deque()
+        self._update_table: Any = None
 
         log.initializing_solver(str(param))
         self.check()
@@ -104,6 +111,7 @@ class Solver:
             sync_batch_norm=sync_batch_norm,
             timeline=self.timeline,
             whole_passes=whole_passes,
+            recompute=recompute and whole_passes,
         )
         net_param, source = train_net_param(param)
         log.creating_train_net(source)
@@ -128,6 +136,8 @@ class Solver:
             self.test_nets.append(Net(net_param, context))
             self._finetune(self.test_nets[-1])
             self.test_nets[-1].debug_info = param.debug_info
+        if whole_passes and workers.rank == 0:
+            log.info(f"Memory for training: {MemoryNeed.of(self.net, self.histories)}")
         count = self.net.parameters.count
         self.data = aligned_zeros(engine.xp, count)
         self.diff = self.exchange.allocate(engine.xp, count)
@@ -136,6 +146,7 @@ class Solver:
         self._final_from = self._starts_of_nodes()
         self.sharded = ShardedBatches(self, parts) if isinstance(parts, Shards) else None
         workers.broadcast(self.data)
+        engine.adopt_parameters(self.data)
         log.solver_done()
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -156,8 +167,8 @@ class Solver:
             log.stopped_early()
             return
         if param.display and self.iteration % param.display == 0:
-            self.context.iteration = self.iteration
-            self._smooth(self._forward(), first)
+            self.context.begin_pass(self.iteration, self.context.first_sample)
+            self._smooth(self._forward(), self.iteration - first)
             log.final_loss(self.iteration, float(self.smoothed_loss))
         if param.test_interval and self.iteration % param.test_interval == 0:
             self.test_all()
@@ -171,11 +182,13 @@ class Solver:
         self.timeline.iteration = self.iteration
         self.smoothed_loss = np.float32(0)
         self._stopped = Action.NONE
+        self._running.clear()
         shown, clock = self.iteration, time.perf_counter()
         while self.iteration < last:
             self.net.parameters.clear_diffs()
             tests = param.test_interval and self.iteration % param.test_interval == 0
             if tests and (self.iteration > 0 or param.test_initialization):
+                self._catch_up()
                 self.test_all()
                 if self._stopped is not Action.NONE:
                     return
@@ -183,7 +196,9 @@ class Solver:
                 callback()
             display = bool(param.display) and self.iteration % param.display == 0
             self.net.debug_info = display and param.debug_info
-            self._smooth(self._forward_backward(), first)
+            self._running.append(Iteration(self.iteration - first, self._forward_backward()))
+            if display or not self.runs_ahead:
+                self._catch_up()
             if display:
                 now = time.perf_counter()
                 rate = (self.iteration - shown) / (now - clock)
@@ -196,10 +211,14 @@ class Solver:
                 self.apply_update()
             self.iteration += 1
             self.timeline.iteration = self.iteration
-            for observer in self.on_iteration:
-                observer(float(self.smoothed_loss), self.rate)
+            self._running[-1].rate = self.rate
             action = self.agreed_action()
             due = (bool(param.snapshot) and self.iteration % param.snapshot == 0) or action is Action.SNAPSHOT
+            self._catch_up(self.runs_ahead and not due and self.iteration < last)
+            while self._running and (smoothed := self._running[0].smoothed) is not None:
+                rate = self._running.popleft().rate
+                for observer in self.on_iteration:
+                    observer(smoothed, rate)
             if due or self.iteration % WEIGHTS_CHECKED == 0 or self.on_nan == "snapshot":
                 self._check_weights()
             if due:
@@ -208,39 +227,66 @@ class Solver:
                 self._stopped = action
                 return
 
-    def _forward_backward(self) -> np.float32:
-        """Gradients of all passes, added up in `diff`; returns the mean loss."""
-        before = snapshot.Memory(self) if self.on_nan == "snapshot" else None
-        loss = self.sharded.forward_backward() if self.sharded else self._whole_passes()
-        self._last_good = before
-        return loss / np.float32(self.passes)
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether an iteration's work is handed to the device before the loss of the one before is known."""
+        return self.engine.asynchronous and not self.sharded and self.on_nan != "snapshot"
 
-    def _whole_passes(self) -> np.float32:
+    def _forward_backward(self) -> Callable[[], np.float32]:
+        """Gradients of all passes, added up in `diff`; returns what gives the mean loss."""
+        with memory_errors(self.net, self.histories, self.engine.xp):
+            before = snapshot.Memory(self) if self.on_nan == "snapshot" else None
+            losses = [_known(self.sharded.forward_backward())] if self.sharded else self._whole_passes()
+        self._last_good = before
+        passes = np.float32(self.passes)
+        return lambda: sum((loss() for loss in losses), np.float32(0)) / passes
+
+    def _whole_passes(self) -> list[Callable[[], np.float32]]:
         """Each pass is over all that this worker has of a batch; the last one's gradients leave while backward runs."""
-        loss = np.float32(0)
+        losses = []
         share, passes = self.share, self.passes
         for part in range(passes):
-            self.context.iteration = self.iteration
-            self.context.first_sample = part * share.total + share.first
-            loss += self._forward()
-            if self.on_nan != "continue" and not np.isfinite(loss):
-                self.stop_at_nan(f"loss = {log.number(loss)}", self.net.first_bad_blob())
+            self.context.begin_pass(self.iteration, part * share.total + share.first)
+            losses.append(self._start_forward())
             if part < passes - 1:
                 with self.timeline.span(BACKWARD):
                     self.net.backward()
-        self.exchange.begin(self.diff)
+        handover = Handover(self)
+        if self.exchange.on_streams:
+            with self.timeline.span(BACKWARD):
+                self.net.backward(handover=handover)
+            return losses
+        handover.begin()
         with self.timeline.span(BACKWARD):
-            self.net.backward(on_done=lambda node: self.exchange.ready(self._final_from[node]))
-        self.exchange.finish()
-        return loss
+            self.net.backward(on_done=handover.ready)
+        handover.finish()
+        return losses
+
+    def _start_forward(self) -> Callable[[], np.float32]:
+        """What gives the loss of one more batch, over all workers; SolverError if that is not finite and to stop at."""
+        iteration = self.iteration
+        with self.timeline.span(FORWARD):
+            pending = self.net.start_forward()
+
+        def loss() -> np.float32:
+            self.exchange.wait_for(pending)
+            value = np.float32(self.workers.sum(pending.value()))
+            if self.on_nan != "continue" and not np.isfinite(value):
+                self.stop_at_nan(f"loss = {log.number(value)}", self.net.first_bad_blob(), iteration)
+            return value
+
+        return loss if self.runs_ahead else _known(loss())
 
     def _forward(self) -> np.float32:
         """The loss of one more batch."""
-        if self.sharded:
-            return self.sharded.forward()
-        with self.timeline.span(FORWARD):
-            own = self.net.forward()
-        return np.float32(self.workers.sum(own))
+        return self.sharded.forward() if self.sharded else self._start_forward()()
+
+    def _catch_up(self, ahead: int = 0) -> None:
+        """Take in the losses of the iterations that were started, but of the last `ahead`."""
+        for iteration in list(self._running)[: len(self._running) - ahead]:
+            if iteration.smoothed is None:
+                self._smooth(iteration.loss(), iteration.number)
+                iteration.smoothed = float(self.smoothed_loss)
 
     @property
     def share(self) -> Share:
@@ -276,6 +322,9 @@ class Solver:
         if param.display and self.iteration % param.display == 0:
             log.learning_rate(self.iteration, self.rate)
         self._clip()
+        if self.engine.updates_at_once and not self.exchange.takes_momentum and not trust_ratio.is_wanted(param):
+            self._update_at_once()
+            return
         if self.passes > 1:
             self.diff *= np.float32(1 / self.passes)
         blocks = []
@@ -287,6 +336,27 @@ class Solver:
                 block = slice(start, min(start + self.engine.update_block, place.stop))
                 blocks.append((block, float(decay), float(rate)))
         self.engine.for_each(self.decay_and_update, blocks)
+        self.engine.refresh_parameters()
+
+    def _update_at_once(self) -> None:
+        """The same by an engine that takes all parameters in one go."""
+        param, engine = self.param, self.engine
+        if self._update_table is None:
+            owned = zip(self.net.parameters.owned, self.net.parameters.slices(), strict=True)
+            weight_decay = np.float32(param.weight_decay)
+            parts = [Part(place, float(weight_decay * np.float32(p.decay_mult)), p.lr_mult) for p, place in owned]
+            self._update_table = engine.prepare_update(parts, param.regularization_type)
+        engine.set_step(self.step_rate(), 1 / self.passes)
+        numbers = Settings(param.momentum, param.momentum2, param.delta, param.rms_decay)
+
+        def update() -> None:
+            engine.update_all(param.type, self._update_table, self.data, self.diff, self.history, numbers)
+
+        engine.repeat(self, "update", (), update)
+
+    def step_rate(self) -> float:
+        """What the rule multiplies its steps by: the rate, unless it corrects that."""
+        return self.rate
 
     def decay_and_update(self, place: slice, decay: float, rate: float) -> None:
         """Regularise a part of the flat buffers, all of one parameter, and apply the rule to it."""
@@ -313,20 +383,20 @@ class Solver:
         limit = self.param.clip_gradients
         if limit < 0 or self.exchange.takes_momentum:
             return
-        norm = float(self.engine.xp.dot(self.diff, self.diff)) ** 0.5
-        if norm > limit:
+        norm = float(self.engine.xp.dot(self.diff, self.diff)) ** 0.5 / self.engine.gradient_scale()
+        if norm > limit and np.isfinite(norm):
             log.clipping(norm, limit)
             self.diff *= np.float32(limit / norm)
 
-    def _smooth(self, loss: np.float32, first: int) -> None:
-        """The mean of the last average_loss losses, kept up in float32 as Caffe does."""
+    def _smooth(self, loss: np.float32, number: int) -> None:
+        """The mean of the last average_loss losses, kept up in float32 as Caffe does; `number` counts them from 0."""
         window = self.param.average_loss
         if len(self.losses) < window:
             self.losses.append(loss)
             n = np.float32(len(self.losses))
             self.smoothed_loss = (self.smoothed_loss * (n - np.float32(1)) + loss) / n
         else:
-            oldest = (self.iteration - first) % window
+            oldest = number % window
             self.smoothed_loss += (loss - self.losses[oldest]) / np.float32(window)
             self.losses[oldest] = loss
 
@@ -347,13 +417,14 @@ class Solver:
 
     def _check_weights(self) -> None:
         """A weight that is no number need not show in the loss: a ReLU may make a 0 of it."""
-        if self.on_nan != "continue" and not np.isfinite(float(abs(self.data).sum())):
+        if self.on_nan != "continue" and not self.engine.is_finite(self.data):
             self.stop_at_nan("a weight is not finite", self.net.first_bad_blob())
 
-    def stop_at_nan(self, what: str, bad_blob: str | None) -> None:
+    def stop_at_nan(self, what: str, bad_blob: str | None, iteration: int | None = None) -> None:
         """Raise, on all workers, the SolverError that says where the first value is that is not finite."""
         found = [bad for bad in self.workers.gather(bad_blob) or [] if bad]
-        iteration, bad, saved = self.iteration, found[0] if found else "the loss itself", ""
+        iteration = self.iteration if iteration is None else iteration
+        bad, saved = found[0] if found else "the loss itself", ""
         if self.on_nan == "snapshot" and self._last_good is not None and self.workers.rank == 0:
             saved = f"; the last good state is in {self._last_good.write(self)}"
         raise SolverError(
@@ -364,7 +435,8 @@ class Solver:
     # --- testing ------------------------------------------------------------------------------------------------------
 
     def test_all(self) -> None:
-        with self.timeline.span(TEST), self._mean_statistics(), self.engine.fixed_weights():
+        memory = memory_errors(self.net, self.histories, self.engine.xp)
+        with memory, self.timeline.span(TEST), self._mean_statistics(), self.engine.fixed_weights():
             for index in range(len(self.test_nets)):
                 if self._stopped is Action.NONE:
                     testing.test(self, index)
@@ -427,6 +499,9 @@ class Solver:
             raise SolverError(f"unknown regularization_type '{param.regularization_type}'; known ones: L1, L2")
         learning_rate(param, 0)  # refuses an unknown policy
         trust_ratio.check(param, self.exchange.takes_momentum)
+        if self.engine.scales_gradients and (trust_ratio.is_wanted(param) or self.exchange.takes_momentum):
+            what = "rates of each layer's own" if trust_ratio.is_wanted(param) else "a compression with momentum"
+            raise SolverError(f"--math fp16 scales gradients, and does not go with {what}: use --math bf16")
         if self.exchange.takes_momentum:
             if not self.lends_momentum:
                 raise SolverError(
@@ -434,6 +509,36 @@ class Solver:
                     '(topk): use type: "SGD", or another compression'
                 )
             self.exchange.take_momentum(param.momentum, param.clip_gradients)
+
+
+class Handover:
+    """Gives the exchange what is final of the flat gradients, as backward comes down through the layers."""
+
+    def __init__(self, solver: Solver) -> None:
+        self._solver = solver
+
+    def begin(self) -> None:
+        self._solver.exchange.begin(self._solver.diff)
+
+    def ready(self, layer: int) -> None:
+        self._solver.exchange.ready(self._solver._final_from[layer])
+
+    def finish(self) -> None:
+        self._solver.exchange.finish()
+
+
+@dataclass
+class Iteration:
+    """One that was started: its number in this run, what gives its loss, what that smoothed to, its update's rate."""
+
+    number: int
+    loss: Callable[[], np.float32]
+    smoothed: float | None = None
+    rate: float = 0.0
+
+
+def _known(loss: np.float32) -> Callable[[], np.float32]:
+    return lambda: loss
 
 
 _registry: dict[str, type[Solver]] = {}

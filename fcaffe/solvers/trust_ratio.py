@@ -24,9 +24,14 @@ LARC_POLICIES = ("scale", "clip")
 SOLVER_TYPES = ("SGD", "Nesterov")  # the others measure gradients in ways of their own
 
 
+def is_wanted(param: Any) -> bool:
+    """Whether the solver's parameters ask for rates of this kind."""
+    return bool(param.local_lr_auto or param.larc)
+
+
 def check(param: Any, takes_momentum: bool) -> None:
     """Raises SolverError if the parameters ask for rates that cannot be. `takes_momentum`: as in GradientExchange."""
-    if not (param.local_lr_auto or param.larc):
+    if not is_wanted(param):
         return
     name = "local_lr_auto" if param.local_lr_auto else "larc"
     if param.local_lr_auto and param.larc:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fcaffe.net import Net, layer_types
 from tests.conftest import GOLDEN, make_net
+from tests.engine_choice import host
 
 FOLDER = GOLDEN / "layers"
 
@@ -49,17 +50,17 @@ def _forward(net: Net, golden: dict[str, Any], step: dict[str, Any]) -> Iterator
     layer = net.layers[net.layer_names.index(str(golden["layer_name"]))]
     for index, blob in enumerate(layer.blobs):
         if f"param_{index}" in step:
-            blob.data[...] = step[f"param_{index}"]
+            blob.data[...] = blob.xp.asarray(step[f"param_{index}"])
     for index, name in enumerate(golden["input_names"]):
         blob, values = net.blob(str(name)), step[f"bottom_{index}"]
         blob.reshape(*values.shape)
-        blob.data[...] = values
+        blob.data[...] = blob.xp.asarray(values)
     loss = net.forward()
     for index, name in enumerate(golden["top_names"]):
-        yield Value("data", f"top {index}", net.blob(str(name)).data, step[f"top_{index}"])
+        yield Value("data", f"top {index}", host(net.blob(str(name)).data), step[f"top_{index}"])
     for index, blob in enumerate(layer.blobs):
         if f"param_after_{index}" in step:
-            yield Value("data", f"parameter {index} after the pass", blob.data, step[f"param_after_{index}"])
+            yield Value("data", f"parameter {index} after the pass", host(blob.data), step[f"param_after_{index}"])
     if "loss" in step:
         yield Value("data", "loss", np.float32(loss), step["loss"])
         yield Value("data", "loss weights", np.asarray(layer.loss_weights, np.float32), step["loss_weights"])
@@ -72,7 +73,7 @@ def _backward(net: Net, golden: dict[str, Any], step: dict[str, Any]) -> Iterato
     net.parameters.clear_diffs()
     for index, top in enumerate(tops):
         if f"top_diff_{index}" in step:
-            top.diff[...] = step[f"top_diff_{index}"]
+            top.diff[...] = top.xp.asarray(step[f"top_diff_{index}"])
     untouched = np.float32(123)
     for bottom in bottoms:
         if bottom not in tops:
@@ -80,10 +81,10 @@ def _backward(net: Net, golden: dict[str, Any], step: dict[str, Any]) -> Iterato
     net.backward()
     for index, bottom in enumerate(bottoms):
         if f"bottom_diff_{index}" in step:
-            yield Value("gradient", f"gradient of bottom {index}", bottom.diff, step[f"bottom_diff_{index}"])
+            yield Value("gradient", f"gradient of bottom {index}", host(bottom.diff), step[f"bottom_diff_{index}"])
         elif bottom not in tops:
             golden_diff = np.full(bottom.shape, untouched)
-            yield Value("untouched", f"gradient of bottom {index}, which has none", bottom.diff, golden_diff)
+            yield Value("untouched", f"gradient of bottom {index}, which has none", host(bottom.diff), golden_diff)
     for index, blob in enumerate(layer.blobs):
         if f"param_diff_{index}" in step:
-            yield Value("parameter", f"gradient of parameter {index}", blob.diff, step[f"param_diff_{index}"])
+            yield Value("parameter", f"gradient of parameter {index}", host(blob.diff), step[f"param_diff_{index}"])

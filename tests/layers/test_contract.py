@@ -10,7 +10,7 @@ from fcaffe.net.layer import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
-from tests.engine_choice import engine
+from tests.engine_choice import engine, host
 from tests.golden_values import assert_close
 from tests.layers.examples import EXAMPLES, TESTED_ELSEWHERE, Example
 
@@ -36,18 +36,20 @@ class Case:
         param = parse_text(example.text, pb.LayerParameter)
         param.name, param.type, param.phase = "it", kind, pb.Phase.Value(example.phase)
         self.layer = create_layer(param, self.context)
-        self.bottom = [Blob(np, shape, channels_last=True) for shape in example.bottoms]
-        self.top = self.bottom if in_place else [Blob(np, (), channels_last=True) for _ in range(example.tops)]
+        xp = self.context.engine.xp
+        self.bottom = [Blob(xp, shape, channels_last=True) for shape in example.bottoms]
+        self.top = self.bottom if in_place else [Blob(xp, (), channels_last=True) for _ in range(example.tops)]
         self.write_bottoms(example)
         self.layer.initialize(self.bottom, self.top)
         for index, blob in enumerate(self.layer.blobs):
-            blob.data[...] += values(blob.shape, 10 + index) ** 2  # 0 or 1 would hide much; positive for BatchNorm
+            squares = values(blob.shape, 10 + index) ** 2  # 0 or 1 would hide much; positive for BatchNorm
+            blob.data[...] += blob.xp.asarray(squares)
         self.random = self.context.random.state()
 
     def write_bottoms(self, example: Example) -> None:
         for blob, array in zip(self.bottom, bottom_values(example), strict=True):
             blob.reshape(*array.shape)
-            blob.data[...] = array
+            blob.data[...] = blob.xp.asarray(array)
         self.example = example
         self.propagate_down = [index not in example.labels for index in range(len(self.bottom))]
 
@@ -60,25 +62,26 @@ class Case:
         """A weighted sum of all tops, whose gradient `backward` computes."""
         self.forward()
         return sum(
-            float((top.data.astype(np.float64) * values(top.shape, index)).sum()) for index, top in enumerate(self.top)
+            float((host(top.data).astype(np.float64) * values(top.shape, index)).sum())
+            for index, top in enumerate(self.top)
         )
 
     def backward(self) -> None:
         for index, top in enumerate(self.top):
-            top.diff[...] = values(top.shape, index)
+            top.diff[...] = top.xp.asarray(values(top.shape, index))
         self.layer.backward(self.top, self.propagate_down, self.bottom)
 
     def run(self) -> dict[str, np.ndarray]:
         """Forward and backward; everything that came out."""
         self.forward()
-        found = {f"top {index}": top.data.copy() for index, top in enumerate(self.top)}
+        found = {f"top {index}": host(top.data) for index, top in enumerate(self.top)}
         if self.example.has_gradient:
             self.backward()
             for index, (blob, down) in enumerate(zip(self.bottom, self.propagate_down, strict=True)):
                 if down:
-                    found[f"gradient of bottom {index}"] = blob.diff.copy()
+                    found[f"gradient of bottom {index}"] = host(blob.diff)
             for index, blob in enumerate(self.layer.blobs):
-                found[f"gradient of parameter {index}"] = blob.diff.copy()
+                found[f"gradient of parameter {index}"] = host(blob.diff)
         return found
 
 
@@ -124,9 +127,9 @@ def test_gradient(kind, example):
 
 
 def check_gradient(case, blob, what):
-    computed, data = blob.diff.copy(), blob.data
+    computed, data = host(blob.diff), blob.data
     for place in np.ndindex(*blob.shape):
-        value = data[place]
+        value = float(data[place])
         data[place] = value + STEP
         above = case.objective()
         data[place] = value - STEP
@@ -166,11 +169,11 @@ def test_empty_batch(kind, example):
     """Filter may leave no sample: then every sum is 0, and nothing is learned."""
     case = Case(kind, example)
     case.write_bottoms(with_batch(example, 0))
-    before = [blob.data.copy() for blob in case.layer.blobs]
+    before = [host(blob.data) for blob in case.layer.blobs]
     for what, result in case.run().items():
         assert not result.any(), what
     for blob, data in zip(case.layer.blobs, before, strict=True):
-        np.testing.assert_array_equal(blob.data, data)
+        np.testing.assert_array_equal(host(blob.data), data)
 
 
 @each(lambda example: example.has_gradient)
@@ -180,9 +183,9 @@ def test_parameter_gradients_add_up(kind, example):
     case.backward()
     for index, blob in enumerate(case.bottom):
         if case.propagate_down[index]:
-            np.testing.assert_array_equal(blob.diff, once[f"gradient of bottom {index}"])
+            np.testing.assert_array_equal(host(blob.diff), once[f"gradient of bottom {index}"])
     for index, blob in enumerate(case.layer.blobs):
-        assert_close(blob.diff, 2 * once[f"gradient of parameter {index}"], f"parameter {index} after two passes")
+        assert_close(host(blob.diff), 2 * once[f"gradient of parameter {index}"], f"parameter {index} after two passes")
 
 
 @each(lambda example: example.has_gradient)

@@ -9,7 +9,8 @@ import pytest
 
 import fcaffe.layers.data  # noqa: F401 - registers the type
 from fcaffe.data import array_to_datum, decoding, write_lmdb
-from fcaffe.engines import cpu_engine
+from fcaffe.engines import NumpyEngine, cpu_engine
+from fcaffe.engines.engine import Pending
 from fcaffe.errors import DataError, FcaffeError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
@@ -22,20 +23,22 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 SEEDS = [1, 42, 1701]
 
 
-def make(text, phase, random, tops=2):
+def make(text, phase, random, tops=2, engine=None):
     """The first layer of a net, set up, with its tops."""
     param = parse_text(text, pb.NetParameter).layer[0]
     param.phase = phase
-    layer = create_layer(param, Context(cpu_engine(), random))
-    top = [Blob(np, channels_last=True) for _ in range(tops)]
+    layer = create_layer(param, Context(engine or cpu_engine(), random))
+    top = [Blob(layer.xp, channels_last=True) for _ in range(tops)]
     layer.initialize([], top)
     return layer, top
 
 
-def data_layer(source, batch_size=2, transform="", phase=pb.TEST, seed=1, tops=2, data_param="backend: LMDB"):
+def data_layer(
+    source, batch_size=2, transform="", phase=pb.TEST, seed=1, tops=2, data_param="backend: LMDB", engine=None
+):
     text = f"""layer {{ name: "images" type: "Data" top: "data" top: "label" transform_param {{ {transform} }}
                data_param {{ source: "{source}" batch_size: {batch_size} {data_param} }} }}"""
-    return make(text, phase, CaffeRandom(seed), tops)
+    return make(text, phase, CaffeRandom(seed), tops, engine)
 
 
 def cropped(decision, size):
@@ -174,6 +177,48 @@ def test_images_of_different_sizes_fit_into_a_batch_when_cropped(tmp_path):
     layer.forward([], top)
     assert top[0].data[:, 0, 0, 0].tolist() == [0, 1]
     layer.close()
+
+
+class Late(NumpyEngine):
+    """Copies nothing before somebody waits for it."""
+
+    class Copy(Pending):
+        done = False
+
+        def __init__(self, source, seen):
+            super().__init__()
+            self.source, self.seen = source, seen
+
+        def wait(self):
+            if not self.done:
+                self.seen.append(self.source.copy())
+            self.done = True
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def upload(self, key, host, target):
+        assert host.shape == target.shape and np.shares_memory(target, key.data)
+        return self.Copy(host, self.seen)
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 4])
+def test_batches_stay_until_the_engine_has_copied_them(prefetch):
+    engine = Late()
+    options = {"transform": "crop_size: 5 mirror: true", "phase": pb.TRAIN}
+    depth = f"backend: LMDB prefetch: {prefetch}"
+    late, tops = data_layer(GOLDEN / "interop" / "gray_lmdb", data_param=depth, engine=engine, **options)
+    plain, top = data_layer(GOLDEN / "interop" / "gray_lmdb", **options)
+    expected = []
+    for _ in range(8):
+        late.forward([], tops)
+        plain.forward([], top)
+        expected += [blob.data.copy() for blob in top]
+    late.close()
+    plain.close()
+    assert len(engine.seen) == len(expected)
+    assert all(np.array_equal(seen, values) for seen, values in zip(engine.seen, expected, strict=True))
 
 
 # --- threads ----------------------------------------------------------------------------------------------------------

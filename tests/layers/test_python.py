@@ -17,6 +17,7 @@ from fcaffe.errors import NetError
 from fcaffe.net import Net
 from fcaffe.pycaffe.shim import provide_caffe
 from tests.conftest import make_net
+from tests.engine_choice import host
 
 USER_LAYERS = Path(__file__).with_name("user_layers.py")
 
@@ -71,18 +72,19 @@ def test_views_of_other_shapes_write_the_blobs() -> None:
     for batch in (2, 7, 1):
         for net in (ours, expected):
             net.blob("x").reshape(batch, 3, 5, 4)
-            net.blob("x").data[...] = values(batch, 3, 5, 4)
+            net.blob("x").data[...] = net.blob("x").xp.asarray(values(batch, 3, 5, 4))
             net.forward()
             net.parameters.clear_diffs()
             net.backward()
         for name in ("before", "twice", "after", "sum", "loss"):
             np.testing.assert_allclose(
-                ours.blob(name).data, expected.blob(name).data, rtol=1e-5, atol=1e-5, err_msg=name
+                host(ours.blob(name).data), host(expected.blob(name).data), rtol=1e-5, atol=1e-5, err_msg=name
             )
-        assert np.abs(expected.blob("x").diff).max() > 0
-        np.testing.assert_allclose(ours.blob("x").diff, expected.blob("x").diff, rtol=1e-4, atol=1e-5)
+        gradient = host(expected.blob("x").diff)
+        assert np.abs(gradient).max() > 0
+        np.testing.assert_allclose(host(ours.blob("x").diff), gradient, rtol=1e-4, atol=1e-5)
         for mine, theirs in zip(ours.parameters.owned, expected.parameters.owned, strict=True):
-            np.testing.assert_allclose(mine.blob.diff, theirs.blob.diff, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(host(mine.blob.diff), host(theirs.blob.diff), rtol=1e-4, atol=1e-4)
 
 
 def test_parameters_and_what_a_script_sees(tmp_path: Path) -> None:
@@ -156,10 +158,10 @@ def test_trains_as_with_the_built_in_loss(solver_from) -> None:
             "random_seed: 7 weight_decay: 0.01 iter_size: 2"
         )
         solver.step(6)
-        trained.append([parameter.blob.data.copy() for parameter in solver.net.parameters.owned])
+        trained.append([host(parameter.blob.data) for parameter in solver.net.parameters.owned])
     before = make_net(TRAINING, seed=7).parameters.owned
     for built_in_weights, weights, start in zip(*trained, before, strict=True):
-        assert np.abs(weights - start.blob.data).max() > 1e-2
+        assert np.abs(weights - host(start.blob.data)).max() > 1e-2
         np.testing.assert_allclose(weights, built_in_weights, rtol=1e-5, atol=1e-6)
 
 

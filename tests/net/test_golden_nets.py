@@ -10,7 +10,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
 from fcaffe.rng import CaffeRandom
 from tests.conftest import GOLDEN
-from tests.engine_choice import engine
+from tests.engine_choice import engine, host
 from tests.golden_values import assert_close
 
 pytestmark = pytest.mark.usefixtures("on_each_engine")
@@ -72,28 +72,28 @@ def test_values(case):
     net = build(graph)
     blobs = dict(zip(net.blob_names, net.blobs, strict=True))
     params = {f"{node.name}/{index}": blob for node in net.nodes for index, blob in enumerate(node.layer.blobs)}
-    net.parameters.flatten(*np.zeros((2, net.parameters.count), np.float32))
+    net.parameters.flatten(*net.context.engine.xp.zeros((2, net.parameters.count), np.float32))
     net.parameters.share()
     for key, value in values.items():
         kind, _, name = key.partition("/")
         if kind == "param":
-            params[name].data[...] = value
+            params[name].data[...] = params[name].xp.asarray(value)
         elif kind == "input":
-            blobs[name].data[...] = value
+            blobs[name].data[...] = blobs[name].xp.asarray(value)
     assert_close(net.forward(), values["loss"], "loss")
     net.parameters.clear_diffs()
     for key, value in values.items():
         kind, _, name = key.partition("/")
         if kind == "top_diff":
-            blobs[name].diff[...] = value
+            blobs[name].diff[...] = blobs[name].xp.asarray(value)
     net.backward()
     for name, blob in blobs.items():
-        assert_close(blob.data, values[f"data/{name}"], f"blob {name}")
-        assert_close(blob.diff, values.get(f"diff/{name}", np.zeros(blob.shape)), f"gradient of blob {name}")
+        assert_close(host(blob.data), values[f"data/{name}"], f"blob {name}")
+        assert_close(host(blob.diff), values.get(f"diff/{name}", np.zeros(blob.shape)), f"gradient of blob {name}")
     for name, blob in params.items():
         expected = values.get(f"param_diff/{name}", np.zeros(blob.shape))
         if (net.name, name) in ROUNDING_ONLY:
             limit = ROUNDING_ONLY[net.name, name]
-            assert abs(blob.diff).max() < limit and abs(expected).max() < limit
+            assert abs(host(blob.diff)).max() < limit and abs(expected).max() < limit
             continue
-        assert_close(blob.diff, expected, f"gradient of parameter {name}")
+        assert_close(host(blob.diff), expected, f"gradient of parameter {name}")

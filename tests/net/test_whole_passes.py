@@ -124,11 +124,11 @@ def test_no_two_lie_together_that_are_in_use_together():
         uses = []
         for _ in range(30):
             first, length, size = random.integers(0, 40), random.integers(0, 8), random.integers(1, 500)
-            uses.append(Use(Storage(np, False, int(size)), int(first), int(first + length)))
+            uses.append(Use(Storage(np, False, int(size)), [(int(first), int(first + length))]))
         place(uses)
         for number, use in enumerate(uses):
             use.storage.buffer[:] = number
         for number, use in enumerate(uses):
-            others = [other for other in uses if other.first <= use.last and use.first <= other.last]
+            others = [other for other in uses if other.meets(use)]
             for other in others:
                 assert other is use or not np.shares_memory(other.storage.buffer, use.storage.buffer), number

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fcaffe.engines.engine import Pending
 from fcaffe.errors import SolverError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
@@ -81,13 +82,13 @@ def test_rates_passes_and_records(growing: Any, capfd: pytest.CaptureFixture[str
     assert solver.growth is not None
     assert solver.growth.phases == [Phase(0, 2, 1), Phase(4, 4, 1), Phase(6, 7, 0.875)]
     seen, passes, rates = [], [], []
-    forward = solver.net.forward
+    forward = solver.net.start_forward
 
-    def counted() -> float:
+    def counted() -> Pending:
         seen.append((solver.iteration, solver.context.first_sample))
         return forward()
 
-    solver.net.forward = counted  # type: ignore[method-assign]
+    solver.net.start_forward = counted  # type: ignore[method-assign]
     solver.on_gradients_ready.append(lambda: passes.append(solver.passes))
     solver.on_iteration.append(lambda _, rate: rates.append(rate))
     solver.solve()

@@ -8,10 +8,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from fcaffe.engines.engine import Pending
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
 from tests.conftest import GOLDEN
+from tests.engine_choice import host
 
 # In AdaGrad_l1 a weight comes to lie within 1e-8 of zero after 17 steps. Its sign, which L1 decay goes by, then hangs
 # on one rounding in the BLAS, and AdaGrad makes a step of 0.01 of it: from there on only the course is the same.
@@ -33,13 +35,13 @@ def golden_solver(case: np.lib.npyio.NpzFile, solver_from: Callable[..., Solver]
     start = np.load(GOLDEN / "solvers" / "init.npz")
     for node in solver.net.nodes:
         for index, blob in enumerate(node.layer.blobs):
-            blob.data[...] = start[f"init_{node.name}_{index}"]
+            blob.data[...] = blob.xp.asarray(start[f"init_{node.name}_{index}"])
     return solver
 
 
 def parameters(solver: Solver, which: str = "data") -> dict[str, np.ndarray]:
     return {
-        f"{node.name}_{index}": getattr(blob, which).copy()
+        f"{node.name}_{index}": host(getattr(blob, which))
         for node in solver.net.nodes
         for index, blob in enumerate(node.layer.blobs)
     }
@@ -56,14 +58,14 @@ def test_training_is_caffes(path, solver_from: Callable[..., Solver]) -> None:
     tolerance = LOOSE.get(path.stem, 1e-5)
     losses: list[float] = []
     first_gradients: dict[str, np.ndarray] = {}
-    forward = solver.net.forward
+    start_forward = solver.net.start_forward
 
-    def recorded() -> float:
-        loss = forward()
-        losses.append(loss)
-        return loss
+    def recorded() -> Pending:
+        pending = start_forward()
+        losses.append(pending.value())
+        return pending
 
-    solver.net.forward = recorded  # type: ignore[method-assign]
+    solver.net.start_forward = recorded  # type: ignore[method-assign]
     solver.on_gradients_ready.append(lambda: first_gradients or first_gradients.update(parameters(solver, "diff")))
     solver.step(1)
     for name, values in first_gradients.items():
@@ -77,6 +79,6 @@ def test_training_is_caffes(path, solver_from: Callable[..., Solver]) -> None:
     index = 0
     for history in solver.history:
         for place in solver.net.parameters.slices():
-            assert_close(history[place], case[f"history_{index}"].reshape(-1), tolerance, f"history {index}")
+            assert_close(host(history[place]), case[f"history_{index}"].reshape(-1), tolerance, f"history {index}")
             index += 1
     assert solver.current_step == int(case["current_step"])

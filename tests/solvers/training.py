@@ -6,6 +6,7 @@ import numpy as np
 
 from fcaffe.solvers import Solver
 from tests.conftest import GOLDEN
+from tests.engine_choice import host
 
 INTEROP = GOLDEN / "interop"
 
@@ -38,9 +39,7 @@ def losses_of(solver: Solver, iterations: int) -> list[float]:
 
 
 def weights_of(solver: Solver) -> dict[str, np.ndarray]:
-    return {
-        f"{node.name}/{i}": blob.data.copy() for node in solver.net.nodes for i, blob in enumerate(node.layer.blobs)
-    }
+    return {f"{node.name}/{i}": host(blob.data) for node in solver.net.nodes for i, blob in enumerate(node.layer.blobs)}
 
 
 def assert_near(ours: np.ndarray, theirs: np.ndarray) -> None:

@@ -1,0 +1,1 @@
+"""Operators on an NVIDIA GPU, over CuPy, our own kernels and cuDNN."""

@@ -1,0 +1,191 @@
+"""What is done value by value, biases, and copies between layouts, by kernels that go over memory once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fcaffe.engines.cuda.kernels import CPP_TYPES, FLOATS, THREADS, Kernels, blocks_for
+from fcaffe.engines.cuda.layouts import Axis, alike, common_axes, is_flat, rows_of_channels, strides
+from fcaffe.engines.elementwise import PlainElementwise
+
+SOURCE = "elementwise"
+MOST_TERMS = 8  # of a weighted sum
+TILE = 64  # of copy_transposed
+LARGEST = (1 << 31) - 1
+IN_FLIGHT = 4  # packs of 16 bytes that a thread loads at a time, if it has so many to do
+FULL = 132 * 4  # blocks that an H200's multiprocessors hold at a time, at 64 registers a thread
+
+Array = Any
+
+
+class Elementwise(PlainElementwise):
+    """Fast for arrays of float32, float16 or bfloat16 that lie alike, and by channel for channels-last ones."""
+
+    kernels: Kernels
+
+    def relu_forward(self, x: Array, y: Array, slope: float) -> None:
+        if _is_fast(x, y):
+            self._map("relu_forward", (x.dtype,), x, x, y, np.float32(slope))
+        else:
+            super().relu_forward(x, y, slope)
+
+    def relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None:
+        if _is_fast(y, dy, dx):
+            self._map("relu_backward", (y.dtype,), y, y, dy, dx, np.float32(slope))
+        else:
+            super().relu_backward(y, dy, dx, slope)
+
+    def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None:
+        if not _is_fast(*arrays, y):
+            super().weighted_sum(arrays, factors, y)
+            return
+        if len(arrays) > MOST_TERMS:
+            self.weighted_sum(arrays[:MOST_TERMS], factors[:MOST_TERMS], y)
+            self.weighted_sum([y, *arrays[MOST_TERMS:]], [1, *factors[MOST_TERMS:]], y)
+            return
+        terms = [term for array, factor in zip(arrays, factors, strict=True) for term in (array, np.float32(factor))]
+        terms += [np.uint64(0), np.float32(0)] * (MOST_TERMS - len(arrays))
+        most = 2 if len(arrays) <= 2 else MOST_TERMS
+        self.kernels.launch(SOURCE, "weighted_sum", (y.dtype, most), _blocks(y), THREADS, y, np.int64(y.size), *terms)
+
+    def add_relu(self, a: Array, b: Array, y: Array) -> None:
+        if _is_fast(a, b, y):
+            self._map("add_relu", (y.dtype,), y, a, b, y)
+        else:
+            super().add_relu(a, b, y)
+
+    def add_relu_backward(self, y: Array, dy: Array, da: Array, db: Array) -> None:
+        if _is_fast(y, dy, da, db):
+            self._map("add_relu_backward", (y.dtype,), y, y, dy, da, db)
+        else:
+            super().add_relu_backward(y, dy, da, db)
+
+    def multiply(self, a: Array, b: Array, y: Array) -> None:
+        if _is_fast(a, b, y):
+            self._map("multiply", (y.dtype,), y, a, b, y)
+        else:
+            super().multiply(a, b, y)
+
+    def _map(self, kernel: str, types: tuple[Any, ...], like: Array, *args: Any) -> None:
+        self.kernels.launch(SOURCE, kernel, types, _blocks(like), THREADS, *args, np.int64(like.size))
+
+    def copy(self, x: Array, y: Array) -> None:
+        """y = x, of one shape; fast too if their types differ, between C order and channels-last, and for slices whose
+        rows are whole."""
+        if not (_is_float(x) and _is_float(y) and x.shape == y.shape and self._copy(x, y)):
+            super().copy(x, y)
+
+    def _copy(self, x: Array, y: Array) -> bool:
+        """Whether it was a simple copy, and is done."""
+        if not x.size:
+            return True
+        x_strides, y_strides = strides(x), strides(y)
+        types = x.dtype, y.dtype
+        if is_flat(x.shape, x_strides, y_strides):
+            wide = y if y.dtype.itemsize > x.dtype.itemsize else x
+            self.kernels.launch(SOURCE, "copy", types, _blocks(wide), THREADS, x, y, np.int64(x.size))
+            return True
+        axes = common_axes(x.shape, x_strides, y_strides)
+        if len(axes) > 3 or any(axis.size > LARGEST or axis.x <= 0 or axis.y <= 0 for axis in axes):
+            return False
+        if len(axes) < 3 and axes[-1].x == axes[-1].y == 1 and x.size <= LARGEST:
+            self._copy_rows(x, y, axes)
+            return True
+        if len(axes) > 1 and axes[-1].y == 1:
+            inner = [axis for axis in axes[:-1] if axis.x == 1]
+            if len(inner) == 1:
+                batch = [axis for axis in axes[:-1] if axis.x != 1] or [Axis(1, 0, 0)]
+                self._copy_transposed(x, y, axes[-1], inner[0], batch[0])
+                return True
+        return False
+
+    def _copy_rows(self, x: Array, y: Array, axes: tuple[Axis, ...]) -> None:
+        rows = axes[0] if len(axes) == 2 else Axis(1, 0, 0)
+        columns = axes[-1].size
+        blocks = _blocks(y if y.dtype.itemsize > x.dtype.itemsize else x)
+        sizes = np.int32(rows.size), np.int32(columns), np.int64(rows.x), np.int64(rows.y)
+        self.kernels.launch(SOURCE, "copy_rows", (x.dtype, y.dtype), blocks, THREADS, x, y, *sizes)
+
+    def _copy_transposed(self, x: Array, y: Array, rows: Axis, columns: Axis, batch: Axis) -> None:
+        """x[batch][row][column] to y[batch][column][row]."""
+        types = x.dtype, y.dtype
+        batches = np.int64(batch.x), np.int64(batch.y)
+        if rows.size == columns.y == 3 and x.dtype == np.float32:  # colour images
+            blocks = blocks_for(batch.size * columns.size, THREADS, IN_FLIGHT)
+            sizes = np.int32(columns.size), np.int64(batch.size), np.int64(rows.x), *batches
+            self.kernels.launch(SOURCE, "copy_interleaved", types, blocks, THREADS, x, y, *sizes)
+            return
+        blocks = -(-rows.size // TILE) * -(-columns.size // TILE) * batch.size
+        pitches = np.int64(rows.x), np.int64(columns.y), *batches
+        extent = np.int32(rows.size), np.int32(columns.size)
+        self.kernels.launch(SOURCE, "copy_transposed", types, blocks, THREADS, x, y, *extent, *pitches)
+
+    def add_bias(self, y: Array, bias: Array, relu: bool) -> None:
+        rows = rows_of_channels(y)
+        if rows is None or not _is_float(y) or not _is_vector(bias):
+            super().add_bias(y, bias, relu)
+            return
+        pack, grid, block = _by_channel(*rows, y)
+        sizes = np.int64(rows[0]), np.int32(rows[1]), np.int32(relu)
+        self.kernels.launch(SOURCE, "add_bias", (y.dtype, pack), grid, block, y, bias, *sizes)
+
+    def bias_backward(self, dy: Array, dbias: Array, add: bool) -> None:
+        if rows_of_channels(dy) and _is_float(dy) and _is_vector(dbias):
+            self._sum_by_channel(None, dy, None, dbias, add)
+        else:
+            super().bias_backward(dy, dbias, add)
+
+    def relu_bias_backward(self, y: Array, dy: Array, dx: Array, dbias: Array | None, add: bool) -> None:
+        if dbias is None:
+            self.relu_backward(y, dy, dx, 0)
+        elif rows_of_channels(dy) and _is_fast(y, dy, dx) and _is_vector(dbias):
+            self._sum_by_channel(y, dy, dx, dbias, add)
+        else:
+            super().relu_bias_backward(y, dy, dx, dbias, add)
+
+    def _sum_by_channel(self, y: Array | None, dy: Array, dx: Array | None, dbias: Array, add: bool) -> None:
+        """In two steps, so that the order of the sum is always the same."""
+        rows, channels = rows_of_channels(dy)  # type: ignore[misc] # the caller has asked
+        relu = y is not None
+        pack, grid, block = _by_channel(rows, channels, *((y, dy, dx) if relu else (dy,)))
+        partials = self.xp.empty((grid[0], channels), np.float32)
+        arrays = (y, dy, dx) if relu else (np.uint64(0), dy, np.uint64(0))
+        sizes = np.int64(rows), np.int32(channels)
+        self.kernels.launch(SOURCE, "bias_partials", (dy.dtype, pack, relu), grid, block, *arrays, partials, *sizes)
+        last = np.int32(grid[0]), np.int32(channels), np.int32(add)
+        self.kernels.launch(SOURCE, "bias_sums", (), -(-channels // 32), (32, 32), partials, dbias, *last)
+
+
+def _by_channel(rows: int, channels: int, *arrays: Array) -> tuple[int, tuple[int, int], tuple[int, int]]:
+    """Values of a pack, grid and block for kernels that go by channel; blocks are powers of two wide and high."""
+    pack = 16 // arrays[0].dtype.itemsize
+    if channels % pack or any(array.data.ptr % 16 for array in arrays):
+        pack = 1
+    packs = channels // pack
+    width = min(32, 1 << (packs - 1).bit_length())
+    height = THREADS // width
+    across = -(-packs // width)
+    down = min(-(-rows // height), max(1, FULL // across))
+    return pack, (down, across), (width, height)
+
+
+def _blocks(array: Array) -> int:
+    """Blocks for threads that take packs of 16 bytes: all packs at once if the device can hold so many threads."""
+    packs = -(-array.size * array.dtype.itemsize // 16)
+    return min(blocks_for(packs), max(FULL, blocks_for(packs, THREADS, IN_FLIGHT)))
+
+
+def _is_float(array: Array) -> bool:
+    return CPP_TYPES.get(array.dtype.name) in FLOATS
+
+
+def _is_fast(*arrays: Array) -> bool:
+    return _is_float(arrays[0]) and alike(*arrays)
+
+
+def _is_vector(array: Array) -> bool:
+    """Whether it is what parameters of one axis and their gradients are."""
+    return array.dtype == np.float32 and array.ndim == 1 and array.flags.c_contiguous

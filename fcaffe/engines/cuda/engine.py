@@ -1,0 +1,130 @@
+"""The GPU engine: CuPy's arrays, cuDNN, cuBLAS and kernels of its own on one stream of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fcaffe.engines.cuda import libraries
+from fcaffe.engines.cuda.convolution import Convolution
+from fcaffe.engines.cuda.elementwise import Elementwise
+from fcaffe.engines.cuda.graphs import Graphs
+from fcaffe.engines.cuda.inner_product import InnerProduct
+from fcaffe.engines.cuda.kernels import THREADS, Kernels, blocks_for
+from fcaffe.engines.cuda.loss_scale import LossScale
+from fcaffe.engines.cuda.losses import Losses
+from fcaffe.engines.cuda.noise import Noise
+from fcaffe.engines.cuda.normalization import Normalization
+from fcaffe.engines.cuda.plans import Plans
+from fcaffe.engines.cuda.pooling import Pooling
+from fcaffe.engines.cuda.rows import Rows
+from fcaffe.engines.cuda.transfers import Transfers
+from fcaffe.engines.cuda.update import Update, UpdateTable
+from fcaffe.engines.engine import Engine
+from fcaffe.engines.update import Settings
+
+
+class CudaEngine(
+    Convolution, Pooling, Normalization, InnerProduct, Elementwise, Noise, Losses, Rows, Update, Transfers, Engine
+):
+    """One NVIDIA GPU, which becomes the current device, and its stream the current one, for the process.
+
+    `math`: 'fp32'; 'tf32', where convolutions and inner products round their factors to TF32; 'fp16' and 'bf16', where
+    factors, activations and their gradients have 16 bits, and parameters and sums 32. `loss_scale` (fp16) is fixed, or
+    None: found as it goes. Unless `deterministic`, cuDNN may use what gives other last bits each time. `graphs`: steps
+    that are repeated run as CUDA graphs. Raises UsageError for whatever is missing.
+    """
+
+    weights_channels_last = True
+    asynchronous = True
+    fuses_relu_backward = True
+    updates_at_once = True
+
+    def __init__(
+        self,
+        device: int,
+        math: str = "fp32",
+        deterministic: bool = True,
+        graphs: bool = True,
+        loss_scale: float | None = None,
+    ) -> None:
+        cupy, cudnn = libraries.load(device, math)
+        super().__init__(cupy)
+        self.math = math
+        self.half_dtype = _half_dtype(math)
+        self.device = cupy.cuda.Device(device)
+        self.device.use()
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.stream.use()
+        self.kernels = Kernels(cupy)
+        self.plans = Plans(cupy, cudnn, self.stream, math, deterministic)
+        self.graphs = Graphs(cupy, self.stream) if graphs else None
+        self.counters = cupy.zeros(2, np.uint64)  # iteration, first sample
+        self.step = cupy.zeros(2, np.float32)  # rate, what gradients are multiplied by
+        self.overflow = cupy.zeros(1, np.int32)  # gradients that are no numbers: the update does nothing
+        self.loss_scale = LossScale(self, loss_scale) if math == "fp16" else None
+        self.name = f"CUDA {libraries.describe(device)} ({math})"
+
+    def to_numpy(self, array: Any) -> np.ndarray:
+        return array if isinstance(array, np.ndarray) else array.get()
+
+    def is_finite(self, values: Any) -> bool:
+        found = self.xp.zeros(1, np.int32)
+        args = values, np.int64(values.size), found
+        self.kernels.launch("update", "find_overflow", (), blocks_for(values.size, per_thread=4), THREADS, *args)
+        return not int(found[0])
+
+    def synchronize(self) -> None:
+        self.stream.synchronize()
+
+    def repeat(self, owner: Any, name: str, signature: Hashable, work: Callable[[], None]) -> None:
+        if self.graphs is None:
+            work()
+        else:
+            self.graphs.run(owner, name, signature, work)
+
+    def update_all(
+        self,
+        rule: str,
+        table: UpdateTable,
+        data: Any,
+        diff: Any,
+        history: Sequence[Any],
+        settings: Settings,
+        half: Any = None,
+    ) -> None:
+        """As of Update, and what 16 bits want besides: gradients beyond float16 found, weights of 16 bits written."""
+        if self.loss_scale:
+            self.loss_scale.check(diff)
+        super().update_all(rule, table, data, diff, history, settings, self.half_parameters)
+        if self.loss_scale:
+            self.loss_scale.adjust()
+
+    def scale_losses(self, tops: Iterable[tuple[Any, float]]) -> None:
+        if self.loss_scale:
+            self.loss_scale.apply(tops)
+
+    @property
+    def scales_gradients(self) -> bool:  # type: ignore[override] # of this engine it depends on the math
+        return self.loss_scale is not None
+
+    def gradient_scale(self) -> float:
+        return float(self.loss_scale.scale[0]) if self.loss_scale else 1.0
+
+    def set_counters(self, iteration: int, first_sample: int) -> None:
+        self.write_small(self.counters, np.array([iteration, first_sample], np.uint64))
+
+    def set_step(self, rate: float, gradient_scale: float) -> None:
+        self.write_small(self.step, np.array([rate, gradient_scale], np.float32))
+
+
+def _half_dtype(math: str) -> np.dtype[Any] | None:
+    if math == "fp16":
+        return np.dtype(np.float16)
+    if math == "bf16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return None

@@ -1,0 +1,67 @@
+"""How arrays lie in memory, and which copies between two layouts are simple ones. Strides count values, not bytes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+Array = Any
+Numbers = tuple[int, ...]
+
+
+class Axis(NamedTuple):
+    size: int
+    x: int  # strides
+    y: int
+
+
+def alike(*arrays: Array) -> bool:
+    """Whether these have one shape and dtype and lie in the same order in memory, without gaps: one loop over memory
+    then meets the values that belong together."""
+    first = arrays[0]
+    return all(a.shape == first.shape and a.dtype == first.dtype for a in arrays) and all(
+        is_flat(first.shape, strides(first), strides(array)) for array in arrays
+    )
+
+
+def strides(array: Array) -> Numbers:
+    size = array.dtype.itemsize
+    return tuple([stride // size for stride in array.strides])
+
+
+@functools.lru_cache(4096)
+def is_flat(shape: Numbers, x: Numbers, y: Numbers) -> bool:
+    """Whether arrays of these strides both lie without gaps in the same order."""
+    axes = common_axes(shape, x, y)
+    return not axes or (len(axes) == 1 and axes[0].x == axes[0].y == 1)
+
+
+@functools.lru_cache(4096)
+def common_axes(shape: Numbers, x: Numbers, y: Numbers) -> tuple[Axis, ...]:
+    """The fewest axes that two arrays of this shape and these strides can be walked along together, with the widest
+    strides of y first; axes of size 1 are left out."""
+    axes: list[Axis] = []
+    for axis in sorted((Axis(*each) for each in zip(shape, x, y, strict=True)), key=lambda axis: (-axis.y, -axis.x)):
+        if axis.size == 1:
+            continue
+        if axes and axes[-1].x == axis.x * axis.size and axes[-1].y == axis.y * axis.size:
+            axes[-1] = Axis(axes[-1].size * axis.size, axis.x, axis.y)
+        else:
+            axes.append(axis)
+    return tuple(axes)
+
+
+def rows_of_channels(array: Array) -> tuple[int, int] | None:
+    """(rows, channels) of an array (N, C, ...) with something in it whose memory is a matrix of rows of channels,
+    without gaps; else None."""
+    return _rows_of_channels(array.shape, strides(array)) if array.ndim > 1 and array.size else None
+
+
+@functools.lru_cache(4096)
+def _rows_of_channels(shape: Numbers, lying: Numbers) -> tuple[int, int] | None:
+    width = 1
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):  # from neighbours in memory on
+        if shape[axis] != 1 and lying[axis] != width:
+            return None
+        width *= shape[axis]
+    return width // shape[1], shape[1]

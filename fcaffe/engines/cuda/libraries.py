@@ -1,0 +1,145 @@
+"""Finds what the GPU engine stands on, and names what is missing: the driver, CuPy, NVRTC, cuDNN and its front end."""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from fcaffe.engines.cuda.driver import Driver, Gpu, find_driver
+from fcaffe.errors import UsageError
+
+OLDEST = {12: (7, 0), 13: (7, 5)}  # compute capability that cuDNN 9 needs, by CUDA's major version
+AMPERE = (8, 0)  # the first with TF32 and bfloat16
+OLDEST_CUDNN = 90000
+NEWEST_CUDA = max(OLDEST)
+
+
+def load(device: int = 0, math: str = "fp32") -> tuple[Any, Any]:
+    """The modules (cupy, cudnn) for the GPU of this number. Raises UsageError for the first thing that is missing."""
+    driver = find_driver()
+    gpu = find_gpu(device, driver)
+    cupy = _load_cupy(driver)
+    cuda = cupy.cuda.runtime.runtimeGetVersion() // 1000
+    if cuda > driver.version[0]:
+        raise UsageError(
+            f"CuPy here is for CUDA {cuda}, and the driver for CUDA {_dotted(driver.version)} at most: "
+            f"pip uninstall cupy-cuda{cuda}x, then {_install(driver)}; or install a newer driver"
+        )
+    _check_capability(gpu, device, cuda, math)
+    _load_library("nvrtc", "NVRTC, CUDA's compiler,", cuda, lambda: cupy.cuda.nvrtc.getVersion())
+    _preload("cublasLt", cuda)
+    _load_library("cublas", "cuBLAS", cuda, lambda: cupy.cuda.cublas)
+    _load_cudnn_library(cuda)
+    if math == "bf16":
+        _need("ml_dtypes", "ml_dtypes (bfloat16 for NumPy) is missing", "pip install ml_dtypes")
+    remedy = "pip install nvidia-cudnn-frontend==1.24.1"
+    return cupy, _need("cudnn", "cuDNN's front end for Python is missing", remedy)
+
+
+def describe(device: int) -> str:
+    """`GPU 0, NVIDIA H200`."""
+    try:
+        return f"GPU {device}, {find_gpu(device).name}"
+    except UsageError:
+        return f"GPU {device}"
+
+
+def find_gpu(device: int, driver: Driver | None = None) -> Gpu:
+    """The GPU of this number. Raises UsageError, which names those there are."""
+    gpus = (driver or find_driver()).gpus
+    if not 0 <= device < len(gpus):
+        there = ", ".join(f"{number} ({gpu.name})" for number, gpu in enumerate(gpus))
+        raise UsageError(f"there is no GPU {device} here, but {there}")
+    return gpus[device]
+
+
+def _load_cupy(driver: Driver) -> Any:
+    return _need("cupy", "CuPy is not installed", _install(driver))
+
+
+def _install(driver: Driver) -> str:
+    """The command that installs all packages for this driver."""
+    return f"pip install 'fcaffe[cuda{min(max(driver.version[0], min(OLDEST)), NEWEST_CUDA)}]'"
+
+
+def _need(module: str, missing: str, remedy: str) -> Any:
+    """The module. Raises UsageError if it is missing, and in other words if it is there but does not start."""
+    try:
+        return importlib.import_module(module)
+    except Exception as problem:  # a broken package may raise anything
+        if isinstance(problem, ImportError) and problem.name == module:
+            raise UsageError(f"{missing}: {remedy}") from problem
+        raise UsageError(
+            f"the package {module} is here but does not start ({_one_line(problem)}): install it anew, {remedy}"
+        ) from problem
+
+
+def _check_capability(gpu: Gpu, device: int, cuda: int, math: str) -> None:
+    oldest = OLDEST[min(max(cuda, min(OLDEST)), NEWEST_CUDA)]
+    has = f"GPU {device} ({gpu.name}) has compute capability {_dotted(gpu.capability)}"
+    if gpu.capability < oldest:
+        older = "; with fcaffe[cuda12] 7.0 is enough" if OLDEST[12] <= gpu.capability else ""
+        raise UsageError(f"{has}, and cuDNN 9 for CUDA {cuda} needs {_dotted(oldest)} or later{older}")
+    if math in ("tf32", "bf16") and gpu.capability < AMPERE:
+        raise UsageError(f"{has}, and --math {math} needs {_dotted(AMPERE)} or later; use --math fp32 or fp16")
+
+
+def _load_library(name: str, title: str, cuda: int, use: Callable[[], Any]) -> None:
+    """One of CUDA's own, which both CuPy and cuDNN open by name; `use` lets CuPy open it."""
+    _preload(name, cuda)
+    try:
+        use()
+    except Exception as problem:
+        package = f"nvidia-{'cuda-' * (name == 'nvrtc')}{name}{'-cu12' * (cuda == 12)}"
+        raise UsageError(
+            f"{title} is missing (lib{name}.so.{cuda} cannot be loaded): pip install {package}"
+        ) from problem
+
+
+def _load_cudnn_library(cuda: int) -> None:
+    remedy = f"pip install 'nvidia-cudnn-cu{cuda}>=9'"
+    library = _preload("cudnn", 9)
+    if library is None:
+        older = next((major for major in (8, 7) if _preload("cudnn", major)), None)
+        found = "is missing (libcudnn.so.9 cannot be loaded)" if older is None else f"9 is needed, and there is {older}"
+        raise UsageError(f"cuDNN {found}: {remedy}")
+    library.cudnnGetVersion.restype = ctypes.c_size_t
+    version = library.cudnnGetVersion()
+    if version < OLDEST_CUDNN:
+        raise UsageError(f"cuDNN 9 is needed, and libcudnn.so.9 says that it is {version}: {remedy}")
+
+
+def _preload(name: str, major: int) -> ctypes.CDLL | None:
+    """Load lib<name>.so.<major>, so that whoever opens it by that name afterwards gets this one; None if it is nowhere.
+
+    It is looked for among what is loaded already, in LD_LIBRARY_PATH, in NVIDIA's wheels, beside PyTorch, and where the
+    system looks.
+    """
+    soname = f"lib{name}.so.{major}"
+    for path, mode in ((soname, os.RTLD_NOLOAD), *((path, 0) for path in _places(soname)), (soname, 0)):
+        try:
+            return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL | mode)
+        except OSError:
+            continue
+    return None
+
+
+def _places(soname: str) -> list[str]:
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
+    for entry in dict.fromkeys(sys.path):
+        folders += sorted(glob.glob(os.path.join(glob.escape(entry), "nvidia", "*", "lib")))
+        folders.append(os.path.join(entry, "torch", "lib"))
+    return [path for path in (os.path.join(folder, soname) for folder in folders) if os.path.exists(path)]
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _one_line(problem: BaseException) -> str:
+    return f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:200]

@@ -1,0 +1,72 @@
+"""Dropout whose mask is drawn on the device."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fcaffe.engines.cuda.kernels import THREADS, Kernels, blocks_for
+from fcaffe.engines.cuda.operands import is_channels_last
+from fcaffe.engines.noise import PlainNoise
+
+Array = Any
+
+WALK = 32  # places that a thread of dropout_forward_channels_last walks over
+
+
+class Noise(PlainNoise):
+    """A mask is 1 where a value was kept. Noise of the kind 'caffe' is drawn by the host."""
+
+    kernels: Kernels
+    counters: Array  # uint64 (2,): iteration, first sample; those of `noise`, where a recorded pass finds them too
+    mask_dtype = "uint8"
+
+    if TYPE_CHECKING:
+
+        def copy(self, x: Array, y: Array) -> None: ...
+
+    def dropout_forward(
+        self, x: Array, y: Array, mask: Array, noise: Any, layer: str, ratio: float, scale: float
+    ) -> None:
+        if noise.noise != "counter":
+            mask[...] = self.from_numpy(noise.keep_mask(layer, x.shape, ratio))
+            self.dropout_backward(x, mask, y, scale)
+            return
+        samples, size = x.shape[0], math.prod(x.shape[1:])
+        source, target = self._in_mask_order(x, mask, y.dtype), self._output_in_mask_order(y, mask)
+        kernel, sizes, threads = "dropout_forward", [samples, size], samples * -(-size // 8)
+        if not mask.flags.c_contiguous:
+            places, channels = math.prod(x.shape[2:]), x.shape[1]
+            kernel, sizes = "dropout_forward_channels_last", [samples, places, channels]
+            threads = samples * -(-places // WALK) * channels
+        numbers = *noise.noise_key(layer), noise.keep_limit(ratio), np.float32(scale), *map(np.int64, sizes)
+        args = source, target, mask, self.counters, *numbers
+        self.kernels.launch("noise", kernel, (y.dtype,), blocks_for(threads), THREADS, *args)
+        if target is not y:
+            self.copy(target, y)
+
+    def dropout_backward(self, dy: Array, mask: Array, dx: Array, scale: float) -> None:
+        source, target = self._in_mask_order(dy, mask, dx.dtype), self._output_in_mask_order(dx, mask)
+        args = source, mask, target, np.float32(scale), np.int64(mask.size)
+        blocks = blocks_for(mask.size, per_thread=8)
+        self.kernels.launch("noise", "apply_mask", (dx.dtype,), blocks, THREADS, *args)
+        if target is not dx:
+            self.copy(target, dx)
+
+    def _in_mask_order(self, array: Array, mask: Array, dtype: Any) -> Array:
+        """The array, or a copy of it, in this dtype and in the mask's order in memory."""
+        if array.dtype == dtype and _same_order(array, mask):
+            return array
+        copied = self.xp.empty_like(mask, dtype=dtype)
+        self.copy(array, copied)
+        return copied
+
+    def _output_in_mask_order(self, array: Array, mask: Array) -> Array:
+        """The array, or one to be copied into it, in the mask's order in memory."""
+        return array if _same_order(array, mask) else self.xp.empty_like(mask, dtype=array.dtype)
+
+
+def _same_order(array: Array, mask: Array) -> bool:
+    return bool(array.flags.c_contiguous) if mask.flags.c_contiguous else is_channels_last(array)

@@ -1,0 +1,255 @@
+"""Local response normalisation across channels, batch normalisation and softmax by our own kernels."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS, blocks_for
+from fcaffe.engines.cuda.packs import FLOAT, NULL, Packs, common_type, pack_of
+from fcaffe.engines.normalization import Affine, PlainNormalization, SumOverWorkers
+
+Array = Any
+
+MULTIPROCESSORS = 132  # of an H100 or H200; sums are made in parts for so many on any device, so as to be the same
+FORWARD, BACKWARD = 4 * MULTIPROCESSORS, 3 * MULTIPROCESSORS  # blocks of batch normalisation, all running at once
+ROWS_AT_ONCE = 4  # that a thread loads at a time: it is not worth having with less
+COLUMNS = 32  # channels of a block that finishes sums
+UNROLLED = 5  # the size of LRN windows that kernels are unrolled for
+FEW, MANY = (4, 8), (32, 32)  # threads for a row of softmax, and most values of each
+
+
+class Normalization(Packs, PlainNormalization):
+    """Arrays are best channels-last and of one type; others are copied first. Sums are float32 and have one order."""
+
+    lrn_memory = 0
+
+    def lrn_forward(
+        self, x: Array, y: Array, memory: Array | None, size: int, alpha: float, beta: float, k: float
+    ) -> None:
+        if not x.size:
+            return
+        dtype = common_type(x, y)
+        x, out = self.operand(x, dtype), self.result(y, dtype)
+        types, split, half = _lrn_kernel(size, x, out)
+        numbers = (np.float32(alpha / size), np.float32(beta), np.float32(k))
+        self._launch("lrn_forward", types, split, x, out, *split.sizes, half, *numbers)
+        self.deliver(out, y)
+
+    def lrn_backward(
+        self, x: Array, y: Array, memory: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float, k: float
+    ) -> None:
+        if not x.size:
+            return
+        dtype = common_type(x, dy, dx)
+        x, dy, out = self.operand(x, dtype), self.operand(dy, dtype), self.result(dx, dtype)
+        types, split, half = _lrn_kernel(size, x, dy, out)
+        numbers = (alpha / size, beta, k, 2 * alpha * beta / size)
+        self._launch("lrn_backward", types, split, x, dy, out, *split.sizes, half, *map(np.float32, numbers))
+        self.deliver(out, dx)
+
+    def batch_norm_train(
+        self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool, memory: Array
+    ) -> None:
+        if not x.size:
+            super().batch_norm_train(x, y, mean, variance, affine, eps, relu, memory)
+            return
+        x = self.operand(x, common_type(x, y))
+        self._moments(x, mean, variance)
+        self.batch_norm_apply(x, y, mean, variance, affine, eps, relu)
+
+    def add_to_statistics(
+        self, sums: tuple[Array, Array, Array], mean: Array, variance: Array, unbiased: float, fraction: float
+    ) -> None:
+        channels, numbers = mean.size, (np.float32(unbiased), np.float32(fraction))
+        args = (*sums, mean, variance, *numbers, np.int32(channels))
+        self.kernels.launch("normalization", "add_to_statistics", (), blocks_for(channels), THREADS, *args)
+
+    def batch_norm_apply(
+        self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool
+    ) -> None:
+        if not x.size:
+            return
+        dtype = common_type(x, y)
+        x, out = self.operand(x, dtype), self.result(y, dtype)
+        pack = pack_of(x.shape[1], x, out)
+        split = _split(x, pack, FORWARD)
+        factors = (mean, variance, *(affine or (NULL, NULL)), np.float32(eps), np.int32(relu))
+        self._launch("batch_norm_apply", (dtype, pack), split, x, out, *factors, *split.sizes)
+        self.deliver(out, y)
+
+    def batch_norm_train_backward(
+        self,
+        x: Array,
+        dy: Array,
+        dx: Array,
+        mean: Array,
+        variance: Array,
+        affine: Affine,
+        gradients: Affine,
+        eps: float,
+        relu: bool,
+        memory: Array,
+    ) -> None:
+        if not x.size:
+            super().batch_norm_train_backward(x, dy, dx, mean, variance, affine, gradients, eps, relu, memory)
+            return
+        dtype = common_type(x, dy, dx)
+        x, dy = self.operand(x, dtype), self.operand(dy, dtype)
+        factors = (mean, variance, *(affine or (NULL, NULL)))
+        dscale, dshift = gradients or self.xp.empty((2, x.shape[1]), FLOAT)
+        self._gradient_sums(x, dy, dshift, dscale, factors, eps, relu)
+        self._gradient(x, dy, dx, dshift, dscale, factors, eps, relu, x.size // x.shape[1])
+
+    def batch_statistics(self, x: Array, count: float, over_workers: SumOverWorkers) -> tuple[Array, Array]:
+        if not x.size:
+            return super().batch_statistics(x, count, over_workers)
+        xp, rows, per_channel = self.xp, np.float32(x.size // x.shape[1]), np.float32(max(1, count))
+        own_mean, own_variance = xp.empty((2, x.shape[1]), FLOAT)
+        self._moments(self.operand(x, common_type(x)), own_mean, own_variance)
+        mean = over_workers(own_mean * rows) / per_channel
+        distance = own_mean - mean
+        return mean, over_workers((own_variance + distance * distance) * rows) / per_channel
+
+    def batch_norm_forward(self, x: Array, y: Array, mean: Array, deviation: Array) -> None:
+        self.batch_norm_apply(x, y, mean, deviation * deviation, None, 0.0, False)
+
+    def batch_norm_backward(
+        self, y: Array, dy: Array, dx: Array, deviation: Array, count: float, over_workers: SumOverWorkers
+    ) -> None:
+        if not y.size:
+            super().batch_norm_backward(y, dy, dx, deviation, count, over_workers)
+            return
+        dtype, channels = common_type(y, dy, dx), y.shape[1]
+        y, dy = self.operand(y, dtype), self.operand(dy, dtype)
+        dscale, dshift = self.xp.empty((2, channels), FLOAT)
+        zeros, ones = self.xp.zeros(channels, FLOAT), self.xp.ones(channels, FLOAT)
+        self._gradient_sums(y, dy, dshift, dscale, (zeros, ones, NULL, NULL), 0.0, False)
+        dshift, dscale = over_workers(dshift), over_workers(dscale)
+        self._gradient(y, dy, dx, dshift, dscale, (zeros, ones, 1 / deviation, NULL), 0.0, False, count)
+
+    def softmax_forward(self, x: Array, y: Array, axis: int) -> None:
+        if axis == 1:
+            x, out = self.operand(x, common_type(x, y)), self.result(y, common_type(x, y))
+        elif _are_rows(axis, x, y):
+            out = y
+        else:
+            super().softmax_forward(x, y, axis)
+            return
+        self._softmax("forward", axis, x, out)
+        self.deliver(out, y)
+
+    def softmax_backward(self, y: Array, dy: Array, dx: Array, axis: int) -> None:
+        if axis == 1:
+            dtype = common_type(y, dy, dx)
+            y, dy, out = self.operand(y, dtype), self.operand(dy, dtype), self.result(dx, dtype)
+        elif _are_rows(axis, y, dy, dx):
+            out = dx
+        else:
+            super().softmax_backward(y, dy, dx, axis)
+            return
+        self._softmax("backward", axis, y, dy, out)
+        self.deliver(out, dx)
+
+    def _moments(self, x: Array, mean: Array, variance: Array) -> None:
+        """Those of x into the two float32 arrays (C,)."""
+        channels, pack = x.shape[1], pack_of(x.shape[1], x)
+        split = _split(x, pack, FORWARD)
+        partial = self.xp.empty((split.parts, 2, channels), FLOAT)
+        self._launch("batch_norm_moments", (x.dtype, pack), split, x, partial, *split.sizes)
+        blocks, threads = -(-channels // COLUMNS), (COLUMNS, 32)
+        arrays, sizes = (partial, mean, variance), (*split.sizes, np.int32(split.parts))
+        self.kernels.launch("normalization", "batch_norm_finish_moments", (), blocks, threads, *arrays, *sizes)
+
+    def _gradient_sums(
+        self, x: Array, dy: Array, dshift: Array, dscale: Array, factors: tuple[Any, ...], eps: float, relu: bool
+    ) -> None:
+        """The sums of dy, and of dy times normalised x, into the two float32 arrays (C,).
+
+        `factors` are mean, variance, scale and shift.
+        """
+        channels, pack = x.shape[1], pack_of(x.shape[1], x, dy)
+        split = _split(x, pack, BACKWARD)
+        partial = self.xp.empty((split.parts, 2, channels), FLOAT)
+        arrays, numbers = (x, dy, partial, *factors), (np.float32(eps), np.int32(relu), *split.sizes)
+        self._launch("batch_norm_gradient_sums", (x.dtype, pack), split, *arrays, *numbers)
+        blocks, threads = -(-channels // COLUMNS), (COLUMNS, 32)
+        sizes = (np.int32(channels), np.int32(split.parts))
+        self.kernels.launch(
+            "normalization", "batch_norm_finish_sums", (), blocks, threads, partial, dshift, dscale, *sizes
+        )
+
+    def _gradient(
+        self,
+        x: Array,
+        dy: Array,
+        dx: Array,
+        dshift: Array,
+        dscale: Array,
+        factors: tuple[Any, ...],
+        eps: float,
+        relu: bool,
+        count: float,
+    ) -> None:
+        out = self.result(dx, x.dtype)
+        pack = pack_of(x.shape[1], x, dy, out)
+        split = _split(x, pack, BACKWARD)
+        numbers = (np.float32(eps), np.int32(relu), np.float32(1 / max(1, count)), *split.sizes)
+        arrays = (x, dy, out, *factors, dshift, dscale)
+        self._launch("batch_norm_gradient", (x.dtype, pack), split, *arrays, *numbers)
+        self.deliver(out, dx)
+
+    def _softmax(self, direction: str, axis: int, *arrays: Array) -> None:
+        """The arrays are rows of shape[axis] in memory."""
+        channels = arrays[0].shape[axis]
+        rows = arrays[0].size // max(1, channels)
+        dtype, sizes = arrays[0].dtype, (np.int64(rows), np.int32(channels))
+        if channels > MANY[0] * MANY[1]:
+            types: tuple[Any, ...] = (dtype,)
+            kernel, blocks = f"softmax_wide_{direction}", min(rows, MOST_BLOCKS)
+        else:
+            shared = FEW if channels <= FEW[0] * FEW[1] else MANY
+            kernel, types, blocks = f"softmax_{direction}", (dtype, *shared), blocks_for(rows, THREADS // shared[0])
+        self.kernels.launch("softmax", kernel, types, blocks, THREADS, *arrays, *sizes)
+
+    def _launch(self, kernel: str, types: tuple[Any, ...], split: Split, *args: Any) -> None:
+        self.kernels.launch("normalization", kernel, types, split.blocks, split.threads, *args)
+
+
+class Split(NamedTuple):
+    """Who does what of an array's rows of channels; see normalization.cu."""
+
+    blocks: tuple[int, int]
+    threads: tuple[int, int]
+    sizes: tuple[np.int64, np.int32, np.int64]  # rows, channels, rows of a part
+
+    @property
+    def parts(self) -> int:
+        return self.blocks[0]
+
+
+def _split(x: Array, pack: int, most_blocks: int) -> Split:
+    """x (N, C, spatial...) in parts of equal length, `pack` channels to a thread."""
+    channels, rows = x.shape[1], x.size // x.shape[1]
+    packs = -(-channels // pack)
+    widths = (32, 16, 8) if packs > 4 else (4, 2, 1)
+    width = min(widths, key=lambda width: -(-packs // width) * width)  # the fewest threads that have nothing to do
+    groups, height = -(-packs // width), THREADS // width
+    parts = min(-(-rows // (height * ROWS_AT_ONCE)), -(-most_blocks // groups))
+    part = -(-rows // (parts * height)) * height
+    return Split((-(-rows // part), groups), (width, height), (np.int64(rows), np.int32(channels), np.int64(part)))
+
+
+def _lrn_kernel(size: int, *arrays: Array) -> tuple[tuple[Any, ...], Split, np.int32]:
+    """Template arguments, grid, and half of the window."""
+    x = arrays[0]
+    pack = pack_of(x.shape[1], *arrays) if size == UNROLLED else 1
+    half = size // 2 if pack > 1 else 0
+    return (x.dtype, pack, half), _split(x, pack, MOST_BLOCKS), np.int32(size // 2)
+
+
+def _are_rows(axis: int, *arrays: Array) -> bool:
+    """Whether values along the axis, the last one, are neighbours in memory."""
+    one_type = all(array.dtype == arrays[0].dtype for array in arrays)
+    return one_type and axis == arrays[0].ndim - 1 and all(array.flags.c_contiguous for array in arrays)

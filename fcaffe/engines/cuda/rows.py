@@ -1,0 +1,35 @@
+"""Rows added to rows by a kernel of our own: CuPy's adds in any order, so that last bits differ from run to run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS, Kernels
+from fcaffe.engines.cuda.operands import is_channels_last
+from fcaffe.engines.rows import PlainRows
+
+Array = Any
+
+
+class Rows(PlainRows):
+    kernels: Kernels
+
+    def add_rows(self, rows: Array, indices: Array, target: Array) -> None:
+        if not rows.size:
+            return
+        if rows.dtype != np.float32 or target.dtype != np.float32:
+            super().add_rows(rows, indices, target)
+            return
+        if rows.ndim == target.ndim > 3 and is_channels_last(rows) and is_channels_last(target):
+            rows, target = self.xp.moveaxis(rows, 1, -1), self.xp.moveaxis(target, 1, -1)
+        given, sums = self.xp.ascontiguousarray(rows), self.xp.ascontiguousarray(target)
+        places = self.xp.ascontiguousarray(indices)
+        count, width = indices.size, target.size // target.shape[0]
+        blocks = min(count, MOST_BLOCKS)
+        self.kernels.launch(
+            "rows", "add_rows", (), blocks, THREADS, given, places, sums, np.int64(count), np.int64(width)
+        )
+        if sums is not target:
+            target[...] = sums

@@ -1,0 +1,120 @@
+// Dropout, with the mask of fcaffe/rng/counter.py made on the spot: Philox4x64-10 (Salmon, Moraes, Dror and Shaw, 2011).
+
+// Whose numbers they are: the key of (seed, layer), the iteration, and how many blocks of eight words a sample has.
+struct Stream {
+    uint64 key0, key1, iteration, blocks;
+
+    // Bit i says whether word i of a block of a sample (its number in the global batch) is at most `limit`.
+    __device__ __forceinline__ unsigned kept(uint64 sample, uint64 block, unsigned limit) const {
+        uint64 a = 1 + sample * blocks + block, b = 0, c = iteration, d = 0, k0 = key0, k1 = key1;
+#pragma unroll
+        for (int round = 0; round < 10; ++round) {
+            const uint64 high_a = __umul64hi(0xD2E7470EE14C6C93ull, a), low_a = 0xD2E7470EE14C6C93ull * a;
+            const uint64 high_c = __umul64hi(0xCA5A826395121157ull, c), low_c = 0xCA5A826395121157ull * c;
+            a = high_c ^ b ^ k0;
+            b = low_c;
+            c = high_a ^ d ^ k1;
+            d = low_a;
+            k0 += 0x9E3779B97F4A7C15ull;
+            k1 += 0xBB67AE8584CAA73Bull;
+        }
+        return two_kept(a, limit) | two_kept(b, limit) << 2 | two_kept(c, limit) << 4 | two_kept(d, limit) << 6;
+    }
+
+    __device__ static __forceinline__ unsigned two_kept(uint64 words, unsigned limit) {
+        return unsigned((unsigned)words <= limit) | unsigned((unsigned)(words >> 32) <= limit) << 1;
+    }
+};
+
+// y = x times `scale` or `dropped`, for eight aligned neighbours of which `kept` has the bits.
+template <typename T>
+__device__ __forceinline__ void scale_eight(const T* x, T* y, unsigned kept, float scale, float dropped) {
+    constexpr int N = PACK<T>;
+#pragma unroll
+    for (int part = 0; part < 8; part += N) {
+        float values[N];
+        load(x + part, values);
+#pragma unroll
+        for (int k = 0; k < N; ++k) values[k] *= kept >> (part + k) & 1 ? scale : dropped;
+        store(y + part, values);
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ bool in_eights(const T* x, const T* y, const unsigned char* mask) {
+    return is_aligned(x) && is_aligned(y) && is_aligned(mask, 8);
+}
+
+// x, y and mask hold `samples` samples of `size` values in C order, so that eight neighbours take their words from one
+// block: mask = 1 where kept, else 0; y = x * mask * scale. counters = (iteration, first sample).
+template <typename T>
+__global__ void dropout_forward(const T* x, T* y, unsigned char* mask, const uint64* counters, uint64 key0, uint64 key1,
+                                unsigned limit, float scale, int64 samples, int64 size) {
+    const int64 blocks = (size + 7) / 8;
+    const Stream stream{key0, key1, counters[0], (uint64)blocks};
+    const bool whole = size % 8 == 0 && in_eights(x, y, mask);
+    const float dropped = 0.0f * scale;  // no number if everything is dropped, as in Caffe
+    GRID_STRIDE(int64, i, samples * blocks) {
+        const int64 sample = i / blocks, block = i % blocks;
+        const unsigned kept = stream.kept(counters[1] + sample, block, limit);
+        if (whole) {
+            uint64 flags = 0;
+#pragma unroll
+            for (int k = 0; k < 8; ++k) flags |= (uint64)(kept >> k & 1) << 8 * k;
+            *reinterpret_cast<uint64*>(mask + 8 * i) = flags;
+            scale_eight(x + 8 * i, y + 8 * i, kept, scale, dropped);
+        } else {
+            for (int k = 0; k < 8 && block * 8 + k < size; ++k) {
+                const int64 at = sample * size + block * 8 + k;
+                mask[at] = kept >> k & 1;
+                y[at] = from_float<T>(to_float(x[at]) * (kept >> k & 1 ? scale : dropped));
+            }
+        }
+    }
+}
+INSTANCES(dropout_forward, FLOATS)
+
+// The same for samples of `places` x `channels` values whose channels are last in memory, though the words are counted
+// with the places last. A thread walks over up to 32 places of one channel, for whose words it makes 4 or 5 blocks;
+// its neighbours do so for the next channels.
+template <typename T>
+__global__ void dropout_forward_channels_last(const T* x, T* y, unsigned char* mask, const uint64* counters,
+                                              uint64 key0, uint64 key1, unsigned limit, float scale, int64 samples,
+                                              int64 places, int64 channels) {
+    constexpr int WALK = 32;
+    const int64 size = places * channels, walks = (places + WALK - 1) / WALK;
+    const Stream stream{key0, key1, counters[0], (uint64)(size + 7) / 8};
+    const float dropped = 0.0f * scale;
+    GRID_STRIDE(int64, i, samples * walks * channels) {
+        const int64 channel = i % channels, sample = i / channels / walks, from = i / channels % walks * WALK;
+        const int64 to = min(from + WALK, places);
+        unsigned kept = 0;
+        for (int64 place = from; place < to; ++place) {
+            const int64 word = channel * places + place, at = sample * size + place * channels + channel;
+            if (place == from || word % 8 == 0) kept = stream.kept(counters[1] + sample, word / 8, limit);
+            const bool keep = kept >> word % 8 & 1;
+            mask[at] = keep;
+            y[at] = from_float<T>(to_float(x[at]) * (keep ? scale : dropped));
+        }
+    }
+}
+INSTANCES(dropout_forward_channels_last, FLOATS)
+
+// y = x * mask * scale; all three in one order.
+template <typename T>
+__global__ void apply_mask(const T* x, const unsigned char* mask, T* y, float scale, int64 count) {
+    const int64 eights = in_eights(x, y, mask) ? count / 8 : 0;
+    const float dropped = 0.0f * scale;
+    GRID_STRIDE(int64, i, eights) {
+        const uint64 flags = *reinterpret_cast<const uint64*>(mask + 8 * i);
+        unsigned kept = 0;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) kept |= unsigned(flags >> 8 * k & 1) << k;
+        scale_eight(x + 8 * i, y + 8 * i, kept, scale, dropped);
+    }
+    GRID_STRIDE(int64, i, count - 8 * eights) {
+        const int64 at = 8 * eights + i;
+        y[at] = from_float<T>(to_float(x[at]) * (mask[at] ? scale : dropped));
+    }
+}
+INSTANCES(apply_mask, FLOATS)

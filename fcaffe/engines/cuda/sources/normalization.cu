@@ -1,0 +1,467 @@
+// Local response normalisation and batch normalisation of arrays that are `rows` of `channels` in memory.
+
+// Blocks have blockDim.x threads side by side, each with N neighbouring channels of its own, and blockDim.y rows at a
+// time; blockIdx.y counts the groups of channels, blockIdx.x the parts of `part` rows.
+constexpr int NORMALIZATION_THREADS = 256;
+
+struct Part {
+    int channel;       // the first of the thread's N
+    int64 first, end;  // the block's rows
+    bool is_inside;    // whether there are such channels
+};
+
+template <int N>
+__device__ __forceinline__ Part part_of_block(int64 rows, int channels, int64 part) {
+    const int channel = (blockIdx.y * blockDim.x + threadIdx.x) * N;
+    const int64 first = blockIdx.x * part;
+    return {channel, first, first + part < rows ? first + part : rows, channel < channels};
+}
+
+// N values of each of AHEAD rows, blockDim.y apart, all loaded at the same time; from `end` on those of the last row.
+template <typename T, int N, int AHEAD>
+struct Rows {
+    Raw<T, N> raw[AHEAD];
+
+    __device__ __forceinline__ Rows(const T* x, int64 row, int64 end, int channels) {
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k) {
+            const int64 from = row + k * blockDim.y < end ? row + k * blockDim.y : end - 1;
+            raw[k].word = *reinterpret_cast<const decltype(raw[k].word)*>(x + from * channels);
+        }
+    }
+
+    __device__ __forceinline__ float at(int k, int n) const { return to_float(raw[k].values[n]); }
+};
+
+// ---- local response normalisation ----
+
+struct Powers {
+    float power, next;  // scale to -beta, and to -beta - 1
+};
+
+__device__ __forceinline__ Powers powers_of(float scale, float beta) {
+    if (beta == 0.75f) {
+        const float root = rsqrtf(scale), inverse = root * root, power = inverse * rsqrtf(root);
+        return {power, power * inverse};
+    }
+    const float power = powf(scale, -beta);
+    return {power, power / scale};
+}
+
+// The thread's N values of a row and SIDE to each side; zeros beyond the row. SIDE is at most N.
+template <int SIDE, int N, typename T>
+__device__ __forceinline__ void load_with_sides(const T* row, int channel, int channels,
+                                                float (&values)[N + 2 * SIDE]) {
+    float left[SIDE] = {}, own[N], right[SIDE] = {};
+    load<N>(row + channel, own);
+    if (channel > 0) load<SIDE>(row + channel - SIDE, left);
+    if (channel + N < channels) load<SIDE>(row + channel + N, right);
+#pragma unroll
+    for (int n = 0; n < SIDE; ++n) {
+        values[n] = left[n];
+        values[SIDE + N + n] = right[n];
+    }
+#pragma unroll
+    for (int n = 0; n < N; ++n) values[SIDE + n] = own[n];
+}
+
+// k + share * the sum of squares of the 2 HALF + 1 values around `at`.
+template <int HALF, int COUNT>
+__device__ __forceinline__ float scale_of(const float (&values)[COUNT], int at, float share, float k) {
+    float sum = values[at] * values[at];
+#pragma unroll
+    for (int d = 1; d <= HALF; ++d) {
+        sum += values[at - d] * values[at - d];
+        sum += values[at + d] * values[at + d];
+    }
+    return share * sum + k;
+}
+
+template <typename T>
+__device__ __forceinline__ float scale_at(const T* row, int c, int channels, int half, float share, float k) {
+    const float own = to_float(row[c]);
+    float sum = own * own;
+    for (int d = 1; d <= half; ++d) {
+        const float left = c >= d ? to_float(row[c - d]) : 0.0f;
+        const float right = c + d < channels ? to_float(row[c + d]) : 0.0f;
+        sum += left * left;
+        sum += right * right;
+    }
+    return share * sum + k;
+}
+
+// y = x * (k + share * sum of squares of 2 half + 1 channels)^-beta. HALF is `half`, or 0: any, with N = 1.
+template <typename T, int N, int HALF>
+__global__ void __launch_bounds__(NORMALIZATION_THREADS)
+    lrn_forward(const T* __restrict__ x, T* __restrict__ y, int64 rows, int channels, int64 part, int half,
+                float share, float beta, float k) {
+    const Part mine = part_of_block<N>(rows, channels, part);
+    if (!mine.is_inside) return;
+    for (int64 row = mine.first + threadIdx.y; row < mine.end; row += blockDim.y) {
+        float out[N];
+        if constexpr (HALF > 0) {
+            float values[N + 2 * HALF];
+            load_with_sides<HALF, N>(x + row * channels, mine.channel, channels, values);
+#pragma unroll
+            for (int n = 0; n < N; ++n)
+                out[n] = values[n + HALF] * powers_of(scale_of<HALF>(values, n + HALF, share, k), beta).power;
+        } else {
+            const T* values = x + row * channels;
+            const float scale = scale_at(values, mine.channel, channels, half, share, k);
+            out[0] = to_float(values[mine.channel]) * powers_of(scale, beta).power;
+        }
+        store<N>(y + row * channels + mine.channel, out);
+    }
+}
+INSTANCES(lrn_forward, <float, 4, 2>, <half_t, 8, 2>, <bfloat_t, 8, 2>)
+INSTANCES(lrn_forward, <float, 1, 0>, <half_t, 1, 0>, <bfloat_t, 1, 0>)
+
+// dx = dy * scale^-beta - slope * x * the sum over 2 half + 1 channels of dy * y / scale; scale and y are made anew.
+template <typename T, int N, int HALF>
+__global__ void __launch_bounds__(NORMALIZATION_THREADS)
+    lrn_backward(const T* __restrict__ x, const T* __restrict__ dy, T* __restrict__ dx, int64 rows, int channels,
+                 int64 part, int half, float share, float beta, float k, float slope) {
+    const Part mine = part_of_block<N>(rows, channels, part);
+    if (!mine.is_inside) return;
+    for (int64 row = mine.first + threadIdx.y; row < mine.end; row += blockDim.y) {
+        float out[N];
+        if constexpr (HALF > 0) {
+            float values[N + 4 * HALF], gradients[N + 2 * HALF], parts[N + 2 * HALF];
+            load_with_sides<2 * HALF, N>(x + row * channels, mine.channel, channels, values);
+            load_with_sides<HALF, N>(dy + row * channels, mine.channel, channels, gradients);
+#pragma unroll
+            for (int n = 0; n < N + 2 * HALF; ++n) {
+                const Powers of = powers_of(scale_of<HALF>(values, n + HALF, share, k), beta);
+                parts[n] = gradients[n] * values[n + HALF] * of.next;
+                gradients[n] *= of.power;
+                // Beyond the row there is no gradient; what a scale of 0 would make of that counts not.
+                if (mine.channel + n < HALF || mine.channel + n >= channels + HALF) parts[n] = 0.0f;
+            }
+#pragma unroll
+            for (int n = 0; n < N; ++n) {
+                float sum = parts[n + HALF];
+#pragma unroll
+                for (int d = 1; d <= HALF; ++d) {
+                    sum += parts[n + HALF - d];
+                    sum += parts[n + HALF + d];
+                }
+                out[n] = gradients[n + HALF] - slope * values[n + 2 * HALF] * sum;
+            }
+        } else {
+            const T *values = x + row * channels, *gradients = dy + row * channels;
+            const int c = mine.channel;
+            float sum = 0.0f, own = 0.0f;
+            for (int d = 0; d <= 2 * half; ++d) {  // own channel, left, right, left ...
+                const int at = d % 2 ? c - (d + 1) / 2 : c + d / 2;
+                if (at < 0 || at >= channels) continue;
+                const Powers of = powers_of(scale_at(values, at, channels, half, share, k), beta);
+                const float gradient = to_float(gradients[at]);
+                if (d == 0) own = gradient * of.power;
+                sum += gradient * to_float(values[at]) * of.next;
+            }
+            out[0] = own - slope * to_float(values[c]) * sum;
+        }
+        store<N>(dx + row * channels + mine.channel, out);
+    }
+}
+INSTANCES(lrn_backward, <float, 4, 2>, <half_t, 8, 2>, <bfloat_t, 8, 2>)
+INSTANCES(lrn_backward, <float, 1, 0>, <half_t, 1, 0>, <bfloat_t, 1, 0>)
+
+// ---- batch normalisation ----
+
+// How many values there are, their mean and the sum of squares of their distances from it.
+struct Moments {
+    float count, mean, squares;
+};
+
+// Of both sets of values together (Chan, Golub and LeVeque).
+__device__ __forceinline__ Moments merged(const Moments& a, const Moments& b) {
+    const float count = a.count + b.count;
+    if (count == 0.0f) return a;
+    const float share = b.count / count, distance = b.mean - a.mean;
+    return {count, a.mean + distance * share, a.squares + b.squares + distance * distance * a.count * share};
+}
+
+// Mean and squares of the block's rows go to `partial` (parts, 2, channels). A thread sums distances from the first
+// value that it meets, so that one reading of x gives variances with all digits, whatever the mean.
+template <typename T, int N>
+__global__ void __launch_bounds__(NORMALIZATION_THREADS, 4)
+    batch_norm_moments(const T* __restrict__ x, float* __restrict__ partial, int64 rows, int channels, int64 part) {
+    constexpr int AHEAD = 4;
+    __shared__ float means[NORMALIZATION_THREADS * N], squares[NORMALIZATION_THREADS * N];
+    __shared__ float counts[NORMALIZATION_THREADS];
+    const Part mine = part_of_block<N>(rows, channels, part);
+    float shift[N] = {}, sums[N] = {}, square_sums[N] = {};
+    float count = 0.0f;
+    const int64 first = mine.first + threadIdx.y;
+    if (mine.is_inside && first < mine.end) {
+        const T* column = x + mine.channel;
+        load<N>(column + first * channels, shift);
+        for (int64 row = first; row < mine.end; row += AHEAD * blockDim.y) {
+            const Rows<T, N, AHEAD> values(column, row, mine.end, channels);
+#pragma unroll
+            for (int k = 0; k < AHEAD; ++k) {
+                const bool is_there = row + k * blockDim.y < mine.end;
+                count += is_there ? 1.0f : 0.0f;
+#pragma unroll
+                for (int n = 0; n < N; ++n) {
+                    const float distance = is_there ? values.at(k, n) - shift[n] : 0.0f;
+                    sums[n] += distance;
+                    square_sums[n] += distance * distance;
+                }
+            }
+        }
+    }
+    const int at = threadIdx.y * blockDim.x + threadIdx.x;
+    const float divisor = fmaxf(count, 1.0f);
+    counts[at] = count;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        const float distance = sums[n] / divisor;
+        means[n * NORMALIZATION_THREADS + at] = shift[n] + distance;
+        squares[n * NORMALIZATION_THREADS + at] = fmaxf(square_sums[n] - distance * sums[n], 0.0f);
+    }
+    for (int step = blockDim.y / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if (threadIdx.y >= step) continue;
+        const int other = at + step * blockDim.x;
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+            const int a = n * NORMALIZATION_THREADS + at, b = n * NORMALIZATION_THREADS + other;
+            const Moments both = merged({counts[at], means[a], squares[a]}, {counts[other], means[b], squares[b]});
+            means[a] = both.mean;
+            squares[a] = both.squares;
+        }
+        counts[at] += counts[other];
+    }
+    if (threadIdx.y > 0 || !mine.is_inside) return;
+    float mean[N], square[N];
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        mean[n] = means[n * NORMALIZATION_THREADS + at];
+        square[n] = squares[n * NORMALIZATION_THREADS + at];
+    }
+    float* to = partial + (int64)blockIdx.x * 2 * channels + mine.channel;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        to[n] = mean[n];
+        to[channels + n] = square[n];
+    }
+}
+INSTANCES(batch_norm_moments, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
+
+// Blocks of 32 x 32 threads, 32 channels and each 32nd part, for the two kernels that finish what blocks have begun.
+constexpr int SLICES = 32;
+
+// mean, variance (biased) of all rows from the moments of `parts` parts of `part` rows.
+__global__ void __launch_bounds__(32 * SLICES)
+    batch_norm_finish_moments(const float* __restrict__ partial, float* __restrict__ mean, float* __restrict__ variance,
+                              int64 rows, int channels, int64 part, int parts) {
+    __shared__ Moments slices[SLICES][32];
+    const int channel = blockIdx.x * 32 + threadIdx.x;
+    Moments mine = {0.0f, 0.0f, 0.0f};
+    if (channel < channels) {
+#pragma unroll 4
+        for (int i = threadIdx.y; i < parts; i += SLICES) {
+            const float* from = partial + (int64)i * 2 * channels + channel;
+            const int64 left = rows - i * part;
+            mine = merged(mine, {(float)(left < part ? left : part), from[0], from[channels]});
+        }
+    }
+    slices[threadIdx.y][threadIdx.x] = mine;
+    for (int step = SLICES / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if (threadIdx.y < step)
+            slices[threadIdx.y][threadIdx.x] =
+                merged(slices[threadIdx.y][threadIdx.x], slices[threadIdx.y + step][threadIdx.x]);
+    }
+    if (threadIdx.y > 0 || channel >= channels) return;
+    mean[channel] = slices[0][threadIdx.x].mean;
+    variance[channel] = slices[0][threadIdx.x].squares / rows;
+}
+INSTANCES(batch_norm_finish_moments)
+
+// Each sum times `fraction`, plus what is new: the mean, the variance times `unbiased`, and 1 in `weight` (1,). All
+// steps are rounded by themselves, as in plain code.
+__global__ void __launch_bounds__(NORMALIZATION_THREADS)
+    add_to_statistics(float* mean_sums, float* variance_sums, float* weight, const float* mean, const float* variance,
+                      float unbiased, float fraction, int channels) {
+    GRID_STRIDE(int, c, channels) {
+        mean_sums[c] = __fadd_rn(__fmul_rn(mean_sums[c], fraction), mean[c]);
+        variance_sums[c] = __fadd_rn(__fmul_rn(variance_sums[c], fraction), __fmul_rn(unbiased, variance[c]));
+        if (c == 0) *weight = __fadd_rn(__fmul_rn(*weight, fraction), 1.0f);
+    }
+}
+INSTANCES(add_to_statistics)
+
+// What a channel's values are worked on with: y = fma(x - mean, gain, shift).
+template <int N>
+struct Coefficients {
+    float mean[N], inverse[N], gain[N], shift[N];  // inverse: 1 / deviation; gain: times scale
+
+    __device__ __forceinline__ Coefficients(const float* means, const float* variances, const float* scales,
+                                            const float* shifts, float eps, int channel) {
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+            mean[n] = means[channel + n];
+            inverse[n] = 1.0f / sqrtf(variances[channel + n] + eps);
+            gain[n] = scales ? inverse[n] * scales[channel + n] : inverse[n];
+            shift[n] = shifts ? shifts[channel + n] : 0.0f;
+        }
+    }
+
+    __device__ __forceinline__ float y(float x, int n) const { return fmaf(x - mean[n], gain[n], shift[n]); }
+};
+
+// The last rows first: those are what the L2 cache still has of the reading before.
+template <typename T, int N>
+__global__ void __launch_bounds__(NORMALIZATION_THREADS, 4)
+    batch_norm_apply(const T* x, T* y, const float* __restrict__ mean, const float* __restrict__ variance,
+                     const float* __restrict__ scale, const float* __restrict__ shift, float eps, int relu, int64 rows,
+                     int channels, int64 part) {
+    constexpr int AHEAD = 4;
+    const Part mine = part_of_block<N>(rows, channels, part);
+    if (!mine.is_inside) return;
+    const Coefficients<N> of(mean, variance, scale, shift, eps, mine.channel);
+    const int64 span = AHEAD * blockDim.y;
+    for (int64 low = mine.first + (mine.end - mine.first - 1) / span * span; low >= mine.first; low -= span) {
+        const int64 row = low + threadIdx.y;
+        const Rows<T, N, AHEAD> values(x + mine.channel, row, mine.end, channels);
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k) {
+            float out[N];
+#pragma unroll
+            for (int n = 0; n < N; ++n) {
+                const float value = of.y(values.at(k, n), n);
+                out[n] = (relu != 0) & (value <= 0.0f) ? 0.0f : value;  // a NaN stays one
+            }
+            if (row + k * blockDim.y < mine.end) store<N>(y + (row + k * blockDim.y) * channels + mine.channel, out);
+        }
+    }
+}
+INSTANCES(batch_norm_apply, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
+
+// The block's sums of dy, and of dy * (x - mean) / deviation, to `partial` (parts, 2, channels). With `relu`, dy counts
+// where y > 0.
+template <typename T, int N>
+__global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
+    batch_norm_gradient_sums(const T* __restrict__ x, const T* __restrict__ dy, float* __restrict__ partial,
+                             const float* __restrict__ mean, const float* __restrict__ variance,
+                             const float* __restrict__ scale, const float* __restrict__ shift, float eps, int relu,
+                             int64 rows, int channels, int64 part) {
+    constexpr int AHEAD = 2;
+    __shared__ float sums[2][NORMALIZATION_THREADS * N];
+    const Part mine = part_of_block<N>(rows, channels, part);
+    float plain[N] = {}, weighted[N] = {};
+    if (mine.is_inside) {
+        const Coefficients<N> of(mean, variance, scale, shift, eps, mine.channel);
+        for (int64 row = mine.first + threadIdx.y; row < mine.end; row += AHEAD * blockDim.y) {
+            const Rows<T, N, AHEAD> values(x + mine.channel, row, mine.end, channels);
+            const Rows<T, N, AHEAD> gradients(dy + mine.channel, row, mine.end, channels);
+#pragma unroll
+            for (int k = 0; k < AHEAD; ++k) {
+                const bool is_there = row + k * blockDim.y < mine.end;
+#pragma unroll
+                for (int n = 0; n < N; ++n) {
+                    const float value = values.at(k, n);
+                    const bool counts = is_there & (!relu | (of.y(value, n) > 0.0f));
+                    const float gradient = counts ? gradients.at(k, n) : 0.0f;
+                    plain[n] += gradient;
+                    weighted[n] += gradient * (value - of.mean[n]);
+                }
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < N; ++n) weighted[n] *= of.inverse[n];
+    }
+    const int at = threadIdx.y * blockDim.x + threadIdx.x;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        sums[0][n * NORMALIZATION_THREADS + at] = plain[n];
+        sums[1][n * NORMALIZATION_THREADS + at] = weighted[n];
+    }
+    for (int step = blockDim.y / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if (threadIdx.y >= step) continue;
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+            const int place = n * NORMALIZATION_THREADS + at;
+            sums[0][place] += sums[0][place + step * blockDim.x];
+            sums[1][place] += sums[1][place + step * blockDim.x];
+        }
+    }
+    if (threadIdx.y > 0 || !mine.is_inside) return;
+    float* to = partial + (int64)blockIdx.x * 2 * channels + mine.channel;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        to[n] = sums[0][n * NORMALIZATION_THREADS + at];
+        to[channels + n] = sums[1][n * NORMALIZATION_THREADS + at];
+    }
+}
+INSTANCES(batch_norm_gradient_sums, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
+
+// dshift, dscale = the two sums over all parts.
+__global__ void __launch_bounds__(32 * SLICES)
+    batch_norm_finish_sums(const float* __restrict__ partial, float* __restrict__ dshift, float* __restrict__ dscale,
+                           int channels, int parts) {
+    __shared__ float slices[2][SLICES][32];
+    const int channel = blockIdx.x * 32 + threadIdx.x;
+    float plain = 0.0f, weighted = 0.0f;
+    if (channel < channels) {
+#pragma unroll 4
+        for (int i = threadIdx.y; i < parts; i += SLICES) {
+            plain += partial[(int64)i * 2 * channels + channel];
+            weighted += partial[((int64)i * 2 + 1) * channels + channel];
+        }
+    }
+    slices[0][threadIdx.y][threadIdx.x] = plain;
+    slices[1][threadIdx.y][threadIdx.x] = weighted;
+    for (int step = SLICES / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if (threadIdx.y >= step) continue;
+        slices[0][threadIdx.y][threadIdx.x] += slices[0][threadIdx.y + step][threadIdx.x];
+        slices[1][threadIdx.y][threadIdx.x] += slices[1][threadIdx.y + step][threadIdx.x];
+    }
+    if (threadIdx.y > 0 || channel >= channels) return;
+    dshift[channel] = slices[0][0][threadIdx.x];
+    dscale[channel] = slices[1][0][threadIdx.x];
+}
+INSTANCES(batch_norm_finish_sums)
+
+// dx = gain * (dy - dshift / count - (x - mean) / deviation * dscale / count), the last rows first; dx may be dy.
+template <typename T, int N>
+__global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
+    batch_norm_gradient(const T* x, const T* dy, T* dx, const float* __restrict__ mean,
+                        const float* __restrict__ variance, const float* __restrict__ scale,
+                        const float* __restrict__ shift, const float* __restrict__ dshift,
+                        const float* __restrict__ dscale, float eps, int relu, float inverse_count, int64 rows,
+                        int channels, int64 part) {
+    constexpr int AHEAD = 2;
+    const Part mine = part_of_block<N>(rows, channels, part);
+    if (!mine.is_inside) return;
+    const Coefficients<N> of(mean, variance, scale, shift, eps, mine.channel);
+    float plain[N], weighted[N];
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        plain[n] = dshift[mine.channel + n] * inverse_count;
+        weighted[n] = dscale[mine.channel + n] * inverse_count * of.inverse[n];
+    }
+    const int64 span = AHEAD * blockDim.y;
+    for (int64 low = mine.first + (mine.end - mine.first - 1) / span * span; low >= mine.first; low -= span) {
+        const int64 row = low + threadIdx.y;
+        const Rows<T, N, AHEAD> values(x + mine.channel, row, mine.end, channels);
+        const Rows<T, N, AHEAD> gradients(dy + mine.channel, row, mine.end, channels);
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k) {
+            float out[N];
+#pragma unroll
+            for (int n = 0; n < N; ++n) {
+                const float value = values.at(k, n);
+                const float gradient = !relu | (of.y(value, n) > 0.0f) ? gradients.at(k, n) : 0.0f;
+                out[n] = of.gain[n] * (gradient - plain[n] - (value - of.mean[n]) * weighted[n]);
+            }
+            if (row + k * blockDim.y < mine.end) store<N>(dx + (row + k * blockDim.y) * channels + mine.channel, out);
+        }
+    }
+}
+INSTANCES(batch_norm_gradient, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)

@@ -1,0 +1,98 @@
+"""The solvers' update of all parameters in one kernel."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fcaffe.engines.cuda.kernels import THREADS, Kernels
+from fcaffe.engines.update import Part, PlainUpdate, Settings
+
+if TYPE_CHECKING:
+    from fcaffe.engines.cuda.loss_scale import LossScale
+
+Array = Any
+
+CHUNK = 4096  # values that a block of threads updates; a multiple of 4, which are read at once
+RULES = {"SGD": 0, "Nesterov": 1, "AdaGrad": 2, "RMSProp": 3, "AdaDelta": 4, "Adam": 5}  # as in sources/update.cu
+
+
+@dataclass
+class UpdateTable:
+    """On the device, for each chunk of the flat buffers: its start and length, and its parameter's multipliers."""
+
+    starts: Array
+    lengths: Array
+    decays: Array
+    lr_mults: Array
+    unscaled: Array  # one: what the loss was multiplied by, where it was not
+    regularization: str
+
+
+class Update(PlainUpdate):
+    """The plain rules, bit for bit, in one pass over memory.
+
+    What changes from step to step is read on the device: `step` holds the rate and what gradients are multiplied by,
+    besides the inverse of the `loss_scale`; where `overflow` is not 0 nothing is changed.
+    """
+
+    kernels: Kernels
+    step: Array  # float32 (2,)
+    overflow: Array  # int32 (1,)
+    loss_scale: LossScale | None
+
+    def prepare_update(self, parts: Sequence[Part], regularization: str) -> UpdateTable:
+        chunks: list[tuple[int, int, float, float]] = []
+        for place, decay, lr_mult in parts:
+            cuts = [place.start, *range(place.start // CHUNK * CHUNK + CHUNK, place.stop, CHUNK), place.stop]
+            chunks += [(a, b - a, decay, lr_mult) for a, b in itertools.pairwise(cuts) if a < b]
+        starts, lengths, decays, lr_mults = zip(*chunks, strict=True) if chunks else ((), (), (), ())
+
+        def on_device(values: Sequence[float], dtype: type) -> Array:
+            return self.xp.asarray(np.array(values, dtype))
+
+        return UpdateTable(
+            on_device(starts, np.int64),
+            on_device(lengths, np.int32),
+            on_device(decays, np.float32),
+            on_device(lr_mults, np.float32),
+            on_device([1], np.float32),
+            regularization,
+        )
+
+    def update_all(
+        self,
+        rule: str,
+        table: UpdateTable,
+        data: Array,
+        diff: Array,
+        history: Sequence[Array],
+        settings: Settings,
+        half: Array | None = None,
+    ) -> None:
+        copy = data if half is None else half
+        self.kernels.launch(
+            "update",
+            "update",
+            (RULES[rule], copy.dtype),
+            len(table.starts),
+            THREADS,
+            data,
+            diff,
+            history[0],
+            history[-1],
+            copy,
+            table.starts,
+            table.lengths,
+            table.decays,
+            table.lr_mults,
+            self.step,
+            self.loss_scale.inverse if self.loss_scale else table.unscaled,
+            self.overflow,
+            np.int32(table.regularization == "L1"),
+            *(np.float32(number) for number in settings),
+        )

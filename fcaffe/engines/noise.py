@@ -1,0 +1,39 @@
+"""Dropout: plain array code over masks that the host draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy
+
+Array = Any
+
+
+class PlainNoise:
+    """x, y, dy, dx and mask have one shape; outputs may be the same memory as an input.
+
+    A mask has `mask_dtype`, and is channels-last or in C order in memory; what is in it is the engine's business.
+    `noise` is the run's source of randomness (see fcaffe.net.Context): what it draws depends on its kind, and on the
+    name of the layer.
+    """
+
+    xp: Any
+    mask_dtype = "float32"
+
+    if TYPE_CHECKING:
+
+        def from_numpy(self, array: numpy.ndarray) -> Any: ...
+        def multiply(self, a: Array, b: Array, y: Array) -> None: ...
+
+    def dropout_forward(
+        self, x: Array, y: Array, mask: Array, noise: Any, layer: str, ratio: float, scale: float
+    ) -> None:
+        """y = x * scale where it is kept, with probability 1 - ratio, else x * 0 * scale; `mask` is for backward."""
+        kept = noise.keep_mask(layer, x.shape, ratio)
+        self.xp.multiply(self.from_numpy(kept), self.xp.float32(scale), out=mask)
+        self.multiply(x, mask, y)
+
+    def dropout_backward(self, dy: Array, mask: Array, dx: Array, scale: float) -> None:
+        """dx = dy * scale where dropout_forward has kept, else dy * 0 * scale."""
+        self.multiply(dy, mask, dx)

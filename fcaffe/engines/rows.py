@@ -1,0 +1,18 @@
+"""Rows that are picked by indices, and their gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Array = Any
+
+
+class PlainRows:
+    xp: Any
+
+    def add_rows(self, rows: Array, indices: Array, target: Array) -> None:
+        """target[indices] += rows, where those with equal indices all count, one after the other.
+
+        rows (indices..., values...), indices int64, all of them in range, target (N, values...).
+        """
+        self.xp.add.at(target, indices, rows)

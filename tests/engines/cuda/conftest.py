@@ -1,0 +1,21 @@
+"""GPU engines on stand-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fcaffe.engines.cuda.engine import CudaEngine
+from tests.engines.cuda import emulator, stand_in_cupy, stand_in_engine
+
+
+@pytest.fixture
+def cuda_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., CudaEngine]]:
+    """cuda_engine(math="fp32", deterministic=True, graphs=True, loss_scale=None); plans are kept in tmp_path."""
+    if not emulator.has_compiler:
+        pytest.skip("the emulator of kernels needs g++")
+    stand_in_engine.install(monkeypatch, tmp_path)
+    yield stand_in_engine.engine
+    stand_in_cupy.reset()

@@ -1,0 +1,180 @@
+"""Runs CUDA kernels on the CPU: g++ compiles them behind shim.h, which plays the GPU.
+
+Slow, exact about what a kernel may assume, and there without a GPU. `Emulated` has the face of cupy.RawModule.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+SHIM = Path(__file__).with_name("shim.h")
+FLAGS = ["-O1", "-std=gnu++17", "-shared", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-w"]
+FLAGS += ["-U_FORTIFY_SOURCE"]  # or longjmp to another stack is taken for an error
+CACHE = Path(tempfile.gettempdir()) / f"fcaffe-emulated-kernels-{os.getuid()}"
+MOST_THREADS, MOST_SHARED, MOST_BLOCKS = 1024, 48 << 10, ((1 << 31) - 1, 65535, 65535)
+DYNAMIC_SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s+(\w+)\[\];")
+
+MAIN = """
+extern "C" const char* fcaffe_signature(int index) {
+    static std::string text;
+    switch (index) { %(signatures)s }
+    return text.c_str();
+}
+extern "C" const char* fcaffe_run(int index, const unsigned* grid, const unsigned* block, void** arguments) {
+    dim3 blocks{grid[0], grid[1], grid[2]}, threads{block[0], block[1], block[2]};
+    switch (index) { %(runs)s }
+    return emulated::failure.c_str();
+}
+"""
+
+_device = threading.Lock()  # the emulated GPU runs one kernel at a time
+
+has_compiler = shutil.which("g++") is not None
+
+
+class CompileError(Exception):
+    """g++'s words."""
+
+
+class LaunchError(Exception):
+    """A kernel was launched in a way, or did something, that a GPU would not take, or would take wrongly."""
+
+
+class Emulated:
+    """The kernels of a source by name expressions such as "relu_forward<float>"; compiled when first asked for."""
+
+    def __init__(
+        self, code: str, *, options: Sequence[str] = (), name_expressions: Sequence[str] = (), **_: Any
+    ) -> None:
+        self._code = code
+        self._options = [option.lstrip("-") for option in options if option.lstrip("-").startswith("D")]
+        self._names = list(name_expressions)
+        self._library: ctypes.CDLL | None = None
+
+    def compile(self) -> None:
+        if self._library is None:
+            self._library = ctypes.CDLL(str(_compiled(self._text(), self._options)))
+            self._library.fcaffe_signature.restype = ctypes.c_char_p
+            self._library.fcaffe_run.restype = ctypes.c_char_p
+
+    def get_function(self, name: str) -> EmulatedKernel:
+        self.compile()
+        if name not in self._names:
+            raise CompileError(f"{name} is not among the name expressions {', '.join(self._names)}")
+        return EmulatedKernel(self._library, self._names.index(name), name)
+
+    def _text(self) -> str:
+        code = DYNAMIC_SHARED.sub(r"\1* \2 = reinterpret_cast<\1*>(emulated::shared_memory);", self._code)
+        parts = {
+            "signatures": " ".join(
+                f"case {i}: text = emulated::signature(&{name}); break;" for i, name in enumerate(self._names)
+            ),
+            "runs": " ".join(
+                f"case {i}: emulated::run(&{name}, blocks, threads, arguments); break;"
+                for i, name in enumerate(self._names)
+            ),
+        }
+        return f"{SHIM.read_text()}\n{code}\n{MAIN % parts}"
+
+
+class EmulatedKernel:
+    """kernel(grid, block, args, shared_mem=0), as cupy.RawKernel; arrays may be NumPy's or have `.data.ptr`."""
+
+    def __init__(self, library: Any, index: int, name: str) -> None:
+        self._library, self._index, self.name = library, index, name
+        self._types = library.fcaffe_signature(index).decode().split()
+
+    def __call__(self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0) -> None:
+        grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
+        if min(*grid, *block) < 1 or numpy.prod(block) > MOST_THREADS:
+            raise LaunchError(f"{self.name}: no GPU runs {grid} blocks of {block} threads")
+        if any(size > most for size, most in zip(grid, MOST_BLOCKS, strict=True)):
+            raise LaunchError(f"{self.name}: no GPU runs {grid} blocks")
+        if shared_mem > MOST_SHARED:
+            raise LaunchError(f"{self.name}: {shared_mem} bytes of shared memory are more than {MOST_SHARED}")
+        given = [_code(arg) for arg in args]
+        fits = len(given) == len(self._types) and all(map(_fits, given, self._types))
+        if not fits:
+            raise LaunchError(f"{self.name} takes ({', '.join(self._types)}), not ({', '.join(given)})")
+        values = [_value(arg) for arg in args]
+        pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
+        three = ctypes.c_uint * 3
+        with _device:
+            failure = self._library.fcaffe_run(self._index, three(*grid), three(*block), pointers).decode()
+        if failure:
+            raise LaunchError(f"{self.name}: {failure}")
+
+
+def run_kernel(
+    code: str, name: str, blocks: int | tuple[int, ...], threads: int | tuple[int, ...], *args: Any, shared: int = 0
+) -> None:
+    """Compile and launch one kernel, say "add<float>", of CUDA source that types.cuh is not yet in front of."""
+    from fcaffe.engines.cuda.kernels import TYPES
+
+    module = Emulated(TYPES.read_text() + code, name_expressions=[name])
+    grid = blocks if isinstance(blocks, tuple) else (blocks,)
+    block = threads if isinstance(threads, tuple) else (threads,)
+    module.get_function(name)(grid, block, args, shared_mem=shared)
+
+
+def _compiled(text: str, definitions: Sequence[str]) -> Path:
+    """The shared library of this text: from the cache, or newly made."""
+    name = hashlib.sha256("\n".join([text, *definitions, *FLAGS]).encode()).hexdigest()[:32]
+    path = CACHE / f"{name}.so"
+    if path.exists():
+        return path
+    CACHE.mkdir(exist_ok=True)
+    source, made = CACHE / f"{name}.{os.getpid()}.cpp", CACHE / f"{name}.{os.getpid()}.so"
+    source.write_text(text)
+    command = ["g++", *FLAGS, *(f"-{each}" for each in definitions), str(source), "-o", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise CompileError(done.stderr)
+    source.unlink()
+    os.replace(made, path)
+    return path
+
+
+def _code(arg: Any) -> str:
+    """The type of an argument as shim.h writes it."""
+    if isinstance(arg, numpy.generic):
+        return _dtype_code(arg.dtype)
+    if hasattr(arg, "dtype"):
+        return "*" + _dtype_code(numpy.dtype(arg.dtype))
+    if hasattr(arg, "ptr"):
+        return "*?"
+    raise LaunchError(f"a kernel takes arrays and NumPy scalars, not {type(arg).__name__} {arg!r}")
+
+
+def _dtype_code(dtype: numpy.dtype) -> str:
+    if dtype.name in ("float16", "bfloat16"):
+        return {"float16": "h2", "bfloat16": "b2"}[dtype.name]
+    kind = {"f": "f", "i": "i", "u": "i", "b": "i"}.get(dtype.kind, "v")
+    return f"{kind}{dtype.itemsize}"
+
+
+def _fits(given: str, wanted: str) -> bool:
+    if wanted[0] == "*":
+        return given == wanted or given in ("*?", "i8") or (given[0] == "*" and wanted == "*?")
+    return given == wanted
+
+
+def _value(arg: Any) -> numpy.ndarray:
+    """What the kernel's parameter holds, as an array of one value."""
+    if isinstance(arg, numpy.generic):
+        return numpy.array(arg)
+    if isinstance(arg, numpy.ndarray):
+        return numpy.array(arg.ctypes.data, numpy.uint64)
+    return numpy.array(arg.ptr if hasattr(arg, "ptr") else arg.data.ptr, numpy.uint64)

@@ -1,0 +1,161 @@
+"""A module that behaves like CuPy as far as fcaffe uses it, on the CPU.
+
+`cupy` is the module, `cupyx` its companion; `install` lets `import cupy` find them. What made the host wait is listed
+in `synchronisations`, what copied pageable host memory to the device in `uploads`: neither may be part of a graph. For
+stand-ins of other libraries: `memory_at(pointer)` and `as_numpy(pointer, dtype, count)` are device memory, live;
+`put(work, stream)` does work on it, or records it where that stream captures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engines.cuda.stand_in_cupy import (
+    arrays,
+    cublas,
+    errors,
+    functions,
+    memory,
+    operators,
+    raw_module,
+    runtime,
+    streams,
+)
+from tests.engines.cuda.stand_in_cupy.errors import (
+    CUDARuntimeError,
+    DataRaceError,
+    OutOfMemoryError,
+    synchronisations,
+    uploads,
+)
+from tests.engines.cuda.stand_in_cupy.memory import as_numpy, memory_at
+from tests.engines.cuda.stand_in_cupy.streams import put, stream_at
+
+__all__ = [
+    "CUDARuntimeError",
+    "DataRaceError",
+    "OutOfMemoryError",
+    "as_numpy",
+    "cupy",
+    "cupyx",
+    "install",
+    "memory_at",
+    "put",
+    "reset",
+    "stream_at",
+    "synchronisations",
+    "uploads",
+    "watched",
+]
+
+
+def _module(name: str, **content: Any) -> Any:
+    made = ModuleType(name)
+    made.__dict__.update(content)
+    return made
+
+
+operators.give_operators()
+arrays.Array.__name__ = arrays.Array.__qualname__ = "ndarray"
+arrays.Array.__module__ = "cupy"
+
+cuda = _module(
+    "cupy.cuda",
+    Device=runtime.Device,
+    Event=streams.Event,
+    ExternalStream=streams.ExternalStream,
+    Graph=streams.Graph,
+    Memory=memory.Memory,
+    MemoryPointer=memory.MemoryPointer,
+    MemoryPool=memory.MemoryPool,
+    PinnedMemoryPointer=memory.PinnedMemoryPointer,
+    PinnedMemoryPool=memory.PinnedMemoryPool,
+    Stream=streams.Stream,
+    UnownedMemory=memory.UnownedMemory,
+    alloc=memory.alloc,
+    alloc_pinned_memory=memory.alloc_pinned_memory,
+    compiler=_module("cupy.cuda.compiler", CompileException=errors.CompileException),
+    cublas=cublas.module,
+    device=_module("cupy.cuda.device", get_cublas_handle=cublas.get_cublas_handle, Device=runtime.Device),
+    driver=_module("cupy.cuda.driver", CUDADriverError=errors.CUDADriverError),
+    get_allocator=memory.get_allocator,
+    get_cublas_handle=cublas.get_cublas_handle,
+    get_current_stream=streams.current,
+    get_device_id=runtime.getDevice,
+    get_elapsed_time=streams.get_elapsed_time,
+    get_local_runtime_version=runtime.runtimeGetVersion,
+    is_available=lambda: True,
+    memory=_module(
+        "cupy.cuda.memory",
+        MemoryPointer=memory.MemoryPointer,
+        MemoryPool=memory.MemoryPool,
+        OutOfMemoryError=OutOfMemoryError,
+        UnownedMemory=memory.UnownedMemory,
+    ),
+    nvrtc=_module("cupy.cuda.nvrtc", getVersion=lambda: (13, 5)),
+    runtime=runtime.module,
+    set_allocator=memory.set_allocator,
+    set_pinned_memory_allocator=lambda allocator=None: None,
+    stream=_module("cupy.cuda.stream", Stream=streams.Stream, Event=streams.Event, get_current_stream=streams.current),
+    using_allocator=memory.using_allocator,
+)
+cupy = _module(
+    "cupy",
+    **functions.members,
+    RawModule=raw_module.RawModule,
+    __version__="14.2.0",
+    cuda=cuda,
+    get_default_memory_pool=lambda: memory.default_pool,
+    get_default_pinned_memory_pool=lambda: memory.default_pinned_pool,
+    lib=_module("cupy.lib", stride_tricks=_module("cupy.lib.stride_tricks", as_strided=functions.as_strided)),
+    ndarray=arrays.Array,
+)
+cupyx = _module(
+    "cupyx",
+    empty_pinned=memory.empty_pinned,
+    zeros_pinned=memory.zeros_pinned,
+    scatter_add=lambda array, indices, values: functions.members["add"].at(array, indices, values),
+)
+cupy._default_memory_pool = memory.default_pool
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let `import cupy` find the stand-in for the length of a test; returns it."""
+    import sys
+
+    for module in (cupy, cupyx, cuda, *vars(cuda).values(), cupy.lib, cupy.lib.stride_tricks):
+        if isinstance(module, ModuleType):
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+    return cupy
+
+
+def reset() -> None:
+    """What a failed test left behind is gone: captures, the current stream, the lists."""
+    streams.reset()
+    for noted in (synchronisations, uploads, raw_module.launches, cublas.calls):
+        noted.clear()
+    memory._of_all[0] = memory.default_pool.malloc
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[tuple[list[str], list[str]]]:
+    """(synchronisations, uploads) of the body, in lists that are complete at its end."""
+    starts = len(synchronisations), len(uploads)
+    waited: list[str] = []
+    copied: list[str] = []
+    try:
+        yield waited, copied
+    finally:
+        waited += synchronisations[starts[0] :]
+        copied += uploads[starts[1] :]
+
+
+def host(array: Any) -> np.ndarray:
+    """An array's values as they are, whatever goes on: for the eyes of tests."""
+    return array._values.copy() if isinstance(array, arrays.Array) else np.asarray(array)

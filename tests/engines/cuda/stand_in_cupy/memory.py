@@ -1,0 +1,290 @@
+"""Device memory, which here is host memory, in pools that hand freed blocks out again as CuPy's do.
+
+Fresh memory holds rubbish (NaN as floats, -1 as integers). A pool knows nothing of graphs that still use a block that
+Python has let go of: who replays such a graph overwrites whatever got the block since, as on a GPU.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tests.engines.cuda.stand_in_cupy import streams
+from tests.engines.cuda.stand_in_cupy.errors import UNSUPPORTED_IN_CAPTURE, CUDARuntimeError, OutOfMemoryError
+
+UNIT = 512  # bytes to which CuPy rounds sizes up
+
+_lock = threading.RLock()
+_starts: list[int] = []
+_blocks: dict[int, Block] = {}
+
+
+class Block:
+    """A stretch of device memory."""
+
+    def __init__(self, size: int) -> None:
+        raw = np.empty(size + UNIT, np.uint8)
+        start = -raw.__array_interface__["data"][0] % UNIT
+        self.bytes = raw[start : start + size]
+        self.address: int = self.bytes.__array_interface__["data"][0]
+        self.size = size
+        with _lock:
+            _blocks[self.address] = self
+            bisect.insort(_starts, self.address)
+
+    def release(self) -> None:
+        with _lock:
+            del _blocks[self.address]
+            _starts.remove(self.address)
+
+
+def memory_at(pointer: int) -> np.ndarray:
+    """The bytes of device memory from this address to the end of its block. Raises CUDARuntimeError."""
+    with _lock:
+        place = bisect.bisect_right(_starts, pointer) - 1
+        block = _blocks[_starts[place]] if place >= 0 else None
+    if block is None or pointer >= block.address + block.size:
+        raise CUDARuntimeError(700, f"illegal address {pointer:#x}: no device memory")
+    return block.bytes[pointer - block.address :]
+
+
+def as_numpy(pointer: int, dtype: Any, count: int) -> np.ndarray:
+    """`count` values of device memory, live. Raises CUDARuntimeError if they do not lie in one block."""
+    size = count * np.dtype(dtype).itemsize
+    memory = memory_at(pointer) if size else np.empty(0, np.uint8)
+    if memory.size < size:
+        raise CUDARuntimeError(700, f"illegal address: {size} bytes at {pointer:#x}, only {memory.size} are there")
+    return memory[:size].view(dtype)
+
+
+def host_bytes(pointer: int, size: int) -> np.ndarray:
+    """Bytes of host memory, live."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(pointer)) if size else np.empty(0, np.uint8)
+
+
+class Memory:
+    """What one allocation holds; gives its block back to the pool when nobody refers to it."""
+
+    def __init__(self, block: Block, pool: MemoryPool, size: int) -> None:
+        self.block, self.pool, self.size = block, pool, size
+        self.ptr = block.address
+        self.device_id = 0
+
+    def __del__(self) -> None:
+        self.pool._take_back(self.block)
+
+
+class UnownedMemory:
+    """Memory that somebody else keeps."""
+
+    def __init__(self, ptr: int, size: int, owner: Any, device_id: int = -1) -> None:
+        self.ptr, self.size, self.owner, self.device_id = ptr, size, owner, device_id
+
+
+class MemoryPointer:
+    """A place in an allocation."""
+
+    def __init__(self, mem: Any, offset: int) -> None:
+        self.mem, self.ptr = mem, mem.ptr + offset
+        self.device_id = 0
+
+    def __int__(self) -> int:
+        return self.ptr
+
+    def __add__(self, offset: int) -> MemoryPointer:
+        return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)
+
+    __radd__ = __add__
+
+    def __sub__(self, offset: int) -> MemoryPointer:
+        return self + -offset
+
+    def memset_async(self, value: int, size: int, stream: Any = None) -> None:
+        target = as_numpy(self.ptr, np.uint8, size)
+        streams.put(lambda: target.fill(value), stream)
+
+    memset = memset_async
+
+    def copy_from_device_async(self, source: MemoryPointer, size: int, stream: Any = None) -> None:
+        to, given = as_numpy(self.ptr, np.uint8, size), as_numpy(source.ptr, np.uint8, size)
+        streams.put(lambda: np.copyto(to, given), stream)
+
+    copy_from_device = copy_from_device_async
+
+    def copy_from_host_async(self, host: Any, size: int, stream: Any = None) -> None:
+        streams.copy_from_host(host_bytes(_address(host), size), as_numpy(self.ptr, np.uint8, size), stream)
+
+    def copy_from_host(self, host: Any, size: int) -> None:
+        streams.upload("copy_from_host")
+        as_numpy(self.ptr, np.uint8, size)[...] = host_bytes(_address(host), size)
+
+    def copy_to_host_async(self, host: Any, size: int, stream: Any = None) -> None:
+        streams.copy_to_host(as_numpy(self.ptr, np.uint8, size), host_bytes(_address(host), size), stream)
+
+    def copy_to_host(self, host: Any, size: int) -> None:
+        streams.synchronise("copy_to_host")
+        host_bytes(_address(host), size)[...] = as_numpy(self.ptr, np.uint8, size)
+
+
+def _address(host: Any) -> int:
+    return host.value if isinstance(host, ctypes.c_void_p) else getattr(host, "ptr", host)
+
+
+class MemoryPool:
+    def __init__(self, allocator: Callable[[int], Any] | None = None) -> None:
+        self._free: dict[int, list[Block]] = {}
+        self._lock = threading.RLock()
+        self._used = self._total = self._limit = 0
+
+    def malloc(self, size: int) -> MemoryPointer:
+        size = -(-size // UNIT) * UNIT
+        with self._lock:
+            free = self._free.get(size)
+            block = free.pop() if free else self._new_block(size)
+            self._used += size
+        block.bytes.fill(255)
+        return MemoryPointer(Memory(block, self, size), 0)
+
+    def _new_block(self, size: int) -> Block:
+        if streams.forbids_allocation():
+            streams.invalidate()
+            raise CUDARuntimeError(UNSUPPORTED_IN_CAPTURE, "cudaMalloc")
+        for limit, cleared in ((self._limit, False), (self._limit, True)):
+            if (limit and self._total + size > limit) or runtime_free() < size:
+                if cleared:
+                    raise OutOfMemoryError(size, self._total, limit)
+                self.free_all_blocks()
+        self._total += size
+        return Block(size)
+
+    def _take_back(self, block: Block) -> None:
+        with self._lock:
+            self._used -= block.size
+            self._free.setdefault(block.size, []).append(block)
+
+    def free_all_blocks(self, stream: Any = None) -> None:
+        with self._lock:
+            for blocks in self._free.values():
+                for block in blocks:
+                    self._total -= block.size
+                    block.release()
+            self._free.clear()
+
+    def n_free_blocks(self) -> int:
+        return sum(map(len, self._free.values()))
+
+    def used_bytes(self) -> int:
+        return self._used
+
+    def free_bytes(self) -> int:
+        return self._total - self._used
+
+    def total_bytes(self) -> int:
+        return self._total
+
+    def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
+        self._limit = int(fraction * TOTAL_MEMORY) if fraction is not None else size or 0
+
+    def get_limit(self) -> int:
+        return self._limit
+
+
+TOTAL_MEMORY = 150_122_725_376  # bytes, an H200's
+
+
+def runtime_free() -> int:
+    with _lock:
+        return TOTAL_MEMORY - sum(block.size for block in _blocks.values())
+
+
+default_pool = MemoryPool()
+Allocator = Callable[[int], MemoryPointer]
+
+
+class _Allocators(threading.local):
+    """`using_allocator` counts for the thread, `set_allocator` for all."""
+
+    def __init__(self) -> None:
+        self.own: list[Allocator] = []
+
+
+_of_all: list[Allocator] = [default_pool.malloc]
+_of_thread = _Allocators()
+
+
+def get_allocator() -> Allocator:
+    return _of_thread.own[-1] if _of_thread.own else _of_all[0]
+
+
+def set_allocator(allocator: Allocator | None = None) -> None:
+    if _of_thread.own:
+        raise ValueError("Can't change the global allocator inside `using_allocator` context manager.")
+    _of_all[0] = default_pool.malloc if allocator is None else allocator
+
+
+@contextlib.contextmanager
+def using_allocator(allocator: Allocator | None = None) -> Iterator[None]:
+    _of_thread.own.append(default_pool.malloc if allocator is None else allocator)
+    try:
+        yield
+    finally:
+        _of_thread.own.pop()
+
+
+def alloc(size: int) -> MemoryPointer:
+    return get_allocator()(size)
+
+
+class PinnedMemoryPointer(bytearray):
+    """Pinned host memory; rounded up, as CuPy's, so that who makes an array of it must say how long."""
+
+    @property
+    def ptr(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self))
+
+    @property
+    def mem(self) -> PinnedMemoryPointer:
+        return self
+
+    def size(self) -> int:
+        return len(self)
+
+
+def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
+    if streams.forbids_allocation():
+        streams.invalidate()
+        raise CUDARuntimeError(UNSUPPORTED_IN_CAPTURE, "cudaHostAlloc")
+    return PinnedMemoryPointer(-(-size // UNIT) * UNIT)
+
+
+class PinnedMemoryPool:
+    def malloc(self, size: int) -> PinnedMemoryPointer:
+        return alloc_pinned_memory(size)
+
+    def free_all_blocks(self) -> None:
+        pass
+
+    def n_free_blocks(self) -> int:
+        return 0
+
+
+default_pinned_pool = PinnedMemoryPool()
+
+
+def empty_pinned(shape: Any, dtype: Any = float, order: str = "C") -> np.ndarray:
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    count = int(np.prod(shape))
+    memory = alloc_pinned_memory(count * np.dtype(dtype).itemsize)
+    return np.frombuffer(memory, dtype, count).reshape(shape, order=order) if count else np.empty(shape, dtype)
+
+
+def zeros_pinned(shape: Any, dtype: Any = float, order: str = "C") -> np.ndarray:
+    made = empty_pinned(shape, dtype, order)
+    made[...] = 0
+    return made

@@ -1,0 +1,366 @@
+"""Streams, events, and the capture of graphs.
+
+Work outside a capture runs at once, except that what is copied to the host asynchronously arrives when somebody waits
+for it, and that a copy from the host which has changed by then is a DataRaceError. Inside a capture work is recorded,
+not run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tests.engines.cuda.stand_in_cupy import errors
+from tests.engines.cuda.stand_in_cupy.errors import CUDARuntimeError, DataRaceError
+
+Work = Callable[[], object]
+GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
+
+
+class Arrival:
+    """What counts as done when somebody has waited for it."""
+
+    def __init__(self, work: Work) -> None:
+        self._work: Work | None = work
+
+    @property
+    def is_awaited(self) -> bool:
+        return self._work is None
+
+    def arrive(self) -> None:
+        work, self._work = self._work, None
+        if work:
+            work()
+
+
+class Capture:
+    """What one capture has recorded, and which streams take part."""
+
+    def __init__(self, origin: Stream, mode: int) -> None:
+        self.origin, self.mode = origin, mode
+        self.thread = threading.get_ident()
+        self.work: list[Work] = []
+        self.last: dict[Stream, int] = {}  # of each stream that takes part, how much work there was after its last
+        self.seen: dict[Stream, dict[Stream, int]] = {}  # up to where of others each stream has waited for
+        self.valid = True
+
+    def is_joined(self) -> bool:
+        """Whether the origin has waited for all that others were given."""
+        seen = self.seen.get(self.origin, {})
+        return all(seen.get(stream, -1) >= last for stream, last in self.last.items() if stream is not self.origin)
+
+
+class Stream:
+    null: Stream
+    _next = 0x1000
+    _by_pointer: dict[int, Stream] = {}
+
+    def __init__(
+        self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: int | None = None
+    ) -> None:
+        self.is_non_blocking = non_blocking
+        self.priority = priority or 0
+        self.capture: Capture | None = None
+        self._arriving: list[Arrival] = []
+        self._before: list[Stream] = []
+        if null:
+            self.ptr = 0
+        else:
+            Stream._next += 16
+            self.ptr = Stream._next
+        Stream._by_pointer[self.ptr] = self
+
+    def use(self) -> Stream:
+        _of_thread.current = self
+        return self
+
+    def __enter__(self) -> Stream:
+        self._before.append(current())
+        return self.use()
+
+    def __exit__(self, *_: object) -> None:
+        self._before.pop().use()
+
+    def synchronize(self) -> None:
+        synchronise("Stream.synchronize", self)
+
+    @property
+    def done(self) -> bool:
+        if self.capture:
+            self.capture.valid = False
+            raise CUDARuntimeError(errors.UNSUPPORTED_IN_CAPTURE, "cudaStreamQuery")
+        self.arrive()
+        return True
+
+    def record(self, event: Event | None = None) -> Event:
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        if self.capture is None:
+            if not (event.capture and event.capture in _captures):
+                self._arriving += event._awaited
+                return
+            self.capture = event.capture  # this stream joins
+            self.capture.last[self] = len(self.capture.work)
+        if event.capture is not self.capture:
+            self.capture.valid = False
+            raise CUDARuntimeError(errors.CAPTURE_ISOLATION)
+        seen = self.capture.seen.setdefault(self, {})
+        for stream, place in event.seen.items():
+            seen[stream] = max(place, seen.get(stream, -1))
+
+    def begin_capture(self, mode: int | None = None) -> None:
+        if self.ptr == 0:
+            raise RuntimeError("cannot capture on the default (legacy) stream")
+        if self.capture:
+            raise CUDARuntimeError(errors.INVALID_VALUE, "the stream is capturing already")
+        self.capture = Capture(self, RELAXED if mode is None else mode)
+        _captures.append(self.capture)
+
+    def end_capture(self) -> Graph:
+        capture = self.capture
+        if capture is None or capture.origin is not self:
+            raise CUDARuntimeError(errors.INVALID_VALUE, "the stream began no capture")
+        _captures.remove(capture)
+        for stream in list(Stream._by_pointer.values()):
+            if stream.capture is capture:
+                stream.capture = None
+        if not capture.valid:
+            raise CUDARuntimeError(errors.CAPTURE_INVALIDATED)
+        if not capture.is_joined():
+            raise CUDARuntimeError(errors.CAPTURE_UNJOINED)
+        return Graph(capture.work)
+
+    def is_capturing(self) -> bool:
+        return self.capture is not None
+
+    def launch_host_func(self, callback: Callable[[Any], None], argument: Any) -> None:
+        put(lambda: callback(argument), self)
+
+    def add_callback(self, callback: Callable[..., None], argument: Any) -> None:
+        put(lambda: callback(self, 0, argument), self)
+
+    def arrive(self) -> None:
+        """What was copied to the host is there now."""
+        arriving, self._arriving = self._arriving, []
+        for each in arriving:
+            each.arrive()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and self.ptr == other.ptr
+
+    def __hash__(self) -> int:
+        return self.ptr
+
+
+class ExternalStream(Stream):
+    """The face of a stream that exists."""
+
+    def __new__(cls, ptr: int, device_id: int = -1) -> Any:
+        return stream_at(ptr)
+
+
+class _Current(threading.local):
+    def __init__(self) -> None:
+        self.current = Stream.null
+        self.running: Stream | None = None  # on which a graph's work runs
+
+
+_captures: list[Capture] = []
+Stream.null = Stream(null=True)
+_of_thread = _Current()
+
+
+def current(device_id: int = -1) -> Stream:
+    return _of_thread.current
+
+
+def stream_at(pointer: int) -> Stream:
+    return Stream._by_pointer[pointer]
+
+
+def _given(stream: Any) -> Stream:
+    if stream is None:
+        return current()
+    return stream_at(stream) if isinstance(stream, int) else stream
+
+
+def capturing(stream: Any = None) -> Capture | None:
+    """The capture that work for this stream (the current one) is recorded in."""
+    return _given(stream).capture
+
+
+def put(work: Work, stream: Any = None) -> None:
+    """Run work that changes device memory, or record it."""
+    stream = _given(stream)
+    capture = stream.capture
+    if capture is None:
+        with np.errstate(all="ignore"):
+            work()
+        return
+    capture.work.append(work)
+    capture.last[stream] = len(capture.work)
+
+
+def synchronise(what: str, stream: Any = None) -> None:
+    """The host waits for a stream. Raises CUDARuntimeError in a capture."""
+    stream = _given(stream)
+    _refuse(what, stream)
+    errors.synchronisations.append(f"{what} at {errors.caller()}")
+    stream.arrive()
+
+
+def upload(what: str, stream: Any = None) -> None:
+    """Pageable host memory is copied to the device. Raises CUDARuntimeError in a capture."""
+    _refuse(f"{what} copies from host memory that a graph would read again", _given(stream))
+    errors.uploads.append(f"{what} at {errors.caller()}")
+
+
+def _refuse(what: str, stream: Stream) -> None:
+    if stream.capture:
+        stream.capture.valid = False
+        raise CUDARuntimeError(errors.UNSUPPORTED_IN_CAPTURE, f"{what} at {errors.caller()}")
+
+
+def synchronise_device(what: str) -> None:
+    """The host waits for all streams."""
+    if _captures:
+        for capture in _captures:
+            capture.valid = False
+        raise CUDARuntimeError(errors.UNSUPPORTED_IN_CAPTURE, f"{what} at {errors.caller()}")
+    errors.synchronisations.append(f"{what} at {errors.caller()}")
+    for stream in list(Stream._by_pointer.values()):
+        stream.arrive()
+
+
+def forbids_allocation() -> bool:
+    """Whether a capture goes on in whose mode memory must not be allocated by this thread."""
+    thread = threading.get_ident()
+    return any(c.mode == GLOBAL or (c.mode == THREAD_LOCAL and c.thread == thread) for c in _captures)
+
+
+def invalidate() -> None:
+    for capture in _captures:
+        capture.valid = False
+
+
+def copy_to_host(source: np.ndarray, out: np.ndarray, stream: Any = None) -> None:
+    """Asynchronously: `out` has the values when somebody has waited for the stream."""
+    stream = _given(stream)
+
+    def copy() -> None:
+        values = source.copy()
+        (_of_thread.running or stream)._arriving.append(Arrival(lambda: np.copyto(out, values)))
+
+    put(copy, stream)
+
+
+def copy_from_host(source: np.ndarray, target: np.ndarray, stream: Any = None) -> None:
+    """Asynchronously: `source` must stay as it is until somebody has waited for the stream."""
+    stream = _given(stream)
+    where = errors.caller()
+
+    def copy() -> None:
+        values = source.copy()
+        target[...] = values
+
+        def check() -> None:
+            if values.tobytes() != source.tobytes():
+                raise DataRaceError(f"host memory was written before the copy from it at {where} was known to be done")
+
+        (_of_thread.running or stream)._arriving.append(Arrival(check))
+
+    put(copy, stream)
+
+
+class Event:
+    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
+        self.timed = not disable_timing
+        self.ptr = id(self)
+        self.stream: Stream | None = None
+        self.capture: Capture | None = None
+        self.time = 0.0
+        self.seen: dict[Stream, int] = {}  # in a capture: what lies before it, of each stream
+        self._awaited: list[Arrival] = []
+
+    def record(self, stream: Stream | None = None) -> None:
+        self.stream = _given(stream)
+        self.capture = self.stream.capture
+        if self.capture:
+            self.seen = {**self.capture.seen.get(self.stream, {}), self.stream: len(self.capture.work)}
+        self.time = time.perf_counter()
+        self.stream._arriving = [each for each in self.stream._arriving if not each.is_awaited]
+        self._awaited = list(self.stream._arriving)
+
+    def synchronize(self) -> None:
+        self._refuse_captured()
+        errors.synchronisations.append(f"Event.synchronize at {errors.caller()}")
+        self._arrive()
+
+    @property
+    def done(self) -> bool:
+        self._refuse_captured()
+        self._arrive()
+        return True
+
+    def _arrive(self) -> None:
+        for each in self._awaited:
+            each.arrive()
+        self._awaited = []
+
+    def _refuse_captured(self) -> None:
+        if self.capture:
+            raise CUDARuntimeError(errors.CAPTURED_EVENT)
+
+
+def get_elapsed_time(start: Event, end: Event) -> float:
+    """Milliseconds."""
+    if not (start.timed and end.timed and start.stream and end.stream):
+        raise CUDARuntimeError(400, "events without timing, or not recorded")
+    return (end.time - start.time) * 1e3
+
+
+class Graph:
+    """Recorded work."""
+
+    def __init__(self, work: list[Work]) -> None:
+        self.work = work
+        self.graph = self.graphExec = id(self)
+        self.launches = 0
+
+    def launch(self, stream: Stream | None = None) -> None:
+        stream = _given(stream)
+        self.launches += 1
+        if stream.capture:
+            for work in self.work:
+                put(work, stream)
+            return
+        before, _of_thread.running = _of_thread.running, stream
+        try:
+            with np.errstate(all="ignore"):
+                for work in self.work:
+                    work()
+        finally:
+            _of_thread.running = before
+
+    def upload(self, stream: Stream | None = None) -> None:
+        pass
+
+    def debug_dot_str(self, flags: int = 0) -> str:
+        return f"digraph {{ /* {len(self.work)} nodes */ }}"
+
+
+def reset() -> None:
+    """Forget captures that a failed test left open."""
+    for capture in list(_captures):
+        _captures.remove(capture)
+    for stream in list(Stream._by_pointer.values()):
+        stream.capture = None
+        stream._arriving.clear()
+    Stream.null.use()

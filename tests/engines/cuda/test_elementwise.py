@@ -1,0 +1,354 @@
+"""The GPU's value-by-value operators, run by the emulator, against the plain ones in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from fcaffe.engines import NumpyEngine
+from fcaffe.engines.cuda import elementwise, kernels
+from fcaffe.engines.cuda.elementwise import Elementwise
+from fcaffe.engines.cuda.kernels import Kernels
+from tests.engines.cuda import emulator, stand_in_cupy
+from tests.engines.cuda.stand_in_cupy import cupy, raw_module
+
+pytestmark = pytest.mark.skipif(not emulator.has_compiler, reason="the emulator needs g++")
+
+DTYPES = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
+PAIRS = [(x, y) for x in DTYPES for y in DTYPES]
+SHAPES = [(2, 5, 3, 7), (1, 1, 1, 1), (3, 64), (2, 16, 9, 9), (41,), (2, 8, 3, 2, 5)]
+C_ORDER, CHANNELS_LAST = "C", "channels-last"
+
+Array = Any
+
+
+class Gpu(Elementwise):
+    xp = cupy
+
+    def __init__(self) -> None:
+        self.kernels = Kernels(cupy)
+
+
+@pytest.fixture(scope="module")
+def shared_engine() -> Gpu:
+    return Gpu()
+
+
+@pytest.fixture
+def gpu(shared_engine: Gpu) -> Iterator[Gpu]:
+    stand_in_cupy.reset()
+    yield shared_engine
+    stand_in_cupy.reset()
+
+
+@pytest.fixture
+def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that threads go round their loops."""
+    monkeypatch.setattr(kernels, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(elementwise, "FULL", 3)
+
+
+class Guarded:
+    """An array on the device inside a buffer whose other values must stay: `offset` values in front, some behind."""
+
+    def __init__(self, values: np.ndarray, dtype: np.dtype, layout: str = CHANNELS_LAST, offset: int = 0) -> None:
+        self.offset, self.size = offset, values.size
+        self.buffer = cupy.full(offset + values.size + 19, 7, dtype)
+        inside = self.buffer[offset : offset + values.size]
+        if layout == CHANNELS_LAST and values.ndim > 2:
+            shape = (values.shape[0], *values.shape[2:], values.shape[1])
+            self.array = cupy.moveaxis(inside.reshape(shape), -1, 1)
+        else:
+            self.array = inside.reshape(values.shape)
+        self.array[...] = cupy.asarray(values.astype(dtype))
+
+    def get(self) -> np.ndarray:
+        """In float32, once the guards have been looked at."""
+        flat = self.buffer.get().astype(np.float32)
+        assert (flat[: self.offset] == 7).all() and (flat[self.offset + self.size :] == 7).all()
+        return self.array.get().astype(np.float32)
+
+
+def numbers(shape: tuple[int, ...], dtype: np.dtype = DTYPES[0], seed: int = 0) -> np.ndarray:
+    """What the dtype can hold, in float32; zeros of either sign among them."""
+    values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    values.reshape(-1)[::7] = 0
+    values.reshape(-1)[3::11] = -0.0
+    return values.astype(dtype).astype(np.float32)
+
+
+def rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return values.astype(dtype).astype(np.float32)
+
+
+def launched(*names: str) -> bool:
+    """Whether these kernels were launched since the last time, and no others."""
+    seen = [name.split("<")[0] for name in raw_module.launches]
+    raw_module.launches.clear()
+    return seen == list(names)
+
+
+PLAIN = NumpyEngine()
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+each_alignment = pytest.mark.parametrize("offset", [0, 1, 4])
+
+
+@every_dtype
+@every_shape
+@each_alignment
+@pytest.mark.parametrize("slope", [0, 0.25, -1.5])
+def test_relu(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int, slope: float) -> None:
+    x, dy = numbers(shape, dtype), numbers(shape, dtype, 1)
+    y, dx = np.empty_like(x), np.empty_like(x)
+    PLAIN.relu_forward(x, y, slope)
+    PLAIN.relu_backward(x, dy, dx, slope)
+    on_gpu = [Guarded(values, dtype, offset=offset) for values in (x, dy, x, dy)]
+    gpu.relu_forward(on_gpu[0].array, on_gpu[2].array, slope)
+    gpu.relu_backward(on_gpu[0].array, on_gpu[1].array, on_gpu[3].array, slope)
+    assert launched("relu_forward", "relu_backward")
+    np.testing.assert_array_equal(on_gpu[2].get(), rounded(y, dtype))
+    np.testing.assert_array_equal(on_gpu[3].get(), rounded(dx, dtype))
+
+
+@every_dtype
+def test_relu_of_no_numbers(gpu: Gpu, dtype: np.dtype) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 1, -1] * 5, np.float32)
+    for slope in (0, 0.5):
+        y, dx = np.empty_like(x), np.empty_like(x)
+        with np.errstate(invalid="ignore"):
+            PLAIN.relu_forward(x, y, slope)
+            PLAIN.relu_backward(x, x, dx, slope)
+        inside, outside = Guarded(x, dtype), Guarded(x, dtype)
+        gpu.relu_forward(inside.array, outside.array, slope)
+        np.testing.assert_array_equal(outside.get(), y)
+        gpu.relu_backward(inside.array, inside.array, outside.array, slope)
+        np.testing.assert_array_equal(outside.get(), dx)
+
+
+@every_dtype
+@every_shape
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 9])
+def test_weighted_sum(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], count: int) -> None:
+    xs = [numbers(shape, dtype, seed) for seed in range(count)]
+    factors = [1.0, -2.0, 0.5, 3.0, 1.0, 1.0, 0.25, -1.0, 2.0][:count]
+    y = np.empty(shape, np.float32)
+    PLAIN.weighted_sum(xs, factors, y)
+    arrays = [Guarded(x, dtype, offset=4) for x in xs]
+    gpu.weighted_sum([each.array for each in arrays], factors, arrays[0].array)  # in place
+    assert launched(*["weighted_sum"] * (1 + (count == 9)))
+    few_bits = 16 * float(ml_dtypes.finfo(dtype).eps) if count == 9 else 1e-6  # two kernels round twice
+    np.testing.assert_allclose(arrays[0].get(), rounded(y, dtype), rtol=1e-6, atol=few_bits)
+
+
+@every_dtype
+@every_shape
+@each_alignment
+def test_add_relu_and_multiply(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
+    a, b, y = numbers(shape, dtype), numbers(shape, dtype, 1), np.empty(shape, np.float32)
+    on_gpu = [Guarded(values, dtype, offset=place) for values, place in ((a, offset), (b, 0), (a, 0))]
+    for operator in ("add_relu", "multiply"):
+        getattr(PLAIN, operator)(a, b, y)
+        getattr(gpu, operator)(*(each.array for each in on_gpu))
+        assert launched(operator)
+        np.testing.assert_array_equal(on_gpu[2].get(), rounded(y, dtype))
+
+
+@every_dtype
+@every_shape
+@each_alignment
+def test_add_relu_backward(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
+    y, dy, expected = numbers(shape, dtype), numbers(shape, dtype, 1), np.empty(shape, np.float32)
+    PLAIN.relu_backward(y, dy, expected, 0)
+    outputs, gradients, other = Guarded(y, dtype), Guarded(dy, dtype), Guarded(y, dtype, offset=offset)
+    gpu.add_relu_backward(outputs.array, gradients.array, gradients.array, other.array)  # one of them in place
+    assert launched("add_relu_backward")
+    for each in (gradients, other):
+        np.testing.assert_array_equal(each.get(), rounded(expected, dtype))
+
+
+@pytest.mark.usefixtures("few_blocks")
+@every_dtype
+def test_loops_of_threads(gpu: Gpu, dtype: np.dtype) -> None:
+    x = numbers((3, 40, 13, 17), dtype)
+    places = [Guarded(x, dtype), Guarded(x, dtype, offset=1), Guarded(x, DTYPES[0]), Guarded(x, DTYPES[0], C_ORDER)]
+    target, turned = Guarded(x * 0, dtype), Guarded(x * 0, dtype, C_ORDER)
+    for source in places:
+        for goal in (target, turned):
+            gpu.copy(source.array, goal.array)
+            np.testing.assert_array_equal(goal.get(), x)
+    gpu.copy(target.array[:, :24], turned.array[:, 16:])
+    np.testing.assert_array_equal(turned.get()[:, 16:], x[:, :24])
+    gpu.relu_forward(target.array, target.array, 0)
+    np.testing.assert_array_equal(target.get(), np.maximum(x, 0))
+
+
+@pytest.mark.parametrize("dtypes", PAIRS, ids=str)
+@each_alignment
+def test_copy_of_the_same_layout(gpu: Gpu, dtypes: tuple[np.dtype, np.dtype], offset: int) -> None:
+    for shape in SHAPES:
+        x = numbers(shape, dtypes[0])
+        source, target = Guarded(x, dtypes[0], offset=offset), Guarded(x * 0, dtypes[1], offset=offset)
+        gpu.copy(source.array, target.array)
+        assert launched("copy")
+        np.testing.assert_array_equal(target.get(), rounded(x, dtypes[1]))
+
+
+@every_dtype
+def test_casts(gpu: Gpu, dtype: np.dtype) -> None:
+    """Ties, subnormal numbers, what is too large, and no numbers, as NumPy rounds them."""
+    random = np.random.default_rng(0).integers(0, 1 << 32, 5000, np.uint32)
+    ties = (np.arange(1000, dtype=np.uint32) << 12) + 0x38000000
+    special = np.array(
+        [np.nan, -np.nan, np.inf, -np.inf, 0, -0.0, 65504, 65520, -65519.9, 6e-8, 2.9e-8, 3e-8], np.float32
+    )
+    values = np.concatenate([random.view(np.float32), ties.view(np.float32), special])
+    target = Guarded(np.zeros(values.shape, np.float32), dtype)
+    gpu.copy(cupy.asarray(values), target.array)
+    with np.errstate(all="ignore"):
+        expected = rounded(values, dtype)
+    np.testing.assert_array_equal(target.get(), expected)
+    if dtype != DTYPES[0]:
+        every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+        back = Guarded(np.zeros(every.shape, np.float32), DTYPES[0])
+        gpu.copy(cupy.asarray(every), back.array)
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(back.get(), every.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtypes", PAIRS, ids=str)
+@pytest.mark.parametrize("shape", [(2, 5, 3, 7), (3, 70, 9, 9), (1, 64, 8, 8), (2, 3, 11, 13), (2, 3, 12, 12)], ids=str)
+def test_copy_between_c_order_and_channels_last(
+    gpu: Gpu, dtypes: tuple[np.dtype, np.dtype], shape: tuple[int, ...]
+) -> None:
+    x = numbers(shape, dtypes[0])
+    for layouts in ((C_ORDER, CHANNELS_LAST), (CHANNELS_LAST, C_ORDER)):
+        for offset in (0, 1):
+            source, target = Guarded(x, dtypes[0], layouts[0], offset), Guarded(x * 0, dtypes[1], layouts[1])
+            gpu.copy(source.array, target.array)
+            of_colours = shape[1] == 3 and dtypes[0] == DTYPES[0] and layouts[0] == C_ORDER
+            assert launched("copy_interleaved" if of_colours else "copy_transposed")
+            np.testing.assert_array_equal(target.get(), rounded(x, dtypes[1]))
+
+
+@pytest.mark.parametrize("dtypes", PAIRS, ids=str)
+@pytest.mark.parametrize("layout", [C_ORDER, CHANNELS_LAST])
+@pytest.mark.parametrize("part", [slice(0, 8), slice(8, 24), slice(3, 24), slice(5, 6), slice(0, 23)], ids=str)
+def test_copy_of_channels(gpu: Gpu, dtypes: tuple[np.dtype, np.dtype], layout: str, part: slice) -> None:
+    whole = numbers((3, 24, 5, 4), dtypes[0])
+    big, small = Guarded(whole, dtypes[0], layout), Guarded(whole[:, part] * 0, dtypes[1], layout)
+    gpu.copy(big.array[:, part], small.array)
+    assert launched("copy_rows") or part == slice(5, 6)
+    np.testing.assert_array_equal(small.get(), rounded(whole[:, part], dtypes[1]))
+    back = Guarded(whole * 0 - 1, dtypes[0], layout)
+    gpu.copy(small.array, back.array[:, part])
+    expected = whole * 0 - 1
+    expected[:, part] = rounded(rounded(whole[:, part], dtypes[1]), dtypes[0])
+    np.testing.assert_array_equal(back.get(), expected)
+
+
+def test_other_copies_are_plain(gpu: Gpu) -> None:
+    x = numbers((4, 6, 5, 3))
+    source = Guarded(x, DTYPES[0])
+    for view in (np.s_[::-1], np.s_[:, :, ::2], np.s_[:, ::2, 1:, 1:], np.s_[0, 0, 0, 0]):
+        target = cupy.asarray(x[view] * 0)
+        gpu.copy(source.array[view], target)
+        np.testing.assert_array_equal(target.get(), x[view])
+    counts = cupy.asarray(np.arange(12, dtype=np.int32))
+    target = cupy.zeros(12, np.float32)
+    gpu.copy(counts, target)
+    np.testing.assert_array_equal(target.get(), np.arange(12))
+
+
+@every_dtype
+@pytest.mark.parametrize("layout", [C_ORDER, CHANNELS_LAST])
+def test_what_does_not_lie_alike_is_plain(gpu: Gpu, dtype: np.dtype, layout: str) -> None:
+    a, b = numbers((2, 6, 3, 3), dtype), numbers((2, 6, 3, 3), dtype, 1)
+    arrays = Guarded(a, dtype, layout), Guarded(b, dtype, CHANNELS_LAST), Guarded(a * 0, dtype, C_ORDER)
+    gpu.multiply(*(each.array for each in arrays))
+    assert launched()
+    np.testing.assert_array_equal(arrays[2].get(), rounded(a * b, dtype))
+    bias = numbers((6,))
+    if dtype == DTYPES[0]:
+        gpu.add_bias(arrays[2].array, cupy.asarray(bias), relu=True)
+        assert launched()
+        np.testing.assert_array_equal(arrays[2].get(), np.maximum(a * b + bias[:, None, None], 0))
+
+
+BIASED = [(2, 5, 3, 7), (3, 64), (70, 10), (2, 16, 9, 9), (1, 200, 1, 1), (5, 1, 4, 4), (2, 96, 6, 6), (9, 33, 2, 2)]
+
+
+@every_dtype
+@pytest.mark.parametrize("shape", BIASED, ids=str)
+@each_alignment
+def test_add_bias(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
+    x, bias = numbers(shape, dtype), numbers(shape[1:2], seed=1)
+    for relu in (False, True):
+        y, expected = Guarded(x, dtype, offset=offset), x.copy()
+        PLAIN.add_bias(expected, bias, relu)
+        gpu.add_bias(y.array, cupy.asarray(bias), relu)
+        assert launched("add_bias")
+        np.testing.assert_array_equal(y.get(), rounded(expected, dtype))
+
+
+def check_bias_gradients(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
+    y, dy, before = numbers(shape, dtype), numbers(shape, dtype, 1), numbers(shape[1:2], seed=2)
+    for add in (False, True):
+        on_gpu = [Guarded(values, dtype, offset=offset) for values in (y, dy)]
+        dbias, expected = Guarded(before, DTYPES[0]), before.copy()
+        gpu.bias_backward(on_gpu[1].array, dbias.array, add)
+        PLAIN.bias_backward(dy, expected, add)
+        assert launched("bias_partials", "bias_sums")
+        np.testing.assert_allclose(dbias.get(), expected, rtol=1e-5, atol=1e-5)
+        dbias, expected, dx = Guarded(before, DTYPES[0]), before.copy(), np.empty_like(dy)
+        gpu.relu_bias_backward(on_gpu[0].array, on_gpu[1].array, on_gpu[1].array, dbias.array, add)  # in place
+        PLAIN.relu_bias_backward(y, dy, dx, expected, add)
+        assert launched("bias_partials", "bias_sums")
+        np.testing.assert_array_equal(on_gpu[1].get(), dx)
+        np.testing.assert_allclose(dbias.get(), expected, rtol=1e-5, atol=1e-5)
+
+
+@every_dtype
+@pytest.mark.parametrize("shape", BIASED, ids=str)
+@each_alignment
+def test_bias_gradients(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
+    check_bias_gradients(gpu, dtype, shape, offset)
+
+
+@pytest.mark.usefixtures("few_blocks")
+@every_dtype
+@pytest.mark.parametrize("shape", [(7, 24, 11, 11), (300, 6), (2, 300, 5, 5)], ids=str)
+def test_bias_gradients_of_many_rows(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    check_bias_gradients(gpu, dtype, shape, 0)
+
+
+@every_dtype
+def test_relu_backward_without_bias(gpu: Gpu, dtype: np.dtype) -> None:
+    y, dy = numbers((2, 5, 3, 3), dtype), numbers((2, 5, 3, 3), dtype, 1)
+    arrays = [Guarded(values, dtype) for values in (y, dy, y)]
+    gpu.relu_bias_backward(*(each.array for each in arrays), None, False)
+    assert launched("relu_backward")
+    np.testing.assert_array_equal(arrays[2].get(), dy * (y > 0))
+
+
+@every_dtype
+def test_nothing_at_all(gpu: Gpu, dtype: np.dtype) -> None:
+    """Arrays without values; the gradient of a bias that nothing was added to is zero."""
+    x = Guarded(np.zeros((0, 4, 3, 3), np.float32), dtype).array
+    gpu.relu_forward(x, x, 0.5)
+    gpu.relu_backward(x, x, x, 0)
+    gpu.weighted_sum([x, x], [1, 1], x)
+    gpu.add_relu(x, x, x)
+    gpu.multiply(x, x, x)
+    gpu.copy(x, x)
+    gpu.copy(x, cupy.empty((0, 4, 3, 3), np.float32))
+    gpu.add_bias(x, cupy.ones(4, np.float32), relu=False)
+    dbias = cupy.ones(4, np.float32)
+    gpu.bias_backward(x, dbias, add=True)
+    assert (dbias.get() == 1).all()
+    gpu.relu_bias_backward(x, x, x, dbias, add=False)
+    assert launched() and not dbias.get().any()

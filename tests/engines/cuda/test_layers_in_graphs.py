@@ -1,0 +1,119 @@
+"""Layers as parts of CUDA graphs: captured once, what they compute follows their bottoms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import engine_choice
+from tests.engines.cuda import emulator, stand_in_cupy, stand_in_engine
+from tests.engines.cuda.test_plain_on_stand_in import PlainOnDevice
+from tests.golden_values import assert_close
+from tests.layers.examples import EXAMPLES
+from tests.layers.test_contract import Case
+
+EACH = [(kind, example) for kind, examples in EXAMPLES.items() for example in examples]
+
+
+class Asynchronous(PlainOnDevice):
+    asynchronous = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream = self.xp.cuda.Stream(non_blocking=True).use()
+
+
+@pytest.fixture(autouse=True, params=["plain", "CUDA"])
+def on_stand_in(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    if request.param == "CUDA" and not emulator.has_compiler:
+        pytest.skip("the emulator needs g++")
+    stand_in_engine.install(monkeypatch, Path(tmp_path_factory.getbasetemp()) / "plans")
+    made = Asynchronous() if request.param == "plain" else stand_in_engine.engine()
+    monkeypatch.setattr(engine_choice, "chosen", lambda: made)
+    yield
+    stand_in_cupy.reset()
+
+
+class InGraphs(Case):
+    """A case whose passes run step by step, or as graphs."""
+
+    def __init__(self, kind: str, example: Any) -> None:
+        super().__init__(kind, example)
+        self.forward()
+        for index, top in enumerate(self.top):
+            top.diff[...] = top.xp.asarray(np.full(top.shape, 0.3 + index, np.float32))
+        self.stream = self.context.engine.stream  # type: ignore[attr-defined]
+
+    def step_forward(self) -> None:
+        self.layer.forward(self.bottom, self.top)
+
+    def step_backward(self) -> None:
+        if self.example.has_gradient:
+            self.layer.backward(self.top, self.propagate_down, self.bottom)
+
+    def captured(self, work: Any) -> Any:
+        self.stream.begin_capture()
+        work()
+        return self.stream.end_capture()
+
+    def change_bottoms(self, factor: float) -> None:
+        for index, blob in enumerate(self.bottom):
+            if index not in self.example.labels:
+                blob.data[...] *= np.float32(factor)
+
+    def found(self) -> list[np.ndarray]:
+        arrays = [blob.data for blob in self.top]
+        if self.example.has_gradient:
+            arrays += [blob.diff for blob, down in zip(self.bottom, self.propagate_down, strict=True) if down]
+            arrays += [blob.diff for blob in self.layer.blobs]
+        return [array.get() for array in arrays]
+
+
+def same_state(kind: str, example: Any) -> tuple[InGraphs, InGraphs]:
+    made = InGraphs(kind, example), InGraphs(kind, example)
+    if made[0].layer.needs_host or made[0].layer.reads_host:
+        pytest.skip("runs outside of graphs")
+    return made
+
+
+@pytest.mark.parametrize(("kind", "example"), EACH)
+@pytest.mark.parametrize("graphs", ["both", "forward", "backward"])
+def test_graphs_follow_their_bottoms(kind: str, example: Any, graphs: str) -> None:
+    """Also where one pass runs as a graph and the other does not, with a pass step by step in between."""
+    case, same = same_state(kind, example)
+    for each in (case, same):
+        each.step_forward()
+        each.step_backward()
+    forward, backward = case.captured(case.step_forward), case.captured(case.step_backward)
+    for each in (case, same):
+        each.change_bottoms(0.75)
+        each.step_forward()
+        each.step_backward()
+        each.change_bottoms(0.5)
+    for run, graph, step in (
+        (graphs != "backward", forward, case.step_forward),
+        (graphs != "forward", backward, case.step_backward),
+    ):
+        if run:
+            graph.launch(case.stream)
+        else:
+            step()
+    same.step_forward()
+    same.step_backward()
+    for found, wanted in zip(case.found(), same.found(), strict=True):
+        assert_close(found, wanted, kind)
+
+
+@pytest.mark.parametrize(("kind", "example"), EACH)
+def test_only_layers_that_say_so_wait(kind: str, example: Any) -> None:
+    case = InGraphs(kind, example)
+    with stand_in_cupy.watched() as (waits, uploads):
+        case.step_forward()
+        case.step_backward()
+    assert case.layer.needs_host or case.layer.reads_host or not (waits or uploads)

@@ -1,0 +1,180 @@
+"""SoftmaxWithLoss's kernels against the plain operators."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from fcaffe.engines import NumpyEngine
+from fcaffe.errors import NetError
+from tests import engine_choice
+from tests.conftest import make_net
+from tests.engines.cuda import stand_in_cupy
+from tests.engines.cuda.emulated_engine import DeviceEngine, EmulatedEngine, channels_last
+from tests.engines.cuda.emulator import has_compiler
+
+pytestmark = pytest.mark.skipif(not has_compiler, reason="no g++ to emulate kernels with")
+
+CASES = [  # shape, axis, channels-last: a thread, a warp, a block for each position
+    ((6, 5), 1, False),
+    ((6, 10), 1, False),
+    ((3, 1000), 1, False),
+    ((2, 21, 5, 3), 1, True),
+    ((2, 600, 2, 2), 1, True),
+    ((2, 21, 5, 3), 1, False),
+    ((2, 3, 40), 2, False),
+    ((2, 3, 4), 0, False),
+    ((2, 4, 5, 3), 2, True),  # which the kernels leave to array code
+    ((300, 2), 1, False),
+    ((0, 10), 1, False),
+]
+IGNORED = 2
+
+
+def run(engine, scores, labels, probability, axis, ignored, divisor, dtype=np.float32, slope=0.7):
+    loss, valid = np.full((), 9, np.float32), np.full((), 9, np.float32)
+    dx = np.full_like(scores, 9, dtype=dtype)
+    wrong = np.zeros(2, np.int64)
+    engine.softmax_loss_forward(scores, labels, probability, loss, valid, axis, ignored, divisor, wrong)
+    slope = np.array(slope, np.float32)
+    engine.softmax_loss_backward(probability, labels, dx, slope, valid, axis, ignored, divisor)
+    return loss, valid, dx
+
+
+def case(shape, axis, last):
+    random = np.random.default_rng(4)
+    scores = (3 * random.standard_normal(shape)).astype(np.float32)
+    positions = (*shape[:axis], *shape[axis + 1 :])
+    labels = random.integers(0, shape[axis], positions).astype(np.float32)
+    return (channels_last(scores) if last else scores), labels
+
+
+@pytest.mark.parametrize(
+    ("ignored", "divisor"), [(None, 7.0), (None, None), (IGNORED, None), (IGNORED, 3.0), (-1, 1.0)]
+)
+@pytest.mark.parametrize(("shape", "axis", "last"), CASES, ids=str)
+def test_it_is_the_plain_loss(shape, axis, last, ignored, divisor):
+    scores, labels = case(shape, axis, last)
+    found, wanted = np.empty_like(scores), np.empty_like(scores)
+    loss, valid, dx = run(EmulatedEngine(), scores, labels, found, axis, ignored, divisor)
+    wanted_loss, wanted_valid, wanted_dx = run(NumpyEngine(), scores, labels, wanted, axis, ignored, divisor)
+    np.testing.assert_allclose(found, wanted, rtol=3e-6)
+    np.testing.assert_allclose(loss, wanted_loss, rtol=3e-6)
+    np.testing.assert_allclose(dx, wanted_dx, rtol=1e-5, atol=1e-7)
+    assert valid == wanted_valid
+
+
+@pytest.mark.parametrize(("shape", "axis", "last"), CASES, ids=str)
+def test_the_same_probabilities_give_the_same_gradients(shape, axis, last):
+    scores, labels = case(shape, axis, last)
+    slope, valid = np.array(1.7, np.float32), np.array(13, np.float32)
+    found, wanted = np.empty_like(scores), np.empty_like(scores)
+    EmulatedEngine().softmax_loss_backward(abs(scores), labels, found, slope, valid, axis, IGNORED, None)
+    NumpyEngine().softmax_loss_backward(abs(scores), labels, wanted, slope, valid, axis, IGNORED, None)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("engine", [EmulatedEngine, NumpyEngine])
+def test_scores_of_16_bits_are_computed_with_in_float32(engine, dtype):
+    scores, labels = case((2, 21, 5, 3), 1, True)
+    scores = scores.astype(dtype)
+    as_float = scores.astype(np.float32)
+    found, wanted = np.empty_like(as_float), np.empty_like(as_float)
+    loss, _, dx = run(engine(), scores, labels, found, 1, None, 4.0, dtype)
+    wanted_loss, _, wanted_dx = run(NumpyEngine(), as_float, labels, wanted, 1, None, 4.0)
+    np.testing.assert_allclose(loss, wanted_loss, rtol=3e-6)
+    np.testing.assert_allclose(found, wanted, rtol=3e-6)
+    assert dx.dtype == dtype
+    np.testing.assert_allclose(dx.astype(np.float32), wanted_dx, rtol=1e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("label", [5, -1, 1e30, np.nan, np.inf])
+@pytest.mark.parametrize("engine", [EmulatedEngine, NumpyEngine])
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_a_label_that_is_no_class_makes_the_loss_no_number(engine, label):
+    scores, labels = case((6, 5), 1, False)
+    labels[4] = label
+    loss, _, _ = run(engine(), scores, labels, np.empty_like(scores), 1, IGNORED, None)
+    assert np.isnan(loss)
+
+
+@pytest.mark.parametrize("engine", [EmulatedEngine, NumpyEngine])
+def test_labels_are_cut_to_integers_and_may_have_any_shape(engine):
+    scores, labels = case((2, 21, 5, 3), 1, True)
+    wanted, _, wanted_dx = run(engine(), scores, labels, np.empty_like(scores), 1, None, 4.0)
+    loss, _, dx = run(engine(), scores, (labels + 0.9).reshape(2, 1, 5, 3), np.empty_like(scores), 1, None, 4.0)
+    assert loss == wanted
+    np.testing.assert_array_equal(dx, wanted_dx)
+
+
+def test_scores_that_are_no_numbers():
+    scores, labels = case((6, 10), 1, False)
+    scores[2, 3] = np.nan
+    loss, _, dx = run(EmulatedEngine(), scores, labels, np.empty_like(scores), 1, None, 1.0)
+    assert np.isnan(loss)
+    assert np.isnan(dx[2]).all()
+    assert np.isfinite(dx[3]).all()
+
+
+def test_an_unlikely_label_costs_no_more_than_87():
+    scores = np.zeros((1, 10), np.float32)
+    scores[0, 4] = 1000
+    loss, _, _ = run(EmulatedEngine(), scores, np.zeros(1, np.float32), np.empty_like(scores), 1, None, 1.0)
+    np.testing.assert_allclose(loss, 87.33654, rtol=1e-6)
+
+
+NET = """
+layer { name: "in" type: "Input" top: "x" top: "label"
+        input_param { shape { dim: 2 dim: 3 dim: 2 dim: 2 } shape { dim: 2 dim: 1 dim: 2 dim: 2 } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "x" bottom: "label" top: "loss" loss_param { ignore_label: 255 } }
+layer { name: "right" type: "Accuracy" bottom: "x" bottom: "label" top: "right"
+        accuracy_param { ignore_label: 255 top_k: 2 } }
+"""
+
+
+@pytest.fixture
+def device_net(monkeypatch):
+    stand_in_cupy.install(monkeypatch)
+    monkeypatch.setattr(engine_choice, "chosen", DeviceEngine)
+    yield make_net(NET, "TEST")
+    stand_in_cupy.reset()
+
+
+def run_net(net, scores, labels, forward):
+    xp = net.context.engine.xp
+    net.blob("x").data[...] = xp.asarray(scores)
+    net.blob("label").data[...] = xp.asarray(labels)
+    forward()
+    return [float(net.blob(name).data) for name in ("loss", "right")]
+
+
+def test_losses_and_accuracy_need_no_host(device_net, monkeypatch):
+    random = np.random.default_rng(5)
+    stream = device_net.context.engine.xp.cuda.Stream(non_blocking=True).use()
+    nodes = [node for node in device_net.nodes if node.name in ("loss", "right")]
+    for node in nodes:
+        node.forward()
+    stream.begin_capture()
+    for node in nodes:
+        assert not node.layer.needs_host
+        node.forward()
+    graph = stream.end_capture()
+    monkeypatch.setattr(engine_choice, "chosen", NumpyEngine)
+    plain = make_net(NET, "TEST")
+    for _ in range(3):
+        scores = random.standard_normal((2, 3, 2, 2)).astype(np.float32)
+        labels = random.choice(np.array([0, 1, 2, 255], np.float32), (2, 1, 2, 2))
+        found = run_net(device_net, scores, labels, lambda: graph.launch(stream))
+        np.testing.assert_allclose(found, run_net(plain, scores, labels, plain.forward), rtol=1e-6)
+
+
+def test_what_is_no_number_is_explained(device_net):
+    labels = np.zeros((2, 1, 2, 2), np.float32)
+    labels[1, 0, 0, 1] = 3
+    values = run_net(device_net, np.zeros((2, 3, 2, 2), np.float32), labels, device_net.forward)
+    assert np.isnan(values).all()
+    run_net(device_net, np.zeros((2, 3, 2, 2), np.float32), labels * 3, device_net.forward)
+    for label, node in zip((3, 9), device_net.nodes[-2:], strict=True):  # the loss knows the first one
+        text = rf'label {label} at position 5 of "label.*" .* is none of the classes 0 to 2'
+        with pytest.raises(NetError, match=text):
+            node.layer.explain(node.bottoms)

@@ -1,0 +1,126 @@
+"""Dropout's kernels make the masks of the counter stream, bit for bit, in any layout and type."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from fcaffe.engines import NumpyEngine
+from fcaffe.net import Context
+from fcaffe.rng import CaffeRandom
+from tests.engines.cuda import stand_in_cupy
+from tests.engines.cuda.emulated_engine import DeviceEngine, EmulatedEngine, channels_last
+from tests.engines.cuda.emulator import has_compiler
+
+pytestmark = pytest.mark.skipif(not has_compiler, reason="no g++ to emulate kernels with")
+
+ITERATION, FIRST = 2**33 + 5, 70
+SHAPES = [(3, 40), (5,), (2, 7, 3, 5), (2, 16, 1, 1), (2, 3, 7, 9), (1, 2, 2, 3, 2), (2, 5, 4, 8), (0, 4)]
+LAYOUTS = [(shape, last) for shape in SHAPES for last in (False, True)[: 1 + (len(shape) > 3)]]  # channels-last or not
+
+
+def context(engine, noise="counter"):
+    made = Context(engine, CaffeRandom(3), noise, seed=2**64 + 12345)
+    made.begin_pass(ITERATION, FIRST)
+    return made
+
+
+def values(shape, dtype=np.float32):
+    return np.random.default_rng(1).standard_normal(shape).astype(dtype)
+
+
+def mask_of(engine, x, last):
+    mask = np.full(x.shape, 77, engine.mask_dtype)
+    return channels_last(mask) if last else mask
+
+
+def plain(x, dy, ratio, scale, noise="counter"):
+    engine = NumpyEngine()
+    y, dx, mask = np.empty_like(x), np.empty_like(x), np.empty(x.shape, np.float32)
+    engine.dropout_forward(x, y, mask, context(engine, noise), "drop", ratio, scale)
+    engine.dropout_backward(dy, mask, dx, scale)
+    return y, dx
+
+
+@pytest.mark.parametrize("noise", ["counter", "caffe"])
+@pytest.mark.parametrize(("shape", "last"), LAYOUTS, ids=str)
+def test_it_is_the_plain_dropout(shape, last, noise):
+    engine, x, dy = EmulatedEngine(), values(shape), values(shape) + 1
+    wanted_y, wanted_dx = plain(x, dy, 0.4, 1 / 0.6, noise)
+    if last:
+        x, dy = channels_last(x), channels_last(dy)
+    y, dx, mask = np.empty_like(x), np.empty_like(x), mask_of(engine, x, last)
+    engine.dropout_forward(x, y, mask, context(engine, noise), "drop", 0.4, 1 / 0.6)
+    engine.dropout_backward(dy, mask, dx, 1 / 0.6)
+    np.testing.assert_array_equal(y, wanted_y)
+    np.testing.assert_array_equal(dx, wanted_dx)
+    assert set(np.unique(mask)) <= {0, 1}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 40), (2, 7, 3, 5)], ids=str)
+def test_16_bits_are_rounded_once(shape, dtype):
+    engine, last = EmulatedEngine(), len(shape) == 4
+    x = values(shape).astype(dtype)
+    wanted, _ = plain(x.astype(np.float32), x.astype(np.float32), 0.4, 1 / 0.6)
+    if last:
+        x = channels_last(x)
+    y, mask = np.empty_like(x), mask_of(engine, x, last)
+    engine.dropout_forward(x, y, mask, context(engine), "drop", 0.4, 1 / 0.6)
+    np.testing.assert_array_equal(y, wanted.astype(dtype))
+    engine.dropout_backward(x, mask, x, 1 / 0.6)
+    np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("types", [(np.float32, np.float16), (np.float16, np.float32)])
+def test_other_layouts_and_types_than_the_masks(types):
+    engine, x = EmulatedEngine(), values((2, 7, 3, 5)).astype(types[0])
+    wanted, wanted_dx = plain(x.astype(np.float32), x.astype(np.float32), 0.5, 2)
+    y, dx, mask = np.zeros((2, 7, 3, 5), types[1]), np.zeros((2, 14, 3, 5), types[1])[:, ::2], mask_of(engine, x, True)
+    engine.dropout_forward(x, y, mask, context(engine), "drop", 0.5, 2.0)
+    engine.dropout_backward(x, mask, dx, 2.0)
+    np.testing.assert_array_equal(y, wanted.astype(types[1]))
+    np.testing.assert_array_equal(dx, wanted_dx.astype(types[1]))
+
+
+@pytest.mark.parametrize(("shape", "last"), [((3, 40), False), ((2, 7, 3, 5), True)], ids=str)
+def test_in_place(shape, last):
+    engine, x = EmulatedEngine(), values(shape)
+    wanted, _ = plain(x, x, 0.5, 2)
+    if last:
+        x = channels_last(x)
+    engine.dropout_forward(x, x, mask_of(engine, x, last), context(engine), "drop", 0.5, 2.0)
+    np.testing.assert_array_equal(x, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize(("ratio", "scale"), [(0.0, 1.0), (1.0, np.inf)])
+def test_extreme_ratios(ratio, scale):
+    engine, x = EmulatedEngine(), values((3, 41))
+    wanted, wanted_dx = plain(x, x, ratio, scale)
+    y, dx, mask = np.empty_like(x), np.empty_like(x), mask_of(engine, x, False)
+    engine.dropout_forward(x, y, mask, context(engine), "drop", ratio, scale)
+    engine.dropout_backward(x, mask, dx, scale)
+    np.testing.assert_array_equal(y, wanted)
+    np.testing.assert_array_equal(dx, wanted_dx)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    stand_in_cupy.install(monkeypatch)
+    yield DeviceEngine()
+    stand_in_cupy.reset()
+
+
+@pytest.mark.parametrize(("shape", "last"), [((4, 64), False), ((4, 6, 3, 5), True)], ids=str)
+def test_a_recorded_pass_takes_each_iterations_mask(device, shape, last):
+    made, order = context(device), channels_last if last else np.ascontiguousarray
+    x = device.xp.asarray(order(values(shape)))
+    mask, y = device.xp.empty_like(x, dtype=device.mask_dtype), device.xp.empty_like(x)
+    stream = device.xp.cuda.Stream(non_blocking=True).use()
+    stream.begin_capture()
+    device.dropout_forward(x, y, mask, made, "drop", 0.5, 2.0)
+    graph = stream.end_capture()
+    for iteration, first in ((3, 0), (3, 4), (4, 0)):
+        made.begin_pass(iteration, first)
+        graph.launch(stream)
+        np.testing.assert_array_equal(y.get() != 0, made.keep_mask("drop", shape, 0.5))

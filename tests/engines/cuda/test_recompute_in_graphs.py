@@ -1,0 +1,47 @@
+"""Recomputing and shared memory where a device repeats recorded passes: the same bits as with each array apart."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fcaffe.engines.cuda.engine import CudaEngine
+from fcaffe.net import Context, Net
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text, upgrade_net
+from fcaffe.rng import CaffeRandom
+from tests.net.test_recompute import NETS
+
+
+def build(text: str, engine: CudaEngine, **context: bool) -> Net:
+    param = parse_text(text, pb.NetParameter)
+    upgrade_net(param, "net")
+    param.state.phase = pb.TRAIN
+    return Net(param, Context(engine, CaffeRandom(3), noise="counter", seed=5, whole_passes=True, **context))
+
+
+def pass_over(net: Net, seed: int) -> list[np.ndarray]:
+    random, engine = np.random.default_rng(seed), net.context.engine
+    net.blob("x").data[...] = engine.from_numpy(random.standard_normal((6, 3, 16, 16)).astype(np.float32))
+    net.blob("label").data[...] = engine.from_numpy(random.integers(0, 4, 6).astype(np.float32))
+    net.context.begin_pass(seed, 0)
+    net.parameters.clear_diffs()
+    losses = [np.array(net.forward())]
+    net.backward()
+    return losses + [engine.to_numpy(p.blob.diff).copy() for p in net.parameters.owned]
+
+
+@pytest.mark.parametrize("math", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", NETS)
+def test_gradients_have_the_same_bits(
+    name: str, math: str, cuda_engine: Callable[..., CudaEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = cuda_engine(math=math)
+    nets = [build(NETS[name](), engine, recompute=recompute) for recompute in (False, False, True)]
+    monkeypatch.setattr(nets[0].memory_plan, "follow", lambda: None)
+    for seed in range(4):
+        apart, *others = (pass_over(net, seed) for net in nets)
+        for found in others:
+            for ours, theirs in zip(found, apart, strict=True):
+                assert np.array_equal(ours, theirs)
+    assert nets[2].memory_plan.again

@@ -1,0 +1,255 @@
+"""Copies to and from a device whose streams put off their work as far as events allow."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fcaffe.engines import cpu_engine
+from fcaffe.engines.cuda.transfers import PLACES, TURNS, Transfers
+from fcaffe.proto import caffe_pb2 as pb
+from tests.engines.cuda import stand_in_cupy
+from tests.layers.test_data_layer import GOLDEN, data_layer
+from tests.parallel import fake_cupy
+
+cupy = fake_cupy.cupy
+
+
+class Key:
+    """Stands for a blob."""
+
+
+class Device(Transfers):
+    """A device that does nothing but copy; `seen` has what its work stream has found in targets."""
+
+    def __init__(self) -> None:
+        self.xp = cupy
+        self.device = fake_cupy.Device()
+        self.stream = fake_cupy.Stream(non_blocking=True)
+        self.seen: list[Any] = []
+
+    def copy(self, x: Any, y: Any) -> None:
+        self.stream.put(lambda: np.copyto(y.view(np.ndarray), x.view(np.ndarray)))
+
+    def look(self, array: Any) -> None:
+        """As a pass would that uses the array and, with time, overwrites all memory it may have."""
+        self.stream.put(lambda: self.seen.append(np.array(array)))
+        self.stream.put(lambda: array.view(np.ndarray).fill(111))
+
+    def wait(self) -> None:
+        """For the work stream, and for others as far as it waits for them."""
+        event = fake_cupy.Event(disable_timing=True)
+        event.record(self.stream)
+        event.synchronize()
+
+
+def device_array(*shape: int, dtype: Any = np.float32, channels_last: bool = False) -> Any:
+    array = cupy.empty(shape, dtype)
+    return cupy.empty((shape[0], *shape[2:], shape[1]), dtype).transpose(0, 3, 1, 2) if channels_last else array
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    made = Device()
+    with made.stream:
+        yield made
+
+
+def pinned(device: Device, *shape: int) -> np.ndarray:
+    number, channels, height, width = shape
+    return device.host_array((number, height, width, channels)).transpose(0, 3, 1, 2)
+
+
+def test_batches_are_written_anew_while_earlier_ones_are_under_way(device):
+    target = device_array(2, 3, 4, 5, channels_last=True)
+    batches = [pinned(device, 2, 3, 4, 5) for _ in range(3)]
+    copies = [None] * 3
+    key = Key()
+    for index in range(12):
+        if copies[index % 3] is not None:
+            copies[index % 3].wait()
+        batches[index % 3][...] = index
+        copies[index % 3] = device.upload(key, batches[index % 3], target)
+        device.look(target)
+    device.wait()
+    assert [seen.min() for seen in device.seen] == [seen.max() for seen in device.seen] == list(range(12))
+
+
+def test_the_wait_is_needed(device):
+    """That is, this device would show it if somebody did not wait."""
+    target, batch, key = device_array(1, 1, 2, 2), pinned(device, 1, 1, 2, 2), Key()
+    for index in range(2):
+        batch[...] = index
+        copy = device.upload(key, batch, target)
+        device.look(target)
+    assert not copy.done
+    device.wait()
+    assert device.seen[0].max() == 1
+
+
+def test_other_memory_is_free_at_once(device):
+    target, key = device_array(2, 3), Key()
+    values = np.empty((2, 3), np.float32)
+    for index in range(9):
+        values[...] = index
+        assert device.upload(key, values, target).done
+        device.look(target)
+    values[...] = 99
+    device.wait()
+    assert [seen.max() for seen in device.seen] == list(range(9))
+
+
+def test_two_keys_at_a_time(device):
+    targets, keys = [device_array(3), device_array(3)], [Key(), Key()]
+    for index in range(5):
+        for key, target in zip(keys, targets, strict=True):
+            device.upload(key, np.full(3, index, np.float32), target)
+        for target in targets:
+            device.look(target)
+    device.wait()
+    assert [seen[0] for seen in device.seen] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+LAYOUTS = {
+    "channels last": lambda a: np.ascontiguousarray(a.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2),
+    "rows": lambda a: np.concatenate([a, a, a])[4:8],
+    "reversed": lambda a: a[:, :, ::-1],
+    "strided": lambda a: np.repeat(a, 2, axis=3)[..., ::2],
+    "repeated": lambda a: np.broadcast_to(a[:, :1], a.shape),
+    "C order": lambda a: a,
+    "doubles": lambda a: a.astype(np.float64),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(4, 3, 5, 2), (4, 1, 5, 2), (4, 3, 1, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_any_layout(device, layout, shape, dtype, is_pinned):
+    values = np.random.default_rng(0).integers(-99, 99, shape).astype(np.float32)
+    if is_pinned:
+        memory = device.host_array(shape)
+        memory[...] = values
+        values = memory
+    host, key = LAYOUTS[layout](values), Key()
+    for channels_last in (False, True):
+        target = device_array(*shape, dtype=dtype, channels_last=channels_last)
+        device.upload(key, host, target)
+        device.look(target)
+        device.wait()
+        assert np.array_equal(device.seen.pop(), host)
+
+
+def test_sizes_may_change(device):
+    key = Key()
+    for size in (3, 1, 0, 200, 7, 300):
+        target = device_array(size)
+        device.upload(key, np.full(size, size, np.float32), target)
+        device.look(target)
+    device.wait()
+    assert [seen.tolist() for seen in device.seen] == [[size] * size for size in (3, 1, 0, 200, 7, 300)]
+
+
+def test_fresh_memory_on_the_device_may_still_be_in_use(device):
+    """A buffer that is handed out had another use before, which the work stream may not be through with."""
+    freed = device_array(4)
+    device.stream.put(lambda: freed.view(np.ndarray).fill(-1))
+    original, cupy.empty = cupy.empty, lambda *_: freed
+    try:
+        target, key = np.zeros(4, np.float32).view(fake_cupy.Array), Key()
+        device.upload(key, np.full(4, 5, np.float32), target)
+    finally:
+        cupy.empty = original
+    device.look(target)
+    device._copy_stream.synchronize()  # may now go as far ahead as it is let
+    device.wait()
+    assert device.seen[0].tolist() == [5] * 4
+
+
+def test_shapes_must_agree(device):
+    with pytest.raises(ValueError, match=r"of shape \(2,\) cannot be uploaded into one of \(1, 2\)"):
+        device.upload(Key(), np.zeros(2, np.float32), device_array(1, 2))
+
+
+def test_buffers_go_with_their_key(device):
+    key = Key()
+    device.upload(key, np.zeros(2, np.float32), device_array(2))
+    assert [len(slots) for slots in device._slots.values()] == [TURNS]
+    del key
+    gc.collect()
+    assert not device._slots
+
+
+def test_results_come_when_they_are_asked_for(device):
+    loss = device_array(1)
+    later = []
+    for index in range(3 * PLACES):
+        device.stream.put(lambda index=index: loss.view(np.ndarray).fill(index))
+        later.append(device.read_later(loss))
+    assert not later[-1].done
+    assert [pending.value() for pending in later] == list(range(3 * PLACES))
+    assert later[0].done and isinstance(later[0].value(), float)
+
+
+def test_small_arrays_come_too(device):
+    array = np.arange(6, dtype=np.int64).reshape(2, 3).view(fake_cupy.Array)
+    large = np.arange(1000, dtype=np.float16).view(fake_cupy.Array)
+    turned, whole = device.read_later(array.T), device.read_later(large)
+    assert turned.value().tolist() == [[0, 3], [1, 4], [2, 5]] and turned.value().dtype == np.int64
+    assert np.array_equal(whole.value(), large)
+
+
+def test_numbers_are_written_in_order_however_far_the_host_is_ahead(device):
+    counters = device_array(2, dtype=np.uint64)
+    values = np.empty(2, np.uint64)
+    for index in range(3 * PLACES):
+        values[...] = index, 2**63 + index
+        device.write_small(counters, values)
+        device.look(counters)
+    device.wait()
+    assert [seen.tolist() for seen in device.seen] == [[k, 2**63 + k] for k in range(3 * PLACES)]
+
+
+# --- the whole engine, on another stand-in ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefetch", [1, 4])
+def test_a_data_layer_neither_waits_nor_copies_pageable_memory(prefetch, cuda_engine):
+    layers = [
+        data_layer(
+            GOLDEN / "interop" / "gray_lmdb",
+            transform="crop_size: 5 mirror: true",
+            phase=pb.TRAIN,
+            data_param=f"backend: LMDB prefetch: {prefetch}",
+            engine=engine,
+        )
+        for engine in (cuda_engine(), cpu_engine())
+    ]
+    (on_device, tops), (on_host, expected) = layers
+    with stand_in_cupy.watched() as (waited, copied):
+        for _ in range(6):
+            on_device.forward([], tops)
+            on_host.forward([], expected)
+            for blob, right in zip(tops, expected, strict=True):
+                assert np.array_equal(stand_in_cupy.host(blob.data), right.data)
+    assert not waited and not copied
+    on_device.close()
+    on_host.close()
+
+
+def test_losses_of_an_engine_come_later(cuda_engine):
+    engine = cuda_engine()
+    loss = engine.xp.zeros(1, np.float64)
+    with stand_in_cupy.watched() as (waited, copied):
+        later = []
+        for index in range(5):
+            engine.set_counters(index, 2**40)
+            loss += engine.counters[:1] + index
+            later.append(engine.read_later(loss))
+    assert not waited and not copied
+    assert [pending.value() for pending in later] == [0, 2, 6, 12, 20]
+    assert engine.read_later(engine.counters).value().tolist() == [4, 2**40]

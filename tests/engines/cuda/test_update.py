@@ -1,0 +1,232 @@
+"""The fused update against the plain rules, bit for bit; gradients that overflow; the scale of the loss."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from fcaffe.engines import NumpyEngine
+from fcaffe.engines.cuda.loss_scale import LossScale
+from fcaffe.engines.cuda.update import CHUNK, RULES
+from fcaffe.engines.update import Part, Settings
+from tests import engine_choice
+from tests.engines.cuda import stand_in_cupy, stand_in_engine
+from tests.engines.cuda.emulated_engine import DeviceEngine, EmulatedEngine
+from tests.engines.cuda.emulator import has_compiler
+
+pytestmark = pytest.mark.skipif(not has_compiler, reason="no g++ to emulate kernels with")
+
+SIZES = [3, 1, 5, 2 * CHUNK + 9, 0, 64, 7]  # of parameters, which so begin and end anywhere
+SETTINGS = Settings(momentum=0.9, momentum2=0.999, delta=1e-8, rms_decay=0.98)
+RATE, GAIN = 0.013, 0.25
+
+
+def parts(decay):
+    ends = np.cumsum(SIZES)
+    starts = ends - SIZES
+    return [
+        Part(slice(int(start), int(end)), decay * (index % 3), (1.0, 2.0, 0.0, 0.1)[index % 4])
+        for index, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+
+
+def numbers(seed):
+    random = np.random.default_rng(seed)
+    values = random.standard_normal(sum(SIZES)).astype(np.float32)
+    values[random.integers(0, len(values), 20)] = 0
+    return values
+
+
+def plain_update(rule, part, data, diff, history, regularization, rate=RATE, gain=GAIN):
+    engine, place, s = NumpyEngine(), part.place, SETTINGS
+    rate = np.float32(rate) * np.float32(part.lr_mult)
+    w, g, histories = data[place], diff[place], [h[place] for h in history]
+    g *= np.float32(gain)
+    if part.decay:
+        engine.add_decay(w, g, part.decay, regularization)
+    further = {
+        "SGD": (s.momentum,),
+        "Nesterov": (s.momentum,),
+        "AdaGrad": (s.delta,),
+        "RMSProp": (s.rms_decay, s.delta),
+        "AdaDelta": (s.momentum, s.delta),
+        "Adam": (s.momentum, s.momentum2, s.delta),
+    }[rule]
+    getattr(engine, f"{rule.lower()}_update")(w, g, *histories, rate, *further)
+
+
+def histories(rule):
+    return [np.zeros(sum(SIZES), np.float32) for _ in range(2 if rule in ("AdaDelta", "Adam") else 1)]
+
+
+@pytest.mark.parametrize(
+    ("regularization", "half"), [("L1", None), ("L2", None), ("L2", np.float16), ("L2", ml_dtypes.bfloat16)]
+)
+@pytest.mark.parametrize("rule", RULES)
+def test_it_is_the_plain_rule_bit_for_bit(rule, regularization, half):
+    engine, steps = EmulatedEngine(), parts(0.004)
+    table = engine.prepare_update(steps, regularization)
+    engine.set_step(RATE, GAIN)
+    data, history = numbers(1), histories(rule)
+    wanted, wanted_history = data.copy(), [h.copy() for h in history]
+    copy = None if half is None else np.zeros(len(data), half)
+    for seed in range(3):
+        diff = numbers(10 + seed)
+        wanted_diff = diff.copy()
+        engine.update_all(rule, table, data, diff, history, SETTINGS, copy)
+        for part in steps:
+            plain_update(rule, part, wanted, wanted_diff, wanted_history, regularization)
+        np.testing.assert_array_equal(data.view(np.uint32), wanted.view(np.uint32))
+        np.testing.assert_array_equal(diff.view(np.uint32), wanted_diff.view(np.uint32))
+        for found, expected in zip(history, wanted_history, strict=True):
+            np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+    if copy is not None:
+        np.testing.assert_array_equal(copy, data.astype(half))
+
+
+def test_chunks_cover_the_parameters_and_no_two_of_them():
+    table = EmulatedEngine().prepare_update(parts(1.0), "L2")
+    covered = [range(start, start + length) for start, length in zip(table.starts, table.lengths, strict=True)]
+    assert [place for chunk in covered for place in chunk] == list(range(sum(SIZES)))
+    assert max(table.lengths) <= CHUNK
+    borders = np.cumsum(SIZES)
+    for chunk, decay in zip(covered, table.decays, strict=True):
+        index = int(np.searchsorted(borders, chunk.start, side="right"))
+        assert chunk.stop <= borders[index]
+        assert decay == parts(1.0)[index].decay
+
+
+def test_nothing_to_update():
+    engine = EmulatedEngine()
+    none = np.zeros(0, np.float32)
+    engine.update_all("SGD", engine.prepare_update([], "L2"), none, none, [none], SETTINGS)
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("place", [0, 4097, sum(SIZES) - 1])
+def test_an_overflow_leaves_the_update_out_and_halves_the_scale(bad, place):
+    engine = EmulatedEngine()
+    engine.loss_scale = scale = LossScale(engine)
+    table = engine.prepare_update(parts(0.004), "L2")
+    engine.set_step(RATE, 1)
+    data, diff, history = numbers(1), numbers(2), histories("SGD")
+    before = data.copy()
+    scale.check(diff)
+    assert not engine.overflow[0]
+    diff[place] = bad
+    scale.check(diff)
+    assert engine.overflow[0]
+    engine.update_all("SGD", table, data, diff, history, SETTINGS)
+    scale.adjust()
+    np.testing.assert_array_equal(data, before)
+    assert not history[0].any()
+    assert (scale.scale[0], scale.inverse[0], scale.skipped[0], engine.overflow[0]) == (2**15, 2.0**-15, 1, 0)
+
+
+def test_the_update_undoes_the_scale():
+    data, diff, history = numbers(1), numbers(2), histories("SGD")
+    wanted, wanted_diff, wanted_history = data.copy(), diff.copy(), histories("SGD")
+    for part in parts(0.004):
+        plain_update("SGD", part, wanted, wanted_diff, wanted_history, "L2")
+    engine = EmulatedEngine()
+    engine.loss_scale = LossScale(engine, 1024)
+    engine.set_step(RATE, GAIN)
+    diff *= 1024
+    engine.update_all("SGD", engine.prepare_update(parts(0.004), "L2"), data, diff, history, SETTINGS)
+    np.testing.assert_array_equal(data, wanted)
+
+
+def test_the_scale_grows_after_good_updates_unless_it_is_fixed():
+    engine = EmulatedEngine()
+    grows, fixed = LossScale(engine), LossScale(engine, 128.0)
+    for _ in range(grows.patience - 1):
+        grows.adjust()
+    assert grows.scale[0] == 2**16
+    grows.adjust()
+    assert (grows.scale[0], grows.inverse[0]) == (2**17, 2.0**-17)
+    engine.overflow[0] = 1
+    fixed.adjust()
+    assert (fixed.scale[0], fixed.skipped[0]) == (128, 1)
+    slope = np.zeros((), np.float32)
+    grows.apply([(slope, 0.5)])
+    assert slope == 2**16
+
+
+@pytest.fixture
+def device(monkeypatch):
+    stand_in_cupy.install(monkeypatch)
+    yield DeviceEngine()
+    stand_in_cupy.reset()
+
+
+def test_a_recorded_update_takes_each_steps_rate_and_scale(device):
+    device.loss_scale = scale = LossScale(device)
+    table = device.prepare_update(parts(0.004), "L2")
+    data, diff, history = (device.xp.asarray(array) for array in (numbers(1), numbers(2), histories("SGD")[0]))
+    slope = device.xp.zeros((), np.float32)
+    stream = device.xp.cuda.Stream(non_blocking=True).use()
+    stream.begin_capture()
+    scale.apply([(slope, 1.0)])
+    scale.check(diff)
+    device.update_all("SGD", table, data, diff, [history], SETTINGS)
+    scale.adjust()
+    graph = stream.end_capture()
+
+    wanted, wanted_history, bad = numbers(1), histories("SGD"), numbers(4)
+    bad[777] = np.inf
+    for rate, gradients, loss in ((0.1, numbers(3), 2**16), (0.2, bad, 2**16), (0.3, numbers(5), 2**15)):
+        device.set_step(rate, 1)
+        diff[...] = device.xp.asarray(gradients * np.float32(loss))
+        graph.launch(stream)
+        assert slope.get() == loss
+        if gradients is not bad:
+            for part in parts(0.004):
+                plain_update("SGD", part, wanted, gradients, wanted_history, "L2", rate, 1)
+        np.testing.assert_array_equal(data.get(), wanted)
+
+
+SOLVER = """
+net_param {
+  layer { name: "in" type: "Input" top: "x" top: "label"
+          input_param { shape { dim: 4 dim: 3 dim: 6 dim: 6 } shape { dim: 4 } } }
+  layer { name: "conv" type: "Convolution" bottom: "x" top: "conv"
+          param { lr_mult: 1 decay_mult: 1 } param { lr_mult: 2 decay_mult: 0 }
+          convolution_param { num_output: 8 kernel_size: 3 weight_filler { type: "xavier" } } }
+  layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+  layer { name: "drop" type: "Dropout" bottom: "conv" top: "conv" dropout_param { dropout_ratio: 0.3 } }
+  layer { name: "fc" type: "InnerProduct" bottom: "conv" top: "fc"
+          inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
+  layer { name: "loss" type: "SoftmaxWithLoss" bottom: "fc" bottom: "label" top: "loss" }
+}
+base_lr: 0.003 lr_policy: "inv" gamma: 0.1 power: 0.75 weight_decay: 0.01 random_seed: 5
+"""
+
+
+def train(engine, solver_from, monkeypatch, kind, fields):
+    monkeypatch.setattr(engine_choice, "chosen", lambda: engine)
+    solver = solver_from(f'{SOLVER} type: "{kind}" {fields}', "counter")
+    random = np.random.default_rng(0)
+    solver.net.blob("x").data[...] = engine.xp.asarray(random.standard_normal((4, 3, 6, 6)).astype(np.float32))
+    solver.net.blob("label").data[...] = engine.xp.asarray(random.integers(0, 10, 4).astype(np.float32))
+    solver.step(8)
+    return [engine.to_numpy(parameter.blob.data).copy() for parameter in solver.net.parameters.owned]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("SGD", "momentum: 0.9"),
+        ("SGD", "momentum: 0.9 iter_size: 2 regularization_type: 'L1'"),
+        ("Nesterov", "momentum: 0.9"),
+        ("AdaGrad", ""),
+        ("RMSProp", "rms_decay: 0.9"),
+        ("AdaDelta", "momentum: 0.95 delta: 1e-6"),
+        ("Adam", "momentum: 0.9 momentum2: 0.999"),
+    ],
+)
+def test_training_in_graphs_is_that_of_the_cpus(solver_from, monkeypatch, tmp_path, kind, fields):
+    wanted = train(NumpyEngine(), solver_from, monkeypatch, kind, fields)
+    stand_in_engine.install(monkeypatch, tmp_path)
+    found = train(stand_in_engine.engine(), solver_from, monkeypatch, kind, fields)
+    stand_in_cupy.reset()
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
