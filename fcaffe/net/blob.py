@@ -184,14 +184,16 @@ class Blob:
     def share_data(self, other: Blob) -> None:
         """Use the other's data from now on (no copy)."""
         self._check_dtype(other)
-        self._data = other._data
-        self.version += 1
+        if self._data is not other._data:
+            self._data = other._data
+            self.version += 1
         self._capacity = max(self.count, min(self._capacity, other._capacity))
 
     def share_diff(self, other: Blob) -> None:
         self._check_dtype(other)
-        self._diff = other._diff
-        self.version += 1
+        if self._diff is not other._diff:
+            self._diff = other._diff
+            self.version += 1
 
     def _check_dtype(self, other: Blob) -> None:
         if self.dtype != other.dtype:

@@ -167,7 +167,8 @@ class Net:
 
         if start is None and end == 0 and self.fusions.active and on_done is None:
             adds = not any(parameter.blob.is_clear for parameter in self.parameters.owned)
-            self._repeat("adding backward" if adds else "backward", work)
+            what = ("adding " if adds else "") + ("backward" if handover else "lone backward")
+            self._repeat(what, work)
             for parameter in self.parameters.owned:
                 parameter.blob.is_clear = False
         else:
@@ -235,12 +236,14 @@ class Net:
         self.context.recomputing = False
 
     def _repeat(self, what: str, work: Callable[[], None]) -> None:
-        """Work of whole passes, which an engine may record, as long as no blob changes its shape or place."""
-        if any(node.layer.needs_host for node in self.nodes):
+        """Work of whole passes, which an engine may record, as long as no blob changes its shape or place, and the
+        seed stays."""
+        engine = self.context.engine
+        if not engine.asynchronous or any(node.layer.needs_host for node in self.nodes):
             work()
             return
-        signature = tuple(blob.version for blob in self.blobs)
-        self.context.engine.repeat(self, f"{what} pass", signature, work)
+        signature = (self.context.seed, *(blob.version for blob in self.blobs))
+        engine.repeat(self, f"{what} pass", signature, work)
 
     def reshape(self) -> None:
         """Let every layer take over the shapes of its bottoms, after an input blob was reshaped."""

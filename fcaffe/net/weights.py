@@ -39,6 +39,7 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
                 copies.append((blob, values.data))
     for blob, data in copies:
         blob.data[...] = blob.xp.asarray(data.reshape(blob.shape), dtype=blob.xp.float32)
+    net.context.engine.refresh_parameters()
 
 
 def _count(layer: StoredLayer) -> int:

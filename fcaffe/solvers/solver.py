@@ -462,6 +462,7 @@ class Solver:
         snapshot.restore(self, path)
         for array in (self.data, *self.history):
             self.workers.broadcast(array)
+        self.engine.refresh_parameters()
 
     @contextlib.contextmanager
     def _mean_statistics(self) -> Iterator[None]:

@@ -52,7 +52,7 @@ class Convolution(Operands, PlainConvolution):
             if plan.variant == ALONE and bias is not None:
                 self.add_bias(target, bias, relu)
             elif plan.variant == ALONE and relu:
-                self.xp.maximum(target, 0, out=target)
+                self.relu_forward(target, target, 0)
 
         variants: dict[str, Build] = {ALONE: alone}
         if bias is not None or relu:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,13 @@ class Driver:
     gpus: tuple[Gpu, ...]
 
 
+def _packages() -> str:
+    """What else is missing, where the driver is, as far as that can be told without it."""
+    if all(map(importlib.util.find_spec, ("cupy", "cudnn"))):
+        return ""
+    return "; then the packages, pip install 'fcaffe[cuda13]', or [cuda12] if nvidia-smi says CUDA 12"
+
+
 def find_driver() -> Driver:
     """Raises UsageError, which says what is missing, if there is no driver or no GPU that this process may use."""
     try:
@@ -52,7 +60,7 @@ def find_driver() -> Driver:
     except OSError as problem:
         raise UsageError(
             "there is no NVIDIA driver, as libcuda.so.1 cannot be loaded: install the GPU's driver, or start the "
-            "container with its GPUs"
+            f"container with its GPUs{_packages()}"
         ) from problem
     code = cuda.cuInit(0)
     if code == NO_DEVICE:

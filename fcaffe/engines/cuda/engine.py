@@ -56,7 +56,8 @@ class CudaEngine(
         self.half_dtype = _half_dtype(math)
         self.device = cupy.cuda.Device(device)
         self.device.use()
-        self.stream = cupy.cuda.Stream(non_blocking=True)
+        current = cupy.cuda.get_current_stream()  # that of another engine of the process, if there is one
+        self.stream = current if current.ptr else cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
         self.kernels = Kernels(cupy)
         self.plans = Plans(cupy, cudnn, self.stream, math, deterministic)
@@ -98,7 +99,8 @@ class CudaEngine(
         """As of Update, and what 16 bits want besides: gradients beyond float16 found, weights of 16 bits written."""
         if self.loss_scale:
             self.loss_scale.check(diff)
-        super().update_all(rule, table, data, diff, history, settings, self.half_parameters)
+        half = self.half_parameters if data is self._flat_parameters else None  # of the net that was adopted last
+        super().update_all(rule, table, data, diff, history, settings, half)
         if self.loss_scale:
             self.loss_scale.adjust()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from fcaffe import log
 
-MOST_TIMED = 10  # plans of a graph, in the order of cuDNN's heuristics
+MOST_TIMED = 6  # plans of a graph, in the order of cuDNN's heuristics
 RUNS = 3  # of each, after one to warm up
 MOST_WORKSPACE = 1 << 30  # bytes
 

@@ -12,6 +12,8 @@ from fcaffe.engines import Engine, NumpyEngine
 from fcaffe.engines.cuda.engine import CudaEngine
 from fcaffe.errors import NetError, SolverError
 from fcaffe.net import Net
+from fcaffe.net.model_files import read_model
+from fcaffe.net.weights import copy_weights
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver, create_solver
@@ -144,6 +146,52 @@ def test_a_snapshot_goes_on_on_another_engine(cuda_engine: Callable[..., CudaEng
         resumed = solver_on(second)
         resumed.restore(state)
         assert losses + train(resumed, 4) == pytest.approx(straight, rel=1e-5)
+
+
+def test_gradients_are_handed_over_after_the_last_pass_only(cuda_engine: Callable[..., CudaEngine]) -> None:
+    """Though the passes before it compute the same, and are recorded too."""
+    solver = solver_on(cuda_engine(), iter_size=3)
+    solver.step(4)
+    owners = solver.engine.graphs._owners  # type: ignore[attr-defined]
+    graphs = {name: works.graph is not None for owner in owners.values() for name, works in owner.items()}
+    backward = {"lone backward pass", "adding lone backward pass", "adding backward pass"}
+    assert graphs == dict.fromkeys({"forward pass", "update", *backward}, True)
+
+
+@pytest.mark.parametrize("math", ["fp16", "bf16"])
+def test_a_restored_state_counts_in_16_bits_too(
+    cuda_engine: Callable[..., CudaEngine], tmp_path: Any, math: str
+) -> None:
+    solver = solver_on(cuda_engine(math=math), snapshot_prefix=str(tmp_path / "state"))
+    solver.step(4)
+    state = solver.snapshot()
+    for restore in (lambda other: other.restore(state), lambda other: copy_weights(other.net, read_model(model), "")):
+        model = state.replace("solverstate", "caffemodel")
+        other = solver_on(cuda_engine(math=math), random_seed=5)
+        restore(other)
+        half, data = other.engine.half_parameters, other.data  # type: ignore[attr-defined]
+        assert np.array_equal(host(half), host(data.astype(half.dtype)))
+
+
+def test_of_two_solvers_each_updates_its_own_weights(cuda_engine: Callable[..., CudaEngine]) -> None:
+    engine = cuda_engine(math="bf16")
+    first, second = solver_on(engine), solver_on(engine)
+    before = host(engine.half_parameters)
+    first.step(1)
+    assert np.array_equal(host(engine.half_parameters), before)
+    second.step(1)
+    assert not np.array_equal(host(engine.half_parameters), before)
+
+
+def test_another_seed_is_another_noise(cuda_engine: Callable[..., CudaEngine]) -> None:
+    """Also to a pass that was recorded."""
+    found = []
+    for graphs in (True, False):
+        solver = solver_on(cuda_engine(graphs=graphs))
+        solver.step(4)
+        solver.context.seed += 1
+        found.append(train(solver, 4))
+    assert found[0] == found[1]
 
 
 def test_steps_whose_gradients_overflow_are_left_out(cuda_engine: Callable[..., CudaEngine]) -> None:
