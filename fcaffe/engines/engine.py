@@ -67,6 +67,7 @@ class Engine(
 
     name = "plain"
     asynchronous = False
+    parameter_step = 1  # parameters begin at multiples of so many values of a flat buffer
     weights_channels_last = False  # whether those of convolutions lie (outputs, places..., inputs) in memory
     half_dtype: numpy.dtype[Any] | None = None
     fuses_relu_backward = False  # relu_bias_backward is one pass over memory

@@ -97,7 +97,7 @@ class Net:
         self.blob_loss_weights: list[float] = []
         self.input_ids: list[int] = []
         self.output_ids: list[int] = []
-        self.parameters = Parameters()
+        self.parameters = Parameters(context.engine.parameter_step)
         self.memory_bytes = 0
         self._ids: dict[str, int] = {}  # blob name -> newest index
         self._unread: set[str] = set()

@@ -32,9 +32,13 @@ class Parameter:
 
 
 class Parameters:
-    """The learnable blobs of a net in layer order; a blob shared by name is listed once, under its owner."""
+    """The learnable blobs of a net in layer order; a blob shared by name is listed once, under its owner.
 
-    def __init__(self) -> None:
+    In a flat buffer each begins at a multiple of `step` values.
+    """
+
+    def __init__(self, step: int = 1) -> None:
+        self.step = step
         self.owned: list[Parameter] = []
         self._named: dict[str, Parameter] = {}
 
@@ -76,8 +80,14 @@ class Parameters:
     def count(self) -> int:
         return sum(parameter.blob.count for parameter in self.owned)
 
+    @property
+    def extent(self) -> int:
+        """The size of a flat buffer: `count`, and what lies between parameters, which stays 0."""
+        places = self.slices()
+        return places[-1].stop if places else 0
+
     def flatten(self, data: Array, diff: Array) -> None:
-        """Move all blobs into two flat buffers of `count` values, in layer order; the blobs become views of them."""
+        """Move all blobs into two flat buffers of `extent` values, in layer order; the blobs become views of them."""
         for parameter, place in zip(self.owned, self.slices(), strict=True):
             parameter.blob.move_to(data[place], diff[place])
 
@@ -86,7 +96,7 @@ class Parameters:
         places, start = [], 0
         for parameter in self.owned:
             places.append(slice(start, start + parameter.blob.count))
-            start += parameter.blob.count
+            start += -(-parameter.blob.count // self.step) * self.step
         return places
 
     def clear_diffs(self) -> None:

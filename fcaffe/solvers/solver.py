@@ -138,7 +138,7 @@ class Solver:
             self.test_nets[-1].debug_info = param.debug_info
         if whole_passes and workers.rank == 0:
             log.info(f"Memory for training: {MemoryNeed.of(self.net, self.histories)}")
-        count = self.net.parameters.count
+        count = self.net.parameters.extent
         self.data = aligned_zeros(engine.xp, count)
         self.diff = self.exchange.allocate(engine.xp, count)
         self.net.parameters.flatten(self.data, self.diff)
@@ -304,7 +304,7 @@ class Solver:
         own: dict[int, int] = {}
         for parameter, place in zip(self.net.parameters.owned, self.net.parameters.slices(), strict=True):
             own.setdefault(id(parameter.layer), place.start)
-        start = self.net.parameters.count
+        start = self.net.parameters.extent
         for index in range(len(self.net.nodes) - 1, -1, -1):
             start = own.get(id(self.net.nodes[index].layer), start)
             starts[index] = start

@@ -14,7 +14,7 @@ layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "b" top: "sum"
 
 def test_shared_parameter_in_a_flat_buffer():
     net = make_net(NET)
-    data, diff = np.zeros((2, net.parameters.count), np.float32)
+    data, diff = np.zeros((2, net.parameters.extent), np.float32)
     net.parameters.flatten(data, diff)
     data[:] = range(6)
     assert net.forward() == 15 * 11

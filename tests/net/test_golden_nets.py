@@ -72,7 +72,7 @@ def test_values(case):
     net = build(graph)
     blobs = dict(zip(net.blob_names, net.blobs, strict=True))
     params = {f"{node.name}/{index}": blob for node in net.nodes for index, blob in enumerate(node.layer.blobs)}
-    net.parameters.flatten(*net.context.engine.xp.zeros((2, net.parameters.count), np.float32))
+    net.parameters.flatten(*net.context.engine.xp.zeros((2, net.parameters.extent), np.float32))
     net.parameters.share()
     for key, value in values.items():
         kind, _, name = key.partition("/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fcaffe.engines.convolution import PlainConvolution
-from fcaffe.engines.cuda.operands import Operands, channels_last_strides, is_channels_last
+from fcaffe.engines.cuda.operands import Operands, channels_last_strides, is_aligned, is_channels_last
 from fcaffe.engines.cuda.plans import Build, Plan, Plans
 from fcaffe.engines.windows import Windows
 
@@ -19,8 +19,8 @@ Shape = tuple[int, ...]
 class Convolution(Operands, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, places...).
 
-    One to three spatial axes; cuDNN tells the groups by the channels of the weights. What it gets is channels-last and
-    of one type, the engine's 16-bit one if it has one; anything else is copied first.
+    One to three spatial axes; cuDNN tells the groups by the channels of the weights. What it gets is channels-last,
+    aligned and of one type, the engine's 16-bit one if it has one; anything else is copied first.
     """
 
     plans: Plans
@@ -97,7 +97,7 @@ class Convolution(Operands, PlainConvolution):
             return
         x, dy = self._images(x), self._images(dy)
         gradients, windows = _with_two_axes(dweights), _on_two_axes(windows)
-        in_place = not add and gradients.dtype == x.dtype and is_channels_last(gradients)
+        in_place = not add and gradients.dtype == x.dtype and is_channels_last(gradients) and is_aligned(gradients)
         target = gradients if in_place else self.empty_channels_last(gradients.shape, x.dtype)
 
         def build(graph: Any) -> None:
@@ -134,12 +134,17 @@ class Convolution(Operands, PlainConvolution):
             return images, weights, windows, output
         images, weights = self._images(images), self._images(weights)
         target = _with_two_axes(output)
-        if target.dtype != images.dtype or not is_channels_last(target):
+        if target.dtype != images.dtype or not (is_channels_last(target) and is_aligned(target)):
             target = self.empty_channels_last(target.shape, images.dtype)
         return images, weights, _on_two_axes(windows), target
 
     def _images(self, array: Array) -> Array:
-        return self.channels_last(self.factor(_with_two_axes(array)))
+        images = self.channels_last(self.factor(_with_two_axes(array)))
+        if is_aligned(images):
+            return images
+        copied = self.empty_channels_last(images.shape, images.dtype)
+        self.copy(images, copied)
+        return copied
 
     def _deliver(self, target: Array, output: Array) -> None:
         """Copy what was written into the target, unless that is the output's own memory."""

@@ -37,6 +37,7 @@ class CudaEngine(
     that are repeated run as CUDA graphs. Raises UsageError for whatever is missing.
     """
 
+    parameter_step = 8  # 16 bytes, which cuDNN reads at once, of the copy in 16 bits
     weights_channels_last = True
     asynchronous = True
     fuses_relu_backward = True

@@ -84,6 +84,11 @@ def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def is_aligned(array: Array) -> bool:
+    """Whether it begins where an access of 16 bytes may, as cuDNN takes for granted."""
+    return not array.data.ptr % 16
+
+
 def is_channels_last(array: Array) -> bool:
     """Whether memory holds nothing but the array, channels-last. Strides along axes of length 1 do not count."""
     size = array.itemsize

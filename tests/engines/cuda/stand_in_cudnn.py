@@ -190,6 +190,7 @@ class pygraph:  # noqa: N801 (cudnn's name)
     ) -> None:
         assert index in self.built and handle == self.handle
         assert bool(workspace) == bool(index)
+        assert not any(address % 16 for address in tensor_to_device_buffer.values()), "a misaligned address"
         (output,) = self.outputs
         name = "+".join(self.operations)
 

@@ -194,6 +194,19 @@ def test_another_seed_is_another_noise(cuda_engine: Callable[..., CudaEngine]) -
     assert found[0] == found[1]
 
 
+def test_parameters_lie_where_cudnn_may_read_16_bytes_at_once(cuda_engine: Callable[..., CudaEngine]) -> None:
+    """Also behind BatchNorm's, of which one is a single value, and in 16 bits."""
+    for math in ("fp32", "bf16"):
+        solver = solver_on(cuda_engine(math=math))
+        solver.step(1)
+        engine, parameters = solver.engine, solver.net.parameters
+        assert parameters.extent > parameters.count
+        for parameter in parameters.owned:
+            blob = parameter.blob
+            for array in (blob.data, blob.diff, engine.factor(blob.data)):  # type: ignore[attr-defined]
+                assert array.data.ptr % 16 == 0, parameter.layer.name
+
+
 def test_steps_whose_gradients_overflow_are_left_out(cuda_engine: Callable[..., CudaEngine]) -> None:
     engine = cuda_engine(math="fp16", loss_scale=2.0**40)
     solver = solver_on(engine)
