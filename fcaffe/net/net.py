@@ -156,8 +156,11 @@ class Net:
         the pass: an engine that has recorded it calls it no more.
         """
         first = len(self.nodes) - 1 if start is None else start
+        cleared = [parameter.blob for parameter in self.parameters.owned if parameter.blob.is_clear]
 
         def work() -> None:
+            for blob in cleared:  # anew, if an engine has tried to record it in vain
+                blob.is_clear = True
             if handover is None:
                 self._backward_layers(first, end, on_done)
                 return
@@ -166,8 +169,7 @@ class Net:
             handover.finish()
 
         if start is None and end == 0 and self.fusions.active and on_done is None:
-            adds = not any(parameter.blob.is_clear for parameter in self.parameters.owned)
-            what = ("adding " if adds else "") + ("backward" if handover else "lone backward")
+            what = ("" if cleared else "adding ") + ("backward" if handover else "lone backward")
             self._repeat(what, work)
             for parameter in self.parameters.owned:
                 parameter.blob.is_clear = False

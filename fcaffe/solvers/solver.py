@@ -7,7 +7,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -31,6 +30,7 @@ from fcaffe.solvers import snapshot, testing, trust_ratio
 from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.batch_growth import BatchGrowth
 from fcaffe.solvers.exchange import GradientExchange
+from fcaffe.solvers.iteration import Handover, Iteration, known
 from fcaffe.solvers.learning_rate import learning_rate, next_step
 from fcaffe.solvers.nets import test_net_params, train_net_param
 from fcaffe.solvers.sharded import ShardedBatches
@@ -214,7 +214,8 @@ class Solver:
             self._running[-1].rate = self.rate
             action = self.agreed_action()
             due = (bool(param.snapshot) and self.iteration % param.snapshot == 0) or action is Action.SNAPSHOT
-            self._catch_up(self.runs_ahead and not due and self.iteration < last)
+            goes_on = action is Action.NONE and not due and self.iteration < last
+            self._catch_up(ahead=1 if self.runs_ahead and goes_on else 0)
             while self._running and (smoothed := self._running[0].smoothed) is not None:
                 rate = self._running.popleft().rate
                 for observer in self.on_iteration:
@@ -236,7 +237,7 @@ class Solver:
         """Gradients of all passes, added up in `diff`; returns what gives the mean loss."""
         with memory_errors(self.net, self.histories, self.engine.xp):
             before = snapshot.Memory(self) if self.on_nan == "snapshot" else None
-            losses = [_known(self.sharded.forward_backward())] if self.sharded else self._whole_passes()
+            losses = [known(self.sharded.forward_backward())] if self.sharded else self._whole_passes()
         self._last_good = before
         passes = np.float32(self.passes)
         return lambda: sum((loss() for loss in losses), np.float32(0)) / passes
@@ -275,7 +276,7 @@ class Solver:
                 self.stop_at_nan(f"loss = {log.number(value)}", self.net.first_bad_blob(), iteration)
             return value
 
-        return loss if self.runs_ahead else _known(loss())
+        return loss if self.runs_ahead else known(loss())
 
     def _forward(self) -> np.float32:
         """The loss of one more batch."""
@@ -510,36 +511,6 @@ class Solver:
                     '(topk): use type: "SGD", or another compression'
                 )
             self.exchange.take_momentum(param.momentum, param.clip_gradients)
-
-
-class Handover:
-    """Gives the exchange what is final of the flat gradients, as backward comes down through the layers."""
-
-    def __init__(self, solver: Solver) -> None:
-        self._solver = solver
-
-    def begin(self) -> None:
-        self._solver.exchange.begin(self._solver.diff)
-
-    def ready(self, layer: int) -> None:
-        self._solver.exchange.ready(self._solver._final_from[layer])
-
-    def finish(self) -> None:
-        self._solver.exchange.finish()
-
-
-@dataclass
-class Iteration:
-    """One that was started: its number in this run, what gives its loss, what that smoothed to, its update's rate."""
-
-    number: int
-    loss: Callable[[], np.float32]
-    smoothed: float | None = None
-    rate: float = 0.0
-
-
-def _known(loss: np.float32) -> Callable[[], np.float32]:
-    return lambda: loss
 
 
 _registry: dict[str, type[Solver]] = {}

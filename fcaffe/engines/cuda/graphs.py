@@ -53,11 +53,12 @@ class Graphs:
 
     def _capture(self, name: str, recorded: Recorded, work: Callable[[], None]) -> None:
         pool = self.cupy.cuda.MemoryPool()
+        self.cupy.get_default_memory_pool().free_all_blocks()  # what the work took before it had memory of its own
         with self.cupy.cuda.using_allocator(pool.malloc):
             self.stream.begin_capture()
             try:
                 work()
-            except RuntimeError as problem:  # as those of CUDA and its libraries are
+            except (RuntimeError, MemoryError) as problem:  # as those of CUDA and its libraries are
                 recorded.refused = True
                 self._end_failed_capture()
                 log.warning(f"No CUDA graph of the {name}, it runs step by step: {' '.join(str(problem).split())}")
@@ -66,7 +67,6 @@ class Graphs:
                 self._end_failed_capture()
                 raise
             recorded.graph, recorded.pool = self.stream.end_capture(), pool
-        self.cupy.get_default_memory_pool().free_all_blocks()  # what the work took before it had memory of its own
 
     def _end_failed_capture(self) -> None:
         with contextlib.suppress(self.cupy.cuda.runtime.CUDARuntimeError):  # it says again what made it invalid

@@ -83,7 +83,9 @@ class Plans:
                 return None
             if run is None or len(plans) == 1 or self.stream.is_capturing():
                 return plans[0]
+            wanted = len(self._workspaces)
             best = min(plans, key=lambda plan: self._seconds(plan, run))
+            del self._workspaces[wanted:]  # those of others may be much larger
             self._choices.keep(key, (best.variant, best.name))
             return best
 

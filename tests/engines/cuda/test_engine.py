@@ -165,10 +165,13 @@ def test_a_restored_state_counts_in_16_bits_too(
     solver = solver_on(cuda_engine(math=math), snapshot_prefix=str(tmp_path / "state"))
     solver.step(4)
     state = solver.snapshot()
-    for restore in (lambda other: other.restore(state), lambda other: copy_weights(other.net, read_model(model), "")):
-        model = state.replace("solverstate", "caffemodel")
+    model = state.replace("solverstate", "caffemodel")
+    for whole in (True, False):
         other = solver_on(cuda_engine(math=math), random_seed=5)
-        restore(other)
+        if whole:
+            other.restore(state)
+        else:
+            copy_weights(other.net, read_model(model), model)
         half, data = other.engine.half_parameters, other.data  # type: ignore[attr-defined]
         assert np.array_equal(host(half), host(data.astype(half.dtype)))
 
@@ -240,6 +243,24 @@ def test_work_that_waits_is_not_recorded(
         engine.repeat(engine, "sum", 0, lambda: sums.append(float(numbers.sum())))
     assert sums == [3] * 5
     assert capfd.readouterr().err.count("No CUDA graph of the sum, it runs step by step") == 1
+
+
+def test_a_pass_that_cannot_be_recorded_counts_once(
+    cuda_engine: Callable[..., CudaEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gradients overwrite the last ones, though a part of it was tried before."""
+    expected = train(solver_on(cuda_engine(graphs=False)), 5)
+    engine = cuda_engine()
+    solver = solver_on(engine)
+    plain = engine.lrn_backward
+
+    def waiting(*arguments: Any) -> None:
+        plain(*arguments)
+        float(engine.counters[0])
+
+    monkeypatch.setattr(engine, "lrn_backward", waiting)
+    assert train(solver, 5) == expected
+    assert [works["backward pass"].refused for works in engine.graphs._owners.values() if len(works) > 1] == [True]  # type: ignore[union-attr]
 
 
 def test_an_error_in_recorded_work_is_told(cuda_engine: Callable[..., CudaEngine]) -> None:

@@ -20,12 +20,19 @@ from tests.engines.cuda import emulator
 from tests.engines.cuda.emulator import Emulated, LaunchError, run_kernel
 
 emulated = pytest.mark.skipif(not emulator.has_compiler, reason="the emulator needs g++")
-gpu_compiler = pytest.mark.skipif(not shutil.which("nvcc"), reason="there is no nvcc")
-
 SOURCES = sorted(path.stem for path in kernels.SOURCES.glob("*.cu"))
 DTYPES = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 NAMES = dict(zip(DTYPES, kernels.FLOATS, strict=True))
 ARCHITECTURE = "sm_90"
+
+
+def knows_architecture() -> bool:
+    """Whether there is an nvcc, of CUDA 11.8 or later."""
+    command = ["nvcc", "--list-gpu-code"]
+    return bool(shutil.which("nvcc")) and ARCHITECTURE in subprocess.run(command, capture_output=True, text=True).stdout
+
+
+gpu_compiler = pytest.mark.skipif(not knows_architecture(), reason=f"there is no nvcc that knows {ARCHITECTURE}")
 MOST_STACK = 64  # bytes
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
