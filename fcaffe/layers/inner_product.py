@@ -76,9 +76,10 @@ class InnerProduct(Layer):
             self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
         if propagate_down[0]:
             dx = bottom[0].diff
-            rows = dx.reshape(-1, self.inputs)
+            in_place = dx.flags.c_contiguous
+            rows = dx.reshape(-1, self.inputs) if in_place else self.xp.empty((len(dy), self.inputs), dx.dtype)
             self.engine.inner_product_backward_data(dy, self.blobs[0].data, rows, p.transpose)
-            if dx.ndim > 3:  # four axes and more may be channels-last, and `rows` a copy
+            if not in_place:
                 self.engine.copy(rows.reshape(dx.shape), dx)
 
     def _rows(self, x: Array) -> Array:

@@ -230,12 +230,14 @@ class Net:
     def _forward_again(self, indices: tuple[int, ...], rewind: bool = True) -> None:
         """Compute what was not kept since the forward pass."""
         self.context.recomputing = True
-        for index in indices if rewind else ():
-            self.nodes[index].layer.rewind()
-        for index in indices:
-            if not self.fusions.skips_forward(index):
-                self.nodes[index].layer.forward(self.nodes[index].bottoms, self.nodes[index].tops)
-        self.context.recomputing = False
+        try:
+            for index in indices if rewind else ():
+                self.nodes[index].layer.rewind()
+            for index in indices:
+                if not self.fusions.skips_forward(index):
+                    self.nodes[index].layer.forward(self.nodes[index].bottoms, self.nodes[index].tops)
+        finally:
+            self.context.recomputing = False
 
     def _repeat(self, what: str, work: Callable[[], None]) -> None:
         """Work of whole passes, which an engine may record, as long as no blob changes its shape or place, and the

@@ -46,7 +46,9 @@ class Plans:
         self.handle = cudnn.create_handle()
         cudnn.set_stream(handle=self.handle, stream=stream.ptr)
         notes = cudnn.numerical_note
-        self._refused = [notes.NONDETERMINISTIC] if deterministic else []
+        self._refused = [notes.REDUCED_PRECISION_REDUCTION]
+        if deterministic:
+            self._refused.append(notes.NONDETERMINISTIC)
         if math == "fp32":
             self._refused += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
         self._found: dict[Signature, Plan | None] = {}
@@ -73,6 +75,10 @@ class Plans:
         self, signature: Signature, variants: Mapping[str, Build], run: Callable[[Plan], None] | None
     ) -> Plan | None:
         key = repr((*self._setting, *signature))
+        if not self.stream.is_capturing():
+            # Who has the lock must not wait for a sum over workers, one of whom may wait for the lock; and timing wants
+            # the device for itself.
+            self.cupy.cuda.runtime.deviceSynchronize()
         with self._choices.locked():
             known = self._choices.find(key)
             if known is not None and known[0] in variants:
@@ -101,8 +107,7 @@ class Plans:
             graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         except (RuntimeError, cudnn.cudnnGraphNotSupportedError):
             return
-        if self._refused:
-            graph.deselect_numeric_notes(self._refused)
+        graph.deselect_numeric_notes(self._refused)
         built = 0
         for index in range(graph.get_execution_plan_count()):
             if built == MOST_TIMED:

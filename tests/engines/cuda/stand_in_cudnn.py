@@ -19,7 +19,9 @@ from fcaffe.engines.windows import Windows
 
 data_type = Enum("data_type", ["FLOAT", "HALF", "BFLOAT16", "NOT_SET"])
 heur_mode = Enum("heur_mode", ["A", "B", "FALLBACK"])
-numerical_note = Enum("numerical_note", ["TENSOR_CORE", "DOWN_CONVERT_INPUTS", "NONDETERMINISTIC"])
+numerical_note = Enum(
+    "numerical_note", ["TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC"]
+)
 DTYPES = {data_type.FLOAT: np.float32, data_type.HALF: np.float16, data_type.BFLOAT16: ml_dtypes.bfloat16}
 WORKSPACE = 256
 
@@ -178,7 +180,7 @@ class pygraph:  # noqa: N801 (cudnn's name)
         return f"eng{index}_{'_'.join(self.operations)}"
 
     def build_plan_at_index(self, index: int) -> None:
-        if index == 0 and self.refused:
+        if index == 0 and numerical_note.NONDETERMINISTIC in self.refused:
             raise cudnnGraphNotSupportedError("deselected")
         self.built.add(index)
 
