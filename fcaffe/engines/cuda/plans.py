@@ -51,6 +51,8 @@ class Plans:
             self._refused.append(notes.NONDETERMINISTIC)
         if math == "fp32":
             self._refused += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
+            # Winograd's transforms of large tiles lose digits that Caffe has.
+            self._refused += [notes.WINOGRAD_TILE_4x4, notes.WINOGRAD_TILE_6x6, notes.WINOGRAD_TILE_13x13]
         self._found: dict[Signature, Plan | None] = {}
         self._setting = (math, deterministic)
         self._choices = Choices(cupy, cudnn)

@@ -20,7 +20,9 @@ from fcaffe.engines.windows import Windows
 data_type = Enum("data_type", ["FLOAT", "HALF", "BFLOAT16", "NOT_SET"])
 heur_mode = Enum("heur_mode", ["A", "B", "FALLBACK"])
 numerical_note = Enum(
-    "numerical_note", ["TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC"]
+    "numerical_note",
+    "TENSOR_CORE DOWN_CONVERT_INPUTS REDUCED_PRECISION_REDUCTION NONDETERMINISTIC "
+    "WINOGRAD_TILE_4x4 WINOGRAD_TILE_6x6 WINOGRAD_TILE_13x13",
 )
 DTYPES = {data_type.FLOAT: np.float32, data_type.HALF: np.float16, data_type.BFLOAT16: ml_dtypes.bfloat16}
 WORKSPACE = 256
