@@ -60,6 +60,7 @@ class CudaEngine(
         current = cupy.cuda.get_current_stream()  # that of another engine of the process, if there is one
         self.stream = current if current.ptr else cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
+        cupy.cuda.runtime.deviceSynchronize()  # what that one still copies reads memory that it gives back when it goes
         self.kernels = Kernels(cupy)
         self.plans = Plans(cupy, cudnn, self.stream, math, deterministic)
         self.graphs = Graphs(cupy, self.stream) if graphs else None
