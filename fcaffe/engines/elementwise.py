@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +54,17 @@ class PlainElementwise:
         """y = x."""
         y[...] = x
 
+    def concat(self, parts: Sequence[Array], whole: Array, axis: int) -> None:
+        """whole = the parts side by side along the axis; they fill it."""
+        for part, place in zip(parts, _slices([part.shape[axis] for part in parts], axis), strict=True):
+            self.copy(part, whole[place])
+
+    def split(self, whole: Array, parts: Sequence[Array | None], sizes: Sequence[int], axis: int) -> None:
+        """The other way round, but for parts that are None; `sizes` are those of all parts along the axis."""
+        for part, place in zip(parts, _slices(sizes, axis), strict=True):
+            if part is not None:
+                self.copy(whole[place], part)
+
     def add_bias(self, y: Array, bias: Array, relu: bool) -> None:
         """y (N, C, ...) += bias (C,); with `relu` it is then the larger of that and 0."""
         y += bias.reshape(-1, *(1,) * (y.ndim - 2))
@@ -69,3 +81,9 @@ class PlainElementwise:
         self.relu_backward(y, dy, dx, 0)
         if dbias is not None:
             self.bias_backward(dx, dbias, add)
+
+
+def _slices(sizes: Sequence[int], axis: int) -> list[tuple[slice, ...]]:
+    """Where parts of these sizes lie along the axis of all of them together."""
+    ends = list(itertools.accumulate(sizes))
+    return [(slice(None),) * axis + (slice(end - size, end),) for size, end in zip(sizes, ends, strict=True)]

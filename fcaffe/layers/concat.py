@@ -8,8 +8,6 @@ from typing import Any
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Half, Layer, register
 
-Index = tuple[slice, ...]
-
 
 class AlongAxis(Layer):
     """Base: knows the axis, which is also accepted in its old spelling."""
@@ -28,14 +26,9 @@ class AlongAxis(Layer):
     def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
 
-    def parts(self, blobs: list[Blob]) -> list[Index]:
-        """Where each of these blobs lies in all of them together."""
-        indices, start = [], 0
-        for blob in blobs:
-            end = start + blob.shape[self.axis]
-            indices.append((slice(None),) * self.axis + (slice(start, end),))
-            start = end
-        return indices
+    def sizes(self, blobs: list[Blob]) -> list[int]:
+        """Of these blobs along the axis."""
+        return [blob.shape[self.axis] for blob in blobs]
 
 
 @register("Concat")
@@ -55,15 +48,11 @@ class Concat(AlongAxis):
         top[0].reshape(*first[:axis], sum(blob.shape[axis] for blob in bottom), *first[axis + 1 :])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        y = top[0].data
-        for x, part in zip(bottom, self.parts(bottom), strict=True):
-            self.engine.copy(x.data, y[part])
+        self.engine.concat([blob.data for blob in bottom], top[0].data, self.axis)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        dy = top[0].diff
-        for x, part, down in zip(bottom, self.parts(bottom), propagate_down, strict=True):
-            if down:
-                self.engine.copy(dy[part], x.diff)
+        gradients = [blob.diff if down else None for blob, down in zip(bottom, propagate_down, strict=True)]
+        self.engine.split(top[0].diff, gradients, self.sizes(bottom), self.axis)
 
 
 @register("Slice")
@@ -94,12 +83,8 @@ class Slice(AlongAxis):
             blob.reshape(*shape[:axis], size, *shape[axis + 1 :])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x = bottom[0].data
-        for y, part in zip(top, self.parts(top), strict=True):
-            self.engine.copy(x[part], y.data)
+        self.engine.split(bottom[0].data, [blob.data for blob in top], self.sizes(top), self.axis)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
-            dx = bottom[0].diff
-            for y, part in zip(top, self.parts(top), strict=True):
-                self.engine.copy(y.diff, dx[part])
+            self.engine.concat([blob.diff for blob in top], bottom[0].diff, self.axis)

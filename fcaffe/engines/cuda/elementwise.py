@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,10 @@ from fcaffe.engines.cuda.layouts import Axis, alike, common_axes, is_flat, rows_
 from fcaffe.engines.elementwise import PlainElementwise
 
 SOURCE = "elementwise"
-MOST_TERMS = 8  # of a weighted sum
+MOST_TERMS = 8  # of a weighted sum, and of what lies side by side
 TILE = 64  # of copy_transposed
 LARGEST = (1 << 31) - 1
+NULL = np.uint64(0)  # where a kernel takes no array
 IN_FLIGHT = 4  # packs of 16 bytes that a thread loads at a time, if it has so many to do
 FULL = 132 * 4  # blocks that an H200's multiprocessors hold at a time, at 64 registers a thread
 
@@ -47,7 +49,7 @@ class Elementwise(PlainElementwise):
             self.weighted_sum([y, *arrays[MOST_TERMS:]], [1, *factors[MOST_TERMS:]], y)
             return
         terms = [term for array, factor in zip(arrays, factors, strict=True) for term in (array, np.float32(factor))]
-        terms += [np.uint64(0), np.float32(0)] * (MOST_TERMS - len(arrays))
+        terms += [NULL, np.float32(0)] * (MOST_TERMS - len(arrays))
         most = 2 if len(arrays) <= 2 else MOST_TERMS
         self.kernels.launch(SOURCE, "weighted_sum", (y.dtype, most), _blocks(y), THREADS, y, np.int64(y.size), *terms)
 
@@ -123,6 +125,33 @@ class Elementwise(PlainElementwise):
         extent = np.int32(rows.size), np.int32(columns.size)
         self.kernels.launch(SOURCE, "copy_transposed", types, blocks, THREADS, x, y, *extent, *pitches)
 
+    def concat(self, parts: Sequence[Array], whole: Array, axis: int) -> None:
+        if not self._move_channels("concat_channels", parts, [part.shape[axis] for part in parts], whole, axis):
+            super().concat(parts, whole, axis)
+
+    def split(self, whole: Array, parts: Sequence[Array | None], sizes: Sequence[int], axis: int) -> None:
+        if not self._move_channels("split_channels", parts, sizes, whole, axis):
+            super().split(whole, parts, sizes, axis)
+
+    def _move_channels(
+        self, kernel: str, parts: Sequence[Array | None], sizes: Sequence[int], whole: Array, axis: int
+    ) -> bool:
+        """Whether the parts are channels of the whole, lie as the kernel wants them, and are done."""
+        given = [part for part in parts if part is not None]
+        rows = rows_of_channels(whole)
+        usual = axis == 1 and rows is not None and _is_float(whole) and len(parts) <= MOST_TERMS
+        if not (usual and all(rows_of_channels(part) and part.dtype == whole.dtype for part in given)):
+            return False
+        pack = 16 // whole.dtype.itemsize
+        if any(size % pack for size in sizes) or any(array.data.ptr % 16 for array in (whole, *given)):
+            pack = 1
+        places = [(NULL if part is None else part, np.int32(size)) for part, size in zip(parts, sizes, strict=True)]
+        places += [(NULL, np.int32(0))] * (MOST_TERMS - len(parts))
+        blocks, count = blocks_for(whole.size, THREADS, pack), np.int64(rows[0])  # type: ignore[index] # see `usual`
+        arguments = itertools.chain.from_iterable(places)
+        self.kernels.launch("concat", kernel, (whole.dtype, pack), blocks, THREADS, whole, count, *arguments)
+        return True
+
     def add_bias(self, y: Array, bias: Array, relu: bool) -> None:
         rows = rows_of_channels(y)
         if rows is None or not _is_float(y) or not _is_vector(bias):
@@ -152,7 +181,7 @@ class Elementwise(PlainElementwise):
         relu = y is not None
         pack, grid, block = _by_channel(rows, channels, *((y, dy, dx) if relu else (dy,)))
         partials = self.xp.empty((grid[0], channels), np.float32)
-        arrays = (y, dy, dx) if relu else (np.uint64(0), dy, np.uint64(0))
+        arrays = (y, dy, dx) if relu else (NULL, dy, NULL)
         sizes = np.int64(rows), np.int32(channels)
         self.kernels.launch(SOURCE, "bias_partials", (dy.dtype, pack, relu), grid, block, *arrays, partials, *sizes)
         last = np.int32(grid[0]), np.int32(channels), np.int32(add)

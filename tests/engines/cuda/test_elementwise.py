@@ -171,6 +171,35 @@ def test_add_relu_backward(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], of
         np.testing.assert_array_equal(each.get(), rounded(expected, dtype))
 
 
+@every_dtype
+@pytest.mark.parametrize("channels", [(8, 16, 24, 8), (3, 5, 1), (8,), (8, 4, 0, 12), (8,) * 8, (8,) * 9])
+@pytest.mark.parametrize("missing", [None, 0])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_channels_side_by_side(
+    gpu: Gpu, few_blocks: None, dtype: np.dtype, channels: tuple[int, ...], missing: int | None, offset: int
+) -> None:
+    parts = [Guarded(numbers((3, c, 5, 7), dtype, k), dtype, offset=offset) for k, c in enumerate(channels)]
+    expected = np.concatenate([part.get() for part in parts], axis=1)
+    whole = Guarded(np.zeros_like(expected), dtype)
+    gpu.concat([part.array for part in parts], whole.array, 1)
+    np.testing.assert_array_equal(whole.get(), expected)
+    for part in parts:
+        part.array[...] = 7
+    gpu.split(whole.array, [None if k == missing else part.array for k, part in enumerate(parts)], channels, 1)
+    for k, (part, values) in enumerate(zip(parts, np.split(expected, np.cumsum(channels)[:-1], axis=1), strict=True)):
+        np.testing.assert_array_equal(part.get(), 7 if k == missing else values)
+    if len(channels) < 9 and 0 not in channels:
+        assert launched("concat_channels", "split_channels")
+
+
+def test_other_axes_side_by_side(gpu: Gpu) -> None:
+    parts = [Guarded(numbers((2, 8, size, 5)), DTYPES[0]) for size in (3, 4)]
+    expected = np.concatenate([part.get() for part in parts], axis=2)
+    whole = Guarded(np.zeros_like(expected), DTYPES[0])
+    gpu.concat([part.array for part in parts], whole.array, 2)
+    np.testing.assert_array_equal(whole.get(), expected)
+
+
 @pytest.mark.usefixtures("few_blocks")
 @every_dtype
 def test_loops_of_threads(gpu: Gpu, dtype: np.dtype) -> None:
