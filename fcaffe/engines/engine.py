@@ -118,8 +118,11 @@ class Engine(
         """By how much scale_losses has enlarged the gradients of the last backward pass; waits for a device."""
         return 1.0
 
-    def adopt_parameters(self, data: Any) -> None:
-        """`data` is the flat buffer of the parameters of the net that is trained."""
+    def adopt_parameters(self, data: Any, diff: Any) -> None:
+        """These are the flat buffers of the parameters of the net that is trained, and of their gradients."""
+
+    def settle_gradients(self) -> None:
+        """Before gradients of the flat buffer are read: what has been put off is to be written now."""
 
     def refresh_parameters(self) -> None:
         """The parameters were written by something else than the update."""

@@ -220,6 +220,7 @@ class Net:
                     blob.settle_diff()
                 if on_done is not None:
                     on_done(done)
+        self.context.engine.settle_gradients()
 
     def _rewind(self) -> None:
         """Bring all blobs to where a pass begins."""
@@ -405,6 +406,7 @@ class Net:
             log.debug_forward(node.name, "param blob", name, _mean_magnitude(blob.data))
 
     def _debug_backward(self, node: Node) -> None:
+        self.context.engine.settle_gradients()
         for blob_id, blob, needed in zip(node.bottom_ids, node.bottoms, node.bottom_need_backward, strict=True):
             if needed:
                 log.debug_backward(node.name, "bottom blob", self.blob_names[blob_id], _mean_magnitude(blob.diff))

@@ -22,6 +22,8 @@ class Handover:
         self._solver.exchange.begin(self._solver.diff)
 
     def ready(self, layer: int) -> None:
+        if self._solver.workers.size > 1:
+            self._solver.engine.settle_gradients()
         self._solver.exchange.ready(self._solver._final_from[layer])
 
     def finish(self) -> None:

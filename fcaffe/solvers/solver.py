@@ -146,7 +146,7 @@ class Solver:
         self._final_from = self._starts_of_nodes()
         self.sharded = ShardedBatches(self, parts) if isinstance(parts, Shards) else None
         workers.broadcast(self.data)
-        engine.adopt_parameters(self.data)
+        engine.adopt_parameters(self.data, self.diff)
         log.solver_done()
 
     # --- the loop -----------------------------------------------------------------------------------------------------

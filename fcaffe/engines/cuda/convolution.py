@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fcaffe.engines.convolution import PlainConvolution
-from fcaffe.engines.cuda.operands import Operands, channels_last_strides, is_aligned, is_channels_last
+from fcaffe.engines.cuda.gradients import Gradients
+from fcaffe.engines.cuda.operands import channels_last_strides, is_aligned, is_channels_last
 from fcaffe.engines.cuda.plans import Build, Plan, Plans
 from fcaffe.engines.windows import Windows
 
@@ -16,7 +17,7 @@ Array = Any
 Shape = tuple[int, ...]
 
 
-class Convolution(Operands, PlainConvolution):
+class Convolution(Gradients, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, places...).
 
     One to three spatial axes; cuDNN tells the groups by the channels of the weights. What it gets is channels-last,
@@ -97,8 +98,14 @@ class Convolution(Operands, PlainConvolution):
             return
         x, dy = self._images(x), self._images(dy)
         gradients, windows = _with_two_axes(dweights), _on_two_axes(windows)
+        if add:
+            self.settle_gradients()  # these may be among them
+        narrow = None if add else self.narrow_gradient(gradients)
         in_place = not add and gradients.dtype == x.dtype and is_channels_last(gradients) and is_aligned(gradients)
-        target = gradients if in_place else self.empty_channels_last(gradients.shape, x.dtype)
+        if in_place:
+            target = gradients
+        else:
+            target = self.empty_channels_last(gradients.shape, x.dtype) if narrow is None else narrow
 
         def build(graph: Any) -> None:
             result = graph.conv_wgrad(
@@ -119,6 +126,8 @@ class Convolution(Operands, PlainConvolution):
         run(plan)
         if add:
             gradients += target
+        elif narrow is not None:
+            self.put_off(gradients)
         elif not in_place:
             self.copy(target, gradients)
 

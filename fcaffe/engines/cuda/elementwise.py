@@ -10,13 +10,13 @@ import numpy as np
 
 from fcaffe.engines.cuda.kernels import CPP_TYPES, FLOATS, THREADS, Kernels, blocks_for
 from fcaffe.engines.cuda.layouts import Axis, alike, common_axes, is_flat, rows_of_channels, strides
+from fcaffe.engines.cuda.packs import NULL
 from fcaffe.engines.elementwise import PlainElementwise
 
 SOURCE = "elementwise"
 MOST_TERMS = 8  # of a weighted sum, and of what lies side by side
 TILE = 64  # of copy_transposed
 LARGEST = (1 << 31) - 1
-NULL = np.uint64(0)  # where a kernel takes no array
 IN_FLIGHT = 4  # packs of 16 bytes that a thread loads at a time, if it has so many to do
 FULL = 132 * 4  # blocks that an H200's multiprocessors hold at a time, at 64 registers a thread
 

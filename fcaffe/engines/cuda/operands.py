@@ -18,6 +18,7 @@ class Operands:
     half_dtype: np.dtype[Any] | None = None
 
     _flat_parameters: Array = None
+    _flat_gradients: Array = None
     half_parameters: Array | None = None
 
     if TYPE_CHECKING:  # of PlainElementwise
@@ -27,10 +28,11 @@ class Operands:
         def bias_backward(self, dy: Array, dbias: Array, add: bool) -> None: ...
         def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
 
-    def adopt_parameters(self, data: Array) -> None:
-        """`data` is the flat float32 buffer of a net's parameters. With 16-bit factors, `half_parameters` is a copy of
-        it that is written together with it, by the update, or anew by `refresh_parameters`."""
-        self._flat_parameters = data
+    def adopt_parameters(self, data: Array, diff: Array) -> None:
+        """`data` is the flat float32 buffer of a net's parameters, `diff` that of their gradients. With 16-bit factors,
+        `half_parameters` is a copy of `data` that is written together with it, by the update, or anew by
+        `refresh_parameters`."""
+        self._flat_parameters, self._flat_gradients = data, diff
         self.half_parameters = None
         if self.half_dtype is not None:
             self.half_parameters = self.xp.empty(data.shape, self.half_dtype)
@@ -53,11 +55,9 @@ class Operands:
 
     def _twin(self, array: Array) -> Array | None:
         """The same place in the 16-bit copy of the parameters, if the array lies in there."""
-        if self.half_parameters is None:
+        if self.half_parameters is None or not lies_in(array, self._flat_parameters):
             return None
         offset = array.data.ptr - self._flat_parameters.data.ptr
-        if not 0 <= offset < self._flat_parameters.nbytes:
-            return None
         half, ratio = self.half_parameters, array.itemsize // self.half_parameters.itemsize
         memory = half.data + offset // ratio
         strides = tuple(stride // ratio for stride in array.strides)
@@ -73,6 +73,10 @@ class Operands:
 
     def empty_channels_last(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return self.xp.moveaxis(self.xp.empty((shape[0], *shape[2:], shape[1]), dtype), -1, 1)
+
+
+def lies_in(array: Array, flat: Array) -> bool:
+    return flat is not None and 0 <= array.data.ptr - flat.data.ptr < flat.nbytes
 
 
 def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

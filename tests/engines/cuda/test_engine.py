@@ -19,6 +19,7 @@ from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver, create_solver
 from tests.engine_choice import host
 from tests.engines.cuda import stand_in_cupy
+from tests.engines.cuda.stand_in_cupy import raw_module
 
 NET = """
 layer { name: "data" type: "DummyData" top: "data" top: "label" dummy_data_param {
@@ -291,3 +292,38 @@ def test_other_shapes_make_another_graph(cuda_engine: Callable[..., CudaEngine])
         net.forward()
         shapes.append(net.blob("ip2").shape[0])
     assert shapes == [4, 4, 4, 4, 3, 3, 3, 3, 4]
+
+
+SHARING = """
+layer { name: "data" type: "DummyData" top: "data" dummy_data_param { shape { dim: 2 dim: 8 dim: 6 dim: 6 }
+  data_filler { type: "gaussian" } } }
+layer { name: "one" type: "Convolution" bottom: "data" top: "one" param { name: "w" } convolution_param {
+  num_output: 8 kernel_size: 3 pad: 1 bias_term: false weight_filler { type: "xavier" } } }
+layer { name: "two" type: "Convolution" bottom: "one" top: "two" param { name: "w" } convolution_param {
+  num_output: 8 kernel_size: 3 pad: 1 bias_term: false weight_filler { type: "xavier" } } }
+layer { name: "other" type: "Convolution" bottom: "two" top: "other" convolution_param {
+  num_output: 600 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "Reduction" bottom: "other" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }
+"""
+
+
+@pytest.mark.parametrize("math", ["fp16", "bf16"])
+@pytest.mark.parametrize("net", [NET, SHARING], ids=["usual", "shared weights"])
+def test_gradients_of_16_bits_are_widened_together(
+    cuda_engine: Callable[..., CudaEngine], monkeypatch: pytest.MonkeyPatch, math: str, net: str
+) -> None:
+    """With the bits that they have if each is by itself."""
+    gradients = []
+    for alone in (False, True):
+        if alone:
+            monkeypatch.setattr(CudaEngine, "narrow_gradient", lambda *_: None)
+        solver = solver_on(cuda_engine(math=math, loss_scale=1 if math == "fp16" else None), net, base_lr=1e-6)
+        solver.step(3)  # the third backward pass is recorded
+        raw_module.launches.clear()
+        solver.net.parameters.clear_diffs()
+        solver.net.start_forward()
+        solver.net.backward()
+        gradients.append(host(solver.diff))
+        assert ("widen_gradients" in {name.split("<")[0] for name in raw_module.launches}) is not alone
+    np.testing.assert_array_equal(*gradients)
+    assert np.abs(gradients[0]).max() > 0

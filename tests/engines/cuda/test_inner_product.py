@@ -66,7 +66,7 @@ def test_weights_of_16_bits_are_those_that_the_update_writes(cuda_engine: Callab
     where it is."""
     engine = cuda_engine(math="bf16")
     flat = engine.xp.asarray(numbers(100))
-    engine.adopt_parameters(flat)
+    engine.adopt_parameters(flat, engine.xp.zeros_like(flat))
     matrix = flat[10:31].reshape(3, 7)
     convolution = engine.xp.moveaxis(flat[40:94].reshape(3, 3, 3, 2), -1, 1)
     for array in (matrix, convolution):

@@ -140,3 +140,25 @@ __global__ void adjust_scale(float* scale, int* steps, int* overflow, int patien
     scale[1] = over(1.0f, now);
 }
 INSTANCES(adjust_scale)
+
+// Chunks of gradients of 16 bits into float32: a block each; all begin at multiples of 16 bytes.
+INSTANCES(widen_gradients, half_t, bfloat_t)
+template <typename T>
+__global__ void __launch_bounds__(256)
+    widen_gradients(const uint64* from, const uint64* to, const int* lengths) {
+    constexpr int N = PACK<T>;
+    const T* narrow = reinterpret_cast<const T*>(from[blockIdx.x]);
+    float* wide = reinterpret_cast<float*>(to[blockIdx.x]);
+    const int length = lengths[blockIdx.x];
+    for (int i = threadIdx.x * N; i + N <= length; i += blockDim.x * N) {
+        float values[N], half[N / 2];
+        load(narrow + i, values);
+#pragma unroll
+        for (int side = 0; side < 2; ++side) {
+#pragma unroll
+            for (int k = 0; k < N / 2; ++k) half[k] = values[side * N / 2 + k];
+            store(wide + i + side * N / 2, half);
+        }
+    }
+    for (int i = length / N * N + threadIdx.x; i < length; i += blockDim.x) wide[i] = to_float(narrow[i]);
+}
