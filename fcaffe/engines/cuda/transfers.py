@@ -69,6 +69,9 @@ class Transfers:
         slot.source = source
         slot.copied = Copying(self._event())
         slot.copied.event.record(self._copy_stream)
+        self._under_way.append((slot.copied, slot))
+        while self._under_way[0][0].done and len(self._under_way) > 1:
+            self._under_way.popleft()
         self.stream.wait_event(slot.copied.event)
         arrived = slot.device[: host.size].reshape(dense.shape).transpose(np.argsort(axes).tolist())
         self.copy(arrived, target)  # type: ignore[attr-defined]
@@ -105,6 +108,11 @@ class Transfers:
     @cached_property
     def _slots(self) -> weakref.WeakKeyDictionary[Any, deque[Slot]]:
         return weakref.WeakKeyDictionary()
+
+    @cached_property
+    def _under_way(self) -> deque[tuple[Any, Slot]]:
+        """Uploads, with what they copy from and to: a net may go meanwhile, and others get its memory."""
+        return deque()
 
     @cached_property
     def _results(self) -> Ring:
