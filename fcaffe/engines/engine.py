@@ -104,7 +104,7 @@ class Engine(
         return DONE
 
     def is_finite(self, values: Any) -> bool:
-        """Whether all values of a flat float32 array are numbers, and their sum is one too."""
+        """Whether all values of a flat float32 array are finite."""
         return bool(numpy.isfinite(float(abs(values).sum())))
 
     def synchronize(self) -> None:

@@ -43,7 +43,6 @@ class Layer:
     tops: Count = (0, None)
     same_number: bool = False  # as many tops as bottoms
     auto_tops: bool = False  # tops that the prototxt leaves out are made up
-    shares_in_place: bool = True
     reshapes_by_shape: bool = False  # whether `reshape` has nothing to do unless shapes have changed
     half: Half = Half.NONE
     reads_host: bool = False  # brings data from the host, so it comes before all that a device does by itself

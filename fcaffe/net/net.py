@@ -122,7 +122,11 @@ class Net:
 
     def forward(self, start: int = 0, end: int | None = None) -> float:
         """Run the layers from index `start` to `end`, both included; returns the weighted sum of the losses."""
-        return self.start_forward(start, end).value()
+        loss: float = self.start_forward(start, end).value()
+        outputs = (blob.data for _, blob, _ in self.outputs())
+        if self.context.engine.asynchronous and end is None and not all(map(_finite, outputs)):
+            self.explain()
+        return loss
 
     @silent_arithmetic
     def start_forward(self, start: int = 0, end: int | None = None) -> Pending:
@@ -284,21 +288,21 @@ class Net:
         """The blob of this name, as the last layer that made one left it."""
         return self.blobs[self._ids[name]]
 
-    def has_blob(self, name: str) -> bool:
-        return name in self._ids
-
     def outputs(self) -> list[tuple[str, Blob, float]]:
         """Name, blob and loss weight of every output, in alphabetical order."""
         return [(self.blob_names[i], self.blobs[i], self.blob_loss_weights[i]) for i in self.output_ids]
+
+    def explain(self) -> None:
+        """Raise what a layer finds wrong with its bottoms, once an output of an asynchronous engine is no number."""
+        for node in self.nodes:
+            node.layer.explain(node.bottoms)
 
     @silent_arithmetic
     def first_bad_blob(self) -> str | None:
         """Which value of the forward pass was the first that is not finite, or None.
 
-        Values that others have overwritten since are computed again. Raises what a layer finds wrong with its bottoms.
+        Values that others have overwritten since are computed again.
         """
-        for node in self.nodes:
-            node.layer.explain(node.bottoms)
         gone = [any(self.memory_plan.has_placed(blob) for blob in node.tops) for node in self.nodes]
         if any(gone):
             self._rewind()

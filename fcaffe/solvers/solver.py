@@ -272,8 +272,10 @@ class Solver:
         def loss() -> np.float32:
             self.exchange.wait_for(pending)
             value = np.float32(self.workers.sum(pending.value()))
-            if self.on_nan != "continue" and not np.isfinite(value):
-                self.stop_at_nan(f"loss = {log.number(value)}", self.net.first_bad_blob(), iteration)
+            if not np.isfinite(value):
+                self.net.explain()
+                if self.on_nan != "continue":
+                    self.stop_at_nan(f"loss = {log.number(value)}", self.net.first_bad_blob(), iteration)
             return value
 
         return loss if self.runs_ahead else known(loss())

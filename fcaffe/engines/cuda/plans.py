@@ -157,7 +157,6 @@ class Choices:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fcaffe"
         self.path = folder / f"plans-{device}-cudnn{cudnn.backend_version()}.json"
         self._known: dict[str, tuple[str, str]] = {}
-        self._depth = 0
         self._told = False
 
     def find(self, key: str) -> tuple[str, str] | None:

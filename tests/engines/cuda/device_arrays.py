@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.cuda.kernels import Kernels
 from tests.engines.cuda.stand_in_cupy import cupy, raw_module
 
 C_ORDER, CHANNELS_LAST, CHANNELS_OF_MORE = "C", "channels-last", "channels of more"
@@ -59,3 +60,12 @@ def assert_nothing_else_written() -> None:
     """Behind the arrays made since the last time."""
     assert all((each.get() == np.array(GUARD, each.dtype)).all() for each in _behind)
     _behind.clear()
+
+
+class OnStandIn:
+    """Base of operators on the stand-in: what they want of an engine."""
+
+    xp = cupy
+
+    def __init__(self) -> None:
+        self.kernels = Kernels(cupy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -12,8 +11,8 @@ import pytest
 from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda import elementwise, kernels
 from fcaffe.engines.cuda.elementwise import Elementwise
-from fcaffe.engines.cuda.kernels import Kernels
-from tests.engines.cuda import emulator, stand_in_cupy
+from tests.engines.cuda import emulator
+from tests.engines.cuda.device_arrays import OnStandIn
 from tests.engines.cuda.stand_in_cupy import cupy, raw_module
 
 pytestmark = pytest.mark.skipif(not emulator.has_compiler, reason="the emulator needs g++")
@@ -26,23 +25,8 @@ C_ORDER, CHANNELS_LAST = "C", "channels-last"
 Array = Any
 
 
-class Gpu(Elementwise):
-    xp = cupy
-
-    def __init__(self) -> None:
-        self.kernels = Kernels(cupy)
-
-
-@pytest.fixture(scope="module")
-def shared_engine() -> Gpu:
-    return Gpu()
-
-
-@pytest.fixture
-def gpu(shared_engine: Gpu) -> Iterator[Gpu]:
-    stand_in_cupy.reset()
-    yield shared_engine
-    stand_in_cupy.reset()
+class Gpu(OnStandIn, Elementwise):
+    pass
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ import pytest
 from fcaffe.engines import Engine, NumpyEngine
 from fcaffe.engines.cuda.engine import CudaEngine
 from fcaffe.errors import NetError, SolverError
-from fcaffe.net import Net
+from fcaffe.net import Context, Net
 from fcaffe.net.model_files import read_model
 from fcaffe.net.weights import copy_weights
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
+from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver, create_solver
 from tests.engine_choice import host
 from tests.engines.cuda import stand_in_cupy
@@ -228,10 +229,22 @@ def test_a_loss_that_is_no_number_stops_at_its_iteration(cuda_engine: Callable[.
         solver.step(10)
 
 
-def test_a_label_that_is_no_class_is_named(cuda_engine: Callable[..., CudaEngine]) -> None:
+@pytest.mark.parametrize("on_nan", ["stop", "continue"])
+def test_a_label_that_is_no_class_is_named(cuda_engine: Callable[..., CudaEngine], on_nan: str) -> None:
     solver = solver_on(cuda_engine(), NET.replace("value: 2", "value: 7"))
+    solver.on_nan = on_nan
     with pytest.raises(NetError, match=r'layer "loss" .*label 7 at position 0 .* none of the classes 0 to 4'):
         solver.step(3)
+
+
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "Accuracy"])
+def test_a_label_that_is_no_class_is_named_in_a_test(cuda_engine: Callable[..., CudaEngine], kind: str) -> None:
+    text = NET.replace("value: 2", "value: 7").replace("SoftmaxWithLoss", kind)
+    net = parse_text(text, pb.NetParameter)
+    net.state.phase = pb.TEST
+    context = Context(cuda_engine(), CaffeRandom(1), inference=True, whole_passes=True)
+    with pytest.raises(NetError, match=r'layer "loss" .*label 7 at position 0 .* none of the classes 0 to 4'):
+        Net(net, context).forward()
 
 
 def test_work_that_waits_is_not_recorded(

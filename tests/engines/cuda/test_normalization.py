@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,14 +9,13 @@ import pytest
 
 from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda import kernels, normalization
-from fcaffe.engines.cuda.kernels import Kernels
 from fcaffe.engines.cuda.normalization import Normalization
 from fcaffe.engines.elementwise import PlainElementwise
-from tests.engines.cuda import emulator, stand_in_cupy
+from tests.engines.cuda import emulator
 from tests.engines.cuda.device_arrays import (
     C_ORDER,
     CHANNELS_OF_MORE,
-    assert_nothing_else_written,
+    OnStandIn,
     blank,
     launched,
     on_device,
@@ -55,24 +53,8 @@ layouts_and_types = pytest.mark.parametrize(
 )
 
 
-class Gpu(Normalization, PlainElementwise):
-    xp = cupy
-
-    def __init__(self) -> None:
-        self.kernels = Kernels(cupy)
-
-
-@pytest.fixture(scope="module")
-def shared_engine() -> Gpu:
-    return Gpu()
-
-
-@pytest.fixture
-def gpu(shared_engine: Gpu) -> Iterator[Gpu]:
-    stand_in_cupy.reset()
-    yield shared_engine
-    assert_nothing_else_written()
-    stand_in_cupy.reset()
+class Gpu(OnStandIn, Normalization, PlainElementwise):
+    pass
 
 
 @pytest.fixture
