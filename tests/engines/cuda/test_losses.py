@@ -171,9 +171,9 @@ def test_losses_and_accuracy_need_no_host(device_net, monkeypatch):
 def test_what_is_no_number_is_explained(device_net):
     labels = np.zeros((2, 1, 2, 2), np.float32)
     labels[1, 0, 0, 1] = 3
-    values = run_net(device_net, np.zeros((2, 3, 2, 2), np.float32), labels, device_net.forward)
-    assert np.isnan(values).all()
-    run_net(device_net, np.zeros((2, 3, 2, 2), np.float32), labels * 3, device_net.forward)
+    scores = np.zeros((2, 3, 2, 2), np.float32)
+    assert np.isnan(run_net(device_net, scores, labels, device_net.start_forward)).all()
+    run_net(device_net, scores, labels * 3, device_net.start_forward)
     for label, node in zip((3, 9), device_net.nodes[-2:], strict=True):  # the loss knows the first one
         text = rf'label {label} at position 5 of "label.*" .* is none of the classes 0 to 2'
         with pytest.raises(NetError, match=text):
