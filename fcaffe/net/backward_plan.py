@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from fcaffe import log
 
 if TYPE_CHECKING:
-    from fcaffe.net.net import Net
+    from fcaffe.net.graph import Graph
 
 
-def plan_backward(net: Net, force: bool) -> None:
+def plan_backward(net: Graph, force: bool) -> None:
     """Set `needs_backward` and `bottom_need_backward` of every node, from the last to the first.
 
     `force` (the prototxt's force_backward) then turns all of it on, but for bottoms that never have a gradient.

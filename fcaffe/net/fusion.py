@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fcaffe.net.net import Node
+    from fcaffe.net.graph import Node
 
 
 class Fusions:

@@ -8,10 +8,10 @@ from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Half
 
 if TYPE_CHECKING:
-    from fcaffe.net.net import Net
+    from fcaffe.net.graph import Graph
 
 
-def choose_types(net: Net) -> None:
+def choose_types(net: Graph) -> None:
     """Give 16 bits to every activation all of whose layers can do with that; before any has memory.
 
     Inputs and outputs of the net stay float32, as do labels, losses and parameters.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from fcaffe.net.schedule import Again, Schedule
 
 if TYPE_CHECKING:
-    from fcaffe.net.net import Net, Node
+    from fcaffe.net.graph import Node
+    from fcaffe.net.net import Net
 
 BUDGETS = 24  # numbers of checkpoints that are tried at first
 PRICE = 0.2  # of computing a whole forward pass again: this part of the memory that is needed without

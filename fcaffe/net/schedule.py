@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from fcaffe.net.blob import Blob, Storage
 
 if TYPE_CHECKING:
-    from fcaffe.net.net import Net, Node
+    from fcaffe.net.graph import Node
+    from fcaffe.net.net import Net
 
 Spans = list[tuple[int, int]]  # first and last steps of the stretches in which a storage's values are wanted
 Again = Mapping[int, tuple[int, ...]]  # index of a node -> the nodes whose forward runs again before its backward

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fcaffe.net import Net
-from fcaffe.net.net import Node
+from fcaffe.net.graph import Node
 from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
 from fcaffe.tools.timing import time_backward, time_forward
 
