@@ -7,7 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,46 +15,39 @@ from fcaffe import log
 from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
 from fcaffe.engines.memory import aligned_zeros
-from fcaffe.engines.update import Part, Settings
 from fcaffe.errors import SolverError
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
 from fcaffe.net.memory_need import MemoryNeed, memory_errors
 from fcaffe.net.model_files import read_model
-from fcaffe.net.net import silent_arithmetic
 from fcaffe.net.shards import Shards
 from fcaffe.net.weights import copy_weights
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import snapshot, testing, trust_ratio
 from fcaffe.solvers.actions import Action, agree
-from fcaffe.solvers.batch_growth import BatchGrowth
 from fcaffe.solvers.exchange import GradientExchange
 from fcaffe.solvers.iteration import Handover, Iteration, known
-from fcaffe.solvers.learning_rate import learning_rate, next_step
+from fcaffe.solvers.learning_rate import learning_rate
 from fcaffe.solvers.nets import test_net_params, train_net_param
 from fcaffe.solvers.sharded import ShardedBatches
+from fcaffe.solvers.update import Update
 from fcaffe.timeline import BACKWARD, FORWARD, SNAPSHOT, TEST, UPDATE, Timeline
 
 WEIGHTS_CHECKED = 100  # iterations between looks at the weights
 
 
-class Solver:
+class Solver(Update):
     """A training net, its test nets, and the loop that fits the one and measures it with the others.
 
-    A subclass is an update rule: it says how many `histories` of the parameters' size it keeps, and overrides `update`.
-    All parameters, gradients and histories are flat float32 buffers (`data`, `diff`, `history`); the nets' blobs are
-    views of them. `noise` is the stream that Dropout draws from (see Context), `random` Caffe's generator; a
-    `random_seed` in the solver's parameters starts it anew.
+    A subclass is an update rule: see Update. `noise` is the stream that Dropout draws from (see Context), `random`
+    Caffe's generator; a `random_seed` in the solver's parameters starts it anew.
 
     Several `workers` each run one Solver in step: they split every batch, the `exchange` adds their gradients up, test
     batches are taken in turns, and worker 0 alone logs and writes snapshots. `sync_batch_norm`, `whole_passes` and
     `recompute` as in Context. With `shards`, a power of two, the weights have the same bits on any power of two of
     workers up to that; see ShardedBatches for what that takes.
     """
-
-    histories: ClassVar[int]
-    lends_momentum: ClassVar[bool] = False  # an exchange may apply its momentum instead
 
     def __init__(
         self,
@@ -83,12 +76,10 @@ class Solver:
         self.on_gradients_ready: list[Callable[[], None]] = []
         self.on_test_batch: list[Callable[[], None]] = []
         self.on_iteration: list[Callable[[float, float], None]] = []  # called with the smoothed loss and the rate
-        self.growth: BatchGrowth | None = None  # see grow_batch
         self.on_nan = "continue"  # 'stop', or 'snapshot': stop after writing the last good state
         self._stopped: Action = Action.NONE
         self._last_good: snapshot.Memory | None = None
         self._running: deque[Iteration] = deque()
-        self._update_table: Any = None
 
         log.initializing_solver(str(param))
         self.check()
@@ -296,11 +287,6 @@ class Solver:
         """What this worker has of the batch of one pass."""
         return self.context.share or self.workers.share(self.net.batch_size)
 
-    @property
-    def passes(self) -> int:
-        """How many passes add up their gradients for the update of this iteration."""
-        return self.growth.phase(self.iteration).passes if self.growth else self.param.iter_size
-
     def _starts_of_nodes(self) -> list[int]:
         """For each layer where the flat gradients begin that are final once backward has come down to it."""
         starts = [0] * len(self.net.nodes)
@@ -316,80 +302,6 @@ class Solver:
     def agreed_action(self) -> Action:
         """What a signal to any of the workers asks for; all hear of it at the same iteration."""
         return agree(self.requested_action(), self.workers)
-
-    @silent_arithmetic
-    def apply_update(self) -> None:
-        """Clip, normalise, regularise, and apply the update rule to every parameter at this iteration's rate."""
-        param = self.param
-        self.rate = self.learning_rate()
-        if param.display and self.iteration % param.display == 0:
-            log.learning_rate(self.iteration, self.rate)
-        self._clip()
-        if self.engine.updates_at_once and not self.exchange.takes_momentum and not trust_ratio.is_wanted(param):
-            self._update_at_once()
-            return
-        if self.passes > 1:
-            self.diff *= np.float32(1 / self.passes)
-        blocks = []
-        for parameter, place in zip(self.net.parameters.owned, self.net.parameters.slices(), strict=True):
-            decay = np.float32(param.weight_decay) * np.float32(parameter.decay_mult)
-            rate = trust_ratio.local_rate(param, self.engine.xp, self.data[place], self.diff[place], self.rate)
-            rate = np.float32(rate) * np.float32(parameter.lr_mult)
-            for start in range(place.start, place.stop, self.engine.update_block):
-                block = slice(start, min(start + self.engine.update_block, place.stop))
-                blocks.append((block, float(decay), float(rate)))
-        self.engine.for_each(self.decay_and_update, blocks)
-        self.engine.refresh_parameters()
-
-    def _update_at_once(self) -> None:
-        """The same by an engine that takes all parameters in one go."""
-        param, engine = self.param, self.engine
-        if self._update_table is None:
-            owned = zip(self.net.parameters.owned, self.net.parameters.slices(), strict=True)
-            weight_decay = np.float32(param.weight_decay)
-            parts = [Part(place, float(weight_decay * np.float32(p.decay_mult)), p.lr_mult) for p, place in owned]
-            self._update_table = engine.prepare_update(parts, param.regularization_type)
-        engine.set_step(self.step_rate(), 1 / self.passes)
-        numbers = Settings(param.momentum, param.momentum2, param.delta, param.rms_decay)
-
-        def update() -> None:
-            engine.update_all(param.type, self._update_table, self.data, self.diff, self.history, numbers)
-
-        engine.repeat(self, "update", (), update)
-
-    def step_rate(self) -> float:
-        """What the rule multiplies its steps by: the rate, unless it corrects that."""
-        return self.rate
-
-    def decay_and_update(self, place: slice, decay: float, rate: float) -> None:
-        """Regularise a part of the flat buffers, all of one parameter, and apply the rule to it."""
-        if decay:
-            self.engine.add_decay(self.data[place], self.diff[place], decay, self.param.regularization_type)
-        self.update(place, rate)
-
-    def update(self, place: slice, rate: float) -> None:
-        """Apply the rule to a part of the flat buffers, all of one parameter."""
-        raise NotImplementedError
-
-    def learning_rate(self) -> float:
-        """This iteration's rate; a multistep policy moves on to its next step first."""
-        if self.growth:
-            self.current_step = self.growth.index(self.iteration)
-            return self.growth.learning_rate(self.param, self.iteration)
-        before, self.current_step = self.current_step, next_step(self.param, self.iteration, self.current_step)
-        if self.param.lr_policy == "multistep" and self.current_step != before:
-            log.multistep(self.iteration, self.current_step)
-        return learning_rate(self.param, self.iteration, self.current_step)
-
-    def _clip(self) -> None:
-        """Scale all gradients down to the L2 norm clip_gradients, if they exceed it together."""
-        limit = self.param.clip_gradients
-        if limit < 0 or self.exchange.takes_momentum:
-            return
-        norm = float(self.engine.xp.dot(self.diff, self.diff)) ** 0.5 / self.engine.gradient_scale()
-        if norm > limit and np.isfinite(norm):
-            log.clipping(norm, limit)
-            self.diff *= np.float32(limit / norm)
 
     def _smooth(self, loss: np.float32, number: int) -> None:
         """The mean of the last average_loss losses, kept up in float32 as Caffe does; `number` counts them from 0."""
