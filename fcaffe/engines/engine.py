@@ -71,6 +71,7 @@ class Engine(
     weights_channels_last = False  # whether those of convolutions lie (outputs, places..., inputs) in memory
     half_dtype: numpy.dtype[Any] | None = None
     fuses_relu_backward = False  # relu_bias_backward is one pass over memory
+    fuses_residuals = True  # batch_norm_add_relu takes no longer than its parts
     updates_at_once = False  # update_all does all parameters in one
     scales_gradients = False  # see scale_losses
 

@@ -13,6 +13,7 @@ Affine = tuple[Array, Array] | None
 
 class PlainNormalization:
     xp: Any
+    batch_norm_memory = 0.0  # float32 values, for each of x, that batch_norm_train leaves to its backward
     lrn_memory = 1  # arrays of the shape of x that lrn_forward leaves to lrn_backward
 
     def lrn_forward(
@@ -49,13 +50,17 @@ class PlainNormalization:
         """mean, variance (C,) = those of x over all axes but 1; y = (x - mean) / sqrt(variance + eps), times scale plus
         shift (each (C,)) if there is an `affine`, and then the larger of that and 0 with `relu`.
 
-        `memory`, of a quarter of x's size, is kept for the backward pass.
+        `memory`, at least batch_norm_memory times as large as x, is kept for the backward pass.
         """
+        self.batch_norm_moments(x, mean, variance)
+        self.batch_norm_apply(x, y, mean, variance, affine, eps, relu)
+
+    def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
+        """mean, variance (C,) = those of x over all axes but 1."""
         values = self.xp.float32(max(1, x.size // x.shape[1]))
         mean[...] = channel_sums(self.xp, x) / values
         centred = x - self._along_channels(mean, x)
         variance[...] = channel_sums(self.xp, centred * centred) / values
-        self.batch_norm_apply(x, y, mean, variance, affine, eps, relu)
 
     def add_to_statistics(
         self, sums: tuple[Array, Array, Array], mean: Array, variance: Array, unbiased: float, fraction: float
@@ -102,6 +107,33 @@ class PlainNormalization:
             dy = dy * self._along_channels(affine[0], x)
         count = x.size // x.shape[1]
         self.batch_norm_backward(normalized, dy, dx, deviation, count, lambda sums: sums)
+
+    def batch_norm_add_relu(
+        self, x: Array, other: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float
+    ) -> None:
+        """y = the larger of 0 and the sum of `other` and x as batch_norm_apply normalises it."""
+        self.batch_norm_apply(x, y, mean, variance, affine, eps, False)
+        y += other
+        self.xp.maximum(y, 0, out=y)
+
+    def batch_norm_add_relu_backward(
+        self,
+        x: Array,
+        y: Array,
+        dys: list[Array],
+        dother: Array,
+        dx: Array,
+        mean: Array,
+        variance: Array,
+        affine: Affine,
+        gradients: Affine,
+        eps: float,
+        memory: Array,
+    ) -> None:
+        """dother = the sum of `dys`, one or two, where y > 0; dx and `gradients` are as of batch_norm_train_backward
+        from that. All of these lie apart."""
+        self.xp.multiply(sum(dys[1:], dys[0]), y > 0, out=dother)
+        self.batch_norm_train_backward(x, dother, dx, mean, variance, affine, gradients, eps, False, memory)
 
     def batch_statistics(self, x: Array, count: float, over_workers: SumOverWorkers) -> tuple[Array, Array]:
         """Mean and biased variance (C,) over all axes but 1, and over the workers: `count` values a channel in all."""

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from fcaffe.layers.activations import is_plain_relu
+from fcaffe.layers.eltwise import Eltwise
 from fcaffe.layers.scale import Scale
+from fcaffe.layers.split import Split
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.layer import Half, Layer, register
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
+
+if TYPE_CHECKING:
+    from fcaffe.net.graph import Node
 
 
 @register("BatchNorm")
@@ -51,15 +60,25 @@ class BatchNorm(Layer):
             raise self.error(f"has statistics for {self.channels} channels, but its bottom has the shape {shape}")
         top[0].reshape(*shape)
         self.kept.reshape(*shape)
-        self.memory.reshape(top[0].count // 4 + 1)
+        self.memory.reshape(int(self.engine.batch_norm_memory * top[0].count) + 1)
 
     def absorbs(self, behind: list[Layer]) -> int:
         alone = self._workers().size == 1 and (self.context.inference or not self.use_global_stats)
         if not alone or not isinstance(behind[0], Scale) or not behind[0].is_per_channel:
             return 0
-        return 1 + (len(behind) > 1 and is_plain_relu(behind[1]))
+        if len(behind) > 1 and is_plain_relu(behind[1]):
+            return 2
+        return 1 + (self._absorbs_sum(behind[1:]) if self.engine.fuses_residuals else 0)
+
+    def _absorbs_sum(self, behind: list[Layer]) -> int:
+        """How many of these: a sum with another blob, its ReLU, and the Split that adds up two gradients of it."""
+        if len(behind) < 2 or not (isinstance(behind[0], Eltwise) and behind[0].adds_two and is_plain_relu(behind[1])):
+            return 0
+        return 2 + (len(behind) > 2 and isinstance(behind[2], Split) and len(behind[2].param.top) == 2)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for node in self.followers:
+            node.reshape()
         if not self.use_global_stats:
             self._forward_batch(bottom[0], top[0])
             return
@@ -68,8 +87,7 @@ class BatchNorm(Layer):
         factor = ~none / (total + none)
         for blob, sums in zip((self.mean, self.variance), self.blobs, strict=False):
             self.xp.multiply(sums.data, factor, out=blob.data)
-        x, y = _with_channels(bottom[0].data), _with_channels(top[0].data)
-        self.engine.batch_norm_apply(x, y, self.mean.data, self.variance.data, self.affine, self.eps, self.with_relu)
+        self._apply(_with_channels(bottom[0].data), top[0])
 
     def _forward_batch(self, bottom: Blob, top: Blob) -> None:
         """By the mean and variance of the batch."""
@@ -85,22 +103,27 @@ class BatchNorm(Layer):
         else:
             x = _with_channels(self._keep(bottom, top).data)
             self.count = x.size // self.channels
-            self.engine.batch_norm_train(
-                x,
-                _with_channels(top.data),
-                mean,
-                variance,
-                self.affine,
-                self.eps,
-                self.with_relu,
-                self.memory.data,
-            )
+            if self.sum:
+                self.engine.batch_norm_moments(x, mean, variance)
+                self._apply(x, top)
+            else:
+                y, affine, eps, memory = _with_channels(top.data), self.affine, self.eps, self.memory.data
+                self.engine.batch_norm_train(x, y, mean, variance, affine, eps, self.with_relu, memory)
         if self.count and not self.context.recomputing:
             self._add_to_statistics(mean, variance, self.count)
 
+    def _apply(self, x: Array, top: Blob) -> None:
+        """Normalise x by `mean` and `variance`, into the top or that of the sum."""
+        statistics = self.mean.data, self.variance.data, self.affine, self.eps
+        if self.sum:
+            other, y = _with_channels(self._addend.data), _with_channels(self.sum.tops[0].data)
+            self.engine.batch_norm_add_relu(x, other, y, *statistics)
+        else:
+            self.engine.batch_norm_apply(x, _with_channels(top.data), *statistics, self.with_relu)
+
     def _keep(self, bottom: Blob, top: Blob) -> Blob:
         """A blob with the values of the bottom that outlives this pass."""
-        if top is not bottom:
+        if not self._swaps(bottom, top):
             return bottom
         bottom.swap_data(self.kept)
         self._swapped = None if self._swapped else bottom
@@ -110,8 +133,11 @@ class BatchNorm(Layer):
         self.kept.set_dtype(bottom[0].dtype)
 
     def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        reads = self._alone and not self.use_global_stats and top[0] is not bottom[0]
-        return bottom if reads else []
+        if not self._alone or self.use_global_stats:
+            return []
+        if self.sum:
+            return [bottom[0], top[0]]
+        return [] if self._swaps(bottom[0], top[0]) else bottom
 
     def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         if self.use_global_stats:
@@ -119,8 +145,12 @@ class BatchNorm(Layer):
         return [self.memory] if self._alone else [self.kept]
 
     def swaps_with(self, bottom: list[Blob], top: list[Blob]) -> Blob | None:
-        swaps = self._alone and not self.use_global_stats and top[0] is bottom[0]
+        swaps = self._alone and not self.use_global_stats and self._swaps(bottom[0], top[0])
         return self.kept if swaps else None
+
+    def _swaps(self, bottom: Blob, top: Blob) -> bool:
+        """Whether forward writes where the bottom is, which it has to keep."""
+        return top is bottom and not self.sum
 
     @property
     def _alone(self) -> bool:
@@ -134,8 +164,11 @@ class BatchNorm(Layer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0] and not self.followers:
             return
-        dy, dx = _with_channels(top[0].diff), _with_channels(bottom[0].diff)
-        mean, variance = self.mean.data, self.variance.data
+        mean, variance, dx = self.mean.data, self.variance.data, _with_channels(bottom[0].diff)
+        if self.sum:
+            self._backward_of_sum(_with_channels(bottom[0].data), dx)
+            return
+        dy = _with_channels(top[0].diff)
         if self.use_global_stats:
             deviation = self.xp.sqrt(variance + self.eps)
             self.xp.divide(dy, deviation.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx)
@@ -143,15 +176,28 @@ class BatchNorm(Layer):
             normalized, deviation = _with_channels(self.kept.data), self.xp.sqrt(variance + self.eps)
             self.engine.batch_norm_backward(normalized, dy, dx, deviation, self.count, workers.sum_array)
         else:
-            x = _with_channels((self.kept if top[0] is bottom[0] else bottom[0]).data)
-            diffs = [blob.diff_to_add() for blob in (self.followers[0].blobs if self.followers else ())]
-            gradients = tuple(self.xp.empty_like(diff) if add else diff for diff, add in diffs)
-            self.engine.batch_norm_train_backward(
-                x, dy, dx, mean, variance, self.affine, gradients, self.eps, self.with_relu, self.memory.data
-            )
-            for (diff, add), gradient in zip(diffs, gradients, strict=True):
-                if add:
-                    diff += gradient
+            x = _with_channels((self.kept if self._swaps(bottom[0], top[0]) else bottom[0]).data)
+            with self._gradients_of_scale() as gradients:
+                numbers = mean, variance, self.affine, gradients, self.eps, self.with_relu, self.memory.data
+                self.engine.batch_norm_train_backward(x, dy, dx, *numbers)
+
+    def _backward_of_sum(self, x: Array, dx: Array) -> None:
+        assert self.sum
+        y, dother = _with_channels(self.sum.tops[0].data), _with_channels(self._addend.diff)
+        dys = [_with_channels(blob.diff) for blob in self.followers[-1].tops]
+        with self._gradients_of_scale() as gradients:
+            numbers = self.mean.data, self.variance.data, self.affine, gradients, self.eps, self.memory.data
+            self.engine.batch_norm_add_relu_backward(x, y, dys, dother, dx, *numbers)
+
+    @contextlib.contextmanager
+    def _gradients_of_scale(self) -> Iterator[tuple[Array, ...]]:
+        """Where to write the gradients of the Scale layer that this one stands in for."""
+        diffs = [blob.diff_to_add() for blob in (self.followers[0].layer.blobs if self.followers else ())]
+        gradients = tuple(self.xp.empty_like(diff) if add else diff for diff, add in diffs)
+        yield gradients
+        for (diff, add), gradient in zip(diffs, gradients, strict=True):
+            if add:
+                diff += gradient
 
     @property
     def eps(self) -> float:
@@ -160,11 +206,27 @@ class BatchNorm(Layer):
     @property
     def affine(self) -> tuple[Array, Array] | None:
         """Scale and bias of the Scale layer that this one stands in for."""
-        return (self.followers[0].blobs[0].data, self.followers[0].blobs[1].data) if self.followers else None
+        if not self.followers:
+            return None
+        scale, shift = self.followers[0].layer.blobs
+        return scale.data, shift.data
 
     @property
     def with_relu(self) -> bool:
-        return len(self.followers) > 1
+        """Whether what follows the Scale layer is a ReLU in place."""
+        return len(self.followers) == 2
+
+    @property
+    def sum(self) -> Node | None:
+        """The Eltwise that this one stands in for, together with its ReLU."""
+        return self.followers[1] if len(self.followers) > 2 else None
+
+    @property
+    def _addend(self) -> Blob:
+        """What the sum adds to the normalised blob."""
+        assert self.sum
+        first, second = self.sum.bottoms
+        return second if first is self.followers[0].tops[0] else first
 
     def _workers(self) -> Workers:
         """Those whose batches are one batch to this layer."""

@@ -45,8 +45,11 @@ class Eltwise(Layer):
             self.largest.reshape(*bottom[0].shape)
 
     def absorbs(self, behind: list[Layer]) -> int:
-        sums_two = self.operation == SUM and self.coeffs == [1.0, 1.0]
-        return int(sums_two and is_plain_relu(behind[0]))
+        return int(self.adds_two and is_plain_relu(behind[0]))
+
+    @property
+    def adds_two(self) -> bool:
+        return self.operation == SUM and self.coeffs == [1.0, 1.0]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         xs, y = [blob.data for blob in bottom], top[0].data

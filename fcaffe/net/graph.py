@@ -51,6 +51,10 @@ class Node:
         self.reshape()
         self.layer.forward(self.bottoms, self.tops)
 
+    @property
+    def in_place(self) -> bool:
+        return len(self.top_ids) == 1 and self.bottom_ids == self.top_ids
+
     @functools.cached_property
     def blobs(self) -> list[Blob]:
         return [*self.bottoms, *self.tops]

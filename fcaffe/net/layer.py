@@ -14,6 +14,7 @@ from fcaffe.proto.forks import fork_of_layer_type
 
 if TYPE_CHECKING:
     from fcaffe.net.context import Context
+    from fcaffe.net.graph import Node
 
 Count = int | tuple[int, int | None]
 
@@ -59,7 +60,7 @@ class Layer:
         self.loss_weights: list[float] = []
         self.param_propagate_down: list[bool] = []
         self.leads = False  # whether it has followers in whole passes
-        self.followers: tuple[Layer, ...] = ()  # layers whose work this one does, in the present pass
+        self.followers: tuple[Node, ...] = ()  # whose work this one does, in the present pass
 
     @property
     def name(self) -> str:
@@ -90,8 +91,8 @@ class Layer:
         return True
 
     def absorbs(self, behind: list[Layer]) -> int:
-        """How many of the layers that work in place on this one's top, right behind it, it can do the work of; it does
-        so when they are its `followers` (see `fcaffe.net.fusion`)."""
+        """How many of the layers right behind this one, each the only reader of what the one before it makes, it can do
+        the work of; it does so when they are its `followers` (see `fcaffe.net.fusion`)."""
         return 0
 
     def follow_types(self, bottom: list[Blob]) -> None:

@@ -20,6 +20,7 @@ STEP = 256  # bytes; arrays in the stretch begin at its multiples, which suits v
 ATTEMPTS = 8  # at a better order
 START = -1  # when all storages have to be back
 
+State = tuple[bool, tuple[int, ...]]
 Moves = dict[int, list[tuple[Storage, Array]]]  # before the backward of a node, or at the START of forward or backward
 
 
@@ -54,7 +55,8 @@ class Memory:
 
 class MemoryPlan:
     """Places of the arrays of a net that runs whole passes only, from the forward of its first layer to the backward of
-    the same; with `recompute`, of such a pass in which forwards run again. Made anew when a shape changes.
+    the same; with `recompute`, of such a pass in which forwards run again. Made anew when a shape changes, or when
+    layers begin or cease to be fused.
 
     `again` says what to run again: before the backward of a node, the forward of these.
     """
@@ -62,26 +64,30 @@ class MemoryPlan:
     def __init__(self, net: Net) -> None:
         self.net = net
         self.again: Again = {}
+        self.version = 0  # another whenever places were given anew
         if net.context.recompute:
             hand_over_backwards(net)
         self._moves: Moves = {}
-        self._placed: set[int] = set()  # the storages, by their ids
-        self._versions: list[int] = []  # of the blobs, when their places were chosen
-        self._chosen: tuple[list[int], Again] | None = None  # and when it was chosen what to run again
+        self._placed: dict[int, Storage] = {}  # by their ids
+        self._followed: State | None = None  # when places were chosen
+        self._chosen: tuple[State, Again] | None = None  # and when it was chosen what to run again
 
     def follow(self) -> None:
         """Give all storages their places, if they have not got them for the present shapes."""
-        versions = [blob.version for blob in self.net.blobs]
-        if versions == self._versions:
+        state = self._state()
+        if state == self._followed:
             return
-        self._versions = versions
+        self._followed = state
+        self.version += 1
         for node in self.net.nodes:
             node.layer.rewind()
+        for storage in self._placed.values():
+            storage.replace(None)
         schedule = Schedule(self.net)
         self.again = self._choose(schedule) if self.net.context.recompute else {}
         uses = _uses(schedule, self.again)
         self._moves = place(uses)
-        self._placed = {id(use.storage) for use in uses}
+        self._placed = {id(use.storage): use.storage for use in uses}
 
     def move(self, when: int) -> None:
         """Give storages whose values are about to be made again, before the backward of a node, their places for that;
@@ -96,7 +102,8 @@ class MemoryPlan:
 
     def report(self, recompute: bool | None = None) -> Memory:
         """Of the present shapes, with `recompute` or not (None: as it is run); nothing need have run yet."""
-        net, whole = self.net, self.net.context.whole_passes
+        net, whole, active = self.net, self.net.context.whole_passes, self.net.fusions.active
+        net.fusions.activate(whole)
         schedule = Schedule(net)
         recompute = net.context.recompute if recompute is None else recompute
         again = self._choose(schedule) if whole and recompute else {}
@@ -108,15 +115,20 @@ class MemoryPlan:
         if whole:
             peak = layout(_uses(schedule, again))[1] + activations - schedule.bytes_of(schedule.activations)
         recomputed = schedule.computed_again(again)
+        net.fusions.activate(active)
         return Memory(sum(parameters.values()), activations, gradients, internal, peak, recomputed)
 
     def _choose(self, schedule: Schedule) -> Again:
         if self.net.context.inference:
             return {}
-        versions = [blob.version for blob in self.net.blobs]
-        if self._chosen is None or self._chosen[0] != versions:
-            self._chosen = versions, choose(schedule)
+        state = self._state()
+        if self._chosen is None or self._chosen[0] != state:
+            self._chosen = state, choose(schedule)
         return self._chosen[1]
+
+    def _state(self) -> State:
+        """What a plan depends on."""
+        return self.net.fusions.active, tuple(blob.version for blob in self.net.blobs)
 
 
 def _uses(schedule: Schedule, again: Again) -> list[Use]:

@@ -41,7 +41,7 @@ class Net(Graph):
     def __init__(self, param: Any, context: Context) -> None:
         super().__init__(param, context)
         self.debug_info: bool = param.debug_info
-        self.fusions = Fusions(self.nodes)
+        self.fusions = Fusions(self.nodes, context.inference)
         self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
         choose_types(self)
         self.memory_plan = MemoryPlan(self)
@@ -59,10 +59,10 @@ class Net(Graph):
     @silent_arithmetic
     def start_forward(self, start: int = 0, end: int | None = None) -> Pending:
         """The same, without waiting for the losses."""
-        if self.context.whole_passes:
-            self.memory_plan.follow()
         whole = self.context.whole_passes and start == 0 and end is None and not self.debug_info
         self.fusions.activate(whole)
+        if self.context.whole_passes:
+            self.memory_plan.follow()
         nodes = self.nodes[start : None if end is None else end + 1]
         if not (whole and self.context.engine.asynchronous):
             if self.context.whole_passes and start == 0:
@@ -179,7 +179,7 @@ class Net(Graph):
         if not engine.asynchronous or any(node.layer.needs_host for node in self.nodes):
             work()
             return
-        signature = (self.context.seed, *(blob.version for blob in self.blobs))
+        signature = (self.context.seed, self.memory_plan.version, *(blob.version for blob in self.blobs))
         engine.repeat(self, f"{what} pass", signature, work)
 
     def reshape(self) -> None:
@@ -206,9 +206,12 @@ class Net(Graph):
     def first_bad_blob(self) -> str | None:
         """Which value of the forward pass was the first that is not finite, or None.
 
-        Values that others have overwritten since are computed again.
+        Values that others have overwritten since, or that fused layers have left out, are computed again.
         """
-        gone = [any(self.memory_plan.has_placed(blob) for blob in node.tops) for node in self.nodes]
+        spread = [self.fusions.active and self.fusions.is_spread(node.index) for node in self.nodes]
+        placed = [any(self.memory_plan.has_placed(blob) for blob in node.tops) for node in self.nodes]
+        gone = [a or b for a, b in zip(spread, placed, strict=True)]
+        self.fusions.activate(False)
         if any(gone):
             self._rewind()
         for node in self.nodes:

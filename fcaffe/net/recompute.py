@@ -168,7 +168,12 @@ def hand_over_backwards(net: Net) -> None:
     outer = {index for index, weight in enumerate(net.blob_loss_weights) if weight}.union(net.output_ids)
     for node in net.nodes[1:]:
         behind = readers.get(id(node.tops[0]._data), []) if node.tops else []
-        if node.bottom_ids != node.top_ids or behind[-2:-1] != [node] or outer.intersection(node.top_ids):
+        if (
+            net.fusions.is_spread(node.index)
+            or node.bottom_ids != node.top_ids
+            or behind[-2:-1] != [node]
+            or outer.intersection(node.top_ids)
+        ):
             continue
         leader, last = net.nodes[node.index - 1].layer, behind[-1]
         absorbed = leader.leads and leader.absorbs_backward
@@ -194,11 +199,11 @@ def _groups(schedule: Schedule) -> list[Group]:
 
     # All storages count here, also those that stay out of the plan: what was changed in place cannot be used again.
     writers: dict[int, list[int]] = {}
-    for index, node in enumerate(nodes):
-        for blob in node.tops:
+    for index, (_, tops) in enumerate(schedule.blobs):
+        for blob in tops:
             writers.setdefault(id(blob._data), []).append(index)
-    for index, node in enumerate(nodes):
-        for key in {id(blob._data) for blob in node.blobs}:
+    for index, (bottoms, tops) in enumerate(schedule.blobs):
+        for key in {id(blob._data) for blob in (*bottoms, *tops)}:
             makers = writers.get(key, [])
             if makers and (index in makers or index < makers[-1]):
                 join(index, makers[0])

@@ -1,4 +1,4 @@
-"""What the layers of a net read and write in whole passes, step by step."""
+"""What the layers of a net read and write in whole passes, step by step, fused as they are when it is made."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ class Schedule:
 
     def __init__(self, net: Net) -> None:
         self.nodes = net.nodes
+        self.blobs = [net.fusions.blobs_of(node.index) for node in net.nodes]
         self.inference = net.context.inference
         self.storages: dict[int, Storage] = {}
         self.activations: set[int] = set()
@@ -105,7 +106,9 @@ class Schedule:
         return sum(self.storages[key].nbytes for key in keys)
 
     def _access(self, node: Node) -> Access:
-        layer, bottoms, tops = node.layer, node.bottoms, node.tops
+        layer, (bottoms, tops) = node.layer, self.blobs[node.index]
+        if not (bottoms or tops):
+            return Access()
         access = Access(drawing=layer.draws, drops_bottom=layer.drops_bottom and len(bottoms) == 1)
         access.reads = self._keys((blob._data for blob in bottoms), self.activations)
         access.writes = self._keys((blob._data for blob in tops), self.activations)
@@ -126,7 +129,8 @@ class Schedule:
             access.back_reads = self._keys((blob._data for blob in seen), self.activations) | access.kept
             access.back_reads |= set(access.swaps[1:]) if access.swaps else set()
             access.back_reads |= self._keys((blob._diff for blob in tops), self.gradients)
-            needed = (blob for blob, needs in zip(bottoms, node.bottom_need_backward, strict=True) if needs)
+            needs = node.bottom_need_backward if bottoms is node.bottoms else [True] * len(bottoms)
+            needed = (blob for blob, is_needed in zip(bottoms, needs, strict=True) if is_needed)
             access.back_writes = self._keys((blob._diff for blob in needed), self.gradients)
         return access
 

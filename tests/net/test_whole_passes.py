@@ -78,10 +78,12 @@ def test_training_comes_out_the_same():
         for ours, theirs in zip(whole.parameters.owned, plain.parameters.owned, strict=True):
             for mine, other in ((ours.blob.data, theirs.blob.data), (ours.blob.diff, theirs.blob.diff)):
                 assert np.abs(mine - other).max() <= 2e-5 * max(1e-2, np.abs(other).max())
-    layers = {node.name: [layer.name for layer in node.layer.followers] for node in whole.nodes}
-    assert (
-        layers["c1"] == ["r1"] and layers["n2"] == ["s2", "r2"] and layers["n3"] == ["s3"] and layers["sum"] == ["r3"]
-    )
+    followers = {node.name: [follower.name for follower in node.layer.followers] for node in whole.nodes}
+    assert followers["c1"] == ["r1"] and followers["n2"] == ["s2", "r2"]
+    if whole.context.engine.fuses_residuals:
+        assert followers["n3"] == ["s3", "sum", "r3", "d_r3_0_split"]
+    else:
+        assert followers["n3"] == ["s3"] and followers["sum"] == ["r3"]
 
 
 def test_gradients_are_final_when_their_layer_is_done():
@@ -116,6 +118,36 @@ def test_a_part_of_a_pass_does_its_own_work():
         net.forward(0, net.layer_names.index("n2"))
     assert np.allclose(plain.blob("b").data, whole.blob("b").data, atol=1e-5)
     assert whole.blob("b").data.min() < 0
+
+
+def test_fused_and_single_layers_take_turns():
+    plain, whole = build("TRAIN"), build("TRAIN", whole_passes=True)
+    for single in (False, True, False, True, True):
+        for net in (plain, whole):
+            feed(net, 6)
+            net.debug_info = single
+            net.parameters.clear_diffs()
+            net.forward()
+            net.backward()
+        for ours, theirs in zip(whole.parameters.owned, plain.parameters.owned, strict=True):
+            assert np.abs(ours.blob.diff - theirs.blob.diff).max() <= 2e-5 * max(1e-2, np.abs(theirs.blob.diff).max())
+
+
+def test_blobs_that_fused_layers_leave_out_are_no_bad_ones():
+    net = build("TRAIN", whole_passes=True)
+    feed(net, 6)
+    net.forward()
+    if net.context.engine.fuses_residuals:
+        net.blob("c3").data[...] = np.nan
+    assert net.first_bad_blob() is None
+    net.forward()
+    net.layers[net.layer_names.index("s3")].blobs[1].data[2] = np.inf
+    net.forward()
+    assert net.first_bad_blob() == 'parameter 1 of layer "s3"'
+    net.layers[net.layer_names.index("s3")].blobs[1].data[2] = 0
+    net.layers[net.layer_names.index("c3")].blobs[0].data[...] *= 1e38
+    net.forward()
+    assert net.first_bad_blob() == 'blob "c" (top of layer "c3")'
 
 
 def test_no_two_lie_together_that_are_in_use_together():

@@ -59,6 +59,12 @@ class Normalization(Packs, PlainNormalization):
         self._moments(x, mean, variance)
         self.batch_norm_apply(x, y, mean, variance, affine, eps, relu)
 
+    def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
+        if x.size:
+            self._moments(self.operand(x, common_type(x)), mean, variance)
+        else:
+            super().batch_norm_moments(x, mean, variance)
+
     def add_to_statistics(
         self, sums: tuple[Array, Array, Array], mean: Array, variance: Array, unbiased: float, fraction: float
     ) -> None:
@@ -69,14 +75,23 @@ class Normalization(Packs, PlainNormalization):
     def batch_norm_apply(
         self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool
     ) -> None:
+        self._normalize(x, None, y, (mean, variance, *(affine or (NULL, NULL)), np.float32(eps), np.int32(relu)))
+
+    def batch_norm_add_relu(
+        self, x: Array, other: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float
+    ) -> None:
+        self._normalize(x, other, y, (mean, variance, *(affine or (NULL, NULL)), np.float32(eps), np.int32(True)))
+
+    def _normalize(self, x: Array, other: Array | None, y: Array, factors: tuple[Any, ...]) -> None:
         if not x.size:
             return
-        dtype = common_type(x, y)
-        x, out = self.operand(x, dtype), self.result(y, dtype)
-        pack = pack_of(x.shape[1], x, out)
+        others = [] if other is None else [other]
+        dtype = common_type(x, y, *others)
+        x, out, others = self.operand(x, dtype), self.result(y, dtype), [self.operand(each, dtype) for each in others]
+        pack = pack_of(x.shape[1], x, out, *others)
         split = _split(x, pack, FORWARD)
-        factors = (mean, variance, *(affine or (NULL, NULL)), np.float32(eps), np.int32(relu))
-        self._launch("batch_norm_apply", (dtype, pack), split, x, out, *factors, *split.sizes)
+        arrays = x, *(others or [NULL]), out
+        self._launch("batch_norm_apply", (dtype, pack, bool(others)), split, *arrays, *factors, *split.sizes)
         self.deliver(out, y)
 
     def batch_norm_train_backward(
@@ -101,6 +116,39 @@ class Normalization(Packs, PlainNormalization):
         dscale, dshift = gradients or self.xp.empty((2, x.shape[1]), FLOAT)
         self._gradient_sums(x, dy, dshift, dscale, factors, eps, relu)
         self._gradient(x, dy, dx, dshift, dscale, factors, eps, relu, x.size // x.shape[1])
+
+    def batch_norm_add_relu_backward(
+        self,
+        x: Array,
+        y: Array,
+        dys: list[Array],
+        dother: Array,
+        dx: Array,
+        mean: Array,
+        variance: Array,
+        affine: Affine,
+        gradients: Affine,
+        eps: float,
+        memory: Array,
+    ) -> None:
+        if not x.size:
+            super().batch_norm_add_relu_backward(x, y, dys, dother, dx, mean, variance, affine, gradients, eps, memory)
+            return
+        dtype = common_type(x, y, *dys, dother, dx)
+        x, y, total = self.operand(x, dtype), self.operand(y, dtype), self.result(dother, dtype)
+        dys = [self.operand(dy, dtype) for dy in dys]
+        dscale, dshift = gradients or self.xp.empty((2, x.shape[1]), FLOAT)
+        pack = pack_of(x.shape[1], x, y, total, *dys)
+        split = _split(x, pack, BACKWARD)
+        partial = self.xp.empty((split.parts, 2, x.shape[1]), FLOAT)
+        arrays = x, y, dys[0], dys[-1], total, partial, mean, variance
+        self._launch(
+            "batch_norm_total_sums", (dtype, pack, len(dys) > 1), split, *arrays, np.float32(eps), *split.sizes
+        )
+        self._finish_sums(partial, dshift, dscale)
+        self.deliver(total, dother)
+        factors = (mean, variance, *(affine or (NULL, NULL)))
+        self._gradient(x, total, dx, dshift, dscale, factors, eps, False, x.size // x.shape[1])
 
     def batch_statistics(self, x: Array, count: float, over_workers: SumOverWorkers) -> tuple[Array, Array]:
         if not x.size:
@@ -174,11 +222,14 @@ class Normalization(Packs, PlainNormalization):
         partial = self.xp.empty((split.parts, 2, channels), FLOAT)
         arrays, numbers = (x, dy, partial, *factors), (np.float32(eps), np.int32(relu), *split.sizes)
         self._launch("batch_norm_gradient_sums", (x.dtype, pack), split, *arrays, *numbers)
+        self._finish_sums(partial, dshift, dscale)
+
+    def _finish_sums(self, partial: Array, dshift: Array, dscale: Array) -> None:
+        """Add up those of all parts (parts, 2, C)."""
+        parts, _, channels = partial.shape
         blocks, threads = -(-channels // COLUMNS), (COLUMNS, 32)
-        sizes = (np.int32(channels), np.int32(split.parts))
-        self.kernels.launch(
-            "normalization", "batch_norm_finish_sums", (), blocks, threads, partial, dshift, dscale, *sizes
-        )
+        args = partial, dshift, dscale, np.int32(channels), np.int32(parts)
+        self.kernels.launch("normalization", "batch_norm_finish_sums", (), blocks, threads, *args)
 
     def _gradient(
         self,

@@ -23,6 +23,8 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
     UsageError where the processor cannot.
     """
 
+    fuses_residuals = False
+
     def __init__(self, path: str, math: str = "fp32") -> None:
         super().__init__()
         self.library = Library(path)

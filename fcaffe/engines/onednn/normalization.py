@@ -19,6 +19,7 @@ Array = Any
 
 
 class Normalization(Operations, PlainNormalization):
+    batch_norm_memory = 0.25
     lrn_memory = 2
 
     def lrn_forward(self, x: Array, y: Array, memory: Array, size: int, alpha: float, beta: float, k: float) -> None:

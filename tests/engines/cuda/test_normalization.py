@@ -207,6 +207,62 @@ def test_batch_norm_in_other_layouts(gpu: Gpu, layout: str, dtype: np.dtype, oth
     check_batch_norm(gpu, BatchNorm(random((2, 8, 3, 5)), dtype, True, True), dtype, other, layout=layout)
 
 
+def check_residual(
+    gpu: Gpu, shape: tuple[int, ...], dtype: np.dtype, both: bool, other: np.dtype | None = None, **layout: Any
+) -> None:
+    """The sum with another array and its ReLU, forward and backward, against plain code in float64."""
+    of, other = BatchNorm(random(shape) + 1, dtype, True, False), other or dtype
+    addend, *dys = (random(shape, other, seed).astype(np.float64) for seed in range(3, 6 if both else 5))
+    y, dother, dx, gradients = double(*shape), double(*shape), double(*shape), (double(shape[1]), double(shape[1]))
+    numbers, memory = (of.mean, of.variance, of.affine), np.empty(of.x.size // 4 + 1, np.float32)
+    PLAIN.batch_norm_add_relu(of.x, addend, y, *numbers, EPS)
+    y_there = on_device(y, dtype, **layout)
+    rounded = [(sum(dys) * (to_host(y_there) > 0)).astype(dtype if other == dtype else FLOAT).astype(np.float64)]
+    PLAIN.batch_norm_add_relu_backward(
+        of.x, to_host(y_there).astype(np.float64), rounded, dother, dx, *numbers, gradients, EPS, memory
+    )
+
+    x, there = on_device(of.x, dtype, **layout), [on_device(each, other, **layout) for each in (addend, *dys)]
+    mean, variance, result, own = (
+        blank((shape[1],)),
+        blank((shape[1],)),
+        blank(shape, dtype, **layout),
+        blank(shape, other),
+    )
+    gpu.batch_norm_moments(x, mean, variance)
+    assert_near(mean, of.mean)
+    assert_near(variance, of.variance)
+    gpu.batch_norm_add_relu(x, there[0], result, mean, variance, of.affine_there(), EPS)
+    assert_near(result, y, dtype)
+    found, sums = blank(shape, dtype, **layout), (blank((shape[1],)), blank((shape[1],)))
+    numbers_there = mean, variance, of.affine_there(), sums, EPS, cupy.zeros(memory.size, np.float32)
+    gpu.batch_norm_add_relu_backward(x, y_there, there[1:], own, found, *numbers_there)
+    assert_near(own, dother, other)
+    assert_near(found, dx, dtype)
+    for total, expected in zip(sums, gradients, strict=True):
+        assert_near(total, expected, dtype)
+
+
+@every_dtype
+@every_shape
+@pytest.mark.parametrize("both", [False, True])
+def test_a_sum_behind_batch_norm(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], both: bool) -> None:
+    check_residual(gpu, shape, dtype, both)
+    assert not [name for name in launched() if not name.startswith("batch_norm")]
+
+
+@pytest.mark.usefixtures("few_blocks")
+@every_dtype
+@pytest.mark.parametrize("shape", [(4, 24, 17, 19), (3, 5, 31, 33)], ids=str)
+def test_loops_of_a_sum_behind_batch_norm(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    check_residual(gpu, shape, dtype, True)
+
+
+@layouts_and_types
+def test_a_sum_behind_batch_norm_in_other_layouts(gpu: Gpu, layout: str, dtype: np.dtype, other: np.dtype) -> None:
+    check_residual(gpu, (2, 8, 3, 5), dtype, True, other, layout=layout)
+
+
 @pytest.mark.parametrize("channels", [3, 8])
 def test_variance_far_from_zero_and_of_outliers(gpu: Gpu, channels: int) -> None:
     far = random((4, channels, 16, 17)) + 1000

@@ -45,3 +45,16 @@ def test_gradients_have_the_same_bits(
             for ours, theirs in zip(found, apart, strict=True):
                 assert np.array_equal(ours, theirs)
     assert nets[2].memory_plan.again
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_pass_layer_by_layer_in_between_changes_nothing(
+    recompute: bool, cuda_engine: Callable[..., CudaEngine]
+) -> None:
+    engine = cuda_engine()
+    plain, mixed = (build(NETS["residual"](), engine, recompute=recompute) for _ in range(2))
+    for seed in range(9):
+        mixed.debug_info = seed in (4, 5)  # by when the others are recorded
+        for ours, theirs in zip(pass_over(mixed, seed), pass_over(plain, seed), strict=True):
+            assert abs(ours - theirs).max() <= 2e-5 * max(1e-2, abs(theirs).max())
+            assert mixed.debug_info or np.array_equal(ours, theirs)

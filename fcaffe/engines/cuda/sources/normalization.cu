@@ -313,13 +313,14 @@ struct Coefficients {
     __device__ __forceinline__ float y(float x, int n) const { return fmaf(x - mean[n], gain[n], shift[n]); }
 };
 
-// The last rows first: those are what the L2 cache still has of the reading before.
-template <typename T, int N>
+// With ADDS the other array is added before the ReLU. The last rows first: those are what the L2 cache still has of the
+// reading before.
+template <typename T, int N, bool ADDS>
 __global__ void __launch_bounds__(NORMALIZATION_THREADS, 4)
-    batch_norm_apply(const T* x, T* y, const float* __restrict__ mean, const float* __restrict__ variance,
-                     const float* __restrict__ scale, const float* __restrict__ shift, float eps, int relu, int64 rows,
-                     int channels, int64 part) {
-    constexpr int AHEAD = 4;
+    batch_norm_apply(const T* x, const T* other, T* y, const float* __restrict__ mean,
+                     const float* __restrict__ variance, const float* __restrict__ scale,
+                     const float* __restrict__ shift, float eps, int relu, int64 rows, int channels, int64 part) {
+    constexpr int AHEAD = ADDS ? 2 : 4;
     const Part mine = part_of_block<N>(rows, channels, part);
     if (!mine.is_inside) return;
     const Coefficients<N> of(mean, variance, scale, shift, eps, mine.channel);
@@ -327,53 +328,28 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 4)
     for (int64 low = mine.first + (mine.end - mine.first - 1) / span * span; low >= mine.first; low -= span) {
         const int64 row = low + threadIdx.y;
         const Rows<T, N, AHEAD> values(x + mine.channel, row, mine.end, channels);
+        const Rows<T, N, AHEAD> others((ADDS ? other : x) + mine.channel, row, mine.end, channels);
 #pragma unroll
         for (int k = 0; k < AHEAD; ++k) {
             float out[N];
 #pragma unroll
             for (int n = 0; n < N; ++n) {
-                const float value = of.y(values.at(k, n), n);
+                const float value = of.y(values.at(k, n), n) + (ADDS ? others.at(k, n) : 0.0f);
                 out[n] = (relu != 0) & (value <= 0.0f) ? 0.0f : value;  // a NaN stays one
             }
             if (row + k * blockDim.y < mine.end) store<N>(y + (row + k * blockDim.y) * channels + mine.channel, out);
         }
     }
 }
-INSTANCES(batch_norm_apply, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
+INSTANCES(batch_norm_apply, <float, 4, false>, <float, 4, true>, <float, 1, false>, <float, 1, true>)
+INSTANCES(batch_norm_apply, <half_t, 8, false>, <half_t, 8, true>, <half_t, 1, false>, <half_t, 1, true>)
+INSTANCES(batch_norm_apply, <bfloat_t, 8, false>, <bfloat_t, 8, true>, <bfloat_t, 1, false>, <bfloat_t, 1, true>)
 
-// The block's sums of dy, and of dy * (x - mean) / deviation, to `partial` (parts, 2, channels). With `relu`, dy counts
-// where y > 0.
-template <typename T, int N>
-__global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
-    batch_norm_gradient_sums(const T* __restrict__ x, const T* __restrict__ dy, float* __restrict__ partial,
-                             const float* __restrict__ mean, const float* __restrict__ variance,
-                             const float* __restrict__ scale, const float* __restrict__ shift, float eps, int relu,
-                             int64 rows, int channels, int64 part) {
-    constexpr int AHEAD = 2;
+// The block's sums over its rows, from those of its threads, to `partial` (parts, 2, channels).
+template <int N>
+__device__ __forceinline__ void sum_of_block(const float (&plain)[N], const float (&weighted)[N], const Part& mine,
+                                             float* __restrict__ partial, int channels) {
     __shared__ float sums[2][NORMALIZATION_THREADS * N];
-    const Part mine = part_of_block<N>(rows, channels, part);
-    float plain[N] = {}, weighted[N] = {};
-    if (mine.is_inside) {
-        const Coefficients<N> of(mean, variance, scale, shift, eps, mine.channel);
-        for (int64 row = mine.first + threadIdx.y; row < mine.end; row += AHEAD * blockDim.y) {
-            const Rows<T, N, AHEAD> values(x + mine.channel, row, mine.end, channels);
-            const Rows<T, N, AHEAD> gradients(dy + mine.channel, row, mine.end, channels);
-#pragma unroll
-            for (int k = 0; k < AHEAD; ++k) {
-                const bool is_there = row + k * blockDim.y < mine.end;
-#pragma unroll
-                for (int n = 0; n < N; ++n) {
-                    const float value = values.at(k, n);
-                    const bool counts = is_there & (!relu | (of.y(value, n) > 0.0f));
-                    const float gradient = counts ? gradients.at(k, n) : 0.0f;
-                    plain[n] += gradient;
-                    weighted[n] += gradient * (value - of.mean[n]);
-                }
-            }
-        }
-#pragma unroll
-        for (int n = 0; n < N; ++n) weighted[n] *= of.inverse[n];
-    }
     const int at = threadIdx.y * blockDim.x + threadIdx.x;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
@@ -398,7 +374,82 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
         to[channels + n] = sums[1][n * NORMALIZATION_THREADS + at];
     }
 }
+
+// The block's sums of dy, and of dy * (x - mean) / deviation, to `partial` (parts, 2, channels). With `relu`, dy counts
+// where y > 0.
+template <typename T, int N>
+__global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
+    batch_norm_gradient_sums(const T* __restrict__ x, const T* __restrict__ dy, float* __restrict__ partial,
+                             const float* __restrict__ mean, const float* __restrict__ variance,
+                             const float* __restrict__ scale, const float* __restrict__ shift, float eps, int relu,
+                             int64 rows, int channels, int64 part) {
+    constexpr int AHEAD = 2;
+    const Part mine = part_of_block<N>(rows, channels, part);
+    float plain[N] = {}, weighted[N] = {};
+    if (mine.is_inside) {
+        const Coefficients<N> of(mean, variance, scale, shift, eps, mine.channel);
+        for (int64 row = mine.first + threadIdx.y; row < mine.end; row += AHEAD * blockDim.y) {
+            const Rows<T, N, AHEAD> values(x + mine.channel, row, mine.end, channels);
+            const Rows<T, N, AHEAD> gradients(dy + mine.channel, row, mine.end, channels);
+#pragma unroll
+            for (int k = 0; k < AHEAD; ++k) {
+                const bool is_there = row + k * blockDim.y < mine.end;
+#pragma unroll
+                for (int n = 0; n < N; ++n) {
+                    const float value = values.at(k, n);
+                    const bool counts = is_there & (!relu | (of.y(value, n) > 0.0f));
+                    const float gradient = counts ? gradients.at(k, n) : 0.0f;
+                    plain[n] += gradient;
+                    weighted[n] += gradient * (value - of.mean[n]);
+                }
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < N; ++n) weighted[n] *= of.inverse[n];
+    }
+    sum_of_block(plain, weighted, mine, partial, channels);
+}
 INSTANCES(batch_norm_gradient_sums, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
+
+// The same sums of what it writes to `total`: dy, or with BOTH dy + dy2, where y > 0.
+template <typename T, int N, bool BOTH>
+__global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
+    batch_norm_total_sums(const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy,
+                          const T* __restrict__ dy2, T* __restrict__ total, float* __restrict__ partial,
+                          const float* __restrict__ mean, const float* __restrict__ variance, float eps, int64 rows,
+                          int channels, int64 part) {
+    constexpr int AHEAD = 2;
+    const Part mine = part_of_block<N>(rows, channels, part);
+    float plain[N] = {}, weighted[N] = {};
+    if (mine.is_inside) {
+        const Coefficients<N> of(mean, variance, nullptr, nullptr, eps, mine.channel);
+        for (int64 row = mine.first + threadIdx.y; row < mine.end; row += AHEAD * blockDim.y) {
+            const Rows<T, N, AHEAD> values(x + mine.channel, row, mine.end, channels);
+            const Rows<T, N, AHEAD> results(y + mine.channel, row, mine.end, channels);
+            const Rows<T, N, AHEAD> first(dy + mine.channel, row, mine.end, channels);
+            const Rows<T, N, AHEAD> second((BOTH ? dy2 : dy) + mine.channel, row, mine.end, channels);
+#pragma unroll
+            for (int k = 0; k < AHEAD; ++k) {
+                if (row + k * blockDim.y >= mine.end) continue;
+                float sums[N];
+#pragma unroll
+                for (int n = 0; n < N; ++n) {
+                    const float sum = first.at(k, n) + (BOTH ? second.at(k, n) : 0.0f);
+                    sums[n] = to_float(from_float<T>(results.at(k, n) > 0.0f ? sum : 0.0f));
+                    plain[n] += sums[n];
+                    weighted[n] += sums[n] * (values.at(k, n) - of.mean[n]);
+                }
+                store<N>(total + (row + k * blockDim.y) * channels + mine.channel, sums);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < N; ++n) weighted[n] *= of.inverse[n];
+    }
+    sum_of_block(plain, weighted, mine, partial, channels);
+}
+INSTANCES(batch_norm_total_sums, <float, 4, false>, <float, 4, true>, <float, 1, false>, <float, 1, true>)
+INSTANCES(batch_norm_total_sums, <half_t, 8, false>, <half_t, 8, true>, <half_t, 1, false>, <half_t, 1, true>)
+INSTANCES(batch_norm_total_sums, <bfloat_t, 8, false>, <bfloat_t, 8, true>, <bfloat_t, 1, false>, <bfloat_t, 1, true>)
 
 // dshift, dscale = the two sums over all parts.
 __global__ void __launch_bounds__(32 * SLICES)
