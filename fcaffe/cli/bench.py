@@ -13,6 +13,7 @@ from fcaffe.cli.flags import common_flags
 from fcaffe.cli.table import print_table
 from fcaffe.cli.workers import LAUNCH, LaunchFlags, words_for_ranks
 from fcaffe.engines.cuda import libraries
+from fcaffe.engines.cuda.streams import make_current
 from fcaffe.errors import UsageError
 from fcaffe.parallel.devices import find_devices
 from fcaffe.parallel.launch import launch
@@ -87,7 +88,7 @@ def _cupy(world: World) -> Any:
     number = world.local_rank % devices.count
     cupy, _ = libraries.load(number)
     cupy.cuda.Device(number).use()
-    cupy.cuda.Stream(non_blocking=True).use()
+    make_current(cupy.cuda.Stream(non_blocking=True))
     return cupy
 
 

@@ -20,6 +20,7 @@ from fcaffe.engines.cuda.normalization import Normalization
 from fcaffe.engines.cuda.plans import Plans
 from fcaffe.engines.cuda.pooling import Pooling
 from fcaffe.engines.cuda.rows import Rows
+from fcaffe.engines.cuda.streams import make_current
 from fcaffe.engines.cuda.transfers import Transfers
 from fcaffe.engines.cuda.update import Update, UpdateTable
 from fcaffe.engines.engine import Engine
@@ -59,7 +60,7 @@ class CudaEngine(
         self.device.use()
         current = cupy.cuda.get_current_stream()  # that of another engine of the process, if there is one
         self.stream = current if current.ptr else cupy.cuda.Stream(non_blocking=True)
-        self.stream.use()
+        make_current(self.stream)
         cupy.cuda.runtime.deviceSynchronize()  # what that one still copies reads memory that it gives back when it goes
         self.kernels = Kernels(cupy)
         self.plans = Plans(cupy, cudnn, self.stream, math, deterministic)

@@ -247,6 +247,16 @@ def test_a_label_that_is_no_class_is_named_in_a_test(cuda_engine: Callable[..., 
         Net(net, context).forward()
 
 
+def test_its_stream_stays_the_current_one(cuda_engine: Callable[..., CudaEngine]) -> None:
+    engine = cuda_engine()
+    xp = engine.xp
+    xp.moveaxis(xp.zeros((2, 3, 4), np.float32), 0, -1).get()  # by a copy on the device, within a `with stream`
+    assert xp.cuda.get_current_stream().ptr == engine.stream.ptr
+    with xp.cuda.Stream(non_blocking=True):
+        pass
+    assert xp.cuda.get_current_stream().ptr == engine.stream.ptr
+
+
 def test_work_that_waits_is_not_recorded(
     cuda_engine: Callable[..., CudaEngine], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,6 +117,9 @@ class Array:
             raise ValueError(f"Shape mismatch. Expected shape: {self.shape}, actual shape: {out.shape}")
         elif not (out.flags.c_contiguous or out.flags.f_contiguous):
             raise RuntimeError("`out` cannot be specified when copying to non-contiguous ndarray")
+        if not (self.flags.c_contiguous if order == "C" else self.flags.f_contiguous):
+            with stream or streams.current():  # where CuPy makes a copy
+                pass
         if blocking:
             streams.synchronise("get", stream)
             out[...] = self._values

@@ -66,7 +66,6 @@ class Stream:
         self.priority = priority or 0
         self.capture: Capture | None = None
         self._arriving: list[Arrival] = []
-        self._before: list[Stream] = []
         if null:
             self.ptr = 0
         else:
@@ -75,15 +74,17 @@ class Stream:
         Stream._by_pointer[self.ptr] = self
 
     def use(self) -> Stream:
+        """As in CuPy this leaves the stack alone, so that the end of a `with` undoes it."""
         _of_thread.current = self
         return self
 
     def __enter__(self) -> Stream:
-        self._before.append(current())
+        _of_thread.stack.append(self)
         return self.use()
 
     def __exit__(self, *_: object) -> None:
-        self._before.pop().use()
+        _of_thread.stack.pop()
+        _of_thread.stack[-1].use()
 
     def synchronize(self) -> None:
         synchronise("Stream.synchronize", self)
@@ -168,6 +169,7 @@ class ExternalStream(Stream):
 
 class _Current(threading.local):
     def __init__(self) -> None:
+        self.stack = [Stream.null]
         self.current = Stream.null
         self.running: Stream | None = None  # on which a graph's work runs
 
@@ -363,4 +365,5 @@ def reset() -> None:
     for stream in list(Stream._by_pointer.values()):
         stream.capture = None
         stream._arriving.clear()
+    del _of_thread.stack[1:]
     Stream.null.use()
