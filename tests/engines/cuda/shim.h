@@ -331,6 +331,12 @@ T atomicAdd(T* to, V value) {
     *to = T(old + value);
     return old;
 }
+template <typename T>
+T atomicMax(T* to, T value) {
+    T old = *to;
+    *to = max(old, value);
+    return old;
+}
 
 struct half_t;
 struct bfloat_t;

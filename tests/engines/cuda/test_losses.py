@@ -170,7 +170,7 @@ def test_losses_and_accuracy_need_no_host(device_net, monkeypatch):
 
 def test_what_is_no_number_is_explained(device_net):
     labels = np.zeros((2, 1, 2, 2), np.float32)
-    labels[1, 0, 0, 1] = 3
+    labels[1, 0, 0, 1:] = labels[1, 0, 1] = 3
     scores = np.zeros((2, 3, 2, 2), np.float32)
     assert np.isnan(run_net(device_net, scores, labels, device_net.start_forward)).all()
     run_net(device_net, scores, labels * 3, device_net.start_forward)

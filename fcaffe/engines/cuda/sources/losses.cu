@@ -22,6 +22,7 @@ __device__ __forceinline__ float max_over(float value) {
 
 // What a label says: a class, that its position does not count (IGNORED), or nothing that makes sense (WRONG).
 constexpr int64 IGNORED = -1, WRONG = -2;
+constexpr uint64 BEYOND = 1ull << 62;  // all positions
 constexpr float SMALLEST = 1.1754943508222875e-38f;  // FLT_MIN: smaller probabilities count as this
 
 __device__ __forceinline__ int64 read_label(float value, int64 classes, int ignores, int ignored) {
@@ -31,8 +32,8 @@ __device__ __forceinline__ int64 read_label(float value, int64 classes, int igno
 }
 
 // probability = softmax of the scores; partials[block] = the sum of -log(probability of the label), and in the second
-// half the number of positions that count. A wrong label makes the sum no number, and if it is the first ever *wrong
-// becomes its position + 1 (of several at once it is one of them).
+// half the number of positions that count. A wrong label makes the sum no number; of the first pass with one, wrong[0]
+// becomes BEYOND - the first position with one, and softmax_loss_finish makes that the position + 1.
 template <typename T, int LANES>
 __global__ void softmax_loss_forward(const T* scores, const float* labels, float* probability, float* partials,
                                      int64* wrong, int64 positions, int64 classes, int64 inner, int64 scores_outer,
@@ -63,7 +64,7 @@ __global__ void softmax_loss_forward(const T* scores, const float* labels, float
         counted += 1.0f;
         if (label == WRONG) {
             losses = sqrtf(-1.0f);
-            if (*wrong == 0) *wrong = position + 1;
+            if (wrong[1] == 0) atomicMax(reinterpret_cast<uint64*>(wrong), BEYOND - (uint64)position);
         } else {
             const float p = expf(to_float(x[label * from.class_stride]) - top) / total;
             losses -= logf(p < SMALLEST ? SMALLEST : p);
@@ -96,7 +97,11 @@ __global__ void softmax_loss_finish(const float* partials, int blocks, float div
     if (threadIdx.x) return;
     *valid = counted;
     *loss = losses / divisor_of(divisor, counted);
-    if (wrong[0] && !wrong[1]) wrong[1] = (1ll << 32) + __float_as_uint(labels[wrong[0] - 1]);
+    if (wrong[0] && !wrong[1]) {
+        const int64 position = BEYOND - wrong[0];
+        wrong[0] = position + 1;
+        wrong[1] = (1ll << 32) + __float_as_uint(labels[position]);
+    }
 }
 INSTANCES(softmax_loss_finish)
 
