@@ -73,8 +73,12 @@ class PlainElementwise:
 
     def bias_backward(self, dy: Array, dbias: Array, add: bool) -> None:
         """dbias (C,) = dy (N, C, ...) summed over everything but channels; with `add` += it."""
-        sums = dy.sum(axis=0, dtype=self.xp.float32) if dy.ndim == 2 else channel_sums(self.xp, dy)
+        sums = dy.sum(axis=0, dtype=self.xp.float32) if dy.ndim == 2 else self.channel_sums(dy)
         dbias[...] = dbias + sums if add else sums
+
+    def channel_sums(self, x: Array) -> Array:
+        """(C,) float32: x (N, C, ...) summed over everything but channels."""
+        return channel_sums(self.xp, x)
 
     def relu_bias_backward(self, y: Array, dy: Array, dx: Array, dbias: Array | None, add: bool) -> None:
         """relu_backward without a slope, and, unless dbias is None, bias_backward of its dx."""

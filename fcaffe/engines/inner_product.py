@@ -12,6 +12,10 @@ class PlainInnerProduct:
 
     xp: Any
 
+    def matmul(self, a: Array, b: Array, transpose_b: bool = False) -> Array:
+        """a (M, K) times b (K, N), or (N, K) with `transpose_b`: (M, N)."""
+        return a @ (b.T if transpose_b else b)
+
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
         """y = x @ weights.T + bias."""
         self.xp.matmul(x, weights if transpose else weights.T, out=y)

@@ -72,7 +72,7 @@ class LSTM(Recurrent):
         h, c[0] = states
         for t in range(self.time_steps):
             self.xp.multiply(h, cont[t], out=carried[t])
-            gates[t] += carried[t] @ weights.T
+            gates[t] += self.engine.matmul(carried[t], weights, transpose_b=True)
             unit_forward(self.xp, gates[t], c[t], cont[t], c[t + 1], tanh_c[t], out[t])
             h = out[t]
         return [h, c[-1]]
@@ -83,7 +83,7 @@ class LSTM(Recurrent):
         for t in reversed(range(self.time_steps)):
             dh += dout[t]
             dc = unit_backward(gates[t], c[t], tanh_c[t], dc, dh, dgates[t])
-            dh = (dgates[t] @ weights) * cont[t]
+            dh = self.engine.matmul(dgates[t], weights) * cont[t]
         self.add_weight_gradient(0, self.carried.data, dgates)
 
 

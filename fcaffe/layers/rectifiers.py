@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fcaffe.engines.channels import channel_sums
 from fcaffe.layers.activations import Activation
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.fillers import fill_blob
@@ -63,7 +62,7 @@ class PReLU(Activation):
         if self.param_propagate_down[0]:
             gradients = dy * self.xp.minimum(x, 0)
             shared = self.param.prelu_param.channel_shared
-            self.blobs[0].diff[...] += gradients.sum() if shared else channel_sums(self.xp, gradients)
+            self.blobs[0].diff[...] += gradients.sum() if shared else self.engine.channel_sums(gradients)
         if propagate_down[0]:
             self.xp.multiply(dy, self.xp.where(x > 0, 1, self._slope(x)), out=bottom[0].diff)
 

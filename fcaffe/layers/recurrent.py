@@ -101,7 +101,7 @@ class Recurrent(Layer):
         weights, bias = self.blobs[0].data, self.blobs[1].data
         self.engine.inner_product_forward(self._rows(bottom[0], 0), weights, bias, rows, False)
         if self.static:
-            gates += self._rows(bottom[2], 2) @ self.blobs[2].data.T
+            gates += self.engine.matmul(self._rows(bottom[2], 2), self.blobs[2].data, transpose_b=True)
         first = bottom[-self.states :] if self.expose_hidden else self.state
         last = self.run_forward(gates, [blob.data[0] for blob in first], self._cont(bottom), top[0].data)
         for blob, values in zip(top[1:] if self.expose_hidden else self.state, last, strict=True):

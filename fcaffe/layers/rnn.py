@@ -35,7 +35,7 @@ class RNN(Recurrent):
         for t in range(self.time_steps):
             xp.multiply(h, cont[t], out=carried[t])
             h = gates[t]
-            h += carried[t] @ hidden_weights.T
+            h += self.engine.matmul(carried[t], hidden_weights, transpose_b=True)
             xp.tanh(h, out=h)
         rows = gates.reshape(-1, self.outputs)  # now the h of every step
         self.engine.inner_product_forward(rows, output_weights, output_bias, output.reshape(rows.shape), False)
@@ -47,11 +47,11 @@ class RNN(Recurrent):
         hidden, output = self.gate.data, self.output.data
         hidden_weights, output_weights, _ = (blob.data for blob in self.step_blobs)
         doutput = dout * (1 - output * output)
-        dhidden = doutput @ output_weights
+        dhidden = self.engine.matmul(doutput.reshape(-1, self.outputs), output_weights).reshape(hidden.shape)
         for t in reversed(range(self.time_steps)):
             self.xp.multiply(dhidden[t], 1 - hidden[t] * hidden[t], out=dgates[t])
             if t:
-                dhidden[t - 1] += (dgates[t] @ hidden_weights) * cont[t]
+                dhidden[t - 1] += self.engine.matmul(dgates[t], hidden_weights) * cont[t]
         self.add_weight_gradient(0, self.carried.data, dgates)
         self.add_weight_gradient(1, hidden, doutput)
         if self.learns(2):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fcaffe import log
-from fcaffe.engines.channels import channel_sums
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.fillers import fill_blob
 from fcaffe.net.layer import Half, Layer, register
@@ -56,7 +55,7 @@ class Broadcasting(Layer):
         """dy summed over the axes that the operand lacks: the gradient of `spread`."""
         inside = range(self.axis, self.axis + len(operand.shape))
         if inside == range(1, 2):
-            return channel_sums(self.xp, dy)
+            return self.engine.channel_sums(dy)
         lacking = tuple(axis for axis in range(dy.ndim) if axis not in inside)
         return dy.sum(axis=lacking) if lacking else dy
 

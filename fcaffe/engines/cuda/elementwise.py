@@ -167,6 +167,13 @@ class Elementwise(PlainElementwise):
         else:
             super().bias_backward(dy, dbias, add)
 
+    def channel_sums(self, x: Array) -> Array:
+        if not (rows_of_channels(x) and _is_float(x)):
+            return x.sum(axis=(0, *range(2, x.ndim)), dtype=np.float32)
+        sums = self.xp.empty(x.shape[1], np.float32)
+        self._sum_by_channel(None, x, None, sums, add=False)
+        return sums
+
     def relu_bias_backward(self, y: Array, dy: Array, dx: Array, dbias: Array | None, add: bool) -> None:
         if dbias is None:
             self.relu_backward(y, dy, dx, 0)

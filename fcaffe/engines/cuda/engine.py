@@ -9,6 +9,7 @@ import numpy as np
 
 from fcaffe.engines.cuda import libraries
 from fcaffe.engines.cuda.convolution import Convolution
+from fcaffe.engines.cuda.cublas import Cublas
 from fcaffe.engines.cuda.elementwise import Elementwise
 from fcaffe.engines.cuda.graphs import Graphs
 from fcaffe.engines.cuda.inner_product import InnerProduct
@@ -63,6 +64,7 @@ class CudaEngine(
         make_current(self.stream)
         cupy.cuda.runtime.deviceSynchronize()  # what that one still copies reads memory that it gives back when it goes
         self.kernels = Kernels(cupy)
+        self.cublas = Cublas(cupy, self.stream)
         self.plans = Plans(cupy, cudnn, self.stream, math, deterministic)
         self.graphs = Graphs(cupy, self.stream) if graphs else None
         self.counters = cupy.zeros(2, np.uint64)  # iteration, first sample

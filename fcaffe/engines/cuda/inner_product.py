@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from fcaffe.engines.cuda.cublas import Cublas
 from fcaffe.engines.cuda.operands import Operands
 from fcaffe.engines.inner_product import PlainInnerProduct
 
 Array = Any
-
-REAL_32F, REAL_16F, REAL_16BF = 0, 2, 14  # cudaDataType_t
-TYPES = {"float32": REAL_32F, "float16": REAL_16F, "bfloat16": REAL_16BF}
-KEEP, TRANSPOSE = 0, 1  # cublasOperation_t
-ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 
 
 class InnerProduct(Operands, PlainInnerProduct):
@@ -22,6 +16,15 @@ class InnerProduct(Operands, PlainInnerProduct):
 
     Factors are of the engine's 16-bit type if it has one; sums are float32.
     """
+
+    cublas: Cublas
+
+    def matmul(self, a: Array, b: Array, transpose_b: bool = False) -> Array:
+        if not _is_usual(a, b):
+            return super().matmul(a, b, transpose_b)
+        c = self.xp.empty((a.shape[0], b.shape[0 if transpose_b else 1]), a.dtype)
+        self._multiply(a, b, c, transpose_b=transpose_b)
+        return c
 
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
         if not _is_usual(x, weights, y):
@@ -47,38 +50,9 @@ class InnerProduct(Operands, PlainInnerProduct):
     def _multiply(
         self, a: Array, b: Array, c: Array, transpose_a: bool = False, transpose_b: bool = False, add: bool = False
     ) -> None:
-        """c (+)= a b, each in C order, either factor transposed.
-
-        To cuBLAS, which counts along columns, a matrix in C order is its transpose; so it is asked for c' = b' a'.
-        """
+        """c (+)= a b, each in C order, either factor transposed."""
         a, b = self.factor(a), self.factor(b)
-        m, n = c.shape
-        k = a.shape[0] if transpose_a else a.shape[1]
-        cublas = self.xp.cuda.cublas
-        handle = self.xp.cuda.device.get_cublas_handle()
-        cublas.setStream(handle, self.stream.ptr)
-        fast = cublas.CUBLAS_COMPUTE_32F_FAST_TF32 if self.math == "tf32" else cublas.CUBLAS_COMPUTE_32F
-        cublas.gemmEx(
-            handle,
-            TRANSPOSE if transpose_b else KEEP,
-            TRANSPOSE if transpose_a else KEEP,
-            n,
-            m,
-            k,
-            ONE.ctypes.data,
-            b.data.ptr,
-            TYPES[b.dtype.name],
-            b.shape[1],
-            a.data.ptr,
-            TYPES[a.dtype.name],
-            a.shape[1],
-            (ONE if add else ZERO).ctypes.data,
-            c.data.ptr,
-            TYPES[c.dtype.name],
-            n,
-            fast,
-            cublas.CUBLAS_GEMM_DEFAULT,
-        )
+        self.cublas.multiply(a, b, c, transpose_a, transpose_b, add, tf32=self.math == "tf32")
 
 
 def _is_usual(*arrays: Array) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fcaffe.engines.cuda import libraries
+from fcaffe.engines.cuda import cublas, libraries
 from fcaffe.engines.cuda.engine import CudaEngine
 from tests.engines.cuda import stand_in_cudnn, stand_in_cupy
 
@@ -17,6 +17,7 @@ def install(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     stand_in_cupy.install(monkeypatch)
     stand_in_cupy.reset()
     monkeypatch.setattr(libraries, "load", lambda device=0, math="fp32": (stand_in_cupy.cupy, stand_in_cudnn))
+    monkeypatch.setattr(cublas, "open_library", lambda cuda: stand_in_cupy.CublasLibrary())
     monkeypatch.setattr(libraries, "describe", lambda device: "stand-in")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 

@@ -35,6 +35,8 @@ def on_stand_in(
         pytest.skip("the emulator needs g++")
     stand_in_engine.install(monkeypatch, Path(tmp_path_factory.getbasetemp()) / "plans")
     made = Asynchronous() if request.param == "plain" else stand_in_engine.engine()
+    if request.param == "plain":
+        monkeypatch.setattr(stand_in_cupy.cublas, "refuse_capture", lambda: None)
     monkeypatch.setattr(engine_choice, "chosen", lambda: made)
     yield
     stand_in_cupy.reset()

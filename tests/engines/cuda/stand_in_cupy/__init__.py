@@ -27,6 +27,7 @@ from tests.engines.cuda.stand_in_cupy import (
     runtime,
     streams,
 )
+from tests.engines.cuda.stand_in_cupy.cublas import Library as CublasLibrary
 from tests.engines.cuda.stand_in_cupy.errors import (
     CUDARuntimeError,
     DataRaceError,
@@ -39,6 +40,7 @@ from tests.engines.cuda.stand_in_cupy.streams import put, stream_at
 
 __all__ = [
     "CUDARuntimeError",
+    "CublasLibrary",
     "DataRaceError",
     "OutOfMemoryError",
     "as_numpy",

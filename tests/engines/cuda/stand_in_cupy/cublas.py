@@ -60,6 +60,20 @@ def gemmEx(  # noqa: N802
     b: int, b_type: int, ldb: int, beta: int, c: int, c_type: int, ldc: int, compute: int, algorithm: int,
 ) -> None:  # fmt: skip
     """C (m, n) = alpha op(A) (m, k) op(B) (k, n) + beta C, sums in float32."""
+    refuse_capture()
+    gemm(handle, transa, transb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute)
+
+
+def refuse_capture() -> None:
+    """As all of CuPy's own functions do that call cuBLAS."""
+    if streams.current().capture:
+        raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
+
+
+def gemm(
+    handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int, a: int, a_type: int, lda: int,
+    b: int, b_type: int, ldb: int, beta: int, c: int, c_type: int, ldc: int, compute: int,
+) -> None:  # fmt: skip
     _check(handle == HANDLE, "handle")
     _check(compute in COMPUTE and a_type in COMPUTE[compute] and a_type == b_type, f"compute type {compute}")
     _check(c_type in (a_type, R_32F), f"types {a_type} and {c_type}")
@@ -86,6 +100,34 @@ def sgemm(
     beta: int, c: int, ldc: int,
 ) -> None:  # fmt: skip
     gemmEx(handle, transa, transb, m, n, k, alpha, a, R_32F, lda, b, R_32F, ldb, beta, c, R_32F, ldc, 68, -1)
+
+
+class Library:
+    """libcublas, by ctypes: as many of its functions as fcaffe calls."""
+
+    def __init__(self) -> None:
+        for name, function in (
+            ("cublasCreate_v2", _create),
+            ("cublasDestroy_v2", lambda handle: int(handle != HANDLE)),
+            ("cublasSetStream_v2", lambda handle, stream: int(handle != HANDLE or stream != streams.current().ptr)),
+            ("cublasSetWorkspace_v2", lambda handle, pointer, size: int(handle != HANDLE or pointer % 256 or not size)),
+            ("cublasGemmEx", _gemm_ex),
+        ):
+            setattr(self, name, function)
+
+
+def _create(handle: Any) -> int:
+    handle._obj.value = HANDLE
+    return 0
+
+
+def _gemm_ex(*arguments: int) -> int:
+    *others, algorithm = arguments
+    try:
+        gemm(*others)
+    except CUBLASError:
+        return 7
+    return int(algorithm != -1)
 
 
 def _check(holds: bool, what: str) -> None:

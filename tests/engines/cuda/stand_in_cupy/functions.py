@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.engines.cuda.stand_in_cupy import streams
+from tests.engines.cuda.stand_in_cupy import cublas, streams
 from tests.engines.cuda.stand_in_cupy.arrays import (
     SCALARS,
     Array,
@@ -100,6 +100,7 @@ class Ufunc:
 class Matmul(Ufunc):
     def __call__(self, *arguments: Any, out: Any = None, **options: Any) -> Array:
         a, b = (unwrap(each) for each in arguments)
+        cublas.refuse_capture()
         if out is None:
             return result(lambda: np.matmul(a, b, **options))
         target = _out(out)
@@ -138,6 +139,8 @@ def _function(name: str, waits: bool) -> Callable[..., Any]:
             raise TypeError(f"Unsupported type {type(arguments[0])}")
         if waits:
             streams.synchronise(name)
+        if name in ("dot", "einsum", "tensordot", "vdot"):
+            cublas.refuse_capture()
         if name == "argsort" and options.get("kind") not in (None, "stable"):
             raise ValueError(f"kind can only be None or 'stable', not {options['kind']}")
         given, named = _deep(arguments), _deep_options(options)

@@ -1,0 +1,82 @@
+"""cuBLAS by ctypes: matrix products that can be recorded into CUDA graphs, which CuPy's own bindings refuse."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from ctypes import c_int, c_size_t, c_void_p
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType_t
+KEEP, TRANSPOSE = 0, 1  # cublasOperation_t
+COMPUTE_32F, COMPUTE_32F_FAST_TF32 = 68, 77  # cublasComputeType_t
+DEFAULT = -1  # cublasGemmAlgo_t
+WORKSPACE = 32 << 20  # bytes, as NVIDIA recommends for Hopper; cuBLAS would take memory while a graph is recorded
+ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
+
+MATRIX = (c_void_p, c_int, c_int)  # address, type, leading dimension
+ARGUMENTS = {
+    "cublasCreate_v2": (c_void_p,),
+    "cublasDestroy_v2": (c_void_p,),
+    "cublasSetStream_v2": (c_void_p, c_void_p),
+    "cublasSetWorkspace_v2": (c_void_p, c_void_p, c_size_t),
+    "cublasGemmEx": (c_void_p, *(c_int,) * 5, c_void_p, *MATRIX, *MATRIX, c_void_p, *MATRIX, c_int, c_int),
+}
+
+
+class CublasError(RuntimeError):
+    """cuBLAS has failed; the message says in what."""
+
+
+class Cublas:
+    """cuBLAS on one stream of the current device."""
+
+    def __init__(self, cupy: Any, stream: Any) -> None:
+        self._library = open_library(cupy.cuda.runtime.runtimeGetVersion() // 1000)
+        for name, types in ARGUMENTS.items():
+            getattr(self._library, name).argtypes = types
+        handle = c_void_p()
+        self._call("cublasCreate_v2", ctypes.byref(handle))
+        self._handle = handle.value
+        weakref.finalize(self, self._library.cublasDestroy_v2, self._handle).atexit = False
+        self._workspace = cupy.empty(WORKSPACE, np.uint8)
+        self._call("cublasSetStream_v2", self._handle, stream.ptr)
+        self._call("cublasSetWorkspace_v2", self._handle, self._workspace.data.ptr, WORKSPACE)
+
+    def multiply(
+        self, a: Array, b: Array, c: Array, transpose_a: bool, transpose_b: bool, add: bool, tf32: bool
+    ) -> None:
+        """c (+)= a b, matrices in C order, either factor transposed; a and b of one type, c of that or float32.
+
+        To cuBLAS, which counts along columns, a matrix in C order is its transpose; so it is asked for c' = b' a'.
+        """
+        m, n = c.shape
+        k = a.shape[0] if transpose_a else a.shape[1]
+        self._call(
+            "cublasGemmEx",
+            self._handle,
+            TRANSPOSE if transpose_b else KEEP,
+            TRANSPOSE if transpose_a else KEEP,
+            *(n, m, k),
+            ONE.ctypes.data,
+            *(b.data.ptr, TYPES[b.dtype.name], b.shape[1]),
+            *(a.data.ptr, TYPES[a.dtype.name], a.shape[1]),
+            (ONE if add else ZERO).ctypes.data,
+            *(c.data.ptr, TYPES[c.dtype.name], n),
+            COMPUTE_32F_FAST_TF32 if tf32 else COMPUTE_32F,
+            DEFAULT,
+        )
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            raise CublasError(f"{name} fails with cuBLAS's status {status}")
+
+
+def open_library(cuda: int) -> Any:
+    """That of CUDA's major version, which `libraries.load` has found."""
+    return ctypes.CDLL(f"libcublas.so.{cuda}")
