@@ -155,10 +155,10 @@ def test_out_of_memory_says_what_would_fit(gpu_engine: MakeEngine) -> None:
     pool = engine.xp.get_default_memory_pool()
     before = pool.get_limit()
     pool.free_all_blocks()
-    pool.set_limit(size=pool.total_bytes() + (6 << 20))  # enough for the images
+    pool.set_limit(size=pool.total_bytes() + (48 << 20))  # enough for the images
     try:
         with pytest.raises(FcaffeError, match=r"(?s)memory.*batch"):
-            small_solver(engine, batch=512).step(2)
+            small_solver(engine, batch=4096).step(2)
     finally:
         pool.set_limit(size=before)
 
