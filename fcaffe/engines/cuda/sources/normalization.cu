@@ -17,21 +17,46 @@ __device__ __forceinline__ Part part_of_block(int64 rows, int channels, int64 pa
     return {channel, first, first + part < rows ? first + part : rows, channel < channels};
 }
 
-// N values of each of AHEAD rows, blockDim.y apart, all loaded at the same time; from `end` on those of the last row.
-template <typename T, int N, int AHEAD>
-struct Rows {
-    Raw<T, N> raw[AHEAD];
+// How many rows of the part are the thread's. blockDim.y is a power of 2.
+__device__ __forceinline__ int rows_of_thread(const Part& mine) {
+    return (int)(mine.end - mine.first - threadIdx.y + blockDim.y - 1) >> (31 - __clz(blockDim.y));
+}
 
-    __device__ __forceinline__ Rows(const T* x, int64 row, int64 end, int channels) {
+// N values of each of COUNT rows, blockDim.y apart, all loaded at the same time.
+template <typename T, int N, int COUNT>
+struct Rows {
+    Raw<T, N> raw[COUNT];
+
+    __device__ __forceinline__ Rows(const T* x, int64 row, int channels) {
+        const T* from = x + row * channels;
 #pragma unroll
-        for (int k = 0; k < AHEAD; ++k) {
-            const int64 from = row + k * blockDim.y < end ? row + k * blockDim.y : end - 1;
-            raw[k].word = *reinterpret_cast<const decltype(raw[k].word)*>(x + from * channels);
-        }
+        for (int k = 0; k < COUNT; ++k) raw[k].read(from + k * ((int64)blockDim.y * channels));
     }
 
     __device__ __forceinline__ float at(int k, int n) const { return to_float(raw[k].values[n]); }
 };
+
+template <int COUNT>
+struct Count {
+    static constexpr int value = COUNT;
+};
+
+// body(row, Count<n>) for all of the thread's rows, n of them at a time, blockDim.y apart from `row` on.
+template <int AHEAD, typename Body>
+__device__ __forceinline__ void for_rows(const Part& mine, Body body) {
+    int64 row = mine.first + threadIdx.y;
+    for (; row + (AHEAD - 1) * blockDim.y < mine.end; row += AHEAD * blockDim.y) body(row, Count<AHEAD>{});
+    for (; row < mine.end; row += blockDim.y) body(row, Count<1>{});
+}
+
+// The same with the last rows first: those are what the L2 cache still has of a reading before.
+template <int AHEAD, typename Body>
+__device__ __forceinline__ void for_rows_backwards(const Part& mine, Body body) {
+    const int64 first = mine.first + threadIdx.y;
+    int left = rows_of_thread(mine);
+    while (left % AHEAD != 0) body(first + --left * (int64)blockDim.y, Count<1>{});
+    for (left -= AHEAD; left >= 0; left -= AHEAD) body(first + left * (int64)blockDim.y, Count<AHEAD>{});
+}
 
 // ---- local response normalisation ----
 
@@ -193,24 +218,22 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 4)
     const Part mine = part_of_block<N>(rows, channels, part);
     float shift[N] = {}, sums[N] = {}, square_sums[N] = {};
     float count = 0.0f;
-    const int64 first = mine.first + threadIdx.y;
-    if (mine.is_inside && first < mine.end) {
+    if (mine.is_inside && mine.first + threadIdx.y < mine.end) {
+        count = rows_of_thread(mine);
         const T* column = x + mine.channel;
-        load<N>(column + first * channels, shift);
-        for (int64 row = first; row < mine.end; row += AHEAD * blockDim.y) {
-            const Rows<T, N, AHEAD> values(column, row, mine.end, channels);
+        load<N>(column + (mine.first + threadIdx.y) * channels, shift);
+        for_rows<AHEAD>(mine, [&](int64 row, auto ahead) {
+            const Rows<T, N, ahead.value> values(column, row, channels);
 #pragma unroll
-            for (int k = 0; k < AHEAD; ++k) {
-                const bool is_there = row + k * blockDim.y < mine.end;
-                count += is_there ? 1.0f : 0.0f;
+            for (int k = 0; k < ahead.value; ++k) {
 #pragma unroll
                 for (int n = 0; n < N; ++n) {
-                    const float distance = is_there ? values.at(k, n) - shift[n] : 0.0f;
+                    const float distance = values.at(k, n) - shift[n];
                     sums[n] += distance;
                     square_sums[n] += distance * distance;
                 }
             }
-        }
+        });
     }
     const int at = threadIdx.y * blockDim.x + threadIdx.x;
     const float divisor = fmaxf(count, 1.0f);
@@ -313,8 +336,7 @@ struct Coefficients {
     __device__ __forceinline__ float y(float x, int n) const { return fmaf(x - mean[n], gain[n], shift[n]); }
 };
 
-// With ADDS the other array is added before the ReLU. The last rows first: those are what the L2 cache still has of the
-// reading before.
+// With ADDS the other array is added before the ReLU.
 template <typename T, int N, bool ADDS>
 __global__ void __launch_bounds__(NORMALIZATION_THREADS, 4)
     batch_norm_apply(const T* x, const T* other, T* y, const float* __restrict__ mean,
@@ -324,22 +346,20 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 4)
     const Part mine = part_of_block<N>(rows, channels, part);
     if (!mine.is_inside) return;
     const Coefficients<N> of(mean, variance, scale, shift, eps, mine.channel);
-    const int64 span = AHEAD * blockDim.y;
-    for (int64 low = mine.first + (mine.end - mine.first - 1) / span * span; low >= mine.first; low -= span) {
-        const int64 row = low + threadIdx.y;
-        const Rows<T, N, AHEAD> values(x + mine.channel, row, mine.end, channels);
-        const Rows<T, N, AHEAD> others((ADDS ? other : x) + mine.channel, row, mine.end, channels);
+    for_rows_backwards<AHEAD>(mine, [&](int64 row, auto ahead) {
+        const Rows<T, N, ahead.value> values(x + mine.channel, row, channels);
+        const Rows<T, N, ahead.value> others((ADDS ? other : x) + mine.channel, row, channels);
 #pragma unroll
-        for (int k = 0; k < AHEAD; ++k) {
+        for (int k = 0; k < ahead.value; ++k) {
             float out[N];
 #pragma unroll
             for (int n = 0; n < N; ++n) {
                 const float value = of.y(values.at(k, n), n) + (ADDS ? others.at(k, n) : 0.0f);
                 out[n] = (relu != 0) & (value <= 0.0f) ? 0.0f : value;  // a NaN stays one
             }
-            if (row + k * blockDim.y < mine.end) store<N>(y + (row + k * blockDim.y) * channels + mine.channel, out);
+            store<N>(y + (row + k * blockDim.y) * channels + mine.channel, out);
         }
-    }
+    });
 }
 INSTANCES(batch_norm_apply, <float, 4, false>, <float, 4, true>, <float, 1, false>, <float, 1, true>)
 INSTANCES(batch_norm_apply, <half_t, 8, false>, <half_t, 8, true>, <half_t, 1, false>, <half_t, 1, true>)
@@ -388,22 +408,20 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
     float plain[N] = {}, weighted[N] = {};
     if (mine.is_inside) {
         const Coefficients<N> of(mean, variance, scale, shift, eps, mine.channel);
-        for (int64 row = mine.first + threadIdx.y; row < mine.end; row += AHEAD * blockDim.y) {
-            const Rows<T, N, AHEAD> values(x + mine.channel, row, mine.end, channels);
-            const Rows<T, N, AHEAD> gradients(dy + mine.channel, row, mine.end, channels);
+        for_rows<AHEAD>(mine, [&](int64 row, auto ahead) {
+            const Rows<T, N, ahead.value> values(x + mine.channel, row, channels);
+            const Rows<T, N, ahead.value> gradients(dy + mine.channel, row, channels);
 #pragma unroll
-            for (int k = 0; k < AHEAD; ++k) {
-                const bool is_there = row + k * blockDim.y < mine.end;
+            for (int k = 0; k < ahead.value; ++k) {
 #pragma unroll
                 for (int n = 0; n < N; ++n) {
                     const float value = values.at(k, n);
-                    const bool counts = is_there & (!relu | (of.y(value, n) > 0.0f));
-                    const float gradient = counts ? gradients.at(k, n) : 0.0f;
+                    const float gradient = !relu | (of.y(value, n) > 0.0f) ? gradients.at(k, n) : 0.0f;
                     plain[n] += gradient;
                     weighted[n] += gradient * (value - of.mean[n]);
                 }
             }
-        }
+        });
 #pragma unroll
         for (int n = 0; n < N; ++n) weighted[n] *= of.inverse[n];
     }
@@ -423,14 +441,13 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
     float plain[N] = {}, weighted[N] = {};
     if (mine.is_inside) {
         const Coefficients<N> of(mean, variance, nullptr, nullptr, eps, mine.channel);
-        for (int64 row = mine.first + threadIdx.y; row < mine.end; row += AHEAD * blockDim.y) {
-            const Rows<T, N, AHEAD> values(x + mine.channel, row, mine.end, channels);
-            const Rows<T, N, AHEAD> results(y + mine.channel, row, mine.end, channels);
-            const Rows<T, N, AHEAD> first(dy + mine.channel, row, mine.end, channels);
-            const Rows<T, N, AHEAD> second((BOTH ? dy2 : dy) + mine.channel, row, mine.end, channels);
+        for_rows<AHEAD>(mine, [&](int64 row, auto ahead) {
+            const Rows<T, N, ahead.value> values(x + mine.channel, row, channels);
+            const Rows<T, N, ahead.value> results(y + mine.channel, row, channels);
+            const Rows<T, N, ahead.value> first(dy + mine.channel, row, channels);
+            const Rows<T, N, ahead.value> second((BOTH ? dy2 : dy) + mine.channel, row, channels);
 #pragma unroll
-            for (int k = 0; k < AHEAD; ++k) {
-                if (row + k * blockDim.y >= mine.end) continue;
+            for (int k = 0; k < ahead.value; ++k) {
                 float sums[N];
 #pragma unroll
                 for (int n = 0; n < N; ++n) {
@@ -441,7 +458,7 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
                 }
                 store<N>(total + (row + k * blockDim.y) * channels + mine.channel, sums);
             }
-        }
+        });
 #pragma unroll
         for (int n = 0; n < N; ++n) weighted[n] *= of.inverse[n];
     }
@@ -479,7 +496,7 @@ __global__ void __launch_bounds__(32 * SLICES)
 }
 INSTANCES(batch_norm_finish_sums)
 
-// dx = gain * (dy - dshift / count - (x - mean) / deviation * dscale / count), the last rows first; dx may be dy.
+// dx = gain * (dy - dshift / count - (x - mean) / deviation * dscale / count); dx may be dy.
 template <typename T, int N>
 __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
     batch_norm_gradient(const T* x, const T* dy, T* dx, const float* __restrict__ mean,
@@ -497,13 +514,11 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
         plain[n] = dshift[mine.channel + n] * inverse_count;
         weighted[n] = dscale[mine.channel + n] * inverse_count * of.inverse[n];
     }
-    const int64 span = AHEAD * blockDim.y;
-    for (int64 low = mine.first + (mine.end - mine.first - 1) / span * span; low >= mine.first; low -= span) {
-        const int64 row = low + threadIdx.y;
-        const Rows<T, N, AHEAD> values(x + mine.channel, row, mine.end, channels);
-        const Rows<T, N, AHEAD> gradients(dy + mine.channel, row, mine.end, channels);
+    for_rows_backwards<AHEAD>(mine, [&](int64 row, auto ahead) {
+        const Rows<T, N, ahead.value> values(x + mine.channel, row, channels);
+        const Rows<T, N, ahead.value> gradients(dy + mine.channel, row, channels);
 #pragma unroll
-        for (int k = 0; k < AHEAD; ++k) {
+        for (int k = 0; k < ahead.value; ++k) {
             float out[N];
 #pragma unroll
             for (int n = 0; n < N; ++n) {
@@ -511,8 +526,8 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
                 const float gradient = !relu | (of.y(value, n) > 0.0f) ? gradients.at(k, n) : 0.0f;
                 out[n] = of.gain[n] * (gradient - plain[n] - (value - of.mean[n]) * weighted[n]);
             }
-            if (row + k * blockDim.y < mine.end) store<N>(dx + (row + k * blockDim.y) * channels + mine.channel, out);
+            store<N>(dx + (row + k * blockDim.y) * channels + mine.channel, out);
         }
-    }
+    });
 }
 INSTANCES(batch_norm_gradient, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
