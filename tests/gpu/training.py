@@ -33,7 +33,19 @@ net_param {
     convolution_param { num_output: 24 kernel_size: 1 weight_filler { type: "msra" } } }
   layer { name: "sum" type: "Eltwise" bottom: "conv2" bottom: "conv3" top: "sum" }
   layer { name: "relu3" type: "ReLU" bottom: "sum" top: "sum" }
-  layer { name: "ip1" type: "InnerProduct" bottom: "sum" top: "ip1"
+  layer { name: "conv4" type: "Convolution" bottom: "sum" top: "conv4"
+    convolution_param { num_output: 24 kernel_size: 3 pad: 1 bias_term: false weight_filler { type: "msra" } } }
+  layer { name: "bn4" type: "BatchNorm" bottom: "conv4" top: "conv4" }
+  layer { name: "scale4" type: "Scale" bottom: "conv4" top: "conv4" scale_param { bias_term: true } }
+  layer { name: "sum4" type: "Eltwise" bottom: "sum" bottom: "conv4" top: "sum4" }
+  layer { name: "relu_4" type: "ReLU" bottom: "sum4" top: "sum4" }
+  layer { name: "conv5" type: "Convolution" bottom: "sum4" top: "conv5"
+    convolution_param { num_output: 24 kernel_size: 3 pad: 1 bias_term: false weight_filler { type: "msra" } } }
+  layer { name: "bn5" type: "BatchNorm" bottom: "conv5" top: "conv5" }
+  layer { name: "scale5" type: "Scale" bottom: "conv5" top: "conv5" scale_param { bias_term: true } }
+  layer { name: "sum5" type: "Eltwise" bottom: "sum4" bottom: "conv5" top: "sum5" }
+  layer { name: "relu_5" type: "ReLU" bottom: "sum5" top: "sum5" }
+  layer { name: "ip1" type: "InnerProduct" bottom: "sum5" top: "ip1"
     inner_product_param { num_output: 40 weight_filler { type: "xavier" } } }
   layer { name: "drop" type: "Dropout" bottom: "ip1" top: "ip1" }
   layer { name: "ip2" type: "InnerProduct" bottom: "ip1" top: "ip2"
