@@ -50,8 +50,8 @@ class Elementwise(PlainElementwise):
             return
         terms = [term for array, factor in zip(arrays, factors, strict=True) for term in (array, np.float32(factor))]
         terms += [NULL, np.float32(0)] * (MOST_TERMS - len(arrays))
-        most = 2 if len(arrays) <= 2 else MOST_TERMS
-        self.kernels.launch(SOURCE, "weighted_sum", (y.dtype, most), _blocks(y), THREADS, y, np.int64(y.size), *terms)
+        types = y.dtype, len(arrays)
+        self.kernels.launch(SOURCE, "weighted_sum", types, _blocks(y), THREADS, y, np.int64(y.size), *terms)
 
     def add_relu(self, a: Array, b: Array, y: Array) -> None:
         if _is_fast(a, b, y):
@@ -147,9 +147,10 @@ class Elementwise(PlainElementwise):
             pack = 1
         places = [(NULL if part is None else part, np.int32(size)) for part, size in zip(parts, sizes, strict=True)]
         places += [(NULL, np.int32(0))] * (MOST_TERMS - len(parts))
-        blocks, count = blocks_for(whole.size, THREADS, pack), np.int64(rows[0])  # type: ignore[index] # see `usual`
-        arguments = itertools.chain.from_iterable(places)
-        self.kernels.launch("concat", kernel, (whole.dtype, pack), blocks, THREADS, whole, count, *arguments)
+        count, channels = rows  # type: ignore[misc] # see `usual`
+        grid, block = _across_channels(count, channels // pack)
+        arguments = np.int64(count), np.int32(channels), *itertools.chain.from_iterable(places)
+        self.kernels.launch("concat", kernel, (whole.dtype, pack), grid, block, whole, *arguments)
         return True
 
     def add_bias(self, y: Array, bias: Array, relu: bool) -> None:
@@ -206,6 +207,15 @@ def _by_channel(rows: int, channels: int, *arrays: Array) -> tuple[int, tuple[in
     across = -(-packs // width)
     down = min(-(-rows // height), max(1, FULL // across))
     return pack, (down, across), (width, height)
+
+
+def _across_channels(rows: int, packs: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Grid and block for rows of so many packs, with few threads beyond a row's end."""
+    across = -(-packs // THREADS)
+    width = -(-packs // across)
+    height = THREADS // width
+    down = min(-(-rows // height), max(1, FULL * THREADS // (width * height * across)))
+    return (down, across), (width, height)
 
 
 def _blocks(array: Array) -> int:

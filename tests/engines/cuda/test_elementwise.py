@@ -116,7 +116,7 @@ def test_relu_of_no_numbers(gpu: Gpu, dtype: np.dtype) -> None:
 
 @every_dtype
 @every_shape
-@pytest.mark.parametrize("count", [1, 2, 3, 8, 9])
+@pytest.mark.parametrize("count", range(1, 10))
 def test_weighted_sum(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], count: int) -> None:
     xs = [numbers(shape, dtype, seed) for seed in range(count)]
     factors = [1.0, -2.0, 0.5, 3.0, 1.0, 1.0, 0.25, -1.0, 2.0][:count]
@@ -156,7 +156,9 @@ def test_add_relu_backward(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], of
 
 
 @every_dtype
-@pytest.mark.parametrize("channels", [(8, 16, 24, 8), (3, 5, 1), (8,), (8, 4, 0, 12), (8,) * 8, (8,) * 9])
+@pytest.mark.parametrize(
+    "channels", [(8, 16, 24, 8), (3, 5, 1), (8,), (8, 4, 0, 12), (8,) * 8, (8,) * 9, (520, 1544), (250, 263)], ids=str
+)
 @pytest.mark.parametrize("missing", [None, 0])
 @pytest.mark.parametrize("offset", [0, 1])
 def test_channels_side_by_side(
@@ -174,6 +176,15 @@ def test_channels_side_by_side(
         np.testing.assert_array_equal(part.get(), 7 if k == missing else values)
     if len(channels) < 9 and 0 not in channels:
         assert launched("concat_channels", "split_channels")
+
+
+def test_threads_of_rows_of_channels() -> None:
+    """Enough for every pack, no more than a block has, and hardly any beyond the end of a row."""
+    for packs in range(1, 1100):
+        for rows in (1, 7, 100000):
+            (down, across), (width, height) = elementwise._across_channels(rows, packs)
+            assert 0 <= across * width - packs < across and height >= 1 and width * height <= kernels.THREADS
+            assert 1 <= down <= -(-rows // height)
 
 
 def test_other_axes_side_by_side(gpu: Gpu) -> None:

@@ -3,44 +3,49 @@
 
 __device__ __forceinline__ float positive(float value) { return value < 0 ? 0.0f : value; }  // no number stays none
 
-// y = operation(inputs) for arrays that lie alike in memory; y may be one of the inputs. A null input is not read. If
-// `twin` is not null it becomes what y does.
+// y = operation(inputs) for arrays that lie alike in memory; y may be one of the inputs. If `twin` is not null it
+// becomes what y does.
 template <int INPUTS, typename X, typename Y, typename Operation>
 __device__ __forceinline__ void map(const X* const (&inputs)[INPUTS], Y* y, int64 count, Operation operation,
                                     Y* twin = nullptr) {
     constexpr int N = PACK<X> < PACK<Y> ? PACK<X> : PACK<Y>;
     constexpr int UNROLL = INPUTS == 1 ? 4 : INPUTS < 4 ? 2 : 1;
-    bool aligned = is_aligned(y, N * sizeof(Y)) && is_aligned(twin, N * sizeof(Y));
+    uint64 beside = ((uint64)y | (uint64)twin) % (N * sizeof(Y));
 #pragma unroll
-    for (int k = 0; k < INPUTS; ++k) aligned = aligned && is_aligned(inputs[k], N * sizeof(X));
-    int64 packs = aligned ? count / N : 0, step = (int64)gridDim.x * blockDim.x;
+    for (int k = 0; k < INPUTS; ++k) beside |= (uint64)inputs[k] % (N * sizeof(X));
+    int64 packs = beside ? 0 : count / N, step = (int64)gridDim.x * blockDim.x;
     int64 thread = (int64)blockIdx.x * blockDim.x + threadIdx.x;
+#pragma unroll 1
     for (int64 first = thread; first < packs; first += UNROLL * step) {
         Raw<X, N> raw[UNROLL][INPUTS];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
             for (int k = 0; k < INPUTS; ++k)
-                if (first + u * step < packs && inputs[k]) raw[u][k].read(inputs[k] + (first + u * step) * N);
+                if (first + u * step < packs) raw[u][k].read(inputs[k] + (first + u * step) * N);
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             if (first + u * step >= packs) break;
-            float results[N];
+            float packed[INPUTS][N], results[N];
+#pragma unroll
+            for (int k = 0; k < INPUTS; ++k) unpack(raw[u][k], packed[k]);
 #pragma unroll
             for (int i = 0; i < N; ++i) {
                 float values[INPUTS];
 #pragma unroll
-                for (int k = 0; k < INPUTS; ++k) values[k] = inputs[k] ? to_float(raw[u][k].values[i]) : 0.0f;
+                for (int k = 0; k < INPUTS; ++k) values[k] = packed[k][i];
                 results[i] = operation(values);
             }
-            store(y + (first + u * step) * N, results);
-            if (twin) store(twin + (first + u * step) * N, results);
+            const Raw<Y, N> result = pack<Y>(results);
+            result.write(y + (first + u * step) * N);
+            if (twin) result.write(twin + (first + u * step) * N);
         }
     }
+#pragma unroll 1
     for (int64 i = packs * N + thread; i < count; i += step) {
         float values[INPUTS];
 #pragma unroll
-        for (int k = 0; k < INPUTS; ++k) values[k] = inputs[k] ? to_float(inputs[k][i]) : 0.0f;
+        for (int k = 0; k < INPUTS; ++k) values[k] = to_float(inputs[k][i]);
         y[i] = from_float<Y>(operation(values));
         if (twin) twin[i] = y[i];
     }
@@ -64,22 +69,22 @@ __global__ void __launch_bounds__(256) relu_backward(const T* y, const T* dy, T*
     });
 }
 
-// Up to MOST inputs, from the first on; the others are null.
-INSTANCES(weighted_sum, <FLOATS, 2>, <FLOATS, 8>)
-template <typename T, int MOST>
+// Of the first COUNT arrays; the others are not looked at.
+INSTANCES(weighted_sum, <FLOATS, 1>, <FLOATS, 2>, <FLOATS, 3>, <FLOATS, 4>)
+INSTANCES(weighted_sum, <FLOATS, 5>, <FLOATS, 6>, <FLOATS, 7>, <FLOATS, 8>)
+template <typename T, int COUNT>
 __global__ void __launch_bounds__(256)
     weighted_sum(T* y, int64 count, const T* x0, float f0, const T* x1, float f1, const T* x2, float f2, const T* x3,
                  float f3, const T* x4, float f4, const T* x5, float f5, const T* x6, float f6, const T* x7, float f7) {
     const T* all[] = {x0, x1, x2, x3, x4, x5, x6, x7};
     float factors[] = {f0, f1, f2, f3, f4, f5, f6, f7};
-    const T* inputs[MOST];
+    const T* inputs[COUNT];
 #pragma unroll
-    for (int k = 0; k < MOST; ++k) inputs[k] = all[k];
-    map(inputs, y, count, [&](const float (&at)[MOST]) {
+    for (int k = 0; k < COUNT; ++k) inputs[k] = all[k];
+    map(inputs, y, count, [&](const float (&at)[COUNT]) {
         float sum = factors[0] * at[0];
 #pragma unroll
-        for (int k = 1; k < MOST; ++k)
-            if (inputs[k]) sum += factors[k] * at[k];
+        for (int k = 1; k < COUNT; ++k) sum += factors[k] * at[k];
         return sum;
     });
 }
@@ -163,20 +168,18 @@ __global__ void __launch_bounds__(256)
     unsigned across = (columns + TILE - 1) / TILE, down = (rows + TILE - 1) / TILE;
     unsigned left = blockIdx.x % across * TILE, top = blockIdx.x / across % down * TILE;
     int64 batch = blockIdx.x / across / down;
-    unsigned lane = threadIdx.x % TILE, first = threadIdx.x / TILE;
-    x += batch * x_batch + left + lane;
-    y += batch * y_batch + top + lane;
+    int lane = threadIdx.x % TILE, first = threadIdx.x / TILE;
+    int height = left + lane < columns ? (int)(rows - top) - first : 0;  // of what there is for this thread to read
+    int width = top + lane < rows ? (int)(columns - left) - first : 0;   // and to write
+    x += batch * x_batch + (top + first) * x_pitch + left + lane;
+    y += batch * y_batch + (left + first) * y_pitch + top + lane;
 #pragma unroll
-    for (unsigned i = 0; i < TILE; i += STEP) {
-        unsigned row = top + first + i;
-        if (row < rows && left + lane < columns) tile[first + i][lane] = to_float(x[row * x_pitch]);
-    }
+    for (int i = 0; i < TILE; i += STEP, x += STEP * x_pitch)
+        if (i < height) tile[first + i][lane] = to_float(*x);
     __syncthreads();
 #pragma unroll
-    for (unsigned i = 0; i < TILE; i += STEP) {
-        unsigned column = left + first + i;
-        if (column < columns && top + lane < rows) y[column * y_pitch] = from_float<Y>(tile[lane][first + i]);
-    }
+    for (int i = 0; i < TILE; i += STEP, y += STEP * y_pitch)
+        if (i < width) *y = from_float<Y>(tile[lane][first + i]);
 }
 
 // From three planes of an image to its pixels, N at a time.
@@ -226,73 +229,86 @@ __global__ void __launch_bounds__(256) add_bias(T* y, const float* bias, int64 r
     float biases[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) biases[i] = bias[column + i];
-    int64 step = (int64)gridDim.x * blockDim.y;
-    for (int64 first = (int64)blockIdx.x * blockDim.y + threadIdx.y; first < rows; first += UNROLL * step) {
+    int64 step = (int64)gridDim.x * blockDim.y, first = (int64)blockIdx.x * blockDim.y + threadIdx.y;
+    int64 stride = step * columns;
+    y += first * columns + column;
+#pragma unroll 1
+    for (; first < rows; first += UNROLL * step, y += UNROLL * stride) {
         Raw<T, N> raw[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
-            if (first + u * step < rows) raw[u].read(y + (first + u * step) * columns + column);
+            if (first + u * step < rows) raw[u].read(y + u * stride);
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             if (first + u * step >= rows) break;
             float values[N];
+            unpack(raw[u], values);
 #pragma unroll
             for (int i = 0; i < N; ++i) {
-                float value = to_float(raw[u].values[i]) + biases[i];
-                values[i] = relu ? positive(value) : value;
+                values[i] += biases[i];
+                if (relu) values[i] = positive(values[i]);
             }
-            store(y + (first + u * step) * columns + column, values);
+            pack<T>(values).write(y + u * stride);
         }
     }
 }
 
 // partials (gridDim.x, columns): sums over rows of dy, or, with RELU, of dx, which becomes dy where y > 0 and else 0.
+// Blocks have 256 threads, and a width that divides 32.
 INSTANCES(bias_partials, <float, 1, false>, <float, 4, false>, <half_t, 1, false>, <half_t, 8, false>)
 INSTANCES(bias_partials, <bfloat_t, 1, false>, <bfloat_t, 8, false>, <float, 1, true>, <float, 4, true>)
 INSTANCES(bias_partials, <half_t, 1, true>, <half_t, 8, true>, <bfloat_t, 1, true>, <bfloat_t, 8, true>)
 template <typename T, int N, bool RELU>
 __global__ void __launch_bounds__(256)
     bias_partials(const T* y, const T* dy, T* dx, float* partials, int64 rows, int columns) {
-    constexpr int UNROLL = RELU ? 2 : 4;
-    __shared__ float shared[256][N];
+    constexpr int UNROLL = RELU ? 2 : 4, WARPS = 8;
+    __shared__ float shared[N][WARPS][32];
     int column = (blockIdx.y * blockDim.x + threadIdx.x) * N;
     float sums[N] = {};
-    int64 step = (int64)gridDim.x * blockDim.y;
+    int64 step = (int64)gridDim.x * blockDim.y, first = (int64)blockIdx.x * blockDim.y + threadIdx.y;
+    int64 stride = step * columns, at = first * columns + column;
     int64 end = column < columns ? rows : 0;
-    for (int64 first = (int64)blockIdx.x * blockDim.y + threadIdx.y; first < end; first += UNROLL * step) {
+#pragma unroll 1
+    for (; first < end; first += UNROLL * step, at += UNROLL * stride) {
         Raw<T, N> gradients[UNROLL], outputs[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            int64 at = (first + u * step) * columns + column;
-            if (first + u * step >= rows) break;
-            gradients[u].read(dy + at);
-            if (RELU) outputs[u].read(y + at);
+            if (first + u * step >= end) break;
+            gradients[u].read(dy + at + u * stride);
+            if (RELU) outputs[u].read(y + at + u * stride);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            if (first + u * step >= rows) break;
+            if (first + u * step >= end) break;
             float values[N];
+            unpack(gradients[u], values);
+            if (RELU) {
+                float activations[N];
+                unpack(outputs[u], activations);
 #pragma unroll
-            for (int i = 0; i < N; ++i) {
-                values[i] = to_float(gradients[u].values[i]);
-                if (RELU) values[i] *= to_float(outputs[u].values[i]) > 0 ? 1.0f : 0.0f;
-                sums[i] += values[i];
+                for (int i = 0; i < N; ++i) values[i] *= activations[i] > 0 ? 1.0f : 0.0f;
+                pack<T>(values).write(dx + at + u * stride);
             }
-            if (RELU) store(dx + (first + u * step) * columns + column, values);
+#pragma unroll
+            for (int i = 0; i < N; ++i) sums[i] += values[i];
         }
     }
-    int thread = thread_in_block();
+    const unsigned thread = thread_in_block(), lane = thread % 32, warp = thread / 32;
 #pragma unroll
-    for (int i = 0; i < N; ++i) shared[thread][i] = sums[i];
-    for (int half = blockDim.y / 2; half > 0; half /= 2) {  // blockDim.y is a power of two
-        __syncthreads();
-        if (threadIdx.y >= half) continue;
+    for (int i = 0; i < N; ++i) shared[i][warp][lane] = sums[i];
+    __syncthreads();
+    if (warp >= N) return;
+    // Each warp adds up one of the packs' N values: of halves of the warps, then of halves of the lanes.
+    float halves[WARPS];
 #pragma unroll
-        for (int i = 0; i < N; ++i) shared[thread][i] += shared[thread + half * blockDim.x][i];
-    }
-    if (threadIdx.y == 0 && column < columns)
+    for (int k = 0; k < WARPS; ++k) halves[k] = shared[warp][k][lane];
 #pragma unroll
-        for (int i = 0; i < N; ++i) partials[(int64)blockIdx.x * columns + column + i] = shared[thread][i];
+    for (int half = WARPS / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int k = 0; k < half; ++k) halves[k] += halves[k + half];
+    float sum = halves[0];
+    for (unsigned half = 16; half >= blockDim.x; half /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, half);
+    if (lane < blockDim.x && column < columns) partials[(int64)blockIdx.x * columns + column + warp] = sum;
 }
 
 // dbias (+)= the sum of `count` rows of partials. Blocks of 32 x 32 threads.
@@ -301,8 +317,11 @@ __global__ void __launch_bounds__(1024) bias_sums(const float* partials, float* 
     __shared__ float shared[32][33];
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum = 0;
-    if (column < columns)
-        for (int row = threadIdx.y; row < count; row += 32) sum += partials[(int64)row * columns + column];
+    if (column < columns) {
+        partials += (int64)threadIdx.y * columns + column;
+#pragma unroll 4
+        for (int row = threadIdx.y; row < count; row += 32, partials += (int64)32 * columns) sum += *partials;
+    }
     shared[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     sum = warp_sum(shared[threadIdx.x][threadIdx.y]);  // each warp a column
