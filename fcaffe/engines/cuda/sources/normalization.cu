@@ -33,7 +33,7 @@ struct Rows {
         for (int k = 0; k < COUNT; ++k) raw[k].read(from + k * ((int64)blockDim.y * channels));
     }
 
-    __device__ __forceinline__ float at(int k, int n) const { return to_float(raw[k].values[n]); }
+    __device__ __forceinline__ void get(int k, float (&values)[N]) const { unpack(raw[k], values); }
 };
 
 template <int COUNT>
@@ -226,9 +226,11 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 4)
             const Rows<T, N, ahead.value> values(column, row, channels);
 #pragma unroll
             for (int k = 0; k < ahead.value; ++k) {
+                float value[N];
+                values.get(k, value);
 #pragma unroll
                 for (int n = 0; n < N; ++n) {
-                    const float distance = values.at(k, n) - shift[n];
+                    const float distance = value[n] - shift[n];
                     sums[n] += distance;
                     square_sums[n] += distance * distance;
                 }
@@ -351,11 +353,13 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 4)
         const Rows<T, N, ahead.value> others((ADDS ? other : x) + mine.channel, row, channels);
 #pragma unroll
         for (int k = 0; k < ahead.value; ++k) {
-            float out[N];
+            float value[N], addend[N] = {}, out[N];
+            values.get(k, value);
+            if (ADDS) others.get(k, addend);
 #pragma unroll
             for (int n = 0; n < N; ++n) {
-                const float value = of.y(values.at(k, n), n) + (ADDS ? others.at(k, n) : 0.0f);
-                out[n] = (relu != 0) & (value <= 0.0f) ? 0.0f : value;  // a NaN stays one
+                const float sum = ADDS ? of.y(value[n], n) + addend[n] : of.y(value[n], n);
+                out[n] = (relu != 0) & (sum <= 0.0f) ? 0.0f : sum;  // a NaN stays one
             }
             store<N>(y + (row + k * blockDim.y) * channels + mine.channel, out);
         }
@@ -413,12 +417,14 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
             const Rows<T, N, ahead.value> gradients(dy + mine.channel, row, channels);
 #pragma unroll
             for (int k = 0; k < ahead.value; ++k) {
+                float value[N], slope[N];
+                values.get(k, value);
+                gradients.get(k, slope);
 #pragma unroll
                 for (int n = 0; n < N; ++n) {
-                    const float value = values.at(k, n);
-                    const float gradient = !relu | (of.y(value, n) > 0.0f) ? gradients.at(k, n) : 0.0f;
+                    const float gradient = !relu | (of.y(value[n], n) > 0.0f) ? slope[n] : 0.0f;
                     plain[n] += gradient;
-                    weighted[n] += gradient * (value - of.mean[n]);
+                    weighted[n] += gradient * (value[n] - of.mean[n]);
                 }
             }
         });
@@ -448,15 +454,21 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
             const Rows<T, N, ahead.value> second((BOTH ? dy2 : dy) + mine.channel, row, channels);
 #pragma unroll
             for (int k = 0; k < ahead.value; ++k) {
-                float sums[N];
+                float value[N], result[N], sums[N], addend[N] = {};
+                values.get(k, value);
+                results.get(k, result);
+                first.get(k, sums);
+                if (BOTH) second.get(k, addend);
+#pragma unroll
+                for (int n = 0; n < N; ++n) sums[n] = result[n] > 0.0f ? (BOTH ? sums[n] + addend[n] : sums[n]) : 0.0f;
+                const Raw<T, N> rounded = pack<T>(sums);
+                rounded.write(total + (row + k * blockDim.y) * channels + mine.channel);
+                unpack(rounded, sums);
 #pragma unroll
                 for (int n = 0; n < N; ++n) {
-                    const float sum = first.at(k, n) + (BOTH ? second.at(k, n) : 0.0f);
-                    sums[n] = to_float(from_float<T>(results.at(k, n) > 0.0f ? sum : 0.0f));
                     plain[n] += sums[n];
-                    weighted[n] += sums[n] * (values.at(k, n) - of.mean[n]);
+                    weighted[n] += sums[n] * (value[n] - of.mean[n]);
                 }
-                store<N>(total + (row + k * blockDim.y) * channels + mine.channel, sums);
             }
         });
 #pragma unroll
@@ -519,12 +531,13 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
         const Rows<T, N, ahead.value> gradients(dy + mine.channel, row, channels);
 #pragma unroll
         for (int k = 0; k < ahead.value; ++k) {
-            float out[N];
+            float value[N], slope[N], out[N];
+            values.get(k, value);
+            gradients.get(k, slope);
 #pragma unroll
             for (int n = 0; n < N; ++n) {
-                const float value = values.at(k, n);
-                const float gradient = !relu | (of.y(value, n) > 0.0f) ? gradients.at(k, n) : 0.0f;
-                out[n] = of.gain[n] * (gradient - plain[n] - (value - of.mean[n]) * weighted[n]);
+                const float gradient = !relu | (of.y(value[n], n) > 0.0f) ? slope[n] : 0.0f;
+                out[n] = of.gain[n] * (gradient - plain[n] - (value[n] - of.mean[n]) * weighted[n]);
             }
             store<N>(dx + (row + k * blockDim.y) * channels + mine.channel, out);
         }

@@ -102,22 +102,6 @@ union Raw {
 #endif
 };
 
-template <int N, typename T>
-__device__ __forceinline__ void load(const T* from, float (&values)[N]) {
-    Raw<T, N> raw;
-    raw.read(from);
-#pragma unroll
-    for (int i = 0; i < N; ++i) values[i] = to_float(raw.values[i]);
-}
-
-template <int N, typename T>
-__device__ __forceinline__ void store(T* to, const float (&values)[N]) {
-    Raw<T, N> raw;
-#pragma unroll
-    for (int i = 0; i < N; ++i) raw.values[i] = from_float<T>(values[i]);
-    raw.write(to);
-}
-
 // What to_float and from_float make of all of a pack. Values of 16 bits go by twos, which takes half the instructions.
 template <int N, typename T>
 __device__ __forceinline__ void unpack(const Raw<T, N>& raw, float (&values)[N]) {
@@ -170,6 +154,18 @@ __device__ __forceinline__ Raw<T, N> pack(const float (&values)[N]) {
         for (int i = 0; i < N; ++i) raw.values[i] = from_float<T>(values[i]);
     }
     return raw;
+}
+
+template <int N, typename T>
+__device__ __forceinline__ void load(const T* from, float (&values)[N]) {
+    Raw<T, N> raw;
+    raw.read(from);
+    unpack(raw, values);
+}
+
+template <int N, typename T>
+__device__ __forceinline__ void store(T* to, const float (&values)[N]) {
+    pack<T>(values).write(to);
 }
 
 __device__ __forceinline__ bool is_aligned(const void* pointer, unsigned bytes = 16) {
