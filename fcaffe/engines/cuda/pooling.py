@@ -15,6 +15,9 @@ from fcaffe.engines.windows import Windows
 Array = Any
 
 NONE, IN_WINDOW, IN_LARGE_WINDOW, IN_PLANE = 0, 1, 2, 4  # what is kept of a maximum, by its bytes; see pooling.cu
+# Kernel and stride of windows that have kernels of their own, and how many of them, below each other, a thread does.
+SQUARES = {(3, 2): 2, (3, 1): 4, (2, 2): 2}
+SIDE = 2  # of the square of elements that a thread does backward; as in pooling.cu
 MOST = 1 << 31
 PACKS = 32  # side by side in a block of average_pool_whole
 
@@ -103,11 +106,15 @@ class Pooling(Packs, PlainPooling):
         dtype = common_type(x, y)
         x, out = self.operand(x, dtype), self.result(y, dtype)
         pack = pack_of(x.shape[1], x, out, *(array for array in memory if array is not NULL))
-        count = out.size // pack
-        sizes = (np.int32(count), *_geometry(x, out, windows))
-        self.kernels.launch(
-            "pooling", kernel, (dtype, pack, *code), blocks_for(count), THREADS, x, out, *memory, *sizes
-        )
+        types, count, geometry = (dtype, pack, *code), out.size // pack, _geometry(x, out, windows)
+        if code in ((NONE,), (IN_WINDOW,)) and pack > 1 and _is_square(x, out, windows):
+            square = (windows.kernel[0], windows.stride[0])
+            down = SQUARES[square]
+            kernel, types = "max_pool_square_forward", (*types, *square, down)
+            count = count // out.shape[2] * -(-out.shape[2] // down)
+            geometry = _square_geometry(x, out, windows, pack)
+        sizes = (np.int32(count), *geometry)
+        self.kernels.launch("pooling", kernel, types, blocks_for(count), THREADS, x, out, *memory, *sizes)
         self.deliver(out, y)
 
     def _pool_backward(
@@ -116,11 +123,16 @@ class Pooling(Packs, PlainPooling):
         dtype = common_type(dy, dx)
         dy, out = self.operand(dy, dtype), self.result(dx, dtype)
         pack = pack_of(dy.shape[1], dy, out, *memory)
-        count = out.size // pack
-        sizes = (np.int32(count), *_geometry(out, dy, windows))
-        self.kernels.launch(
-            "pooling", kernel, (dtype, pack, *code), blocks_for(count), THREADS, dy, *memory, out, *sizes
-        )
+        types, count, geometry = (dtype, pack, *code), out.size // pack, _geometry(out, dy, windows)
+        if code == (IN_WINDOW,) and pack > 1 and _is_square(out, dy, windows):
+            stride = windows.stride[0]
+            kernel, types = "max_pool_square_backward", (dtype, pack, windows.kernel[0], stride)
+            first = [pad // stride * stride for pad in windows.pad]
+            items = [-(-(n + pad - f) // SIDE) for n, pad, f in zip(out.shape[2:], windows.pad, first, strict=True)]
+            count = out.shape[0] * math.prod(items) * (out.shape[1] // pack)
+            geometry = (*(np.int32(n) for n in (*items, *first)), *_square_geometry(out, dy, windows, pack))
+        sizes = (np.int32(count), *geometry)
+        self.kernels.launch("pooling", kernel, types, blocks_for(count), THREADS, dy, *memory, out, *sizes)
         self.deliver(out, dx)
 
     def _dense(self, array: Array, dtype: np.dtype[Any]) -> Array:
@@ -143,6 +155,24 @@ def _is_whole(x: Array, y: Array, windows: Windows) -> bool:
     """Whether there is one window, over the whole image and nothing else."""
     covers = all(k >= n for k, n in zip(windows.kernel, x.shape[2:], strict=True))
     return covers and tuple(y.shape[2:]) == (1, 1) and tuple(windows.pad) == (0, 0)
+
+
+def _is_square(x: Array, y: Array, windows: Windows) -> bool:
+    """Whether the windows are some of SQUARES, each with something of the image in it."""
+    kernel, stride = windows.kernel[0], windows.stride[0]
+    ends = zip(x.shape[2:], y.shape[2:], windows.pad, strict=True)
+    return (
+        (kernel, stride) in SQUARES
+        and windows.kernel == (kernel, kernel)
+        and windows.stride == (stride, stride)
+        and all(pad < kernel and (places - 1) * stride - pad < n for n, places, pad in ends)
+    )
+
+
+def _square_geometry(x: Array, y: Array, windows: Windows, pack: int) -> tuple[np.int32, ...]:
+    """What pooling.cu calls SQUARE_GEOMETRY."""
+    numbers = (x.shape[1] // pack, *x.shape[2:], *y.shape[2:], *windows.pad)
+    return tuple(np.int32(number) for number in numbers)
 
 
 def _geometry(x: Array, y: Array, windows: Windows) -> tuple[np.int32, ...]:

@@ -61,6 +61,12 @@ CASES = [
     ((7, 9), windows((3, 3), (2, 2), (1, 1)), (4, 5)),
     ((6, 6), windows((3, 3), (2, 2), (1, 1)), (4, 4)),
     ((5, 7), windows((3, 2), (1, 2), (1, 0)), (5, 4)),
+    ((7, 6), windows((3, 3), (1, 1), (1, 1)), (7, 6)),
+    ((5, 6), windows((3, 3), (1, 1), (2, 0)), (7, 4)),
+    ((7, 5), windows((2, 2), (2, 2), (1, 1)), (4, 3)),
+    ((2, 1), windows((3, 3), (2, 2), (2, 1)), (2, 1)),
+    ((3, 3), windows((3, 3), (2, 2), (3, 0)), (3, 1)),
+    ((3, 3), windows((3, 3), (1, 1), (0, 2)), (1, 6)),
     ((5, 5), windows((5, 5), (1, 1), (2, 2)), (5, 5)),
     ((8, 8), windows((2, 2), (3, 3)), (3, 3)),
     ((4, 11), windows((4, 11)), (1, 1)),
@@ -118,6 +124,46 @@ def test_max_pooling(
             gpu.max_pool_backward(dy_there, memory, dx_there, of)
             np.testing.assert_allclose(to_host(dx_there), rounded(dx, dtype), **close(dtype) if dtype != FLOAT else {})
             assert len(launched()) == 1
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@every_dtype
+@pytest.mark.parametrize("size", [(7, 10), (6, 5), (1, 4)], ids=str)
+@pytest.mark.parametrize("pad", [0, 1], ids="pad {}".format)
+@pytest.mark.parametrize(("kernel", "stride"), pooling_module.SQUARES)
+def test_usual_windows_are_as_others_to_the_bit(
+    gpu: Gpu,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: np.dtype,
+    size: tuple[int, int],
+    pad: int,
+    kernel: int,
+    stride: int,
+    kept: bool,
+) -> None:
+    of = windows((kernel, kernel), (stride, stride), (pad, pad))
+    places = tuple(max(n + 2 * pad - kernel, 0) // stride + 1 for n in size)
+    x, dy = image(16, size, dtype), random((2, 16, *places), dtype, 1)
+    x[np.abs(x) < 1] = 0
+    x.reshape(-1)[::3] *= -1
+    x[:, 2], x[:, 3], x[:, 12] = np.nan, -np.inf, -0.0
+    x[:, 9] = ml_dtypes.finfo(dtype).min
+    x.reshape(-1)[7::23] = np.inf
+    dy.reshape(-1)[::4] = -0.0
+    dy.reshape(-1)[1::29], dy.reshape(-1)[2::31] = np.nan, -np.inf
+    results = []
+    for squares in (pooling_module.SQUARES, {}):
+        monkeypatch.setattr(pooling_module, "SQUARES", squares)
+        y, memory, dx = blank(dy.shape, dtype), blank(dy.shape), blank(x.shape, dtype)
+        gpu.max_pool_forward(on_device(x, dtype), y, memory if kept else None, of)
+        results.append([to_host(y)])
+        if kept:
+            gpu.max_pool_backward(on_device(dy, dtype), memory, dx, of)
+            results[-1].append(to_host(dx))
+        assert all(("square" in name) == bool(squares) for name in launched()[-1 - kept :])
+    for square, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(square, other)
+        np.testing.assert_array_equal(np.signbit(square), np.signbit(other))
 
 
 @every_dtype

@@ -166,6 +166,307 @@ INSTANCES(max_pool_backward, <half_t, 1, 1>, <half_t, 1, 2>, <half_t, 1, 4>)
 INSTANCES(max_pool_backward, <bfloat_t, 8, 1>, <bfloat_t, 8, 2>, <bfloat_t, 8, 4>)
 INSTANCES(max_pool_backward, <bfloat_t, 1, 1>, <bfloat_t, 1, 2>, <bfloat_t, 1, 4>)
 
+// Max pooling of the usual windows, KERNEL x KERNEL at STRIDE, by whole packs: unrolled, and a pack's codes, of a byte
+// each, are found, kept and compared by fours in a register. `packs` is channels / N. Each window has at least an
+// element of the image.
+#define SQUARE_GEOMETRY int packs, int height, int width, int rows, int columns, int pad_h, int pad_w
+
+constexpr int SIDE = 2;  // as in pooling.py
+constexpr unsigned EACH_BYTE = 0x01010101u;
+
+// A pack's codes.
+template <int N>
+union Bytes {
+    typename Word<N>::type word;
+    unsigned words[N / 4];
+
+    __device__ __forceinline__ void read(const void* memory, unsigned pack) {
+        word = reinterpret_cast<const decltype(word)*>(memory)[pack];
+    }
+    __device__ __forceinline__ void write(void* memory, unsigned pack) const {
+        reinterpret_cast<decltype(word)*>(memory)[pack] = word;
+    }
+};
+
+// Bits of a where those of mask are set, of b elsewhere.
+__device__ __forceinline__ unsigned choose(unsigned mask, unsigned a, unsigned b) {
+#ifdef FCAFFE_EMULATED
+    return (a & mask) | (b & ~mask);
+#else
+    unsigned result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(result) : "r"(mask), "r"(a), "r"(b));
+    return result;
+#endif
+}
+
+// Every other byte of a, then of b.
+__device__ __forceinline__ unsigned even_bytes(unsigned a, unsigned b) {
+#ifdef FCAFFE_EMULATED
+    return (a & 0xff) | (a >> 8 & 0xff00) | (b & 0xff) << 16 | (b & 0xff0000) << 8;
+#else
+    unsigned result;
+    asm("prmt.b32 %0, %1, %2, 0x6420;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+#endif
+}
+
+// For two values a register: all bits of those of a that are larger than those of b; no number is not.
+template <typename T>
+__device__ __forceinline__ unsigned larger(unsigned a, unsigned b) {
+    T low_a, low_b, high_a, high_b;
+    low_a.bits = (unsigned short)a, high_a.bits = (unsigned short)(a >> 16);
+    low_b.bits = (unsigned short)b, high_b.bits = (unsigned short)(b >> 16);
+    return (to_float(low_a) > to_float(low_b) ? 0xffffu : 0) | (to_float(high_a) > to_float(high_b) ? 0xffff0000u : 0);
+}
+
+#ifndef FCAFFE_EMULATED
+template <>
+__device__ __forceinline__ unsigned larger<half_t>(unsigned a, unsigned b) {
+    unsigned result;
+    asm("set.gt.u32.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+
+#if __CUDA_ARCH__ >= 900
+template <>
+__device__ __forceinline__ unsigned larger<bfloat_t>(unsigned a, unsigned b) {
+    unsigned result;
+    asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+#endif
+#endif
+
+// The largest values met by a pack, and their codes: those of WORDS registers, where a code comes as four equal bytes.
+template <typename T, int N>
+struct Maxima {  // of 16 bits, by twos
+    static constexpr int WORDS = N / 4;
+    Raw<unsigned, N / 2> best;
+    unsigned where[WORDS];
+
+    __device__ __forceinline__ Maxima() {
+#pragma unroll
+        for (int n = 0; n < N / 2; ++n) best.values[n] = from_float<T>(LOWEST).bits * 0x10001u;  // that is -infinity
+#pragma unroll
+        for (int n = 0; n < WORDS; ++n) where[n] = Code<1>::none * EACH_BYTE;
+    }
+
+    __device__ __forceinline__ void meet(const Raw<T, N>& pack, const unsigned (&codes)[WORDS]) {
+        Raw<unsigned, N / 2> pairs;
+        pairs.word = pack.word;
+#pragma unroll
+        for (int n = 0; n < N / 2; n += 2) {
+            const unsigned first = larger<T>(pairs.values[n], best.values[n]);
+            const unsigned second = larger<T>(pairs.values[n + 1], best.values[n + 1]);
+            best.values[n] = choose(first, pairs.values[n], best.values[n]);
+            best.values[n + 1] = choose(second, pairs.values[n + 1], best.values[n + 1]);
+            where[n / 2] = choose(even_bytes(first, second), codes[n / 2], where[n / 2]);
+        }
+    }
+
+    __device__ __forceinline__ Raw<T, N> values() const {
+        Raw<T, N> pack;
+        pack.word = best.word;
+        return pack;
+    }
+
+    __device__ __forceinline__ Bytes<N> codes() const {
+        Bytes<N> codes;
+#pragma unroll
+        for (int n = 0; n < WORDS; ++n) codes.words[n] = where[n];
+        return codes;
+    }
+};
+
+template <>
+struct Maxima<float, 4> {
+    static constexpr int WORDS = 4;
+    Raw<float, 4> best;
+    unsigned where[WORDS];
+
+    __device__ __forceinline__ Maxima() {
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+            best.values[n] = LOWEST;
+            where[n] = Code<1>::none * EACH_BYTE;
+        }
+    }
+
+    __device__ __forceinline__ void meet(const Raw<float, 4>& pack, const unsigned (&codes)[WORDS]) {
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+            if (pack.values[n] > best.values[n]) {
+                best.values[n] = pack.values[n];
+                where[n] = codes[n];
+            }
+    }
+
+    __device__ __forceinline__ Raw<float, 4> values() const { return best; }
+
+    __device__ __forceinline__ Bytes<4> codes() const {
+        Bytes<4> codes;
+        codes.word = choose(0xffff, choose(0xff, where[0], where[1]), choose(0xff0000, where[2], where[3]));
+        return codes;
+    }
+};
+
+// As max_pool_forward, of `count` items: DOWN windows below each other, which share the maxima of rows. What a window
+// has outside the image is taken to be the nearest element inside, which it has too: that never wins over itself.
+template <typename T, int N, int CODE, int KERNEL, int STRIDE, int DOWN>
+__global__ void __launch_bounds__(POOLING_THREADS)
+    max_pool_square_forward(const T* __restrict__ x, T* __restrict__ y, void* __restrict__ memory, int count,
+                            SQUARE_GEOMETRY) {
+    typedef Maxima<T, N> Pack;
+    constexpr int HEIGHT = (DOWN - 1) * STRIDE + KERNEL;
+    GRID_STRIDE(unsigned, i, (unsigned)count) {
+        const Place<1> at(i, (rows + DOWN - 1) / DOWN, columns, packs);
+        const int top = at.row * DOWN * STRIDE - pad_h, left = at.column * STRIDE - pad_w;
+        unsigned across[KERNEL], codes[KERNEL];
+#pragma unroll
+        for (int w = 0; w < KERNEL; ++w) {
+            const int column = min(max(left + w, 0), width - 1);
+            across[w] = column * packs;
+            codes[w] = (column - left) * EACH_BYTE;
+        }
+        Pack maxima[DOWN];
+#pragma unroll
+        for (int h = 0; h < HEIGHT; ++h) {
+            const int row = min(max(top + h, 0), height - 1);
+            const unsigned from = ((unsigned)at.sample * height + row) * width * packs + at.channel;
+            const unsigned code = (row - top) * KERNEL * EACH_BYTE;  // in the first window
+            Pack of_row;
+#pragma unroll
+            for (int w = 0; w < KERNEL; ++w) {
+                Raw<T, N> pack;
+                pack.read(x + (uint64)(from + across[w]) * N);
+                unsigned here[Pack::WORDS];
+#pragma unroll
+                for (int n = 0; n < Pack::WORDS; ++n) here[n] = code + codes[w];
+                of_row.meet(pack, here);
+            }
+#pragma unroll
+            for (int k = 0; k < DOWN; ++k) {
+                if (h == k * STRIDE)
+                    maxima[k] = of_row;
+                else if (h > k * STRIDE && h < k * STRIDE + KERNEL)
+                    maxima[k].meet(of_row.values(), of_row.where);
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < DOWN; ++k) {
+            const int row = at.row * DOWN + k;
+            if (row >= rows) break;
+            const unsigned to = (((unsigned)at.sample * rows + row) * columns + at.column) * packs + at.channel;
+            maxima[k].values().write(y + (uint64)to * N);
+            if constexpr (CODE > 0) {
+                Bytes<N> kept = maxima[k].codes();
+#pragma unroll
+                for (int n = 0; n < N / 4; ++n) {
+                    const unsigned none = (kept.words[n] >> 7 & EACH_BYTE) * 0xff;
+                    kept.words[n] -= k * STRIDE * KERNEL * EACH_BYTE & ~none;  // now in its own window
+                }
+                kept.write(memory, to);
+            }
+        }
+    }
+}
+INSTANCES(max_pool_square_forward, <float, 4, 0, 3, 2, 2>, <float, 4, 0, 3, 1, 4>, <float, 4, 0, 2, 2, 2>)
+INSTANCES(max_pool_square_forward, <float, 4, 1, 3, 2, 2>, <float, 4, 1, 3, 1, 4>, <float, 4, 1, 2, 2, 2>)
+INSTANCES(max_pool_square_forward, <half_t, 8, 0, 3, 2, 2>, <half_t, 8, 0, 3, 1, 4>, <half_t, 8, 0, 2, 2, 2>)
+INSTANCES(max_pool_square_forward, <half_t, 8, 1, 3, 2, 2>, <half_t, 8, 1, 3, 1, 4>, <half_t, 8, 1, 2, 2, 2>)
+INSTANCES(max_pool_square_forward, <bfloat_t, 8, 0, 3, 2, 2>, <bfloat_t, 8, 0, 3, 1, 4>, <bfloat_t, 8, 0, 2, 2, 2>)
+INSTANCES(max_pool_square_forward, <bfloat_t, 8, 1, 3, 2, 2>, <bfloat_t, 8, 1, 3, 1, 4>, <bfloat_t, 8, 1, 2, 2, 2>)
+
+// The top bits of those of four codes that are this one; they, and none, differ in other bits.
+__device__ __forceinline__ unsigned equal_bytes(unsigned codes, unsigned code) {
+    unsigned result;
+#ifdef FCAFFE_EMULATED
+    result = 0x80808080u - ((codes ^ code * EACH_BYTE) & 0x7f7f7f7fu);
+#else  // so that the compiler does not take it apart into bytes
+    asm("lop3.b32 %0, %1, %2, 0x7f7f7f7f, 0x28;\n\tsub.u32 %0, 0x80808080, %0;"
+        : "=&r"(result)
+        : "r"(codes), "r"(code * EACH_BYTE));
+#endif
+    return result;
+}
+
+// sum += value if the bit is set.
+template <unsigned BIT>
+__device__ __forceinline__ void add_if(unsigned bits, float value, float& sum) {
+#ifdef FCAFFE_EMULATED
+    if (bits & BIT) sum += value;
+#else  // without a selection after the sum
+    asm("{\n\t"
+        ".reg .pred is_set;\n\t"
+        ".reg .b32 bit;\n\t"
+        "and.b32 bit, %2, %3;\n\t"
+        "setp.ne.u32 is_set, bit, 0;\n\t"
+        "@is_set add.f32 %0, %0, %1;\n\t"
+        "}"
+        : "+f"(sum)
+        : "f"(value), "r"(bits), "n"(BIT));
+#endif
+}
+
+// As max_pool_backward, of `count` items: SIDE x SIDE elements of the padded image, which lie in the same windows or
+// neighbouring ones. The items begin at element first_h, first_w of the padded image: multiples of STRIDE that leave
+// out no element of the image. There are down * across of them an image.
+template <typename T, int N, int KERNEL, int STRIDE>
+__global__ void __launch_bounds__(POOLING_THREADS)
+    max_pool_square_backward(const T* __restrict__ dy, const void* __restrict__ memory, T* __restrict__ dx, int count,
+                             int down, int across, int first_h, int first_w, SQUARE_GEOMETRY) {
+    constexpr int BEFORE = (KERNEL - 1) / STRIDE, WINDOWS = BEFORE + (SIDE - 1) / STRIDE + 1;
+    GRID_STRIDE(unsigned, i, (unsigned)count) {
+        const Place<1> at(i, down, across, packs);
+        const int top = first_h + at.row * SIDE, left = first_w + at.column * SIDE;
+        float sums[SIDE][SIDE][N] = {};
+#pragma unroll
+        for (int h = WINDOWS - 1; h >= 0; --h) {
+            const int row = top / STRIDE - BEFORE + h, from_row = min(max(row, 0), rows - 1);
+            const unsigned from = ((unsigned)at.sample * rows + from_row) * columns * packs + at.channel;
+#pragma unroll
+            for (int w = WINDOWS - 1; w >= 0; --w) {
+                const int column = left / STRIDE - BEFORE + w, from_column = min(max(column, 0), columns - 1);
+                const unsigned place = from + from_column * packs;
+                float values[N];
+                Bytes<N> codes;
+                load<N>(dy + (uint64)place * N, values);
+                codes.read(memory, place);
+                const bool is_there = row == from_row && column == from_column;
+#pragma unroll
+                for (int n = 0; n < N / 4; ++n) codes.words[n] = is_there ? codes.words[n] : Code<1>::none * EACH_BYTE;
+#pragma unroll
+                for (int y = 0; y < SIDE; ++y)
+#pragma unroll
+                    for (int x = 0; x < SIDE; ++x) {
+                        const int inside_h = y + (BEFORE - h) * STRIDE, inside_w = x + (BEFORE - w) * STRIDE;
+                        if (inside_h < 0 || inside_h >= KERNEL || inside_w < 0 || inside_w >= KERNEL) continue;
+#pragma unroll
+                        for (int n = 0; n < N; n += 4) {
+                            const unsigned equal = equal_bytes(codes.words[n / 4], inside_h * KERNEL + inside_w);
+                            add_if<0x80u>(equal, values[n], sums[y][x][n]);
+                            add_if<0x8000u>(equal, values[n + 1], sums[y][x][n + 1]);
+                            add_if<0x800000u>(equal, values[n + 2], sums[y][x][n + 2]);
+                            add_if<0x80000000u>(equal, values[n + 3], sums[y][x][n + 3]);
+                        }
+                    }
+            }
+        }
+#pragma unroll
+        for (int y = 0; y < SIDE; ++y)
+#pragma unroll
+            for (int x = 0; x < SIDE; ++x) {
+                const int row = top + y - pad_h, column = left + x - pad_w;
+                if (row < 0 || row >= height || column < 0 || column >= width) continue;
+                const unsigned to = (((unsigned)at.sample * height + row) * width + column) * packs + at.channel;
+                store<N>(dx + (uint64)to * N, sums[y][x]);
+            }
+    }
+}
+INSTANCES(max_pool_square_backward, <float, 4, 3, 2>, <float, 4, 3, 1>, <float, 4, 2, 2>)
+INSTANCES(max_pool_square_backward, <half_t, 8, 3, 2>, <half_t, 8, 3, 1>, <half_t, 8, 2, 2>)
+INSTANCES(max_pool_square_backward, <bfloat_t, 8, 3, 2>, <bfloat_t, 8, 3, 1>, <bfloat_t, 8, 2, 2>)
+
 template <typename T, int N>
 __global__ void __launch_bounds__(POOLING_THREADS)
     average_pool_forward(const T* __restrict__ x, T* __restrict__ y, int count, GEOMETRY) {
