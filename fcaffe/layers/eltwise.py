@@ -22,6 +22,7 @@ class Eltwise(Layer):
     tops = 1
     half = Half.SAME
     reshapes_by_shape = True
+    is_absorbed_apart = True
     repeatable = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

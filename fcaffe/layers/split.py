@@ -14,6 +14,7 @@ class Split(Layer):
     tops = (1, None)
     half = Half.SAME
     reshapes_by_shape = True
+    is_absorbed_apart = True
     repeatable = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -75,13 +75,14 @@ class Fusions:
 
 
 def _line_behind(nodes: list[Node], index: int, inference: bool) -> Iterator[Node]:
-    """The nodes right behind one, each with the top of the one before among its bottoms. If their backward runs, one
-    that is not in place gives all its bottoms a gradient."""
+    """The nodes right behind one, each with the top of the one before among its bottoms: those in place, and those that
+    may be absorbed apart, if they give all their bottoms a gradient wherever backward runs."""
     before = nodes[index]
     for node in nodes[index + 1 :]:
         if len(before.top_ids) != 1 or node.bottom_ids.count(before.top_ids[0]) != 1 or any(before.layer.loss_weights):
             return
-        if not (node.in_place or inference or (node.needs_backward and all(node.bottom_need_backward))):
+        whole = inference or (node.needs_backward and all(node.bottom_need_backward))
+        if not (node.in_place or (node.layer.is_absorbed_apart and whole)):
             return
         yield node
         before = node

@@ -48,6 +48,7 @@ class Layer:
     half: Half = Half.NONE
     reads_host: bool = False  # brings data from the host, so it comes before all that a device does by itself
     needs_host: bool = False  # waits for what has been computed, so the work of a pass cannot be recorded
+    is_absorbed_apart: bool = False  # a layer in front may do its work though it does not work in place
     absorbs_backward: bool = False  # whether the work done for followers is that of the backward pass too
 
     def __init__(self, param: Any, context: Context) -> None:
@@ -91,8 +92,9 @@ class Layer:
         return True
 
     def absorbs(self, behind: list[Layer]) -> int:
-        """How many of the layers right behind this one, each the only reader of what the one before it makes, it can do
-        the work of; it does so when they are its `followers` (see `fcaffe.net.fusion`)."""
+        """How many of the layers right behind this one it can do the work of. Each is the only reader of what the one
+        before it makes, and works in place unless it `is_absorbed_apart`. It does so when they are its `followers` (see
+        `fcaffe.net.fusion`)."""
         return 0
 
     def follow_types(self, bottom: list[Blob]) -> None:

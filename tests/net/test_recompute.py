@@ -13,6 +13,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
 from fcaffe.rng import CaffeRandom
 from tests.engine_choice import engine
+from tests.net.test_whole_passes import APART
 
 pytestmark = pytest.mark.usefixtures("on_each_engine")
 
@@ -101,7 +102,7 @@ def branches():
     )
 
 
-NETS = {"residual": residual, "chain": chain, "branches": branches}
+NETS = {"residual": residual, "chain": chain, "branches": branches, "apart": lambda: APART}
 
 
 def build(text, noise="counter", **context):

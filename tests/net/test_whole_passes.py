@@ -45,8 +45,35 @@ layer { name: "accuracy" type: "Accuracy" bottom: "g" bottom: "label" top: "accu
 """
 
 
-def build(phase, **context):
-    param = parse_text(NET, pb.NetParameter)
+# The same kinds of layers with tops of their own: whoever did their work in place would leave those unwritten.
+APART = """
+layer { name: "in" type: "Input" top: "x" top: "label" input_param {
+  shape { dim: 6 dim: 3 dim: 16 dim: 16 } shape { dim: 6 } } }
+layer { name: "c1" type: "Convolution" bottom: "x" top: "c1"
+  convolution_param { num_output: 16 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "r1" type: "ReLU" bottom: "c1" top: "r1" }
+layer { name: "c2" type: "Convolution" bottom: "r1" top: "c2"
+  convolution_param { num_output: 16 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "n2" type: "BatchNorm" bottom: "c2" top: "n2" }
+layer { name: "s2" type: "Scale" bottom: "n2" top: "s2" scale_param { bias_term: true } }
+layer { name: "n3" type: "BatchNorm" bottom: "s2" top: "n3" }
+layer { name: "s3" type: "Scale" bottom: "n3" top: "n3" scale_param { bias_term: true } }
+layer { name: "r3" type: "ReLU" bottom: "n3" top: "r3" }
+layer { name: "n4" type: "BatchNorm" bottom: "r3" top: "n4" }
+layer { name: "s4" type: "Scale" bottom: "n4" top: "n4" scale_param { bias_term: true } }
+layer { name: "sum" type: "Eltwise" bottom: "n4" bottom: "r1" top: "sum" }
+layer { name: "r4" type: "ReLU" bottom: "sum" top: "r4" }
+layer { name: "ip" type: "InnerProduct" bottom: "r4" top: "h"
+  inner_product_param { num_output: 12 weight_filler { type: "xavier" } } }
+layer { name: "r5" type: "ReLU" bottom: "h" top: "r5" }
+layer { name: "ip2" type: "InnerProduct" bottom: "r5" top: "g"
+  inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "g" bottom: "label" top: "loss" }
+"""
+
+
+def build(phase, text=NET, **context):
+    param = parse_text(text, pb.NetParameter)
     upgrade_net(param, "net")
     param.state.phase = pb.Phase.Value(phase)
     net = Net(param, Context(engine(), CaffeRandom(3), noise="counter", seed=5, **context))
@@ -65,8 +92,9 @@ def feed(net, batch):
     net.blob("label").data[...] = random.integers(0, 4, batch)
 
 
-def test_training_comes_out_the_same():
-    plain, whole = build("TRAIN"), build("TRAIN", whole_passes=True)
+@pytest.mark.parametrize("text", [NET, APART], ids=["in place", "apart"])
+def test_training_comes_out_the_same(text):
+    plain, whole = build("TRAIN", text), build("TRAIN", text, whole_passes=True)
     for batch in (6, 6, 3, 8):
         losses = []
         for net in (plain, whole):
@@ -78,12 +106,21 @@ def test_training_comes_out_the_same():
         for ours, theirs in zip(whole.parameters.owned, plain.parameters.owned, strict=True):
             for mine, other in ((ours.blob.data, theirs.blob.data), (ours.blob.diff, theirs.blob.diff)):
                 assert np.abs(mine - other).max() <= 2e-5 * max(1e-2, np.abs(other).max())
+
+
+def test_who_does_whose_work():
+    whole, apart = build("TRAIN", whole_passes=True), build("TRAIN", APART, whole_passes=True)
+    for net in (whole, apart):
+        feed(net, 6)
+        net.forward()
     followers = {node.name: [follower.name for follower in node.layer.followers] for node in whole.nodes}
     assert followers["c1"] == ["r1"] and followers["n2"] == ["s2", "r2"]
     if whole.context.engine.fuses_residuals:
         assert followers["n3"] == ["s3", "sum", "r3", "d_r3_0_split"]
     else:
         assert followers["n3"] == ["s3"] and followers["sum"] == ["r3"]
+    followers = {node.name: [follower.name for follower in node.layer.followers] for node in apart.nodes}
+    assert {name: found for name, found in followers.items() if found} == {"n3": ["s3"], "n4": ["s4"]}
 
 
 def test_gradients_are_final_when_their_layer_is_done():
