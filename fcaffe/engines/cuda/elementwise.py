@@ -126,15 +126,15 @@ class Elementwise(PlainElementwise):
         self.kernels.launch(SOURCE, "copy_transposed", types, blocks, THREADS, x, y, *extent, *pitches)
 
     def concat(self, parts: Sequence[Array], whole: Array, axis: int) -> None:
-        if not self._move_channels("concat_channels", parts, [part.shape[axis] for part in parts], whole, axis):
+        if not self._move_channels(parts, [part.shape[axis] for part in parts], whole, axis, split=False):
             super().concat(parts, whole, axis)
 
     def split(self, whole: Array, parts: Sequence[Array | None], sizes: Sequence[int], axis: int) -> None:
-        if not self._move_channels("split_channels", parts, sizes, whole, axis):
+        if not self._move_channels(parts, sizes, whole, axis, split=True):
             super().split(whole, parts, sizes, axis)
 
     def _move_channels(
-        self, kernel: str, parts: Sequence[Array | None], sizes: Sequence[int], whole: Array, axis: int
+        self, parts: Sequence[Array | None], sizes: Sequence[int], whole: Array, axis: int, split: bool
     ) -> bool:
         """Whether the parts are channels of the whole, lie as the kernel wants them, and are done."""
         given = [part for part in parts if part is not None]
@@ -150,7 +150,7 @@ class Elementwise(PlainElementwise):
         count, channels = rows  # type: ignore[misc] # see `usual`
         grid, block = _across_channels(count, channels // pack)
         arguments = np.int64(count), np.int32(channels), *itertools.chain.from_iterable(places)
-        self.kernels.launch("concat", kernel, (whole.dtype, pack), grid, block, whole, *arguments)
+        self.kernels.launch("concat", "move_channels", (whole.dtype, pack, split), grid, block, whole, *arguments)
         return True
 
     def add_bias(self, y: Array, bias: Array, relu: bool) -> None:

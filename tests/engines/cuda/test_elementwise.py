@@ -175,7 +175,7 @@ def test_channels_side_by_side(
     for k, (part, values) in enumerate(zip(parts, np.split(expected, np.cumsum(channels)[:-1], axis=1), strict=True)):
         np.testing.assert_array_equal(part.get(), 7 if k == missing else values)
     if len(channels) < 9 and 0 not in channels:
-        assert launched("concat_channels", "split_channels")
+        assert launched("move_channels", "move_channels")
 
 
 def test_threads_of_rows_of_channels() -> None:
