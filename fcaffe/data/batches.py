@@ -114,9 +114,9 @@ class DatumBatches(ImageBatches[Record]):
         super().__init__(transformer, batch_size)
         self.database = database
         record = database.peek()
+        self.shape = self.batch_shape(record, self.load(record)[0])
         if transformer.color is not Color.AS_STORED and not parse_datum(*record).encoded:
             log.warning("force_color and force_gray change encoded records only; these are raw and stay as they are")
-        self.shape = self.batch_shape(record, self.load(record)[0])
 
     @property
     def position(self) -> int:
@@ -129,8 +129,11 @@ class DatumBatches(ImageBatches[Record]):
         self.database.skip(count)
 
     def load(self, item: Record) -> tuple[np.ndarray, int]:
-        datum = parse_datum(*item)
-        return datum_to_array(datum, item[0], self.transformer.color), datum.label
+        try:
+            datum = parse_datum(*item)
+            return datum_to_array(datum, item[0], self.transformer.color), datum.label
+        except DataError as problem:
+            raise DataError(f'{problem} (in the {self.database.kind} "{self.database.source}")') from problem
 
     def name(self, item: Record) -> str:
         return f"record {name_of(item[0])} of {self.database.source}"

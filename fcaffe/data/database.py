@@ -7,7 +7,7 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fcaffe import log
 from fcaffe.errors import DataError
@@ -42,6 +42,13 @@ class Database(ABC):
     @abstractmethod
     def entries(self) -> int:
         """The number of records."""
+
+    def version(self) -> Any:
+        """What other processes that read the same records with this one need to know, for their `agree_on`."""
+        return None
+
+    def agree_on(self, version: Any) -> None:
+        """Read the records of a process whose `version` this is. Called before the first is read."""
 
     @abstractmethod
     def _first(self) -> bool:

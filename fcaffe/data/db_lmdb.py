@@ -3,55 +3,95 @@
 from __future__ import annotations
 
 import os
-import threading
-import weakref
+import socket
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import lmdb
 
 from fcaffe import log
 from fcaffe.data.database import Database, Record, new_folder
+from fcaffe.data.lmdb_file import Cursor, PageError, PageFile, Snapshot
+from fcaffe.data.lmdb_lock import LOCK_FILE, Reader
 from fcaffe.errors import DataError
 
 COMMIT_INTERVAL = 1000  # records per transaction, as convert_imageset does
 FIRST_MAP_SIZE = 64 << 20
-
-# LMDB allows a file to be open only once in a process, but two nets (train and test) may read the same one.
-_environments: weakref.WeakValueDictionary[tuple[int, int], lmdb.Environment] = weakref.WeakValueDictionary()
-_environments_lock = threading.Lock()
-
 
 def is_lmdb(folder: str) -> bool:
     return os.path.isfile(os.path.join(folder, "data.mdb"))
 
 
 class Lmdb(Database):
-    """An LMDB folder, opened read-only and without a lock file."""
+    """An LMDB folder, as it was when it was opened: what other processes write to it meanwhile is not seen."""
 
     kind = "LMDB"
-    problems = (lmdb.Error,)
+    problems = (PageError, OSError)
 
     def __init__(self, source: str) -> None:
         super().__init__(source)
         if not is_lmdb(source):
             raise DataError(f'folder "{source}" has no data.mdb: it is not an LMDB')
-        self._environment: lmdb.Environment | None = self._open()
         with self._errors_named():
-            self._entries = self._environment.stat()["entries"]
-            self._transaction = self._environment.begin(buffers=False)
-            self._cursor = self._transaction.cursor()
-        self.seek(0)
+            self._file = PageFile(os.path.join(source, "data.mdb"))
+            self._file.snapshots()  # is sound, or nothing is asked of liblmdb
+            self._reader = Reader(source, self._file)
+            self._go_to(self._reader.snapshot)
         log.info(f"Opened lmdb {source}", "db_lmdb.cpp:35")
 
     @property
     def entries(self) -> int:
-        return self._entries
+        return self._snapshot.entries
+
+    def read(self, count: int) -> list[Record]:
+        records = super().read(count)
+        self._check_not_overtaken()
+        return records
+
+    def version(self) -> tuple[Any, Snapshot]:
+        return self._identity(), self._snapshot
+
+    def agree_on(self, version: tuple[Any, Snapshot]) -> None:
+        """The other process must keep its database open meanwhile, since it is that one's place in the lock file that
+        keeps writers from the pages. A copy on another host must have as many records."""
+        identity, snapshot = version
+        if identity == self._identity() and snapshot != self._snapshot:
+            self._go_to(snapshot)
+        elif snapshot.entries != self.entries:
+            raise DataError(
+                f'the LMDB "{self.source}" has {self.entries} records here, but {snapshot.entries} where worker 0 '
+                "reads it: wait until nobody writes to it, or copy it again"
+            )
+
+    def _identity(self) -> tuple[str, tuple[int, int]]:
+        """Which file of which host this is."""
+        return _host(), self._file.identity
 
     def close(self) -> None:
-        if self._environment is not None:
-            self._cursor.close()
-            self._transaction.abort()
-            self._environment = None  # the last reader's reference closes the file
+        self._reader.close()
+        self._file.close()
+
+    def _go_to(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._cursor = Cursor(self._file, snapshot)
+        size, needed = self._file.size, snapshot.bytes_needed
+        if size < needed:  # which may be: pages at the end that are free need never have been written
+            try:
+                self._cursor.check_length()
+            except PageError as problem:
+                raise DataError(
+                    f'LMDB "{self.source}" is cut short: data.mdb has {size} of {needed} bytes; copy or make it again'
+                ) from problem
+        self.seek(0)
+
+    def _check_not_overtaken(self) -> None:
+        with self._errors_named():
+            overtaken = self._reader.is_overtaken()
+        if overtaken:
+            raise DataError(
+                f'another process has written to the LMDB "{self.source}", which is read without its lock, so that '
+                f"what was read may be damaged: wait until it has ended, or let {LOCK_FILE} be written there"
+            )
 
     def _first(self) -> bool:
         return self._cursor.first()
@@ -63,30 +103,21 @@ class Lmdb(Database):
         return self._cursor.item()
 
     def _all(self) -> Iterator[Record]:
-        return iter(self._transaction.cursor())
+        cursor = Cursor(self._file, self._snapshot)
+        more = cursor.first()
+        while more:
+            yield cursor.item()
+            more = cursor.next()
+        self._check_not_overtaken()
 
-    def _open(self) -> lmdb.Environment:
-        path = os.path.join(self.source, "data.mdb")
-        with _environments_lock:
-            status = os.stat(path)
-            environment = _environments.get((status.st_dev, status.st_ino))
-            if environment is None:
-                try:
-                    environment = lmdb.open(self.source, readonly=True, lock=False, create=False)
-                    self._check_length(environment, status.st_size)
-                except (lmdb.Error, OSError) as problem:
-                    raise self._damaged(problem) from problem
-                _environments[status.st_dev, status.st_ino] = environment
-        return environment
 
-    def _check_length(self, environment: lmdb.Environment, size: int) -> None:
-        """Reading past the end of a file cut short would not be an error but kill the process (SIGBUS)."""
-        needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-        if size < needed:
-            environment.close()
-            raise DataError(
-                f'LMDB "{self.source}" is cut short: data.mdb has {size} of {needed} bytes; copy or make it again'
-            )
+def _host() -> str:
+    """The same in all processes of a host, containers too, and there only."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read()
+    except OSError:  # not Linux
+        return socket.gethostname()
 
 
 def write_lmdb(path: str, records: Iterable[Record]) -> int:

@@ -123,4 +123,6 @@ class Data(ReadingLayer):
             raise self.error("data_param.batch_size must be positive")
         if p.rand_skip:
             log.warning(f"layer {self.name}: data_param.rand_skip is ignored, as in Caffe 1.0")
-        return DatumBatches(open_database(p.source, p.backend), transformer, p.batch_size)
+        database = open_database(p.source, p.backend)
+        database.agree_on(self.context.as_worker_0(database.version()))
+        return DatumBatches(database, transformer, p.batch_size)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,8 @@ class Context:
     nothing for it. Where `whole_passes` are all that is run, and nobody looks at what is between the layers, some do
     the work of others as well, and memory is shared; with `recompute` some of their forward passes run again during
     backward, to save memory, `recomputing` then being set.
+
+    While nets are built, `as_worker_0` gives every worker what worker 0 passes to it; all must call it at the same place.
     """
 
     engine: Engine
@@ -44,6 +48,7 @@ class Context:
     recompute: bool = False
     recomputing: bool = False
     timeline: Timeline = field(default_factory=Timeline)
+    as_worker_0: Callable[[Any], Any] = lambda thing: thing
 
     def begin_pass(self, iteration: int, first_sample: int) -> None:
         """Whose noise the next pass has: the iteration, and the index of its first sample in the global batch."""

@@ -103,6 +103,7 @@ class Solver(Update):
             timeline=self.timeline,
             whole_passes=whole_passes,
             recompute=recompute and whole_passes,
+            as_worker_0=workers.broadcast_object,
         )
         net_param, source = train_net_param(param)
         log.creating_train_net(source)
@@ -123,6 +124,7 @@ class Solver(Update):
                 timeline=self.timeline,
                 inference=whole_passes,
                 whole_passes=whole_passes,
+                as_worker_0=workers.broadcast_object,
             )
             self.test_nets.append(Net(net_param, context))
             self._finetune(self.test_nets[-1])
