@@ -1,6 +1,10 @@
 """fcaffe: FireCaffe for today's machines. `import fcaffe as caffe` drives nets and solvers from a script."""
 
-from fcaffe.threads import limit_threads
+from fcaffe import interruption
+
+interruption.begin()  # before what takes time
+
+from fcaffe.threads import limit_threads  # noqa: E402
 
 limit_threads()  # before NumPy loads its BLAS
 

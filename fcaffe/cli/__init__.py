@@ -13,8 +13,8 @@ import click
 import numpy as np
 
 import fcaffe
-from fcaffe import log
-from fcaffe.cli import flags, gflags, glog
+from fcaffe import interruption, log
+from fcaffe.cli import flags, gflags, glog, last_words
 from fcaffe.cli.bench import bench
 from fcaffe.cli.convert import convert
 from fcaffe.cli.device_query import device_query
@@ -24,13 +24,13 @@ from fcaffe.cli.test import test
 from fcaffe.cli.time import time
 from fcaffe.cli.train import train
 from fcaffe.errors import FcaffeError
+from fcaffe.interruption import INTERRUPTED
 from fcaffe.parallel.world import RankError, World, started_as
 
 CAFFE_COMMANDS: list[click.Command] = [train, test, time, device_query]
 COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, summary, solver, convert, bench)}
 
 FATAL = 134  # what a shell sees of Caffe, which aborts
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
@@ -42,6 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
+        interruption.raise_in_command()
+        if interruption.is_command:
+            last_words.begin()
         given, others = gflags.split(words, _options())
         trace = trace or "--traceback" in given
         return _run(given, others)
@@ -54,11 +57,14 @@ def main(arguments: list[str] | None = None) -> int:
     except BaseException as error:
         return _tell(error, trace)
     finally:
+        interruption.end()
         log.close_files()
 
 
 def _tell(error: BaseException, trace: bool, world: World | None = None) -> int:
     """Print what the error is; returns the exit code. Of several ranks, `world` says which one speaks."""
+    if isinstance(error, KeyboardInterrupt) or interruption.has_come():
+        return INTERRUPTED
     if isinstance(error, gflags.FlagError | click.UsageError):
         message = _gflags_words(error) if isinstance(error, click.UsageError) else str(error)
         start = started_as()
@@ -69,8 +75,6 @@ def _tell(error: BaseException, trace: bool, world: World | None = None) -> int:
         return error.exit_code
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         return error.code
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
     if isinstance(error, BrokenPipeError):  # the reader of standard output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from fcaffe import log
+from fcaffe.data.temporary import TemporaryFolder
 from fcaffe.errors import DataError
 
 Record = tuple[bytes, bytes]  # key, value
+
+
+_readers: dict[int, Database] = {}  # by the thread that is reading
+
+
+def being_read() -> str:
+    """The database that this thread is reading, for its last words; nothing if there is none."""
+    database = _readers.get(threading.get_ident())
+    return f'{database.kind} "{database.source}"' if database is not None else ""
 
 
 class Database(ABC):
@@ -47,7 +57,7 @@ class Database(ABC):
         """What other processes that read the same records with this one need to know, for their `agree_on`."""
         return None
 
-    def agree_on(self, version: Any) -> None:
+    def agree_on(self, version: Any) -> None:  # noqa: B027 - only databases that can change have anything to do
         """Read the records of a process whose `version` this is. Called before the first is read."""
 
     @abstractmethod
@@ -113,10 +123,14 @@ class Database(ABC):
 
     @contextlib.contextmanager
     def _errors_named(self) -> Iterator[None]:
+        thread = threading.get_ident()
+        _readers[thread] = self
         try:
             yield
         except self.problems as problem:
             raise self._damaged(problem) from problem
+        finally:
+            _readers.pop(thread, None)
 
     def _damaged(self, problem: Exception) -> DataError:
         reason = " ".join(str(problem).split())
@@ -128,7 +142,8 @@ class Database(ABC):
 
 @contextlib.contextmanager
 def new_folder(path: str, kind: str, problem_class: type[Exception]) -> Iterator[str]:
-    """A temporary folder beside `path` for the body to fill; it becomes `path` when the body is done, or goes.
+    """A temporary folder beside `path` for the body to fill; it becomes `path` when the body is done, or goes. If it is
+    killed meanwhile, the next who writes to `path` removes what is left.
 
     A target that exists already, other than an empty folder, is refused. Problems of the library and of the disk become
     DataErrors.
@@ -136,12 +151,14 @@ def new_folder(path: str, kind: str, problem_class: type[Exception]) -> Iterator
     path = os.path.normpath(path)
     if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
         raise DataError(f'"{path}" exists already: delete it or name another folder')
-    temporary = f"{path}.tmp{os.getpid()}"
+    temporary = None
     try:
-        os.makedirs(temporary)
-        yield temporary
-        os.rename(temporary, path)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        temporary = TemporaryFolder(f"{path}.tmp")
+        yield temporary.path
+        os.rename(temporary.path, path)
     except (problem_class, OSError) as problem:
         raise DataError(f'cannot write the {kind} "{path}": {problem}') from problem
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if temporary is not None:
+            temporary.remove()

@@ -15,8 +15,10 @@ from typing import IO, Any
 
 from fcaffe import log
 from fcaffe.data.database import Database, Record, new_folder
+from fcaffe.data.temporary import TemporaryFolder
 from fcaffe.errors import DataError
 
+PREFIX = "fcaffe-leveldb-"  # of temporary folders
 BATCH = 1000  # records per write, as convert_imageset does
 OPTIONS = {"write_buffer_size": 256 << 20, "block_size": 64 << 10, "max_open_files": 100}  # Caffe's
 
@@ -45,6 +47,7 @@ class LevelDb(Database):
 
     LevelDB writes into the folder that it opens: a lock, logs, tables made from what the last writer left in its log.
     So it is given a temporary folder with links to the tables, and `source` stays as it is, also for other readers.
+    Such folders of processes that were killed are removed by the next that opens a LevelDB.
     """
 
     kind = "LevelDB"
@@ -57,13 +60,14 @@ class LevelDb(Database):
         self.problems = (library.Error,)
         self._entries: int | None = None
         lock = _shared_lock(source)
-        folder = ""
+        folder = None
         try:
-            folder = tempfile.mkdtemp(prefix="fcaffe_leveldb_")
-            _link(source, folder)
-            self._db = library.DB(folder, create_if_missing=False, paranoid_checks=True, **OPTIONS)
+            folder = TemporaryFolder(os.path.join(tempfile.gettempdir(), PREFIX), 0o700)
+            _link(source, folder.path)
+            self._db = library.DB(folder.path, create_if_missing=False, paranoid_checks=True, **OPTIONS)
         except (library.Error, OSError) as problem:
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder is not None:
+                folder.remove()
             if lock is not None:
                 lock.close()
             raise self._damaged(problem) from problem
@@ -131,10 +135,10 @@ def _shared_lock(source: str) -> IO[bytes] | None:
     return None
 
 
-def _close(cursor: Any, db: Any, folder: str, lock: IO[bytes] | None) -> None:
+def _close(cursor: Any, db: Any, folder: TemporaryFolder, lock: IO[bytes] | None) -> None:
     cursor.close()  # plyvel complains of cursors that outlive their database
     db.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.remove()
     if lock is not None:
         lock.close()
 

@@ -18,6 +18,7 @@ from fcaffe.errors import DataError
 COMMIT_INTERVAL = 1000  # records per transaction, as convert_imageset does
 FIRST_MAP_SIZE = 64 << 20
 
+
 def is_lmdb(folder: str) -> bool:
     return os.path.isfile(os.path.join(folder, "data.mdb"))
 

@@ -21,8 +21,8 @@ from typing import NamedTuple
 MAGIC, VERSION = 0xBEEFC0DE, 1
 HEADER = struct.Struct("=QHHHH")  # page number, padding, kind, lower, upper
 LONG_HEADER = struct.Struct("=QHHI")  # page number, padding, kind, number of pages
-# Behind the header of a meta page: magic, version, address, map size; of the list of free pages: page size, flags, depth,
-# branch, leaf and overflow pages, entries, root; the same of the records; last page, transaction.
+# Behind the header of a meta page: magic, version, address, map size; of the tree of free pages: page size, flags,
+# depth, branch, leaf and overflow pages, entries, root; the same of the records' tree; last page, transaction.
 META = struct.Struct("=IIQQ" + 2 * "IHHQQQQQ" + "QQ")
 NODE = struct.Struct("=IHH")  # size of the value, flags, size of the key; a branch's: 48 bits of a page number
 PAGE_NUMBER = struct.Struct("=Q")
@@ -103,9 +103,7 @@ class PageFile:
             raise PageError("it was made for several values of a key (MDB_DUPSORT), which nets do not read")
         if entries and not (root <= last_page and 1 <= depth <= DEEPEST):
             raise PageError(f"the tree of its records would have {depth} levels from page {root} of {last_page} on")
-        return Snapshot(
-            transaction, root, depth, entries, last_page, page_size, not flags & (REVERSED | BY_INTEGER)
-        )
+        return Snapshot(transaction, root, depth, entries, last_page, page_size, not flags & (REVERSED | BY_INTEGER))
 
 
 class Cursor:

@@ -9,7 +9,7 @@ import weakref
 import lmdb
 
 from fcaffe import log
-from fcaffe.data.lmdb_file import PageFile, Snapshot
+from fcaffe.data.lmdb_file import PageFile
 
 LOCK_FILE = "lock.mdb"
 MOST_READERS = 1024  # of a lock file that is made here: each net of each worker is one

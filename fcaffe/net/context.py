@@ -30,7 +30,8 @@ class Context:
     the work of others as well, and memory is shared; with `recompute` some of their forward passes run again during
     backward, to save memory, `recomputing` then being set.
 
-    While nets are built, `as_worker_0` gives every worker what worker 0 passes to it; all must call it at the same place.
+    While nets are built, `as_worker_0` gives every worker what worker 0 passes to it; all must call it at the same
+    place.
     """
 
     engine: Engine
