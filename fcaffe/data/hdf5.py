@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
+from fcaffe.data.files import check_regular, read_whole
 from fcaffe.errors import DataError
 from fcaffe.proto import replacing
 from fcaffe.proto.binary import HDF5_MAGIC
 
 # HDF5 packs about a thousandfold at most; a file that says it holds more is damaged, and nobody allocates for it.
 MOST_PACKED = 2000
+LARGEST_LIST = 1 << 28  # bytes
 KINDS = {"f": "FLOAT", "i": "INTEGER", "u": "INTEGER"}  # of NumPy: in HDF5's words
 
 
@@ -31,8 +33,7 @@ def h5py() -> Any:
 def read_hdf5_list(source: str) -> list[str]:
     """The file names in a list: separated by blanks or line breaks, relative to the folder that the command runs in."""
     try:
-        with open(source, "rb") as file:
-            content = file.read()
+        content = read_whole(source, LARGEST_LIST)
     except OSError as problem:
         raise DataError(f'cannot read the list of HDF5 files "{source}": {problem.strerror}') from problem
     if content.startswith(HDF5_MAGIC):
@@ -74,6 +75,7 @@ def write_rows(path: str, arrays: Mapping[str, np.ndarray]) -> None:
 def _opened(path: str) -> Iterator[Any]:
     library = h5py()
     try:
+        check_regular(path)
         with library.File(path, "r") as file:
             yield file
     except DataError as problem:

@@ -10,12 +10,14 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.data.batches import ImageBatches
+from fcaffe.data.files import numbered_lines, open_regular
 from fcaffe.data.images import Color, decode_image, read_file, resize_image
 from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError
 from fcaffe.rng import CaffeRandom
 
 STATE_SIZE = len(CaffeRandom(0).state())
+MOST_PIXELS = 1 << 30  # of an image, after resizing
 _LABEL = re.compile(rb"[+-]?\d{1,9}")
 
 
@@ -30,8 +32,8 @@ def read_image_list(source: str) -> list[ListedImage]:
     """The images of a list: on each line a path, a blank and a label, which is 0 if left out. Empty lines are none."""
     images = []
     try:
-        with open(source, "rb") as file:
-            for number, line in enumerate(file, 1):
+        with open_regular(source) as file:
+            for number, line in numbered_lines(file, source):
                 parts = line.rsplit(None, 1)
                 if not parts:
                     continue
@@ -61,6 +63,11 @@ class ListBatches(ImageBatches[ListedImage]):
         self.size = (param.new_height, param.new_width)
         if (param.new_height > 0) != (param.new_width > 0):
             raise DataError("image_data_param needs both new_height and new_width, or neither")
+        if param.new_height * param.new_width > MOST_PIXELS:
+            raise DataError(
+                f"image_data_param.new_height {param.new_height} x new_width {param.new_width} are more than "
+                f"{MOST_PIXELS} pixels"
+            )
         log.opening_image_list(param.source)
         self.images = read_image_list(param.source)
         self._order = np.arange(len(self.images), dtype="<u4")

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.data.files import read_whole
 from fcaffe.errors import DataError
 
 # A picture that says it is larger is taken for damaged, before memory is. OpenCV reads this when it is loaded; whoever
 # has larger ones sets the variable.
 LIMIT_VARIABLE = "OPENCV_IO_MAX_IMAGE_PIXELS"
 os.environ.setdefault(LIMIT_VARIABLE, str(1 << 27))
+LARGEST_FILE = 1 << 30  # bytes
 
 
 class Color(enum.Enum):
@@ -64,8 +66,7 @@ def decode_image(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.n
 def read_file(path: str) -> bytes:
     """A picture file, not decoded."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_whole(path, LARGEST_FILE)
     except (OSError, ValueError) as problem:  # ValueError: a zero byte in the name
         reason = problem.strerror if isinstance(problem, OSError) else problem
         raise DataError(f'cannot read the picture "{path}": {reason}') from problem
@@ -86,5 +87,8 @@ def encode_image(pixels: np.ndarray, extension: str) -> bytes:
 def resize_image(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     """A channels x height x width uint8 array in another size, bilinear, as convert_imageset does."""
     cv2 = opencv()
-    resized = cv2.resize(np.ascontiguousarray(pixels.transpose(1, 2, 0)), (width, height))
+    try:
+        resized = cv2.resize(np.ascontiguousarray(pixels.transpose(1, 2, 0)), (width, height))
+    except cv2.error as problem:
+        raise DataError(f"OpenCV cannot make a picture of {height} x {width} pixels; name a smaller size") from problem
     return resized[np.newaxis] if resized.ndim == 2 else resized.transpose(2, 0, 1)

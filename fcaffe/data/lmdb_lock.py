@@ -37,7 +37,7 @@ class Reader:
             try:
                 self._register(folder)
             except lmdb.Error as error:
-                problem = " ".join(str(error).split()).removeprefix(f"{os.path.abspath(folder)}: ")
+                problem = f"{LOCK_FILE}: {' '.join(str(error).split())}"
         if self._transaction is None:
             self.snapshot, _ = file.snapshots()
             log.info(f"LMDB {folder} is read without a lock ({problem}): no other process may write to it meanwhile")

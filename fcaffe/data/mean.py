@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.data.files import check_regular
 from fcaffe.errors import DataError, SnapshotError
 from fcaffe.proto import blob_shape, blob_values, read_binary, to_blob_proto
 from fcaffe.proto import caffe_pb2 as pb
@@ -16,10 +17,12 @@ from fcaffe.proto import caffe_pb2 as pb
 def read_mean(path: str) -> np.ndarray:
     """The mean image in a BlobProto file: float32, channels x height x width."""
     try:
+        check_regular(path)
         blob = read_binary(path, pb.BlobProto)
         values, shape = blob_values(blob), blob_shape(blob)
-    except SnapshotError as problem:
-        raise DataError(f'transform_param.mean_file "{path}": {problem}') from problem
+    except (SnapshotError, OSError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise DataError(f'transform_param.mean_file "{path}": {reason}') from problem
     if len(shape) < 3 or math.prod(shape) != values.size or math.prod(shape[:-3]) != 1:
         raise DataError(f'mean file "{path}" is not one image: it has {values.size} value(s) of shape {shape}')
     return values.reshape(shape[-3:])

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -52,10 +52,12 @@ class Batch:
 
 
 class BatchSource(Protocol):
-    """What a Prefetcher's thread calls; one thread at a time. `shape` is that of the first batch's images."""
+    """What a Prefetcher's thread calls; one thread at a time. `shape` is that of the first batch's images; of what an
+    image is made from, about `item_bytes` are in memory while its batch is read."""
 
     shape: tuple[int, int, int, int]
     batch_size: int
+    item_bytes: int
 
     def fill(self, batch: Batch) -> None:
         """Read the next batch into `batch`, reshaping it as needed."""
@@ -128,11 +130,13 @@ class Prefetcher:
     def _start(self) -> None:
         self._free: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._full: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
-        for _ in range(self.depth):
-            self._free.put(Batch(self.allocate))
+        unmade = (Batch(self.allocate) for _ in range(self.depth))
         stopping = threading.Event()
         self._thread = threading.Thread(
-            target=_read_ahead, args=(self.source, self._free, self._full, stopping), name="prefetch", daemon=True
+            target=_read_ahead,
+            args=(self.source, unmade, self._free, self._full, stopping),
+            name="prefetch",
+            daemon=True,
         )
         self._thread.start()
         self._taken = 0
@@ -171,12 +175,13 @@ class Prefetcher:
 
 def _read_ahead(
     source: BatchSource,
+    unmade: Iterator[Batch],
     free: queue.SimpleQueue[Batch | None],
     full: queue.SimpleQueue[Batch | BaseException],
     stopping: threading.Event,
 ) -> None:
     try:
-        while (batch := free.get()) is not None and not stopping.is_set():
+        while (batch := _free_batch(unmade, free)) is not None and not stopping.is_set():
             begin = time.monotonic()
             source.fill(batch)
             batch.seconds = time.monotonic() - begin
@@ -184,6 +189,14 @@ def _read_ahead(
             full.put(batch)
     except BaseException as error:  # whatever it is, the thread that waits for the batch has to know
         full.put(error)
+
+
+def _free_batch(unmade: Iterator[Batch], free: queue.SimpleQueue[Batch | None]) -> Batch | None:
+    """One that is free, or else a new one if there may be more; None if there is nothing more to do."""
+    try:
+        return free.get_nowait()
+    except queue.Empty:
+        return next(unmade, None) or free.get()
 
 
 def _end(thread: threading.Thread, free: queue.SimpleQueue[Batch | None], stopping: threading.Event) -> None:

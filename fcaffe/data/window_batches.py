@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
+from fcaffe.data.batches import ITEM_BYTES
 from fcaffe.data.decoding import Decoders
 from fcaffe.data.images import Color, decode_image, read_file
 from fcaffe.data.prefetch import Batch
@@ -23,6 +24,8 @@ class WindowBatches:
     Draws come from a generator of its own, as in Caffe: for each window which one, then whether it is mirrored. What of
     a crop lies outside of its image is 0. `scale` is that of window_data_param, the mean that of the transformer.
     """
+
+    item_bytes = ITEM_BYTES
 
     def __init__(self, param: Any, transformer: Transformer, random: CaffeRandom) -> None:
         self.param = param

@@ -9,6 +9,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from fcaffe import log
+from fcaffe.data.files import numbered_lines, open_regular
 from fcaffe.data.images import resize_image
 from fcaffe.errors import DataError
 
@@ -51,7 +52,7 @@ def read_window_file(source: str, root_folder: str, fg_threshold: float, bg_thre
     foreground, background = [], []
     index = -1
     try:
-        with open(source, "rb") as file:
+        with open_regular(source) as file:
             words = _Words(source, file)
             while (image := _read_image(words)) is not None:
                 index, path, shape, windows = image
@@ -99,7 +100,7 @@ class _Words:
 
     def __init__(self, source: str, file: IO[bytes]) -> None:
         self.source = source
-        self._lines = enumerate(file, 1)
+        self._lines = numbered_lines(file, source)
         self._number = 0
         self._words: list[bytes] = []
         self._used = 0

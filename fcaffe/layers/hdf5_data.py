@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.data.hdf5 import Hdf5Rows
+from fcaffe.data.room import check_room
 from fcaffe.errors import DataError
 from fcaffe.layers.data import reading_errors, share_of_batch
 from fcaffe.net.blob import Blob
@@ -29,7 +30,8 @@ class HDF5Data(Layer):
             raise self.error("hdf5_data_param.batch_size must be positive")
         with reading_errors(self):
             self.rows = Hdf5Rows(p.source, list(self.param.top), p.shuffle, self.context.seed)
-        self.share = share_of_batch(self, p.batch_size)
+            self.share = share_of_batch(self, p.batch_size)
+            check_room([(self.share.total, *shape) for shape in self.rows.row_shapes])
         self._reshape(top)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

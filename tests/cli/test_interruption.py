@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fcaffe.data import array_to_datum
+from fcaffe.data.backends import WRITERS
 from fcaffe.net.model_files import read_model
 from tests.conftest import GOLDEN
 
@@ -122,3 +127,53 @@ def test_sigterm_snapshots_and_exits_143(folder: Path) -> None:
     log = finish(process)
     assert process.returncode == 143, log
     assert list(folder.glob("killed_iter_*.solverstate"))
+
+
+def test_ctrl_c_while_modules_are_imported_is_the_end_without_a_word(folder: Path) -> None:
+    """From the first import of fcaffe on; before that Python starts, which is not ours to change."""
+    delays = random.Random(4)
+    for program in (
+        [sys.executable, "-X", "importtime", "-m", "fcaffe"],
+        [sys.executable, "-X", "importtime", "fcaffe"],
+    ):
+        (folder / "fcaffe").write_text("import sys\nfrom fcaffe.cli import main\nsys.exit(main())\n")
+        for _ in range(3):
+            command = [*program, "time", "--model", "net.prototxt", "--iterations", "1000000"]
+            environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+            process = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+            RUNNING.append(process)
+            wait_for(process, "fcaffe.interruption")
+            wait_for(process, "fcaffe.threads")
+            time.sleep(delays.uniform(0, 0.5))
+            process.send_signal(signal.SIGINT)
+            log = "".join(line for line in finish(process).splitlines(True) if not line.startswith("import time:"))
+            assert process.returncode == 130, log
+            assert "Traceback" not in log and "Exception" not in log
+
+
+@pytest.mark.parametrize("module", ["fcaffe", "fcaffe.cli"])
+def test_the_signals_of_a_program_that_imports_fcaffe_are_left_alone(module: str) -> None:
+    code = (
+        "import faulthandler, signal; before = [signal.getsignal(n) for n in signal.valid_signals()]\n"
+        f"import {module}\n"
+        "assert before == [signal.getsignal(n) for n in signal.valid_signals()] and not faulthandler.is_enabled()"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("kind", ["LMDB", "LEVELDB"])
+def test_a_database_that_is_cut_while_a_training_reads_it_is_named(kind: str, folder: Path) -> None:
+    if kind == "LEVELDB":
+        pytest.importorskip("plyvel", reason="the leveldb extra (plyvel) is not installed")
+    image = np.random.default_rng(0).integers(0, 256, (1, 128, 128), np.uint8)
+    record = array_to_datum(image, 1).SerializeToString()
+    WRITERS[kind.lower()](str(folder / "db"), ((b"%08d" % key, record) for key in range(1000)))
+    net = NET.replace(f"{GOLDEN}/interop/gray_lmdb", "db").replace("backend: LMDB", f"backend: {kind}")
+    (folder / "net.prototxt").write_text(net)
+    process = start(folder, "killed")
+    wait_for(process, "Iteration 10 ")
+    for path in (*folder.glob("db/*.ldb"), *folder.glob("db/data.mdb")):
+        os.truncate(path, 5000)
+    last = finish(process).splitlines()[-1]
+    assert process.returncode == (134 if kind == "LMDB" else -signal.SIGBUS)
+    assert last.startswith("F") and f'{"LevelDB" if kind == "LEVELDB" else kind} "db"' in last and "cut short" in last

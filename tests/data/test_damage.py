@@ -1,5 +1,6 @@
 """Damaged input: an error of fcaffe's that is one line, within a second, and no memory for what is not there."""
 
+import os
 import struct
 import tracemalloc
 import zlib
@@ -10,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fcaffe.data import array_to_datum, datum_to_array, parse_datum
-from fcaffe.data.hdf5 import read_hdf5_list, read_rows
+from fcaffe.data.hdf5 import count_rows, read_hdf5_list, read_rows
 from fcaffe.data.image_list import read_image_list
-from fcaffe.data.images import decode_image, encode_image
+from fcaffe.data.images import decode_image, encode_image, read_file
 from fcaffe.data.mean import mean_to_blob, read_mean
 from fcaffe.data.windows import read_window_file
 from fcaffe.errors import DataError
@@ -112,6 +113,38 @@ def test_hdf5(content, folder):
     pytest.importorskip("h5py", reason="the hdf5 extra (h5py) is not installed")
     for names in (["x", "y"], ["data", "label"]):
         check_file(folder, read_rows, content, names)
+
+
+ENDLESS = {
+    "list": (read_image_list,),
+    "HDF5 list": (read_hdf5_list,),
+    "window file": (read_window_file, "", 0.5, 0.5),
+    "mean": (read_mean,),
+    "picture": (read_file,),
+    "HDF5 file": (count_rows, "x"),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_what_never_ends_is_refused_at_once(what, tmp_path):
+    if what == "HDF5 file":
+        pytest.importorskip("h5py", reason="the hdf5 extra (h5py) is not installed")
+    read, *arguments = ENDLESS[what]
+    os.mkfifo(tmp_path / "fifo")
+    for path in (str(tmp_path / "fifo"), "/dev/zero"):
+        with pytest.raises(DataError, match="it is a pipe, a socket or a device; give a file") as caught:
+            read(path, *arguments)
+        assert path in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("what", ["list", "HDF5 list", "window file", "mean", "picture"])
+def test_a_hole_of_a_terabyte_is_refused_at_once(what, tmp_path):
+    read, *arguments = ENDLESS[what]
+    (tmp_path / "huge").touch()
+    os.truncate(tmp_path / "huge", 1 << 40)
+    check(read, str(tmp_path / "huge"), *arguments)
+    with pytest.raises(DataError, match=r"huge.*more than"):
+        read(str(tmp_path / "huge"), *arguments)
 
 
 class TestPictures:

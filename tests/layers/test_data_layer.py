@@ -304,6 +304,14 @@ def test_close_ends_the_thread():
     [
         ({"batch_size": 0}, NetError, "data_param.batch_size must be positive"),
         ({"data_param": "backend: LMDB prefetch: 0"}, NetError, "data_param.prefetch must be positive"),
+        (
+            {"data_param": f"backend: LMDB prefetch: {2**31 - 1}"},
+            DataError,
+            "prefetch: 2147483647 batches.* lower it to",
+        ),
+        ({"batch_size": 2**31 - 1}, DataError, "a batch of 2147483647 x 1 x 28 x 28 .*lower batch_size"),
+        ({"batch_size": 2**32 - 1}, DataError, "a batch of 4294967295 x 1 x 28 x 28 .*lower batch_size"),
+        ({"transform": f"crop_size: {2**32 - 1}"}, DataError, "crop_size 4294967295 is larger than the images"),
         ({"transform": "crop_size: 29"}, DataError, "crop_size 29 is larger than the images, which are 28 x 28"),
         ({"transform": "mean_value: 1 mean_value: 2"}, DataError, "2 mean_value, but the images have 1 channel"),
         ({"source": "no/such_lmdb"}, DataError, '"no/such_lmdb" does not exist'),
@@ -329,6 +337,6 @@ def test_a_damaged_record_is_named_with_the_layer(tmp_path):
     write_lmdb(str(tmp_path / "db"), [(b"0", good), (b"1", b"\xff\xff")])
     layer, top = data_layer(tmp_path / "db", batch_size=1)
     layer.forward([], top)
-    with pytest.raises(FcaffeError, match=r'layer "images".*record "1" is not a Datum'):
+    with pytest.raises(FcaffeError, match=r'layer "images".*record "1" is not a Datum.*in the LMDB .*db"'):
         layer.forward([], top)
     layer.close()

@@ -80,6 +80,7 @@ def test_the_state_continues_the_series(golden, parameters, consumed):
     ("arguments", "kind", "words"),
     [
         ({"parameters": ""}, NetError, "batch_size must be positive"),
+        ({"parameters": f"batch_size: {2**32 - 1}"}, DataError, "a batch of 4294967295 x .*lower batch_size"),
         ({"more": "transform_param { scale: 2 }"}, NetError, "does not transform data"),
         ({"source": "none"}, DataError, "cannot read the list of HDF5 files"),
         ({"source": "records.json"}, DataError, "cannot be read"),

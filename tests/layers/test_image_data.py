@@ -145,6 +145,7 @@ def test_a_picture_that_is_missing_or_damaged_is_named_with_list_and_layer(pictu
     ("arguments", "kind", "words"),
     [
         ({"batch_size": 0}, NetError, "batch_size must be positive"),
+        ({"parameters": f"new_height: {2**32 - 1} new_width: {2**32 - 1}"}, DataError, "more than 1073741824 pixels"),
         ({"parameters": "new_height: 5"}, DataError, "both new_height and new_width"),
         ({"source": "none"}, DataError, "cannot read the list of images"),
         ({"parameters": "rand_skip: 4000000000"}, DataError, "is more than the 13 images"),
