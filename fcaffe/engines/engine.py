@@ -119,6 +119,13 @@ class Engine(
         """By how much scale_losses has enlarged the gradients of the last backward pass; waits for a device."""
         return 1.0
 
+    def state(self) -> dict[str, numpy.ndarray]:
+        """What the passes and updates to come depend on, besides what the run hands over."""
+        return {}
+
+    def restore_state(self, state: dict[str, numpy.ndarray]) -> None:
+        """Go on from what the `state` of an engine gave, not necessarily of this kind."""
+
     def adopt_parameters(self, data: Any, diff: Any) -> None:
         """These are the flat buffers of the parameters of the net that is trained, and of their gradients."""
 

@@ -6,12 +6,15 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.eltwise import Eltwise
 from fcaffe.layers.scale import Scale
 from fcaffe.layers.split import Split
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.layer import Half, Layer, register
+from fcaffe.net.state import Held, State
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -61,6 +64,20 @@ class BatchNorm(Layer):
         top[0].reshape(*shape)
         self.kept.reshape(*shape)
         self.memory.reshape(int(self.engine.batch_norm_memory * top[0].count) + 1)
+
+    held = Held.MEAN
+
+    def state(self) -> State:
+        """The running statistics where each worker has its own, since a model has the mean over the workers."""
+        if self.use_global_stats or self.context.sync_batch_norm or self.context.workers.size == 1:
+            return {}
+        return {str(index): np.array(self.engine.to_numpy(blob.data)) for index, blob in enumerate(self.blobs)}
+
+    def restore_state(self, state: State) -> None:
+        if not self.state():
+            return
+        for index, blob in enumerate(self.blobs):
+            blob.data[...] = self.engine.from_numpy(state[str(index)].reshape(blob.shape))
 
     def absorbs(self, behind: list[Layer]) -> int:
         alone = self._workers().size == 1 and (self.context.inference or not self.use_global_stats)

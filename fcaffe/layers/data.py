@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
 from fcaffe import log
 from fcaffe.data.backends import open_database
 from fcaffe.data.batches import DatumBatches
@@ -16,6 +18,7 @@ from fcaffe.engines.engine import Pending
 from fcaffe.errors import DataError
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Count, Layer, register
+from fcaffe.net.state import Held, State
 from fcaffe.timeline import DATA
 
 
@@ -38,7 +41,28 @@ def share_of_batch(layer: Layer, batch_size: int) -> Share:
     return share
 
 
-class ReadingLayer(Layer):
+class Reader(Layer):
+    """Base of the layers that read records one after the other. Where it stands is the same on all workers."""
+
+    held = Held.ALIKE
+
+    def reader_state(self) -> tuple[int, bytes]:
+        """(records read since the first, what else the reading depends on, such as the state of a generator)."""
+        raise NotImplementedError
+
+    def set_reader_state(self, position: int, random: bytes) -> None:
+        """Go on from a `reader_state`."""
+        raise NotImplementedError
+
+    def state(self) -> State:
+        position, random = self.reader_state()
+        return {"position": np.array(position, np.int64), "random": np.frombuffer(random, np.uint8)}
+
+    def restore_state(self, state: State) -> None:
+        self.set_reader_state(int(state["position"]), state["random"].tobytes())
+
+
+class ReadingLayer(Reader):
     """Base of the layers whose tops (data, label) come from a BatchSource through a reading thread.
 
     A subclass says where batches come from (`open_source`); data_param.prefetch of them are read ahead. The state of a
@@ -95,7 +119,7 @@ class ReadingLayer(Layer):
         pass
 
     def reader_state(self) -> tuple[int, bytes]:
-        """(records read since the first, state of the transformer's generator), for snapshots."""
+        """(records read since the first, state of the transformer's generator)."""
         return self._state
 
     def set_reader_state(self, position: int, random: bytes) -> None:

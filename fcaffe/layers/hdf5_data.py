@@ -5,13 +5,13 @@ from __future__ import annotations
 from fcaffe.data.hdf5 import Hdf5Rows
 from fcaffe.data.room import check_room
 from fcaffe.errors import DataError
-from fcaffe.layers.data import reading_errors, share_of_batch
+from fcaffe.layers.data import Reader, reading_errors, share_of_batch
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import register
 
 
 @register("HDF5Data")
-class HDF5Data(Layer):
+class HDF5Data(Reader):
     """Reads rows of the files in a list: each top has batch_size rows of the dataset of its name.
 
     A batch runs over the ends of files. Data of any type of number becomes float32. As in Caffe nothing is
@@ -68,7 +68,7 @@ class HDF5Data(Layer):
         pass
 
     def reader_state(self) -> tuple[int, bytes]:
-        """(rows read since the first, seed of the shuffles), for snapshots."""
+        """(rows read since the first, seed of the shuffles)."""
         return self.rows.position, b"%d" % self.rows.seed if self.rows.shuffle else b""
 
     def set_reader_state(self, position: int, random: bytes) -> None:

@@ -13,6 +13,7 @@ from fcaffe.data.datum import datum_to_array
 from fcaffe.data.transformer import Transformer
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer, register
+from fcaffe.net.state import State
 
 
 @register("MemoryData")
@@ -84,6 +85,25 @@ class MemoryData(Layer):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         pass
+
+    def state(self) -> State:
+        """Which image is next, and where the generator of crops and mirrors stands; the images are the script's."""
+        random = self.transformer.random
+        state = b"" if random is None else random.state()
+        return {"position": np.array(self._position, np.int64), "random": np.frombuffer(state, np.uint8)}
+
+    def restore_state(self, state: State) -> None:
+        """The script has to hand over the same arrays before, since `reset` and `add` begin at their first image."""
+        position, random = int(state["position"]), state["random"].tobytes()
+        count = 0 if self._data is None else len(self._data)
+        if position and position >= count:
+            raise self.error(
+                f"the snapshot was taken at image {position} of its data, and it has {count} now: call reset(data, "
+                "labels) or set_input_arrays(data, labels) with the same data before you restore"
+            )
+        self._position = position
+        if random and self.transformer.random is not None:
+            self.transformer.random.set_state(random)
 
     def _check_number(self, number: int) -> None:
         if number == 0 or number % self.batch_size:

@@ -10,10 +10,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.host_views import HostViews, host_views
 from fcaffe.net.layer import Layer, register
+from fcaffe.net.state import State
 
 # Makes `import caffe` work for user code and returns that module, with the `Layer` and `Blob` that user code sees.
 # fcaffe.pycaffe, which lies below this folder, puts it here.
@@ -58,6 +61,24 @@ class Python(Layer):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         self._call("backward", top, propagate_down, bottom)
+
+    def state(self) -> State:
+        """What `snapshot_state` of the user's class gives, if it defines that."""
+        given = self._ask("snapshot_state")
+        if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+            raise self.error(f"snapshot_state must return a dict of arrays by names, not {given!r:.80}")
+        return {name: np.array(values) for name, values in given.items()}
+
+    def restore_state(self, state: State) -> None:
+        self._ask("restore_state", {name: array.copy() for name, array in state.items()})
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """What the user's method returns."""
+        try:
+            return getattr(self.user_layer, method)(*arguments)
+        except Exception as problem:
+            cls = type(self.user_layer)
+            raise self._user_error(f"{cls.__module__}.{cls.__name__}.{method}", problem) from problem
 
     def _weigh_losses(self, bottom: list[Blob], top: list[Blob]) -> None:
         """A loss of user code is taken for the mean over this worker's samples: its share of the whole mean counts."""

@@ -15,19 +15,21 @@ from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.fillers import fill, fill_blob
 from fcaffe.net.layer import Layer
+from fcaffe.net.state import Held, State
 
 
 class Recurrent(Layer):
     """Base. Bottoms: x (T, N, ...), cont (T, N) and, if given, a static input (N, ...) that every step sees.
 
     The state is multiplied by `cont` before a step: 0 begins a sequence, 1 continues one. The last step's state
-    carries over to the next batch, whose streams continue those of this one. N may change from batch to batch, T may
-    not. With `expose_hidden` the first states are further bottoms and the last ones further tops, each
-    (1, N, num_output); then nothing carries over, and no gradient passes through them.
+    carries over to the next batch, whose streams continue those of this one, and is kept in snapshots. N may change
+    from batch to batch, T may not. With `expose_hidden` the first states are further bottoms and the last ones further
+    tops, each (1, N, num_output); then nothing carries over, and no gradient passes through them.
 
     Parameters: input weights (gates * num_output, D), their bias, [static weights], then those of `step_parameters`.
     """
 
+    held = Held.STREAMS
     states = 1  # arrays (N, num_output) that pass from step to step
     gates = 1  # values per output that a step computes from the input and the state
 
@@ -77,7 +79,7 @@ class Recurrent(Layer):
                 fill(np.empty(shape, np.float32), filler, random)
         self.gate = Blob(self.xp)
         self.carried = Blob(self.xp)  # the state h that each step saw: after cont
-        self.state = [Blob(self.xp) for _ in range(self.states)]
+        self.hidden = [Blob(self.xp) for _ in range(self.states)]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self._check_shapes(bottom)
@@ -89,11 +91,25 @@ class Recurrent(Layer):
         top[0].reshape(steps, streams, self.outputs)
         self.gate.reshape(steps, streams, self.gates * self.outputs)
         self.carried.reshape(steps, streams, self.outputs)
-        for blob in [*self.state, *top[1:]]:
+        for blob in [*self.hidden, *top[1:]]:
             blob.reshape(1, streams, self.outputs)
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         return bottom_index != 1
+
+    def state(self) -> State:
+        if self.expose_hidden:
+            return {}
+        return {str(index): np.array(self.engine.to_numpy(blob.data)) for index, blob in enumerate(self.hidden)}
+
+    def restore_state(self, state: State) -> None:
+        arrays = [state.get(str(index)) for index in range(len(self.hidden))]
+        for blob, array in zip(self.hidden, arrays, strict=True):
+            if array is None or array.shape != blob.shape:
+                found = "missing" if array is None else f"of shape {array.shape}"
+                raise self.error(f"its state should have the shape {blob.shape}, and in the snapshot it is {found}")
+        for blob, array in zip(self.hidden, arrays, strict=True):
+            blob.data[...] = self.engine.from_numpy(np.asarray(array, np.float32))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         gates = self.gate.data
@@ -102,9 +118,9 @@ class Recurrent(Layer):
         self.engine.inner_product_forward(self._rows(bottom[0], 0), weights, bias, rows, False)
         if self.static:
             gates += self.engine.matmul(self._rows(bottom[2], 2), self.blobs[2].data, transpose_b=True)
-        first = bottom[-self.states :] if self.expose_hidden else self.state
+        first = bottom[-self.states :] if self.expose_hidden else self.hidden
         last = self.run_forward(gates, [blob.data[0] for blob in first], self._cont(bottom), top[0].data)
-        for blob, values in zip(top[1:] if self.expose_hidden else self.state, last, strict=True):
+        for blob, values in zip(top[1:] if self.expose_hidden else self.hidden, last, strict=True):
             blob.data[0] = values
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fcaffe import log
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
+from fcaffe.net.state import Held, State
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.forks import fork_of_layer_type
 
@@ -38,6 +39,9 @@ class Layer:
     - `forward`: write `top[i].data` in place;
     - `backward`: write `bottom[i].diff` where `propagate_down[i]`, and ADD to `self.blobs[i].diff`, since gradients
       add up over `iter_size` passes and over layers that share parameters.
+
+    A layer whose passes depend on those before by more than its parameters overrides `state` and `restore_state` too,
+    so that a run which goes on from a snapshot does what it would have done without.
     """
 
     bottoms: Count = (0, None)
@@ -106,6 +110,18 @@ class Layer:
     def explain(self, bottom: list[Blob]) -> None:
         """Raise the error for which an asynchronous engine left a top that is no number; nothing if it was not this
         layer's to find. Waits for the bottoms."""
+
+    # --- what is carried over from one pass to the next, besides parameters and the run's random stream ---
+
+    held: Held = Held.OWN  # how several workers that train hold the state
+
+    def state(self) -> State:
+        """Copies of everything that later passes depend on; empty if there is nothing."""
+        return {}
+
+    def restore_state(self, state: State) -> None:
+        """Go on from what `state` gave in a net like this one. Raises an FcaffeError, and changes nothing, if that does
+        not fit."""
 
     # --- what memory is needed for how long, in whole passes (see fcaffe.net.schedule) ---
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from fcaffe import log
 from fcaffe.errors import SnapshotError
 from fcaffe.net.blob import Blob
@@ -40,6 +42,18 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
     for blob, data in copies:
         blob.data[...] = blob.xp.asarray(data.reshape(blob.shape), dtype=blob.xp.float32)
     net.context.engine.refresh_parameters()
+
+
+def tell_untouched(net: Net, given: Container[str], source: str) -> None:
+    """Name, in one line of the log, the layers whose parameters were in none of the `given` layers of a model."""
+    shared = {id(sharer) for p in net.parameters.owned if p.layer.name in given for sharer in p.sharers}
+    names = [
+        node.name
+        for node in net.nodes
+        if node.name not in given and any(id(blob) not in shared for blob in node.layer.blobs)
+    ]
+    if names:
+        log.warning(f"{source} has no weights for the layer(s) {', '.join(names)}: they keep their initial ones")
 
 
 def _count(layer: StoredLayer) -> int:
@@ -90,4 +104,4 @@ def to_model(net: Net, with_diff: bool = False) -> Model:
             for blob in node.layer.blobs
         ]
         layers.append(StoredLayer(param, blobs))
-    return Model(pb.NetParameter(name=net.name), layers)
+    return Model(pb.NetParameter(name=net.name, written=pb.WHOLE), layers)

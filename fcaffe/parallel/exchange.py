@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from fcaffe.engines.engine import Pending
 from fcaffe.net.blob import Array
+from fcaffe.net.state import State
 from fcaffe.parallel.reductions.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.solvers.exchange import GradientExchange
@@ -55,6 +56,7 @@ class ReducingExchange(GradientExchange):
         self.seconds = 0.0
         self.exposed = 0.0
         self.takes_momentum = getattr(reduction, "takes_momentum", False)  # a compression may
+        self.compression = getattr(reduction, "compression", "")
         self.on_streams = getattr(reduction, "on_streams", False)
         self._device: Any = reduction if getattr(reduction, "on_device", False) else None
         self._buckets: queue.Queue[tuple[Array, Any]] = queue.Queue()  # on a device with an event: it is written
@@ -104,6 +106,14 @@ class ReducingExchange(GradientExchange):
 
         with self.watchdog.waiting("the sum of the gradients"):
             wait_until(is_done)
+
+    def state(self) -> State:
+        """That of a compression; other reductions have none."""
+        return self.reduction.state() if self.compression else {}  # type: ignore[attr-defined]
+
+    def restore_state(self, state: State) -> None:
+        if self.compression:
+            self.reduction.restore_state(state)  # type: ignore[attr-defined]
 
     def summary(self) -> str:
         if self._device:

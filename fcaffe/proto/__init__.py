@@ -1,6 +1,6 @@
 """Caffe's messages: their classes, text and binary files, and bringing older notations up to date."""
 
-from fcaffe.proto.binary import binary_class, file_start, is_text, read_binary, write_binary
+from fcaffe.proto.binary import binary_class, check_written, file_start, is_text, read_binary, write_binary
 from fcaffe.proto.blobs import StoredBlob, blob_shape, blob_values, stored_blob, stored_to_proto, to_blob_proto
 from fcaffe.proto.files import replacing
 from fcaffe.proto.forks import fork_of_layer_type, without_fork_fields
@@ -12,6 +12,7 @@ __all__ = [
     "binary_class",
     "blob_shape",
     "blob_values",
+    "check_written",
     "file_start",
     "fork_of_layer_type",
     "is_text",

@@ -65,6 +65,15 @@ def read_binary(path: str | os.PathLike[str], message_class: Any) -> Any:
     return message
 
 
+def check_written(message: Any, path: str | os.PathLike[str]) -> None:
+    """Raise SnapshotError if a NetBytes or StateBytes of our own, parsed from `path`, lacks its end.
+
+    A file of Caffe's does not say where it ends.
+    """
+    if message.written == pb.BEGUN and message.HasField("written"):
+        raise SnapshotError(f"{path} is cut off: its end is missing; copy it again or take an earlier one")
+
+
 def binary_class(path: str | os.PathLike[str]) -> Any:
     """What a binary file holds: pb.NetParameter, pb.SolverState or pb.BlobProto, or None if none of them."""
     content = _content(path)
@@ -81,9 +90,15 @@ def file_start(path: str | os.PathLike[str], size: int = 4096) -> bytes:
 
 
 def write_binary(path: str | os.PathLike[str], message: Any) -> None:
-    """Writes the message, whole or not at all (SnapshotError), without fields that only forks of Caffe have."""
+    """Writes the message, whole or not at all (SnapshotError), without fields that only forks of Caffe have.
+
+    A SolverState of our own is written between marks by which `check_written` sees whether its end is there.
+    """
     try:
         content = without_fork_fields(message).SerializeToString()
+        if isinstance(message, pb.SolverState) and message.HasField("resume"):
+            marks = [pb.SolverState(written=mark).SerializeToString() for mark in (pb.BEGUN, pb.WHOLE)]
+            content = content.join(marks)
     except EncodeError as error:
         raise SnapshotError(f"cannot write {path}: {error}") from error
     if len(content) > LARGEST:

@@ -17,6 +17,11 @@ class Layer:
     - `backward(self, top, propagate_down, bottom)`: write `bottom[i].diff[...]` where `propagate_down[i]`, and add to
       `self.blobs[i].diff`.
 
+    A class that remembers something from one pass to the next (a count, a running mean) also defines
+
+    - `snapshot_state(self)`: return a dict of arrays by names, which goes into snapshots;
+    - `restore_state(self, state)`: take such a dict over when a training goes on from a snapshot.
+
     bottom and top are lists of live blobs; take `.data` and `.diff` anew in each call, since memory moves when a blob
     grows and when a solver takes over the parameters.
     """
@@ -59,6 +64,12 @@ class Layer:
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         raise self._missing("backward(self, top, propagate_down, bottom)")
+
+    def snapshot_state(self) -> dict[str, Any]:
+        return {}
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        pass
 
     def _missing(self, method: str) -> NotImplementedError:
         return NotImplementedError(f"the class does not define {method}")

@@ -43,6 +43,7 @@ class BatchGrowth:
             raise SolverError(f"batch growth needs lr_policy 'step' or 'multistep', not '{param.lr_policy}'")
         if not 0 < param.gamma < 1:
             raise SolverError(f"batch growth takes the place of drops by gamma, between 0 and 1, not {param.gamma:g}")
+        self.most = most
         drops = list(_drops(param))
         if drops and drops[0] < warm_up_end(param):
             raise SolverError(f"batch growth at iteration {drops[0]} would begin before warm-up ends")

@@ -7,6 +7,7 @@ from typing import Any
 from fcaffe.engines.engine import Pending
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.net.blob import Array
+from fcaffe.net.state import Held, State
 
 
 class GradientExchange:
@@ -20,6 +21,8 @@ class GradientExchange:
     """
 
     takes_momentum: bool = False
+    compression: str = ""  # the name of the scheme by which it compresses, if it does
+    held: Held = Held.SUM  # how the workers hold the state
     on_streams: bool = True  # `begin`, `ready`, `finish` only give a device work, so they may be in a CUDA graph
 
     def take_momentum(self, momentum: float, clip: float) -> None:
@@ -41,6 +44,14 @@ class GradientExchange:
     def wait_for(self, pending: Pending) -> None:
         """Let the host wait for something that comes after sums on a device. Raises what has gone wrong with these."""
         pending.wait()
+
+    def state(self) -> State:
+        """What later sums depend on, such as the residuals of a compression. Arrays of floats have the size of the flat
+        gradients, lie like these, and may be the live ones."""
+        return {}
+
+    def restore_state(self, state: State) -> None:
+        """Go on from what `state` gave."""
 
     def summary(self) -> str:
         """For the log: what it has taken; empty if there was nothing to do."""

@@ -32,9 +32,8 @@ class Handover:
 
 @dataclass
 class Iteration:
-    """One that was started: its number in this run, what gives its loss, what that smoothed to, its update's rate."""
+    """One that was started: what gives its loss, what that smoothed to, its update's rate."""
 
-    number: int
     loss: Callable[[], np.float32]
     smoothed: float | None = None
     rate: float = 0.0

@@ -1,7 +1,8 @@
 """Snapshots: the model and the solver's state in Caffe's files, written whole or not at all.
 
-What Caffe has no field for, the position in the data and the random streams, goes into a ResumeState, which Caffe
-passes over; so a run that was stopped and resumed has the weights of one that was not.
+What Caffe has no field for goes into a ResumeState, which Caffe passes over: positions in the data, random streams, and
+whatever else a run carries from one iteration to the next; so one that was stopped and resumed has the weights of one
+that was not. A ResumeState also says what the state was made with, so that a run which cannot go on from it is refused.
 """
 
 from __future__ import annotations
@@ -17,15 +18,21 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError, SolverError
-from fcaffe.net import Net
 from fcaffe.net.model_files import Model, read_model, write_model
 from fcaffe.net.weights import copy_weights, to_model
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers.state_files import HDF5_SUFFIX, State, read_state, write_state
+from fcaffe.proto.blobs import LARGEST
+from fcaffe.solvers import carried
+from fcaffe.solvers.carried import Point
+from fcaffe.solvers.made_with import made_with, refuse_other, tell_differences
+from fcaffe.solvers.smoothing import SmoothedLoss
+from fcaffe.solvers.state_files import HDF5_SUFFIX, State, read_state, size_of, write_state
 
 if TYPE_CHECKING:
     from fcaffe.solvers.solver import Solver
+
+SLACK = 1 << 20  # bytes of a state that are no array
 
 
 def check_writable(param: Any) -> None:
@@ -51,15 +58,31 @@ def paths(prefix: str, iteration: int, hdf5: bool = False) -> tuple[str, str]:
     return f"{stem}.caffemodel{suffix}", f"{stem}.solverstate{suffix}"
 
 
-def write(solver: Solver) -> str:
-    """Write model and state of the solver as it is; returns the state's path."""
+def write(solver: Solver, point: Point) -> str:
+    """Write model and state of the solver as it is, at this point; returns the state's path.
+
+    All workers call this. Worker 0 writes, the others give it what they carry, and get "".
+    """
+    resume, arrays = carried.collect(solver, point)
+    if solver.workers.rank:
+        return ""
     hdf5 = solver.param.snapshot_format == pb.SolverParameter.HDF5
     model_path, state_path = paths(solver.param.snapshot_prefix, solver.iteration, hdf5)
     kind = "HDF5" if hdf5 else "binary proto"
     log.snapshotting_model(model_path, kind)
-    write_model(model_path, to_model(solver.net, solver.param.snapshot_diff))
+    model = to_model(solver.net, solver.param.snapshot_diff)
+    write_model(model_path, model)
     log.snapshotting_state(state_path, kind)
-    write_state(state_path, _state(solver, model_path))
+    resume.made_with.CopyFrom(made_with(solver))
+    resume.made_with.weights = model.checksum() or 0
+    state = State(solver.iteration, solver.current_step, model_path, _history(solver), resume, arrays)
+    if not hdf5 and size_of(state) > LARGEST - SLACK:
+        state.carried = [array for array in arrays if (array.net, array.owner) != carried.EXCHANGE]
+        log.warning(
+            f"{state_path} is written without what --compress has not sent yet, since with it protobuf could not hold "
+            "the file: a run that goes on from it begins without; snapshot_format: HDF5 has room for it"
+        )
+    write_state(state_path, state)
     return state_path
 
 
@@ -67,21 +90,30 @@ def restore(solver: Solver, path: str) -> None:
     """Put the solver where the state at `path` left off.
 
     Everything is read and checked before anything is changed. A state that Caffe wrote says nothing of data and
-    randomness: reading then starts at the first record, as in Caffe. Raises SnapshotError.
+    randomness: reading then starts at the first record, as in Caffe. All workers call this; weights and history are
+    worker 0's. Raises SnapshotError.
     """
     state, model, model_path = _read(solver, path)
     log.restoring_history(solver.param.type)
     copy_weights(solver.net, model, model_path)
     solver.iteration = state.iteration
     solver.current_step = state.current_step
+    solver.smoothed = SmoothedLoss(solver.param.average_loss)
     parameters = solver.net.parameters
     for flat, blobs in zip(solver.history, _split(state.history, solver.histories), strict=True):
         for parameter, place, stored in zip(parameters.owned, parameters.slices(), blobs, strict=True):
             assert stored.data is not None
             values = stored.data.reshape(parameter.blob.shape).astype(np.float32, copy=False)
             parameter.blob.logical(flat[place])[...] = solver.engine.from_numpy(values)
+    for array in (solver.data, *solver.history):
+        solver.workers.broadcast(array)
     if state.resume is not None:
-        _resume(solver, state.resume)
+        if state.resume.HasField("made_with"):
+            tell_differences(state.resume.made_with, made_with(solver), path)
+        if state.resume.noise != solver.context.noise:
+            log.warning(f"{path} was made with --rng {state.resume.noise}, and this run has {solver.context.noise}")
+        carried.put_back(solver, state.resume, state.carried, path)
+    solver.engine.refresh_parameters()
 
 
 def restore_newest(solver: Solver) -> str | None:
@@ -94,7 +126,7 @@ def restore_newest(solver: Solver) -> str | None:
             log.warning(f"Passing over {path}: {problem}")
             continue
         log.resuming(path)
-        restore(solver, path)
+        solver.restore(path)
         return path
     log.info(f"No whole snapshot {prefix}_iter_*.solverstate[.h5]: starting from iteration 0")
     return None
@@ -106,16 +138,17 @@ class Memory:
     def __init__(self, solver: Solver) -> None:
         self.data = solver.data.copy()
         self.history = [history.copy() for history in solver.history]
-        self.state = _state(solver, "", with_history=False)
+        self.iteration, self.current_step = solver.iteration, solver.current_step
+        self.point = Point.of(solver).copy()
 
     def write(self, solver: Solver) -> str:
-        """Put the solver back there and write a snapshot; returns the state's path."""
+        """Put the solver back there and write a snapshot; returns the state's path. All workers call this."""
         solver.data[...] = self.data
         for history, kept in zip(solver.history, self.history, strict=True):
             history[...] = kept
-        solver.iteration, solver.current_step = self.state.iteration, self.state.current_step
-        _resume(solver, self.state.resume)
-        return write(solver)
+        solver.iteration, solver.current_step = self.iteration, self.current_step
+        self.point.put_back(solver)
+        return solver.snapshot()
 
 
 def states(prefix: str) -> list[str]:
@@ -128,41 +161,26 @@ def states(prefix: str) -> list[str]:
     return [path for _, _, path in sorted(found, reverse=True)]
 
 
-def _state(solver: Solver, model_path: str, with_history: bool = True) -> State:
+def _history(solver: Solver) -> list[StoredBlob]:
     history = []
-    if with_history:
-        for flat in solver.history:
-            host = solver.engine.to_numpy(flat)
-            for parameter, place in zip(solver.net.parameters.owned, solver.net.parameters.slices(), strict=True):
-                history.append(StoredBlob(parameter.blob.shape, parameter.blob.logical(host[place])))
-    context = solver.context
-    resume = pb.ResumeState(seed=context.seed, noise=context.noise, random=context.random.state())
-    for net, layer in _readers(solver):
-        position, random = layer.reader_state()
-        resume.reader.add(net=net, layer=layer.name, position=position, random=random)
-    return State(solver.iteration, solver.current_step, model_path, history, resume)
-
-
-def _resume(solver: Solver, resume: Any) -> None:
-    solver.context.seed = resume.seed
-    solver.context.random.set_state(resume.random)
-    kept = {(reader.net, reader.layer): reader for reader in resume.reader}
-    for net, layer in _readers(solver):
-        reader = kept.get((net, layer.name))
-        if reader is not None:
-            layer.set_reader_state(reader.position, reader.random)
-
-
-def _readers(solver: Solver) -> list[tuple[str, Any]]:
-    """Every layer that reads records, with a name for its net."""
-    nets: list[tuple[str, Net]] = [("train", solver.net)]
-    nets += [(f"test {index}", net) for index, net in enumerate(solver.test_nets)]
-    return [(name, layer) for name, net in nets for layer in net.layers if hasattr(layer, "reader_state")]
+    for flat in solver.history:
+        host = solver.engine.to_numpy(flat)
+        for parameter, place in zip(solver.net.parameters.owned, solver.net.parameters.slices(), strict=True):
+            history.append(StoredBlob(parameter.blob.shape, parameter.blob.logical(host[place])))
+    return history
 
 
 def _read(solver: Solver, path: str) -> tuple[State, Model, str]:
-    """State and model, checked against the solver's net."""
+    """State and model, checked against the solver and its net."""
     state = read_state(path)
+    for name, number in (("iteration", state.iteration), ("current_step", state.current_step)):
+        if number < 0:
+            raise SnapshotError(f"{path}: its {name} is {number}; the file is damaged, take an earlier one")
+    if not isinstance(state.learned_net, str) or not state.learned_net:
+        raise SnapshotError(f"{path} does not name its model (learned_net); the file is damaged, take an earlier one")
+    made = state.resume.made_with if state.resume is not None and state.resume.HasField("made_with") else None
+    if made:
+        refuse_other(made, made_with(solver), path)
     owned = solver.net.parameters.owned
     if len(state.history) != len(owned) * solver.histories:
         raise SnapshotError(
@@ -175,11 +193,7 @@ def _read(solver: Solver, path: str) -> tuple[State, Model, str]:
                 f"{path}: a history blob of shape {blob.shape} belongs to a parameter of layer "
                 f'"{parameter.layer.name}" of shape {parameter.blob.shape}; the net has changed'
             )
-    model_path = state.learned_net
-    beside = os.path.join(os.path.dirname(path), os.path.basename(model_path))
-    if not os.path.exists(model_path) and os.path.exists(beside):
-        model_path = beside  # the snapshots were moved together
-    model = read_model(model_path)
+    model, model_path = _model_of(state, path, made.weights if made else 0)
     stored = {layer.name: layer for layer in model.layers}
     for parameter in owned:
         name = parameter.layer.name
@@ -191,6 +205,21 @@ def _read(solver: Solver, path: str) -> tuple[State, Model, str]:
             wanted = [blob.shape for blob in parameter.layer.blobs]
             raise SnapshotError(f'{model_path}: layer "{name}" has the shapes {shapes}, the net needs {wanted}')
     return state, model, model_path
+
+
+def _model_of(state: State, path: str, checksum: int) -> tuple[Model, str]:
+    """The model that was written with a state, and where it is: where it was, or beside the state if the two were
+    moved. A checksum of 0 fits all."""
+    beside = os.path.join(os.path.dirname(path), os.path.basename(state.learned_net))
+    places = [place for place in dict.fromkeys((state.learned_net, beside)) if os.path.exists(place)]
+    for place in places or [state.learned_net]:
+        model = read_model(place)
+        if checksum in (0, model.checksum()):
+            return model, place
+    raise SnapshotError(
+        f"{' and '.join(places)}: not the model that was written with {path}, since other values are in it; put that "
+        f"model in its place, or train from this one by --weights {places[0]}"
+    )
 
 
 def _split(items: list[Any], parts: int) -> list[list[Any]]:

@@ -21,16 +21,18 @@ from fcaffe.net.blob import Array
 from fcaffe.net.memory_need import MemoryNeed, memory_errors
 from fcaffe.net.model_files import read_model
 from fcaffe.net.shards import Shards
-from fcaffe.net.weights import copy_weights
+from fcaffe.net.weights import copy_weights, tell_untouched
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import snapshot, testing, trust_ratio
 from fcaffe.solvers.actions import Action, agree
+from fcaffe.solvers.carried import Point
 from fcaffe.solvers.exchange import GradientExchange
 from fcaffe.solvers.iteration import Handover, Iteration, known
 from fcaffe.solvers.learning_rate import learning_rate
 from fcaffe.solvers.nets import test_net_params, train_net_param
 from fcaffe.solvers.sharded import ShardedBatches
+from fcaffe.solvers.smoothing import SmoothedLoss
 from fcaffe.solvers.update import Update
 from fcaffe.timeline import BACKWARD, FORWARD, SNAPSHOT, TEST, UPDATE, Timeline
 
@@ -79,6 +81,9 @@ class Solver(Update):
         self.on_nan = "continue"  # 'stop', or 'snapshot': stop after writing the last good state
         self._stopped: Action = Action.NONE
         self._last_good: snapshot.Memory | None = None
+        self._test_began: Point | None = None  # where the run stood before the test that is going on
+        self.smoothed = SmoothedLoss(param.average_loss)
+        self._goes_on = False  # whether the next loss belongs to those of the run whose state was restored
         self._running: deque[Iteration] = deque()
 
         log.initializing_solver(str(param))
@@ -151,7 +156,8 @@ class Solver(Update):
         if resume:
             log.restoring(resume)
             self.restore(resume)
-        first = self.iteration
+        if self.iteration > param.max_iter:
+            log.warning(f"Nothing to train: this is iteration {self.iteration}, and max_iter is {param.max_iter}")
         self.step(param.max_iter - self.iteration)
         just_written = param.snapshot and self.iteration % param.snapshot == 0
         if (param.snapshot_after_train or self._stopped is Action.TERMINATE) and not just_written:
@@ -161,8 +167,8 @@ class Solver(Update):
             return
         if param.display and self.iteration % param.display == 0:
             self.context.begin_pass(self.iteration, self.context.first_sample)
-            self._smooth(self._forward(), self.iteration - first)
-            log.final_loss(self.iteration, float(self.smoothed_loss))
+            self.smoothed.add(self._forward())
+            log.final_loss(self.iteration, float(self.smoothed.mean))
         if param.test_interval and self.iteration % param.test_interval == 0:
             self.test_all()
         log.optimization_done()
@@ -170,10 +176,11 @@ class Solver(Update):
     def step(self, iterations: int) -> None:
         """Take this many iterations: test when due, forward, backward, update, snapshot when due."""
         param = self.param
-        first, last = self.iteration, self.iteration + iterations
-        self.losses: list[np.float32] = []
+        last = self.iteration + iterations
         self.timeline.iteration = self.iteration
-        self.smoothed_loss = np.float32(0)
+        if not self._goes_on:
+            self.smoothed = SmoothedLoss(param.average_loss)
+        self._goes_on = False
         self._stopped = Action.NONE
         self._running.clear()
         shown, clock = self.iteration, time.perf_counter()
@@ -189,13 +196,13 @@ class Solver(Update):
                 callback()
             display = bool(param.display) and self.iteration % param.display == 0
             self.net.debug_info = display and param.debug_info
-            self._running.append(Iteration(self.iteration - first, self._forward_backward()))
+            self._running.append(Iteration(self._forward_backward()))
             if display or not self.runs_ahead:
                 self._catch_up()
             if display:
                 now = time.perf_counter()
                 rate = (self.iteration - shown) / (now - clock)
-                log.iteration(self.iteration, rate, now - clock, param.display, float(self.smoothed_loss))
+                log.iteration(self.iteration, rate, now - clock, param.display, float(self.smoothed.mean))
                 shown, clock = self.iteration, now
                 self._log_outputs()
             for callback in self.on_gradients_ready:
@@ -281,8 +288,8 @@ class Solver(Update):
         """Take in the losses of the iterations that were started, but of the last `ahead`."""
         for iteration in list(self._running)[: len(self._running) - ahead]:
             if iteration.smoothed is None:
-                self._smooth(iteration.loss(), iteration.number)
-                iteration.smoothed = float(self.smoothed_loss)
+                self.smoothed.add(iteration.loss())
+                iteration.smoothed = float(self.smoothed.mean)
 
     @property
     def share(self) -> Share:
@@ -304,18 +311,6 @@ class Solver(Update):
     def agreed_action(self) -> Action:
         """What a signal to any of the workers asks for; all hear of it at the same iteration."""
         return agree(self.requested_action(), self.workers)
-
-    def _smooth(self, loss: np.float32, number: int) -> None:
-        """The mean of the last average_loss losses, kept up in float32 as Caffe does; `number` counts them from 0."""
-        window = self.param.average_loss
-        if len(self.losses) < window:
-            self.losses.append(loss)
-            n = np.float32(len(self.losses))
-            self.smoothed_loss = (self.smoothed_loss * (n - np.float32(1)) + loss) / n
-        else:
-            oldest = number % window
-            self.smoothed_loss += (loss - self.losses[oldest]) / np.float32(window)
-            self.losses[oldest] = loss
 
     def _log_outputs(self) -> None:
         if self.sharded:
@@ -342,7 +337,7 @@ class Solver(Update):
         found = [bad for bad in self.workers.gather(bad_blob) or [] if bad]
         iteration = self.iteration if iteration is None else iteration
         bad, saved = found[0] if found else "the loss itself", ""
-        if self.on_nan == "snapshot" and self._last_good is not None and self.workers.rank == 0:
+        if self.on_nan == "snapshot" and self._last_good is not None:
             saved = f"; the last good state is in {self._last_good.write(self)}"
         raise SolverError(
             f"iteration {iteration}: {what}; the first value that is not finite is in {bad}"
@@ -352,11 +347,14 @@ class Solver(Update):
     # --- testing ------------------------------------------------------------------------------------------------------
 
     def test_all(self) -> None:
+        self._test_began = Point.of(self)
         memory = memory_errors(self.net, self.histories, self.engine.xp)
         with memory, self.timeline.span(TEST), self._mean_statistics(), self.engine.fixed_weights():
             for index in range(len(self.test_nets)):
                 if self._stopped is Action.NONE:
                     testing.test(self, index)
+        if self._stopped is Action.NONE:
+            self._test_began = None
 
     def stop_testing(self) -> bool:
         """Follow a signal in the middle of testing; whether it ends the test."""
@@ -370,16 +368,20 @@ class Solver(Update):
     # --- snapshots ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> str:
-        """Write model and state; returns the path of the state. Worker 0 does so for all."""
-        with self.timeline.span(SNAPSHOT), self._mean_statistics():
-            return snapshot.write(self) if self.workers.rank == 0 else ""
+        """Write model and state; returns the path of the state, or "" on workers other than 0, which does so for all.
+
+        In the middle of a test it says where the run stood before, since who resumes there tests once more.
+        """
+        with self.timeline.span(SNAPSHOT):
+            point = self._test_began or Point.of(self)
+            with self._mean_statistics():
+                return snapshot.write(self, point)
 
     def restore(self, path: str) -> None:
         """Go on from a solver state. Raises SnapshotError, and changes nothing, if it is damaged or does not fit."""
         snapshot.restore(self, path)
-        for array in (self.data, *self.history):
-            self.workers.broadcast(array)
-        self.engine.refresh_parameters()
+        self._test_began = None
+        self._goes_on = True
 
     @contextlib.contextmanager
     def _mean_statistics(self) -> Iterator[None]:
@@ -402,9 +404,17 @@ class Solver(Update):
 
     def _finetune(self, net: Net) -> None:
         """Copy the weights that the solver's parameters name, in order; one entry may hold several, by commas."""
-        for path in (path.strip() for paths in self.param.weights for path in paths.split(",")):
+        paths = [path.strip() for paths in self.param.weights for path in paths.split(",")]
+        given: set[str] = set()
+        for path in paths:
+            if not path:
+                raise SolverError(f'the list of weights "{",".join(paths)}" has an empty name in it; take it out')
             log.finetuning(path)
-            copy_weights(net, read_model(path), path)
+            model = read_model(path)
+            copy_weights(net, model, path)
+            given.update(layer.name for layer in model.layers)
+        if paths and net is self.net:
+            tell_untouched(net, given, ", ".join(paths))
 
     def check(self) -> None:
         """Refuse parameters that make no sense; a rule adds its own demands."""

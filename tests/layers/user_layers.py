@@ -105,3 +105,23 @@ class Forgetful(caffe.Layer):
 
 class NoLayer:
     pass
+
+
+class Counting(caffe.Layer):
+    """top = bottom + the number of passes before this one, which goes into snapshots."""
+
+    def setup(self, bottom, top):
+        self.passes = 0
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom, top):
+        top[0].data[...] = bottom[0].data + self.passes
+        self.passes += 1
+
+    def snapshot_state(self):
+        return {"passes": self.passes}
+
+    def restore_state(self, state):
+        self.passes = int(state["passes"])

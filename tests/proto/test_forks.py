@@ -44,6 +44,7 @@ def test_every_number_of_a_fork_names_one():
     assert all(forks_of.values())
     assert set(forks_of.values()) == set(_FORKS.values())
     own = {"BlobProto.place", "BlobBytes.place", "SolverState.resume", "StateBytes.resume"}
+    own |= {f"{name}.written" for name in ("NetParameter", "NetBytes", "SolverState", "StateBytes")}
     assert {name for name, number in numbers if 100000 <= number < 101000} == own
     values = [value for message in messages() for enum in message.enum_types for value in enum.values]
     assert all(forks_of_number(value.number) for value in values if value.number >= 100000)

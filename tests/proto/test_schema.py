@@ -13,7 +13,17 @@ from fcaffe.proto import caffe_pb2 as pb
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests/golden/caffe"
 OWN_MESSAGES = {
-    *("BlobBytes", "NetBytes", "LayerBytes", "V1LayerBytes", "V0LayerBytes", "StateBytes", "ReaderState", "ResumeState")
+    *(
+        "BlobBytes",
+        "NetBytes",
+        "LayerBytes",
+        "V1LayerBytes",
+        "V0LayerBytes",
+        "StateBytes",
+        "ReaderState",
+        "ResumeState",
+    ),
+    *("ResumeState", "CarriedArray", "MadeWith", "MadeLayer"),
 }
 OWN_NUMBERS = 100000  # and those of forks
 

@@ -113,6 +113,14 @@ class CudaEngine(
         if self.loss_scale:
             self.loss_scale.apply(tops)
 
+    def state(self) -> dict[str, np.ndarray]:
+        """The scale of the loss, if it is found as it goes."""
+        return self.loss_scale.state() if self.loss_scale else {}
+
+    def restore_state(self, state: dict[str, np.ndarray]) -> None:
+        if self.loss_scale:
+            self.loss_scale.restore_state(state)
+
     @property
     def scales_gradients(self) -> bool:  # type: ignore[override] # of this engine it depends on the math
         return self.loss_scale is not None

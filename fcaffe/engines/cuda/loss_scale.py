@@ -47,6 +47,17 @@ class LossScale:
         """(1,): how many updates have been left out."""
         return self._steps[1:]
 
+    def state(self) -> dict[str, np.ndarray]:
+        """For snapshots; a scale that is fixed has none."""
+        return {"scales": self._scales.get(), "steps": self._steps.get()} if self.patience else {}
+
+    def restore_state(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from what `state` gave; a scale that is fixed stays as it is, and so does one of which there is nothing
+        in the snapshot."""
+        if self.patience and state:
+            self._scales[...] = self.engine.from_numpy(state["scales"].astype(np.float32))
+            self._steps[...] = self.engine.from_numpy(state["steps"].astype(np.int32))
+
     def apply(self, losses: Iterable[tuple[Array, float]]) -> None:
         """For the diff of each top that is a loss, and its weight: diff = weight * scale."""
         for diff, weight in losses:

@@ -13,6 +13,7 @@ from fcaffe.errors import SnapshotError
 from fcaffe.net.model_files.model import Model, StoredLayer, check_text
 from fcaffe.proto import (
     StoredBlob,
+    check_written,
     read_binary,
     replacing,
     stored_blob,
@@ -32,6 +33,7 @@ _VALUES = (
 def read(path: str | os.PathLike[str]) -> Model:
     """The model of a .caffemodel of any age and of any fork; of a fork's, no more than names, types and blobs."""
     net = read_binary(path, pb.NetBytes)
+    check_written(net, path)
     stored = _take_blobs(net, path)
     param = _net_parameter(net)
     if param is None:
@@ -59,12 +61,20 @@ def read(path: str | os.PathLike[str]) -> Model:
 
 
 def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> None:
-    """Write a .caffemodel, layer by layer, so that it takes little memory. Raises SnapshotError."""
+    """Write a .caffemodel, layer by layer, so that it takes little memory. Raises SnapshotError.
+
+    A model of our own, whose parameter is `written`, is written between marks by which `read` sees if its end is there.
+    """
     size = sum(blob.nbytes for layer in model.layers for blob in layer.blobs)
     if size > LARGEST:
         raise SnapshotError(f"cannot write {path}: with {size} bytes it {TOO_LARGE}")
     with replacing(path) as temporary, open(temporary, "wb") as file:
-        file.write(without_fork_fields(model.param).SerializeToString())
+        is_marked, param = model.param.HasField("written"), pb.NetParameter()
+        param.CopyFrom(without_fork_fields(model.param))
+        param.ClearField("written")
+        if is_marked:
+            file.write(pb.NetParameter(written=pb.BEGUN).SerializeToString())
+        file.write(param.SerializeToString())
         for layer in model.layers:
             net = pb.NetParameter(layer=[without_fork_fields(layer.param)])
             for index, blob in enumerate(layer.blobs):
@@ -76,6 +86,8 @@ def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> N
                     )
                 net.layer[0].blobs.append(stored_to_proto(blob, nvidia))
             file.write(net.SerializeToString())
+        if is_marked:
+            file.write(pb.NetParameter(written=pb.WHOLE).SerializeToString())
         if file.tell() > LARGEST:
             raise SnapshotError(f"cannot write {path}: with {file.tell()} bytes it {TOO_LARGE}")
 

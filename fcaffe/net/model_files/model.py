@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from google.protobuf.message import Message
 
 from fcaffe.errors import SnapshotError
@@ -51,8 +53,19 @@ class Model:
         """The NetParameter, with layers, without blobs."""
         net = pb.NetParameter()
         net.CopyFrom(self.param)
+        net.ClearField("written")
         net.layer.extend(layer.param for layer in self.layers)
         return net
+
+    def checksum(self) -> int | None:
+        """A CRC-32 of all values, whatever the file and the order of layers in it; None if a blob has none."""
+        crc = 0
+        for layer in sorted(self.layers, key=lambda layer: layer.name):
+            for blob in layer.blobs:
+                if blob.data is None:
+                    return None
+                crc = zlib.crc32(np.ascontiguousarray(blob.data, "<f4").data, crc)
+        return crc
 
     def shared(self) -> Iterator[tuple[StoredLayer, int, StoredLayer, int]]:
         """Every blob shared by its name: layer and index, and those of the owner, the first with that name."""

@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe.net.net import silent_arithmetic
+from fcaffe.net.state import State
 from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.reductions.wire import wait
 
@@ -21,8 +22,8 @@ class Compression(Reduction):
     cut it alike in every iteration. Afterwards a slice holds the sum of what was sent, taken in the order of ranks:
     the same bits on each. A single rank compresses too, though it sends to nobody.
 
-    Every rank sends to every other; `bytes_sent` counts each message, `last_bytes` those of the last sum. Residuals are
-    in no snapshot: a resumed run begins with none.
+    Every rank sends to every other; `bytes_sent` counts each message, `last_bytes` those of the last sum. Residuals go
+    into snapshots (`state`).
     """
 
     takes_momentum: ClassVar[bool] = False  # as in GradientExchange
@@ -41,6 +42,17 @@ class Compression(Reduction):
     def use(self, gradients: np.ndarray) -> None:
         """Take slices of this buffer, as long as the one that `allocate` gave, instead of that one's."""
         self._gradients = gradients
+
+    @property
+    def compression(self) -> str:
+        return self.name
+
+    def state(self) -> State:
+        """As GradientExchange's: what this worker has not sent yet."""
+        return {"residual": self.residual}
+
+    def restore_state(self, state: State) -> None:
+        self.residual[...] = state["residual"]
 
     @silent_arithmetic
     def sum(self, buffer: np.ndarray) -> None:

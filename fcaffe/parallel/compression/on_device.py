@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.net.blob import Array
+from fcaffe.net.state import State
 from fcaffe.parallel.compression.compression import Compression
 from fcaffe.parallel.reductions.device import DeviceReduction
 
@@ -22,12 +23,19 @@ class OnDevice(DeviceReduction):
         super().__init__(compression.comm, xp)
         self.host = compression
         self.name = compression.name
+        self.compression = compression.name
         self.takes_momentum = compression.takes_momentum
         self._gradients: Array = None
         self._copied = xp.cuda.Event(block=True, disable_timing=True)
 
     def take_momentum(self, momentum: float, clip: float) -> None:
         self.host.take_momentum(momentum, clip)  # type: ignore[attr-defined]
+
+    def state(self) -> State:
+        return self.host.state()
+
+    def restore_state(self, state: State) -> None:
+        self.host.restore_state(state)
 
     def allocate(self, count: int) -> Array:
         """A buffer of zeros on the device for all gradients; an earlier one is given up."""

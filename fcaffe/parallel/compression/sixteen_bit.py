@@ -7,8 +7,9 @@ from typing import ClassVar
 import numpy as np
 from mpi4py import MPI
 
+from fcaffe.net.state import State
 from fcaffe.parallel.compression.compression import Compression
-from fcaffe.parallel.reductions.reduction import cut
+from fcaffe.parallel.reductions.reduction import cut, part_of
 
 
 class SixteenBit(Compression):
@@ -26,10 +27,23 @@ class SixteenBit(Compression):
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
         self.owed: dict[int, np.ndarray] = {}  # what the sums of the own pieces lack, by the start of their slices
+        self._own_pieces: dict[int, slice] = {}  # where these lie
+        self._restored: np.ndarray | None = None  # what a snapshot says of slices that have not come again yet
 
     def allocate(self, count: int) -> np.ndarray:
-        self.owed.clear()
+        self._forget()
         return super().allocate(count)
+
+    def state(self) -> State:
+        owed = np.zeros_like(self.residual) if self._restored is None else self._restored.copy()
+        for start, place in self._own_pieces.items():
+            owed[place] = self.owed[start]
+        return {**super().state(), "owed": owed}
+
+    def restore_state(self, state: State) -> None:
+        super().restore_state(state)
+        self._forget()
+        self._restored = np.array(state["owed"])
 
     def encode(self, values: np.ndarray) -> np.ndarray:
         """float32 as 16-bit words (uint16), to nearest, ties to even."""
@@ -41,6 +55,8 @@ class SixteenBit(Compression):
 
     def add_up(self, buffer: np.ndarray) -> None:
         place = self.place_of(buffer)
+        if place.start not in self.owed:
+            self._begin(place)
         residual = self.residual[place]
         residual += buffer
         words = self.encode(residual)
@@ -50,13 +66,31 @@ class SixteenBit(Compression):
         own = pieces[self.rank].size
         given = np.empty((self.ranks, own), words.dtype)
         self.exchange(pieces, list(given))
-        total = self.owed.setdefault(place.start, np.zeros(own, np.float32))
+        total = self.owed[place.start]
         for piece in given:
             total += self.decode(piece)
         rounded = self.encode(total)
         total -= self.decode(rounded)
         self.exchange([rounded] * self.ranks, pieces)
         buffer[...] = self.decode(words)
+
+    def _forget(self) -> None:
+        self.owed.clear()
+        self._own_pieces.clear()
+        self._restored = None
+
+    def _begin(self, place: slice) -> None:
+        """At the first sum of a slice: take over what a snapshot says is owed for the own piece. What it says of the
+        other pieces, as there were other workers or slices, this rank sends to their owners with its residual."""
+        own = self._own_pieces[place.start] = part_of(place, self.rank, self.ranks)
+        owed = self.owed[place.start] = np.zeros(own.stop - own.start, np.float32)
+        if self._restored is None:
+            return
+        owed[...] = self._restored[own]
+        self._restored[own] = 0
+        if self._restored[place].any():
+            self.residual[place] += self._restored[place]
+            self._restored[place] = 0
 
 
 class Fp16(SixteenBit):

@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe.errors import UsageError
+from fcaffe.net.state import State
 from fcaffe.parallel.compression.compression import Compression
 
 WORD = np.dtype([("index", np.uint32), ("value", np.float32)])
@@ -47,6 +48,14 @@ class TopK(Compression):
         self.velocity = np.zeros(count, np.float32)
         self.iteration = 0
         return super().allocate(count)
+
+    def state(self) -> State:
+        return {**super().state(), "velocity": self.velocity, "iteration": np.array(self.iteration, np.int64)}
+
+    def restore_state(self, state: State) -> None:
+        super().restore_state(state)
+        self.velocity[...] = state["velocity"]
+        self.iteration = int(state["iteration"])
 
     @property
     def density(self) -> float:

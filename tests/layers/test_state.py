@@ -1,0 +1,175 @@
+"""What a layer carries from one pass to the next is its parameters, the run's random stream and what `state` gives.
+
+Checked for all layer types: after some passes a fresh layer takes these over, and goes on as the first one does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fcaffe.layers  # noqa: F401 - registers all types
+from fcaffe.data.images import encode_image
+from fcaffe.net import Blob, Context, Layer, layer_types
+from fcaffe.net import layer as layers
+from fcaffe.net.layer import create_layer
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text
+from fcaffe.rng import CaffeRandom
+from tests.conftest import GOLDEN
+from tests.engine_choice import engine, host
+from tests.layers.examples import EXAMPLES, IMAGES, Example
+from tests.layers.test_contract import bottom_values, values
+
+pytestmark = pytest.mark.usefixtures("on_each_engine")
+
+PASSES, MORE = 3, 3
+
+USERS = 'python_param { module: "tests.layers.user_layers" layer: "Counting" }'
+HERE = {  # examples that the other checks could not stand
+    "LSTM": [Example("recurrent_param { num_output: 3 }", ((4, 3, 2), (4, 3)), labels={1: 2})],
+    "Python": [Example(USERS, IMAGES, has_gradient=False)],
+    "RNN": [Example("recurrent_param { num_output: 3 }", ((4, 3, 2), (4, 3)), labels={1: 2})],
+}
+ALL = [(kind, example) for kind in EXAMPLES for example in (*EXAMPLES[kind], *HERE.get(kind, []))]
+
+TRANSFORM = "transform_param { crop_size: 8 mirror: true }"
+READERS = {
+    "Data": f'{TRANSFORM} data_param {{ source: "{GOLDEN}/fillers/crop_lmdb" backend: LMDB batch_size: 3 }}',
+    "HDF5Data": 'top: "y" hdf5_data_param { source: "parts.txt" batch_size: 5 shuffle: true }',
+    "ImageData": f'{TRANSFORM} image_data_param {{ source: "list.txt" batch_size: 4 shuffle: true rand_skip: 3 }}',
+    "MemoryData": "memory_data_param { batch_size: 2 channels: 1 height: 2 width: 3 }",
+    "WindowData": f'{TRANSFORM} window_data_param {{ source: "windows.txt" batch_size: 4 fg_fraction: 0.5 }}',
+}
+WITHOUT_TOPS = {"HDF5Output"}  # which writes one pass, and refuses a second
+
+
+class Run:
+    """A layer and its blobs, passed through again and again with other bottoms each time."""
+
+    def __init__(self, kind: str, example: Example, seed: int = 5) -> None:
+        self.example = example
+        self.context = Context(engine(), CaffeRandom(seed), seed=7)
+        param = parse_text(example.text, pb.LayerParameter)
+        param.name, param.type, param.phase = "it", kind, pb.Phase.Value(example.phase)
+        self.layer: Any = create_layer(param, self.context)
+        xp = self.context.engine.xp
+        self.bottom = [Blob(xp, shape, channels_last=True) for shape in example.bottoms]
+        self.top = [Blob(xp, (), channels_last=True) for _ in range(example.tops)]
+        self.write_bottoms(0)
+        self.layer.initialize(self.bottom, self.top)
+        if kind == "MemoryData":
+            self.layer.reset(values((6, 1, 2, 3), 1), np.arange(6))
+
+    def write_bottoms(self, number: int) -> None:
+        for index, (blob, array) in enumerate(zip(self.bottom, bottom_values(self.example), strict=True)):
+            moved = np.roll(array.reshape(-1), number).reshape(array.shape)
+            array = (moved + number) % self.example.labels[index] if index in self.example.labels else moved
+            blob.data[...] = blob.xp.asarray(array)
+
+    def go_on(self, first: int, passes: int) -> list[np.ndarray]:
+        """Everything that comes out of passes number `first` and so on, gradients and parameters included."""
+        found = []
+        for number in range(first, first + passes):
+            self.write_bottoms(number)
+            self.context.begin_pass(number, 0)
+            self.layer.reshape(self.bottom, self.top)
+            self.layer.forward(self.bottom, self.top)
+            found += [host(top.data) for top in self.top]
+            for blob in self.layer.blobs:
+                blob.diff[...] = 0
+            if self.example.has_gradient and self.bottom:
+                for index, top in enumerate(self.top):
+                    top.diff[...] = top.xp.asarray(values(top.shape, index + number))
+                down = [index not in self.example.labels for index in range(len(self.bottom))]
+                self.layer.backward(self.top, down, self.bottom)
+                found += [host(blob.diff) for blob, wanted in zip(self.bottom, down, strict=True) if wanted]
+            found += [host(array) for blob in self.layer.blobs for array in (blob.data, blob.diff)]
+        return found
+
+    def take_over(self, other: Run) -> None:
+        for ours, theirs in zip(self.layer.blobs, other.layer.blobs, strict=True):
+            ours.data[...] = theirs.data
+        self.context.random.set_state(other.context.random.state())
+        self.layer.restore_state(other.layer.state())
+
+
+def check(kind: str, example: Example) -> None:
+    straight = Run(kind, example)
+    straight.go_on(0, PASSES)
+    fresh = Run(kind, example, seed=6)
+    fresh.take_over(straight)
+    expected = straight.go_on(PASSES, MORE)
+    found = fresh.go_on(PASSES, MORE)
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert np.array_equal(ours, theirs), f"{kind} carries something that `state` does not give"
+    for run in (straight, fresh):
+        run.layer.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder with what the readers read."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_pictures(folder: Path) -> None:
+    pictures = np.random.default_rng(7).integers(0, 256, (6, 3, 10, 12), np.uint8)
+    for index, pixels in enumerate(pictures):
+        (folder / f"{index}.png").write_bytes(encode_image(pixels, "png"))
+    (folder / "list.txt").write_text("".join(f"{index}.png {index}\n" for index in range(6)))
+    windows = "2\n1 0.8 0 0 8 8\n2 0.2 1 1 9 9\n"
+    (folder / "windows.txt").write_text("".join(f"# {index}\n{index}.png\n3\n10\n12\n{windows}" for index in range(6)))
+
+
+def write_parts(folder: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="the hdf5 extra (h5py) is not installed")
+    for index in range(2):
+        with h5py.File(folder / f"{index}.h5", "w") as file:
+            for name in "xy":
+                file[name] = values((7, 2), index)
+    (folder / "parts.txt").write_text("0.h5\n1.h5\n")
+
+
+def test_all_types_are_checked() -> None:
+    assert set(layer_types()) == {*EXAMPLES, *READERS, *WITHOUT_TOPS}
+
+
+@pytest.mark.parametrize(("kind", "example"), ALL, ids=[f"{kind}-{index}" for index, (kind, _) in enumerate(ALL)])
+def test_a_fresh_layer_goes_on(kind: str, example: Example) -> None:
+    check(kind, example)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_fresh_reader_goes_on(kind: str, folder: Path) -> None:
+    if kind in ("ImageData", "WindowData"):
+        pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
+        write_pictures(folder)
+    elif kind == "HDF5Data":
+        write_parts(folder)
+    names = 'top: "x" ' if kind == "HDF5Data" else 'top: "data" top: "label" '
+    check(kind, Example(names + READERS[kind], tops=2))
+
+
+class Forgetful(Layer):
+    """Adds the number of passes before this one, and does not say so in its state."""
+
+    passes = 0
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        top[0].data[...] = bottom[0].data + self.passes
+        self.passes += 1
+
+
+def test_a_state_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(layers._registry, "Forgetful", Forgetful)
+    with pytest.raises(AssertionError, match="Forgetful carries something"):
+        check("Forgetful", Example("", IMAGES, has_gradient=False))
