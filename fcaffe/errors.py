@@ -25,6 +25,10 @@ class SnapshotError(FcaffeError):
     """A model or solver state cannot be written, read or fitted to the net."""
 
 
+class OtherRunError(SnapshotError):
+    """A solver state is whole, but of a run that this one cannot continue: its net or type of solver is another."""
+
+
 class SolverError(FcaffeError):
     """A solver's parameters contradict one another, or training cannot go on."""
 

@@ -105,7 +105,7 @@ def put_back(solver: Solver, resume: Any, carried: list[CarriedArray], path: str
     anew = [place for place, owner in owners(solver).items() if not _hand_over(solver, place, owner, states, resume)]
     if anew:
         names = ", ".join(_name(*place) for place in anew)
-        log.warning(f"{path} has no state that fits for {names}, which begin(s) anew (it is of {then} worker(s))")
+        log.warning(f"{path}, of a run of {then} worker(s), has no state that fits {names}: begun anew")
 
 
 def _hand_over(solver: Solver, place: Place, owner: Any, states: dict[Place, list[State]], resume: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fcaffe import log
-from fcaffe.errors import SnapshotError
+from fcaffe.errors import OtherRunError
 from fcaffe.proto import caffe_pb2 as pb
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def made_with(solver: Solver) -> Any:
 
 
 def refuse_other(made: Any, now: Any, path: str) -> None:
-    """Raise SnapshotError if a run, `now`, cannot go on from a state that another, `made`, has written to `path`."""
+    """Raise OtherRunError if a run, `now`, cannot go on from a state that another, `made`, has written to `path`."""
     if made.solver_type != now.solver_type and not ALIKE.issuperset({made.solver_type, now.solver_type}):
-        raise SnapshotError(
+        raise OtherRunError(
             f"{path} is the state of a solver of type {made.solver_type}, and this one is of type {now.solver_type}, "
             "whose history means something else: set the type back, or give the model as --weights"
         )
@@ -62,14 +62,14 @@ def refuse_other(made: Any, now: Any, path: str) -> None:
     )
     for (their_name, their_shapes), (name, shapes) in zip(theirs, ours, strict=False):
         if (their_name, their_shapes) != (name, shapes):
-            raise SnapshotError(
+            raise OtherRunError(
                 f'{path} is the state of another net: it has the layer "{their_name}" with parameters of the shapes '
                 f'{their_shapes} where this net has "{name}" with {shapes}; give the net that it was made with, or '
                 "the model as --weights"
             )
     if len(theirs) != len(ours):
         names = ", ".join(name for name, _ in (theirs[len(ours) :] or ours[len(theirs) :]))
-        raise SnapshotError(
+        raise OtherRunError(
             f"{path} is the state of another net: of it and this one only one has the layers {names}; give the net "
             "that it was made with, or the model as --weights"
         )

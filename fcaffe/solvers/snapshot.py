@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.errors import SnapshotError, SolverError
+from fcaffe.errors import OtherRunError, SnapshotError, SolverError
 from fcaffe.net.model_files import Model, read_model, write_model
 from fcaffe.net.weights import copy_weights, to_model
 from fcaffe.proto import StoredBlob
@@ -117,11 +117,17 @@ def restore(solver: Solver, path: str) -> None:
 
 
 def restore_newest(solver: Solver) -> str | None:
-    """Resume from the newest snapshot under the solver's prefix that is whole; returns its path, or None."""
+    """Resume from the newest snapshot under the solver's prefix that is whole; returns its path, or None.
+
+    One of another run is no damage, to be passed over, but an OtherRunError: to start anew under the same prefix would
+    write over its files.
+    """
     prefix = solver.param.snapshot_prefix
     for path in states(prefix):
         try:
             _read(solver, path)
+        except OtherRunError as problem:
+            raise OtherRunError(f"{problem}; or give this run another snapshot_prefix") from None
         except SnapshotError as problem:
             log.warning(f"Passing over {path}: {problem}")
             continue

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe import log
 from fcaffe.errors import SnapshotError
 from fcaffe.net.model_files.hdf5_file import read_array, reading, write_string, writing
 from fcaffe.net.model_files.model import check_text
@@ -81,6 +82,8 @@ def read_state(path: str | os.PathLike[str]) -> State:
         carried = [_carried(array) for array in message.resume.carried]
     except SnapshotError as problem:
         raise SnapshotError(f"{path}: {problem}") from None
+    if not message.HasField("current_step"):
+        log.warning(f"{path} has no current_step, as if cut off behind its history, or of the first Caffe: taken for 0")
     resume = None
     if message.HasField("resume"):
         message.resume.ClearField("carried")

@@ -1,6 +1,7 @@
 """Trainings whose every iteration depends on the one before, cut in two at any place: in one process, or on ranks.
 
-`python -m mpi4py recurrent_runs.py SCHEME` checks it on ranks, with gradients compressed by the scheme.
+`python -m mpi4py recurrent_runs.py SCHEME...` checks it on ranks, with gradients compressed by each scheme. The state
+of each stays in SCHEME_iter_3.solverstate, its residuals in SCHEME<RANK>.npz.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ snapshot_after_train: false test_initialization: false
 """
 
 
-def write_records() -> None:
+def write_records(folder: Path) -> None:
     """Eleven pictures, so that a batch of 6 begins elsewhere in each round."""
     pixels = np.random.default_rng(3).integers(0, 256, (11, 1, 4, 4), np.uint8)
     records = (array_to_datum(image, index % 4).SerializeToString() for index, image in enumerate(pixels))
-    write_lmdb("lmdb", ((b"%04d" % index, record) for index, record in enumerate(records)))
+    write_lmdb(str(folder / "lmdb"), ((b"%04d" % index, record) for index, record in enumerate(records)))
 
 
 def solver_of(text: str, noise: str = "counter", **more: Any) -> Solver:
@@ -75,7 +76,7 @@ class Trained:
             assert np.array_equal(ours, theirs), what
 
 
-def main(scheme: str) -> None:
+def main(*schemes: str) -> None:
     from mpi4py import MPI
 
     from fcaffe.parallel.compression import make_compression
@@ -85,21 +86,26 @@ def main(scheme: str) -> None:
     comm = MPI.COMM_WORLD
     log.set_minimum(1 if comm.rank == 0 else 3)
 
-    def solver(**fields: Any) -> Solver:
+    def solver(scheme: str) -> Solver:
         workers = MpiWorkers(comm, per_worker=True)
         exchange = ReducingExchange(make_compression(scheme, comm), bucket=200)
-        text = NET.format(kind="LSTM", momentum=0.9) + " ".join(f"{name}: {value}" for name, value in fields.items())
+        text = f'{NET.format(kind="LSTM", momentum=0.9)} average_loss: 3 random_seed: 5 snapshot_prefix: "{name}"'
         return solver_of(text, "counter", workers=workers, exchange=exchange, sync_batch_norm=False)
 
-    fields = {"average_loss": 3, "random_seed": 5, "snapshot_prefix": '"run"'}
     cut, end = 3, 7
-    straight = Trained(solver(snapshot=cut, **fields), end)
-    resumed = solver(**fields)
-    resumed.restore(snapshot.paths("run", cut)[1])
-    Trained(resumed, end - cut).assert_is_the_end_of(straight, cut, scheme)
-    print(f"rank {comm.rank} went on")
+    for scheme in schemes:
+        name = scheme.partition(":")[0]
+        first = solver(scheme)
+        first.step(cut)
+        first.snapshot()
+        np.savez(f"{name}{comm.rank}", **first.exchange.state())
+        first.close()
+        straight = Trained(solver(scheme), end)
+        resumed = solver(scheme)
+        resumed.restore(snapshot.paths(name, cut)[1])
+        Trained(resumed, end - cut).assert_is_the_end_of(straight, cut, scheme)
+        print(f"{name} went on")
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    Path("done").touch()

@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fcaffe.net.state import Held, part_of_worker
 from fcaffe.solvers import snapshot
 from fcaffe.solvers.actions import Action
 from fcaffe.solvers.state_files import read_state, write_state
@@ -27,7 +31,7 @@ TESTED = "test_iter: 2 test_interval: 2"
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    write_records()
+    write_records(tmp_path)
     return tmp_path
 
 
@@ -82,7 +86,7 @@ def test_a_state_without_what_is_carried_begins_anew_and_says_so(capfd: pytest.C
     resumed = solver_of(text)
     resumed.restore("run_iter_3.solverstate")
     assert not any(blob.data.any() for blob in resumed.net.layers[resumed.net.layer_names.index("rnn")].hidden)
-    assert 'no state that fits for layer "rnn" of the train net' in capfd.readouterr().err
+    assert 'no state that fits layer "rnn" of the train net' in capfd.readouterr().err
     Trained(resumed, 1)
 
 
@@ -94,13 +98,80 @@ def test_the_loss_of_another_window_begins_anew() -> None:
     assert len(Trained(resumed, 3).losses) == 3 and resumed.smoothed.count == 3
 
 
+@pytest.fixture(scope="module")
+def compressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what two workers left that compress: see recurrent_runs.py."""
+    folder = tmp_path_factory.mktemp("ranks")
+    write_records(folder)
+    script = Path(__file__).with_name("recurrent_runs.py")
+    schemes = "topk:density=0.1,warmup=5", "onebit", "bf16"
+    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "mpi4py", script, *schemes]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (folder / "out").write_text(done.stdout)
+    (folder / "log").write_text(done.stderr)
+    return folder
+
+
+@needs_mpi
+def test_on_two_workers_that_compress(compressed: Path) -> None:
+    """Each with a batch, a hidden state, statistics of BatchNorm and residuals of its own."""
+    went_on = (compressed / "out").read_text()
+    assert [went_on.count(f"{scheme} went on") for scheme in ("topk", "onebit", "bf16")] == [2, 2, 2]
+    assert "begun anew" not in (compressed / "log").read_text()
+
+
 @needs_mpi
 @pytest.mark.parametrize("scheme", ["topk:density=0.1,warmup=5", "onebit", "bf16"])
-def test_on_two_workers_that_compress(scheme: str) -> None:
-    """Each with a batch, a hidden state, statistics of BatchNorm and residuals of its own."""
-    script = Path(__file__).with_name("recurrent_runs.py")
-    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "mpi4py", script, scheme]
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("went on") == 2 and "begin(s) anew" not in done.stderr
+def test_one_worker_goes_on_for_two(scheme: str, compressed: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What they have not sent yet is not lost; a hidden state for 2 + 2 streams fits in no net of 2, which is told."""
+    from mpi4py import MPI
+
+    from fcaffe.parallel.compression import make_compression
+    from fcaffe.parallel.exchange import ReducingExchange
+
+    name = scheme.partition(":")[0]
+    exchange = ReducingExchange(make_compression(scheme, MPI.COMM_SELF), bucket=200)
+    solver = solver_of(fields("LSTM", "average_loss: 3"), exchange=exchange)
+    solver.restore(str(compressed / f"{name}_iter_3.solverstate"))
+    kept = [dict(np.load(compressed / f"{name}{rank}.npz")) for rank in range(2)]
+    for what, array in solver.exchange.state().items():
+        expected = kept[0][what] + kept[1][what] if array.ndim else kept[0][what]
+        assert np.array_equal(array, expected), what
+    logged = capfd.readouterr().err
+    assert 'of a run of 2 worker(s), has no state that fits layer "rnn" of the train net: begun anew' in logged
+    assert "workers 2" in logged and "this run has" in logged
+    assert len(Trained(solver, 2).losses) == 2
+
+
+@needs_mpi
+def test_what_another_compression_keeps_is_left_out_and_told(
+    compressed: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    solver = solver_of(fields("LSTM", ""))
+    solver.restore(str(compressed / "topk_iter_3.solverstate"))
+    logged = capfd.readouterr().err
+    assert "--compress topk" in logged and "the exchange of gradients: begun anew" in logged
+    solver.close()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
+def test_streams_go_to_any_workers_that_have_as_many_in_all(counts: list[int], data: st.DataObject) -> None:
+    whole = np.arange(3 * sum(counts)).reshape(1, -1, 3)
+    states = [{"h": part} for part in np.split(whole, np.cumsum(counts)[:-1], axis=1)]
+    others = data.draw(st.permutations(counts)) if data.draw(st.booleans()) else [sum(counts)]
+    parts = [part_of_worker(Held.STREAMS, states, rank, len(others), lambda: others) for rank in range(len(others))]
+    assert np.array_equal(np.concatenate([part["h"] for part in parts if part], axis=1), whole)
+    assert [part["h"].shape[1] for part in parts if part] == list(others)
+    assert part_of_worker(Held.STREAMS, states, 0, 1, lambda: [sum(counts) + 1]) is None
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 5), st.integers(1, 5))
+def test_sums_stay_what_they_are_on_any_number_of_workers(then: int, now: int) -> None:
+    states = [{"residual": np.full(2, 10.0**rank), "iteration": np.array(7)} for rank in range(then)]
+    parts = [part_of_worker(Held.SUM, states, rank, now) for rank in range(now)]
+    assert sum(part["residual"][0] for part in parts if part) == sum(10.0**rank for rank in range(then))
+    assert all(part and part["iteration"] == 7 for part in parts)
