@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe import log
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.fillers import fill, fill_blob
@@ -60,6 +61,9 @@ class Recurrent(Layer):
             raise self.error("recurrent_param.num_output must be positive")
         if not self.expose_hidden:
             self.refuse_shards("carries its state over to the next pass (expose_hidden: true does not)")
+        workers = self.context.workers
+        if workers.size > 1 and not workers.per_worker:
+            log.warning(str(self.error(f"the first axis of its input is time, {workers.splitting}")))
         if any(blob in bottom for blob in top):
             raise self.error("does not work in place; give its top another name")
         self.static = len(bottom) == 3 + self.exposed

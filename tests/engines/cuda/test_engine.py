@@ -178,6 +178,27 @@ def test_a_restored_state_counts_in_16_bits_too(
         assert np.array_equal(host(half), host(data.astype(half.dtype)))
 
 
+def test_a_restored_state_has_the_scale_of_the_loss(
+    cuda_engine: Callable[..., CudaEngine], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And how long ago it last changed; unless a scale is given, which stays."""
+    monkeypatch.setattr("fcaffe.engines.cuda.loss_scale.PATIENCE", 3)
+    straight = solver_on(cuda_engine(math="fp16"), snapshot_prefix=str(tmp_path / "state"))
+    straight.step(4)
+    state = straight.snapshot()
+    resumed = solver_on(cuda_engine(math="fp16"), random_seed=5)
+    resumed.restore(state)
+    for solver in (straight, resumed):
+        solver.step(2)
+    kept = [solver.engine.state() for solver in (straight, resumed)]
+    assert all(np.array_equal(kept[0][name], kept[1][name]) for name in kept[0])
+    assert kept[0]["scales"][0] == 2.0**18, "it has been doubled after 3 updates and after 6"
+    assert np.array_equal(host(straight.data), host(resumed.data))
+    fixed = solver_on(cuda_engine(math="fp16", loss_scale=8.0))
+    fixed.restore(state)
+    assert fixed.engine.gradient_scale() == 8
+
+
 def test_of_two_solvers_each_updates_its_own_weights(cuda_engine: Callable[..., CudaEngine]) -> None:
     engine = cuda_engine(math="bf16")
     first, second = solver_on(engine), solver_on(engine)
