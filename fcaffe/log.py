@@ -17,14 +17,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TextIO
 
 from fcaffe.errors import FcaffeError
+from fcaffe.outlet import Outlet
 
 LEVELS = "IWEF"
 
 _lock = threading.Lock()
-_files: list[TextIO] = []
+_files: list[Outlet] = []
 _level = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112 - glog's name
 _minimum = int(_level) if _level.isdecimal() else 0
 _to_stderr = True
@@ -54,22 +54,36 @@ def write(level: str, message: str, source: str | None = None, depth: int = 2) -
     with _lock:
         if _to_stderr:
             (_show or _emit)(line)
-        for file in list(_files):
-            try:
-                file.write(line)
-                file.flush()
-            except OSError as problem:  # a full disk must not end a training
-                _drop(file)
-                source = f"log.py:{sys._getframe().f_lineno}"
-                _emit(prefix("W", source) + f"No more lines go to {file.name}: {problem.strerror}\n")
+        for file in _files:
+            failed_before = file.problem is not None
+            file.write(line.encode(errors="backslashreplace"))
+            if file.problem is not None and not failed_before:
+                reason = f"{file.problem.strerror}; each line is tried anew"
+                _emit(prefix("W", _here()) + f"No more lines go to {file.name}: {reason}\n")
 
 
 def _emit(line: str) -> None:
-    try:
-        sys.stderr.write(line)
-        sys.stderr.flush()
-    except BrokenPipeError:
-        pass  # the reader of a pipe went away; training goes on, as Caffe's does
+    """Write to standard error, wherever that leads at present; a run outlives that it cannot be written."""
+    stream = sys.stderr
+    with contextlib.suppress(OSError, ValueError):  # ValueError: somebody has closed the stream
+        if stream is sys.__stderr__ and stream is not None:  # Python's own would keep, and try at exit, what failed
+            stream.flush()
+            _own_stderr.write(line.encode(errors="backslashreplace"))
+        elif stream is not None:
+            stream.write(line)
+            stream.flush()
+
+
+def lines_missing(lines: int, reason: str) -> str:
+    """The line that stands where some could not be written."""
+    return prefix("W", _here()) + f"{lines} lines are missing here: {reason}\n"
+
+
+def _here() -> str:
+    return f"log.py:{sys._getframe(1).f_lineno}"
+
+
+_own_stderr = Outlet(2, "standard error", notice=lines_missing)
 
 
 def info(message: str, source: str | None = None) -> None:
@@ -90,23 +104,18 @@ def fatal(message: str, source: str | None = None) -> None:
 
 
 def add_file(path: str) -> None:
-    """Append every line to `path` as well."""
+    """Append every line to `path` as well, as far as there is room."""
     try:
-        _files.append(open(path, "a", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
+        _files.append(Outlet(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), path, notice=lines_missing))
     except OSError as problem:
         message = f"log file {path}: cannot write it ({problem.strerror}); name a file in a folder that you may write"
         raise FcaffeError(message) from problem
 
 
 def close_files() -> None:
-    for file in list(_files):
-        _drop(file)
-
-
-def _drop(file: TextIO) -> None:
-    _files.remove(file)
-    with contextlib.suppress(OSError):
-        file.close()
+    while _files:
+        with contextlib.suppress(OSError):
+            os.close(_files.pop().fileno())
 
 
 def set_minimum(level: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 import fcaffe
 from fcaffe import interruption, log
-from fcaffe.cli import flags, gflags, glog, last_words
+from fcaffe.cli import flags, gflags, glog, last_words, streams
 from fcaffe.cli.bench import bench
 from fcaffe.cli.convert import convert
 from fcaffe.cli.device_query import device_query
@@ -28,6 +28,7 @@ from fcaffe.interruption import INTERRUPTED
 from fcaffe.parallel.world import RankError, World, started_as
 
 CAFFE_COMMANDS: list[click.Command] = [train, test, time, device_query]
+RUNS: list[click.Command] = [train, test, time]  # what these find out is in the log; they outlive standard output
 COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, summary, solver, convert, bench)}
 
 FATAL = 134  # what a shell sees of Caffe, which aborts
@@ -38,16 +39,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code. `arguments` default to those of the process."""
     words = sys.argv[1:] if arguments is None else arguments
     trace = bool(os.environ.get("FCAFFE_TRACEBACK"))
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    streams.begin()
     try:
         interruption.raise_in_command()
         if interruption.is_command:
             last_words.begin()
         given, others = gflags.split(words, _options())
         trace = trace or "--traceback" in given
-        return _run(given, others)
+        code = _run(given, others)
+        sys.stdout.flush()
+        return code
     except RankError as failed:
         world, error = failed.world, failed.__cause__
         assert error is not None
@@ -63,6 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _tell(error: BaseException, trace: bool, world: World | None = None) -> int:
     """Print what the error is; returns the exit code. Of several ranks, `world` says which one speaks."""
+    streams.outlast_output()  # it may be what failed, and Python writes there once more at exit
     if isinstance(error, KeyboardInterrupt) or interruption.has_come():
         return INTERRUPTED
     if isinstance(error, gflags.FlagError | click.UsageError):
@@ -71,12 +73,9 @@ def _tell(error: BaseException, trace: bool, world: World | None = None) -> int:
         for line in message.splitlines() if start is None or start.rank == 0 else []:
             print(f"ERROR: {line}", file=sys.stderr)
         return 1
-    if isinstance(error, click.exceptions.Exit):
-        return error.exit_code
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         return error.code
     if isinstance(error, BrokenPipeError):  # the reader of standard output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     if not isinstance(error, Exception):
         raise error
@@ -103,13 +102,17 @@ def _run(given: list[str], others: list[str]) -> int:
         log.available_actions(sorted(COMMANDS))
         log.fatal(f"Unknown action: {name}", "caffe.cpp:70")
         return FATAL
-    with (
-        np.errstate(all="ignore"),  # a diverging net is told of by its loss, not by NumPy's warnings
-        command.make_context(f"{glog.program()} {name}", [*given, "--", *others[1:]], obj=[*others, *given]) as context,
-    ):
-        code = command.invoke(context)
-        sys.stdout.flush()
-        return code or 0
+    words = [*given, "--", *others[1:]]
+    try:
+        with (
+            np.errstate(all="ignore"),  # a diverging net is told of by its loss, not by NumPy's warnings
+            command.make_context(f"{glog.program()} {name}", words, obj=[*others, *given]) as context,
+        ):
+            if command in RUNS:
+                streams.outlast_output()
+            return command.invoke(context) or 0
+    except click.exceptions.Exit as done:  # --help
+        return done.exit_code
 
 
 def _options() -> dict[str, click.Option]:

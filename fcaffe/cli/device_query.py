@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import click
 
 from fcaffe import log
+from fcaffe.cli import streams
 from fcaffe.cli.flags import Flags, caffe_flags
 from fcaffe.engines.cuda import driver
 from fcaffe.engines.cuda.driver import Gpu, find_driver
@@ -24,7 +25,7 @@ def device_query(flags: Flags) -> int:
     if flags.gpu:
         for number in parse_devices(flags.gpu, find_devices()):
             log.gpu_fields(fields(number, find_driver().gpus[number]))
-    return 0
+    return 1 if streams.error_fails() else 0  # there is nothing to this command but what it says there
 
 
 def fields(number: int, gpu: Gpu) -> Iterator[tuple[str, object]]:

@@ -83,6 +83,8 @@ def launch(plan: Plan, words: Sequence[str], newest_snapshot: Callable[[], str |
             job = run(*more)
     if job.reason:
         log.fatal(job.reason)
+    if job.unwritten is not None and not job.code:
+        raise job.unwritten
     return job.code
 
 
@@ -98,7 +100,8 @@ class Job:
     """One run of mpiexec.
 
     `started`: all ranks have found one another. `fault`: it did not end by itself, nor by an error that would come
-    again. `reason`: why, if nobody has told it yet. `iteration`: the last that is known.
+    again. `reason`: why, if nobody has told it yet. `iteration`: the last that is known. `unwritten`: the error because
+    of which what the ranks printed, to a standard output that is more than a log, is not whole.
     """
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], timeout: float) -> None:
@@ -111,6 +114,7 @@ class Job:
         self.reason = ""
         self.iteration = -1
         self.code = 0
+        self.unwritten: OSError | None = None
         self._interrupted = 0  # by this signal
         self._fatal_from = ""  # source file of the first fatal line
         self._told: float | None = None  # when it came
@@ -179,9 +183,11 @@ class Job:
         for line in source:
             text = wanted(line)
             if text:
-                with contextlib.suppress(OSError, ValueError):  # nobody reads it any more; the job goes on
+                try:  # if nobody reads it any more the job goes on
                     target.write(text.decode(errors="backslashreplace"))
                     target.flush()
+                except OSError as problem:
+                    self.unwritten = problem
 
     def _pass_out(self, line: bytes) -> bytes:
         before, mark, report = line.partition(MARK)

@@ -1,0 +1,66 @@
+"""The standard streams of the command line, which a run outlives.
+
+What a command says on its way (log, progress, warnings, prints of a user's layers) must not end it when the disk is
+full or the terminal has been closed; a command whose whole purpose is to print must fail where it cannot.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+from fcaffe import log
+from fcaffe.outlet import Outlet
+
+_output: Outlet | None = None
+_error: Outlet | None = None
+
+
+def begin() -> None:
+    """Put the process's standard output and error on Outlets; those of a test or a notebook stay as they are.
+
+    Descriptors 0 to 2 that were closed at the start (`2>&-`) get /dev/null, or the next file that is opened, such as a
+    database or a snapshot, would get the number, and everything that is printed. Standard output gets it for reading,
+    so that writing there still fails.
+    """
+    global _output, _error
+    for number, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, mode)
+            os.dup2(opened, number)
+            os.set_inheritable(number, True)
+            if opened != number:
+                os.close(opened)
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
+    if sys.stdout is sys.__stdout__:
+        _output = Outlet(1, "standard output", lasting=False)
+        sys.stdout = _text(_output, sys.stdout)
+    if sys.stderr is sys.__stderr__:
+        _error = Outlet(2, "standard error", notice=log.lines_missing)
+        sys.stderr = _text(_error, sys.stderr)
+
+
+def _text(outlet: Outlet, before: Any) -> TextIO:
+    """A stream that writes to the outlet as the one before would; a character that has no code there ends nothing."""
+    encoding, by_lines = "utf-8", False
+    if before is not None:
+        before.flush()
+        encoding, by_lines = before.encoding, before.line_buffering or before.write_through
+    return io.TextIOWrapper(io.BufferedWriter(outlet), encoding, "backslashreplace", line_buffering=by_lines)
+
+
+def outlast_output() -> None:
+    """From now on standard output, too, is only what a command says on its way, or it has been told that it failed."""
+    if _output is not None:
+        _output.lasting = True
+
+
+def error_fails() -> bool:
+    """Whether what was written to standard error last has been lost, though somebody was there to read it."""
+    return _error is not None and _error.problem is not None and _error.problem.errno != errno.EPIPE
