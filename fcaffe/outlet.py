@@ -49,7 +49,7 @@ class Outlet(io.RawIOBase):
 
     def _gap(self) -> bytes:
         assert self.problem is not None
-        notice = self._notice(self._missing, self.problem.strerror) if self._missing else ""
+        notice = self._notice(self._missing, self.problem.strerror or str(self.problem)) if self._missing else ""
         return b"\n" * self._torn + notice.encode()
 
     def _put(self, content: bytes) -> None:

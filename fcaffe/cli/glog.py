@@ -11,6 +11,7 @@ import time
 from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.parallel.world import started_as
+from fcaffe.proto.leftovers import remove_leftovers, temporary_name
 
 
 def program() -> str:
@@ -49,7 +50,8 @@ def _add_glog_file(folder: str) -> None:
             file.write(f"Log file created at: {time.strftime('%Y/%m/%d %H:%M:%S', started)}\n")
             file.write(f"Running on machine: {host}\n")
             file.write("Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu threadid file:line] msg\n")
-        temporary = f"{link}.{os.getpid()}"
+        remove_leftovers(link)
+        temporary = os.path.join(folder, temporary_name(os.path.basename(link)))
         os.symlink(name, temporary)
         os.replace(temporary, link)
     except OSError as problem:

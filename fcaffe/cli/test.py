@@ -9,8 +9,7 @@ from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags
 from fcaffe.cli.gpus import first_gpu
 from fcaffe.errors import UsageError
-from fcaffe.net.model_files import read_model
-from fcaffe.net.weights import copy_weights, tell_untouched
+from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import load_net
 from fcaffe.tools.scoring import score
@@ -36,8 +35,7 @@ def test(flags: Flags, engines: EngineFlags) -> int:
     engine = engines.create(gpu and gpu[0])
     net = load_net(flags.model, pb.TEST, engine, flags.level, flags.stages, inference=True)
     try:
-        model = read_model(flags.weights)
-        copy_weights(net, model, flags.weights)
+        model = load_weights(net, flags.weights)
         tell_untouched(net, {layer.name for layer in model.layers}, flags.weights)
         with engine.fixed_weights():
             score(net, iterations)

@@ -19,7 +19,7 @@ def download(url: str, path: str, sha256: str) -> None:
     """Fetch `url` into the file `path`, which appears only when it is complete and its SHA-256 is right."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     digest = hashlib.sha256()
-    with replacing(path) as temporary:
+    with replacing(path, "data set", DataError) as temporary:
         with open(temporary, "wb") as file:
             for block in _blocks(url, path):
                 digest.update(block)

@@ -10,24 +10,26 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.files import check_regular, read_whole
+from fcaffe.data.files import read_whole
+from fcaffe.data.hdf5_file import (
+    Hdf5Error,
+    UnreadableError,
+    asking,
+    check_sizes,
+    h5py,
+    member,
+    names_in,
+    new_file,
+    opened,
+    shape_of,
+    values_of,
+)
 from fcaffe.errors import DataError
 from fcaffe.proto import replacing
 from fcaffe.proto.binary import HDF5_MAGIC
 
-# HDF5 packs about a thousandfold at most; a file that says it holds more is damaged, and nobody allocates for it.
-MOST_PACKED = 2000
 LARGEST_LIST = 1 << 28  # bytes
 KINDS = {"f": "FLOAT", "i": "INTEGER", "u": "INTEGER"}  # of NumPy: in HDF5's words
-
-
-def h5py() -> Any:
-    """The h5py module; without it a DataError says what to install."""
-    try:
-        import h5py
-    except ImportError as problem:
-        raise DataError("HDF5 files need h5py: pip install 'fcaffe[hdf5]' (or pip install h5py)") from problem
-    return h5py
 
 
 def read_hdf5_list(source: str) -> list[str]:
@@ -51,11 +53,10 @@ def read_rows(path: str, names: Sequence[str]) -> list[np.ndarray]:
         shapes = ", ".join(f"{name}: {dataset.shape}" for name, dataset in zip(names, datasets, strict=True))
         if len({dataset.shape[0] for dataset in datasets}) > 1 or not datasets[0].shape[0]:
             raise DataError(f"its datasets must have equally many rows, and some ({shapes})")
-        if sum(4 * dataset.size for dataset in datasets) > MOST_PACKED * os.path.getsize(path):
-            raise DataError(f"it is damaged, for it cannot hold what it says ({shapes})")
+        check_sizes(datasets, unwritten=True)
         for dataset in datasets:
             log.hdf5_datatype(KINDS[dataset.dtype.kind])
-        return [dataset.astype(np.float32)[...] for dataset in datasets]
+        return [values_of(dataset, np.float32) for dataset in datasets]
 
 
 def count_rows(path: str, name: str) -> int:
@@ -64,35 +65,38 @@ def count_rows(path: str, name: str) -> int:
 
 
 def write_rows(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write float32 datasets of these names to a new file, or in place of an old one."""
-    library = h5py()
-    with replacing(path) as temporary, library.File(temporary, "w") as file:
+    """Write float32 datasets of these names to a new file, or in place of an old one. Raises DataError."""
+    with new_file() as file:
         for name, array in arrays.items():
-            file.create_dataset(name, data=np.ascontiguousarray(array, np.float32))
+            file.array(file.root, name, np.ascontiguousarray(array, np.float32))
+        with replacing(path, "rows of blobs", DataError) as temporary:
+            file.write(temporary)
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    library = h5py()
+    """The h5py.File at `path`. What is wrong with it becomes a DataError that names it."""
     try:
-        check_regular(path)
-        with library.File(path, "r") as file:
+        with opened(path) as file:
             yield file
-    except DataError as problem:
+    except UnreadableError as problem:
+        raise DataError(
+            f'HDF5 file "{path}" cannot be read ({problem}): it is missing, damaged or no HDF5'
+        ) from problem
+    except (DataError, Hdf5Error) as problem:
         raise DataError(f'HDF5 file "{path}": {problem}') from problem
-    except Exception as problem:  # h5py has many kinds for a damaged file
-        reason = " ".join(str(problem).split())
-        raise DataError(f'HDF5 file "{path}" cannot be read ({reason}): it is missing, damaged or no HDF5') from problem
 
 
 def _find(file: Any, name: str) -> Any:
-    dataset = file.get(name)
+    dataset = member(file, name)
     if not isinstance(dataset, h5py().Dataset):
-        found = ", ".join(sorted(file)) or "nothing"
+        found = ", ".join(sorted(names_in(file))) or "nothing"
         raise DataError(f'it has no dataset "{name}", for which a top of the layer asks; it has {found}')
-    if dataset.dtype.kind not in KINDS:
-        raise DataError(f'dataset "{name}" has values of type {dataset.dtype}; only numbers are read')
-    if not dataset.shape:
+    with asking():
+        kind = dataset.dtype
+    if kind.kind not in KINDS:
+        raise DataError(f'dataset "{name}" has values of type {kind}; only numbers are read')
+    if not shape_of(dataset):
         raise DataError(f'dataset "{name}" is a single value; at least one axis is needed')
     return dataset
 

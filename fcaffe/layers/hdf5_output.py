@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from fcaffe import log
-from fcaffe.data.hdf5 import h5py, write_rows
-from fcaffe.errors import DataError, SnapshotError
+from fcaffe.data.hdf5 import write_rows
+from fcaffe.data.hdf5_file import h5py
+from fcaffe.errors import DataError
 from fcaffe.layers.data import reading_errors
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer, register
@@ -48,7 +49,7 @@ class HDF5Output(Layer):
         }
         try:
             write_rows(self.path, arrays)
-        except SnapshotError as problem:
+        except DataError as problem:
             raise self.error(str(problem)) from problem
         self.written = True
         log.saved_hdf5(bottom[0].num)

@@ -7,10 +7,22 @@ from collections.abc import Container
 from fcaffe import log
 from fcaffe.errors import SnapshotError
 from fcaffe.net.blob import Blob
-from fcaffe.net.model_files import Model, StoredLayer
+from fcaffe.net.model_files import Model, Places, StoredLayer, read_model
 from fcaffe.net.net import Net
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
+
+
+def load_weights(net: Net, path: str) -> Model:
+    """Copy the model in a file into the layers of the same names (see `copy_weights`), and return it."""
+    model = read_model(path, places_in(net))
+    copy_weights(net, model, path)
+    return model
+
+
+def places_in(net: Net) -> Places:
+    """The number of values in each blob of each layer: what of a model file is worth reading."""
+    return {node.name: [blob.count for blob in node.layer.blobs] for node in reversed(net.nodes)}
 
 
 def copy_weights(net: Net, model: Model, source: str) -> None:
@@ -29,16 +41,17 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
             continue
         # HDF5 keeps a shared blob with its owner only.
         blobs = stored.blobs + [StoredBlob((), None)] * (len(layer.blobs) - len(stored.blobs))
-        missing = [id(blob) for blob, values in zip(layer.blobs, blobs, strict=False) if values.data is None]
-        if len(blobs) != len(layer.blobs) or not shared.issuperset(missing):
+        pairs = list(zip(layer.blobs, blobs, strict=False))
+        if len(blobs) == len(layer.blobs):
+            for index, (blob, values) in enumerate(pairs):
+                if values.data is not None or values.shape:  # one that fits nowhere has been left unread
+                    _check_shape(blob, values, f'{source}: param {index} of layer "{stored.name}"')
+        if len(blobs) != len(layer.blobs) or not shared.issuperset(id(blob) for blob, has in pairs if has.data is None):
             raise SnapshotError(
                 f'{source}: layer "{stored.name}" has {_count(stored)} parameter blob(s), in the net it has '
                 f"{len(layer.blobs)}; rename the layer to learn it from scratch"
             )
-        for index, (blob, values) in enumerate(zip(layer.blobs, blobs, strict=True)):
-            if values.data is not None:
-                _check_shape(blob, values, f'{source}: param {index} of layer "{stored.name}"')
-                copies.append((blob, values.data))
+        copies += [(blob, values.data) for blob, values in pairs if values.data is not None]
     for blob, data in copies:
         blob.data[...] = blob.xp.asarray(data.reshape(blob.shape), dtype=blob.xp.float32)
     net.context.engine.refresh_parameters()
@@ -57,7 +70,7 @@ def tell_untouched(net: Net, given: Container[str], source: str) -> None:
 
 
 def _count(layer: StoredLayer) -> int:
-    return sum(blob.data is not None for blob in layer.blobs)
+    return sum(blob.data is not None or blob.shape != () for blob in layer.blobs)
 
 
 def _check_shape(blob: Blob, stored: StoredBlob, what: str) -> None:

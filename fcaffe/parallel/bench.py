@@ -179,5 +179,5 @@ def plot(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    with replacing(path) as temporary:
+    with replacing(path, "picture") as temporary:
         figure.savefig(temporary, dpi=120, format="png")

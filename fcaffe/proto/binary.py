@@ -103,7 +103,9 @@ def write_binary(path: str | os.PathLike[str], message: Any) -> None:
         raise SnapshotError(f"cannot write {path}: {error}") from error
     if len(content) > LARGEST:
         raise SnapshotError(f"cannot write {path}: with {len(content)} bytes it {TOO_LARGE}")
-    with replacing(path) as temporary:
+    kind = _kind_of(_AS_BYTES.get(type(message)))
+    noun = " ".join(kind.noun.split()[1:-1]) if kind else "file"  # "a solver state (.solverstate)"
+    with replacing(path, noun, SnapshotError) as temporary:
         temporary.write_bytes(content)
 
 

@@ -76,6 +76,6 @@ def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
 
 
 def write_text(path: str | os.PathLike[str], message: Any) -> None:
-    """Writes a prototxt, whole or not at all (SnapshotError)."""
-    with replacing(path) as temporary:
+    """Writes a prototxt, whole or not at all (ProtoError)."""
+    with replacing(path, "prototxt", ProtoError) as temporary:
         temporary.write_text(text_format.MessageToString(message, as_utf8=True), encoding="utf-8")

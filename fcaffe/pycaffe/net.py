@@ -13,8 +13,8 @@ from fcaffe.errors import NetError, UsageError
 from fcaffe.layers.python import Python
 from fcaffe.net.host_views import host_views
 from fcaffe.net.layer import Layer as CoreLayer
-from fcaffe.net.model_files import read_model, write_model
-from fcaffe.net.weights import copy_weights, share_weights, to_model
+from fcaffe.net.model_files import write_model
+from fcaffe.net.weights import load_weights, share_weights, to_model
 from fcaffe.proto import read_net
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.blob import Blob, BlobVec
@@ -146,7 +146,7 @@ class Net:
     def copy_from(self, path: str) -> None:
         """Copy the weights of the layers of the same names from a .caffemodel."""
         self._views.push()
-        copy_weights(self._net, read_model(path), path)
+        load_weights(self._net, path)
 
     def share_with(self, other: Net) -> None:
         """Use the other net's parameters from now on."""

@@ -18,11 +18,12 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import OtherRunError, SnapshotError, SolverError
-from fcaffe.net.model_files import Model, read_model, write_model
-from fcaffe.net.weights import copy_weights, to_model
+from fcaffe.net.model_files import Model, Places, read_model, write_model
+from fcaffe.net.weights import copy_weights, places_in, to_model
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import LARGEST
+from fcaffe.proto.leftovers import remove_leftovers
 from fcaffe.solvers import carried
 from fcaffe.solvers.carried import Point
 from fcaffe.solvers.made_with import made_with, refuse_other, tell_differences
@@ -36,7 +37,7 @@ SLACK = 1 << 20  # bytes of a state that are no array
 
 
 def check_writable(param: Any) -> None:
-    """Refuse to start training whose snapshots could not be written."""
+    """Refuse to start training whose snapshots could not be written; remove what killed runs left of theirs."""
     if not (param.snapshot or param.snapshot_after_train):
         return
     if not param.HasField("snapshot_prefix"):
@@ -50,6 +51,7 @@ def check_writable(param: Any) -> None:
             f"Cannot write to snapshot prefix '{param.snapshot_prefix}' ({problem.strerror}). "
             "Make sure that the directory exists and is writable."
         ) from problem
+    remove_leftovers(f"{param.snapshot_prefix}_iter_")
 
 
 def paths(prefix: str, iteration: int, hdf5: bool = False) -> tuple[str, str]:
@@ -178,7 +180,8 @@ def _history(solver: Solver) -> list[StoredBlob]:
 
 def _read(solver: Solver, path: str) -> tuple[State, Model, str]:
     """State and model, checked against the solver and its net."""
-    state = read_state(path)
+    owned = solver.net.parameters.owned
+    state = read_state(path, [parameter.blob.count for parameter in owned * solver.histories])
     for name, number in (("iteration", state.iteration), ("current_step", state.current_step)):
         if number < 0:
             raise SnapshotError(f"{path}: its {name} is {number}; the file is damaged, take an earlier one")
@@ -187,7 +190,6 @@ def _read(solver: Solver, path: str) -> tuple[State, Model, str]:
     made = state.resume.made_with if state.resume is not None and state.resume.HasField("made_with") else None
     if made:
         refuse_other(made, made_with(solver), path)
-    owned = solver.net.parameters.owned
     if len(state.history) != len(owned) * solver.histories:
         raise SnapshotError(
             f"{path}: not a state of this {solver.param.type} solver: it has {len(state.history)} history blobs, "
@@ -199,7 +201,7 @@ def _read(solver: Solver, path: str) -> tuple[State, Model, str]:
                 f"{path}: a history blob of shape {blob.shape} belongs to a parameter of layer "
                 f'"{parameter.layer.name}" of shape {parameter.blob.shape}; the net has changed'
             )
-    model, model_path = _model_of(state, path, made.weights if made else 0)
+    model, model_path = _model_of(state, path, made.weights if made else 0, places_in(solver.net))
     stored = {layer.name: layer for layer in model.layers}
     for parameter in owned:
         name = parameter.layer.name
@@ -213,13 +215,13 @@ def _read(solver: Solver, path: str) -> tuple[State, Model, str]:
     return state, model, model_path
 
 
-def _model_of(state: State, path: str, checksum: int) -> tuple[Model, str]:
+def _model_of(state: State, path: str, checksum: int, wanted: Places) -> tuple[Model, str]:
     """The model that was written with a state, and where it is: where it was, or beside the state if the two were
-    moved. A checksum of 0 fits all."""
+    moved. A checksum of 0 fits all. Blobs that are not `wanted` are left unread."""
     beside = os.path.join(os.path.dirname(path), os.path.basename(state.learned_net))
     places = [place for place in dict.fromkeys((state.learned_net, beside)) if os.path.exists(place)]
     for place in places or [state.learned_net]:
-        model = read_model(place)
+        model = read_model(place, wanted)
         if checksum in (0, model.checksum()):
             return model, place
     raise SnapshotError(

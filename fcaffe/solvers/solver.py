@@ -19,9 +19,8 @@ from fcaffe.errors import SolverError
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
 from fcaffe.net.memory_need import MemoryNeed, memory_errors
-from fcaffe.net.model_files import read_model
 from fcaffe.net.shards import Shards
-from fcaffe.net.weights import copy_weights, tell_untouched
+from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import snapshot, testing, trust_ratio
@@ -410,9 +409,7 @@ class Solver(Update):
             if not path:
                 raise SolverError(f'the list of weights "{",".join(paths)}" has an empty name in it; take it out')
             log.finetuning(path)
-            model = read_model(path)
-            copy_weights(net, model, path)
-            given.update(layer.name for layer in model.layers)
+            given.update(layer.name for layer in load_weights(net, path).layers)
         if paths and net is self.net:
             tell_untouched(net, given, ", ".join(paths))
 

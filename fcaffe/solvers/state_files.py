@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from fcaffe import log
+from fcaffe.data.hdf5_file import asking, check_own, check_sizes, member, names_in, read_array, shape_of, values_of
 from fcaffe.errors import SnapshotError
-from fcaffe.net.model_files.hdf5_file import read_array, reading, write_string, writing
+from fcaffe.net.model_files.hdf5_file import reading, writing
 from fcaffe.net.model_files.model import check_text
 from fcaffe.proto import (
     StoredBlob,
@@ -67,13 +70,16 @@ class State:
 def is_hdf5_state(path: str | os.PathLike[str]) -> bool:
     """Whether an HDF5 file holds a state. Raises SnapshotError if it cannot be read at all."""
     with reading(path) as file:
-        return "iter" in file and "history" in file
+        return _is_state(file)
 
 
-def read_state(path: str | os.PathLike[str]) -> State:
-    """The state in a file, of the format that the file's first bytes tell. Raises SnapshotError."""
+def read_state(path: str | os.PathLike[str], counts: Sequence[int] | None = None) -> State:
+    """The state in a file, of the format that the file's first bytes tell. Raises SnapshotError.
+
+    `counts` has the number of values in each history blob of the solver that it is for: others may come without values.
+    """
     if file_start(path).startswith(HDF5_MAGIC):
-        return _read_hdf5(path)
+        return _read_hdf5(path, counts)
     message = read_binary(path, pb.StateBytes)
     check_written(message, path)
     try:
@@ -112,29 +118,39 @@ def write_state(path: str | os.PathLike[str], state: State) -> None:
     write_binary(path, message)
 
 
-def _read_hdf5(path: str | os.PathLike[str]) -> State:
+def _is_state(file: Any) -> bool:
+    return member(file, "iter") is not None and member(file, "history") is not None
+
+
+def _read_hdf5(path: str | os.PathLike[str], counts: Sequence[int] | None) -> State:
     with reading(path) as file:
-        if "iter" not in file or "history" not in file:  # as in is_hdf5_state
-            model = "data" in file
+        if not _is_state(file):
+            model = member(file, "data") is not None
             raise SnapshotError(
                 "this is a model, not a solver state; give it as --weights" if model else "there is no state in it"
             )
-        history = file["history"]
-        arrays = [read_array(history[str(index)]) for index in range(len(history))]
+        datasets = [_dataset(file, f"history/{index}") for index in range(len(names_in(member(file, "history"))))]
+        shapes = [shape_of(dataset) for dataset in datasets]
+        wanted = [
+            counts is None or counts[index : index + 1] == [math.prod(shape)] for index, shape in enumerate(shapes)
+        ]
+        check_sizes(dataset for dataset, wants in zip(datasets, wanted, strict=True) if wants)
+        history = [
+            StoredBlob(shape, values_of(dataset) if wants else None)
+            for dataset, shape, wants in zip(datasets, shapes, wanted, strict=True)
+        ]
         resume, carried = None, []
-        if "resume" in file:
-            resume = pb.ResumeState.FromString(read_array(file["resume/state"]).tobytes())
-            check_text(resume)
-            carried = [
-                _carried(array, read_array(file[path]) if (path := f"resume/carried/{index}") in file else None)
-                for index, array in enumerate(resume.carried)
-            ]
+        if member(file, "resume") is not None:
+            resume = _resume(_dataset(file, "resume/state"))
+            for index, array in enumerate(resume.carried):
+                apart = member(file, f"resume/carried/{index}")
+                carried.append(_carried(array, None if apart is None else read_array(apart)))
             resume.ClearField("carried")
         return State(
             iteration=_number(file, "iter"),
             current_step=_number(file, "current_step"),
-            learned_net=file["learned_net"][()].decode(),
-            history=[StoredBlob(array.shape, array) for array in arrays],
+            learned_net=_text(file, "learned_net"),
+            history=history,
             resume=resume,
             carried=carried,
         )
@@ -142,24 +158,25 @@ def _read_hdf5(path: str | os.PathLike[str]) -> State:
 
 def _write_hdf5(path: str | os.PathLike[str], state: State) -> None:
     """Caffe's layout, and a group `resume` that Caffe passes over."""
-    with writing(path) as file:
-        file.create_dataset("iter", data=np.array([state.iteration], np.int32))
-        write_string(file, "learned_net", state.learned_net)
-        file.create_dataset("current_step", data=np.array([state.current_step], np.int32))
-        history = file.create_group("history")
+    with writing(path, "solver state") as file:
+        file.array(file.root, "iter", np.array([state.iteration], np.int32))
+        file.string(file.root, "learned_net", state.learned_net)
+        file.array(file.root, "current_step", np.array([state.current_step], np.int32))
+        history = file.group(file.root, "history")
         for index, blob in enumerate(state.history):
-            history.create_dataset(str(index), data=blob.data)
+            assert blob.data is not None
+            file.array(history, str(index), blob.data)
         if state.resume is not None:
             resume = pb.ResumeState()
             resume.CopyFrom(state.resume)
             resume.carried.extend(array.to_message(array.values.nbytes < APART) for array in state.carried)
-            group = file.create_group("resume")
-            group.create_dataset("state", data=np.frombuffer(resume.SerializeToString(), np.uint8))
-            for index, array in enumerate(state.carried):
-                if array.values.nbytes < APART:
-                    continue
-                content = np.frombuffer(array.values.tobytes(), np.uint8)
-                group.create_dataset(f"carried/{index}", data=content)
+            group = file.group(file.root, "resume")
+            file.array(group, "state", np.frombuffer(resume.SerializeToString(), np.uint8))
+            apart = {index: array for index, array in enumerate(state.carried) if array.values.nbytes >= APART}
+            if apart:
+                carried = file.group(group, "carried")
+                for index, array in apart.items():
+                    file.array(carried, str(index), np.frombuffer(array.values.tobytes(), np.uint8))
 
 
 def size_of(state: State) -> int:
@@ -181,6 +198,38 @@ def _carried(message: Any, apart: np.ndarray | None = None) -> CarriedArray:
     return CarriedArray(message.net, message.owner, message.worker, message.name, values)
 
 
+def _dataset(file: Any, path: str) -> Any:
+    found = member(file, path)
+    if found is None:
+        raise SnapshotError(f'it has no "{path}"; the file is damaged')
+    return found
+
+
 def _number(file: Any, name: str) -> int:
-    (number,) = read_array(file[name]).reshape(-1)
-    return int(number)
+    dataset = _dataset(file, name)
+    if math.prod(shape_of(dataset)) != 1:
+        raise SnapshotError(f'"{dataset.name}" is no single number; the file is damaged')
+    return int(read_array(dataset).reshape(-1)[0])
+
+
+def _text(file: Any, name: str) -> str:
+    """A string of fixed or variable length, as C programs and as h5py write one."""
+    dataset = _dataset(file, name)
+    check_own(dataset)
+    with asking():
+        text = dataset[()] if dataset.shape == () else None
+    try:
+        if isinstance(text, bytes):
+            return text.decode()
+    except UnicodeDecodeError:
+        pass
+    raise SnapshotError(f'"{dataset.name}" is no text; the file is damaged')
+
+
+def _resume(dataset: Any) -> Any:
+    try:
+        resume = pb.ResumeState.FromString(read_array(dataset).tobytes())
+    except DecodeError as problem:
+        raise SnapshotError(f'"{dataset.name}" cannot be read; the file is damaged') from problem
+    check_text(resume)
+    return resume

@@ -11,6 +11,7 @@ from typing import Any
 from fcaffe.errors import UsageError
 from fcaffe.net.workers import Workers
 from fcaffe.proto import replacing
+from fcaffe.proto.leftovers import remove_leftovers, temporary_name
 from fcaffe.timeline import EXCHANGE, TRAINING, Event, Timeline
 
 THREADS = {TRAINING: "training", EXCHANGE: "gradient exchange"}
@@ -19,7 +20,8 @@ THREADS = {TRAINING: "training", EXCHANGE: "gradient exchange"}
 def check_writable(path: str) -> None:
     """Raises UsageError if no trace could be written there."""
     target = Path(os.path.realpath(path))
-    probe = target.with_name(f".{target.name}.{os.getpid()}.probe")
+    remove_leftovers(str(target))
+    probe = target.with_name(temporary_name(target.name))
     try:
         if target.is_dir():
             raise IsADirectoryError(0, "it is a folder")
@@ -56,7 +58,7 @@ def _since_beginning(timeline: Timeline) -> list[tuple[Any, ...]]:
 
 
 def write(path: str, events: list[dict[str, Any]]) -> None:
-    with replacing(path) as temporary, open(temporary, "w") as file:
+    with replacing(path, "trace") as temporary, open(temporary, "w") as file:
         json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
 
 

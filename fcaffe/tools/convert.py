@@ -32,6 +32,7 @@ from fcaffe.proto import (
 )
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.binary import HDF5_MAGIC
+from fcaffe.proto.leftovers import remove_leftovers
 from fcaffe.solvers.state_files import State, is_hdf5_state, read_state, write_state
 
 _NPY_MAGIC = b"\x93NUMPY"
@@ -111,6 +112,7 @@ def _read(path: str) -> Any:
 
 
 def _write(path: str, found: Any, nvidia: bool) -> None:
+    remove_leftovers(path)
     if isinstance(found, State):
         write_state(path, found)
     elif isinstance(found, StoredBlob):
@@ -163,5 +165,5 @@ def _read_npy(path: str) -> StoredBlob:
 def _write_npy(path: str, blob: StoredBlob) -> None:
     assert blob.data is not None
     image = blob.legacy and blob.shape[0] == 1
-    with replacing(path) as temporary, open(temporary, "wb") as file:
+    with replacing(path, "blob", SnapshotError) as temporary, open(temporary, "wb") as file:
         np.save(file, blob.data[0] if image else blob.data)

@@ -30,7 +30,7 @@ def plot(log_path: str | os.PathLike[str], picture_path: str | os.PathLike[str])
     figure = Figure(figsize=(9, 6), layout="constrained")
     FigureCanvasAgg(figure)
     _draw(figure, log)
-    with replacing(picture_path) as temporary:
+    with replacing(picture_path, "picture") as temporary:
         figure.savefig(temporary, dpi=120, format="png")
 
 

@@ -14,6 +14,7 @@ import pytest
 from fcaffe.net.model_files import read_model
 from fcaffe.solvers.sgd import SGDSolver
 from tests.cli.conftest import Result
+from tests.proto.test_files import leftover
 
 Run = Callable[..., Result]
 Weights = list[np.ndarray]
@@ -180,3 +181,12 @@ def test_progress_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 def test_no_progress_bar_in_a_pipe(run: Run) -> None:
     result = run("train -solver solver.prototxt")
     assert "\x1b" not in result.err and "Iteration 8 of 8" not in result.err
+
+
+def test_a_training_removes_what_killed_ones_left(run: Run) -> None:
+    left = [Path(leftover(f"{name}")) for name in ("small_iter_4.caffemodel", "small_iter_4.solverstate", "trace.json")]
+    for path in left:
+        path.write_text("half")
+    result = run("train -solver solver.prototxt -trace trace.json")
+    assert result.code == 0 and not any(path.exists() for path in left)
+    assert any(line.startswith("Removed unfinished files") and "trace.json" in line for line in result.messages)

@@ -7,17 +7,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fcaffe.data.hdf5_file import values_of
 from fcaffe.errors import SnapshotError
 from fcaffe.net.model_files import read_model
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers import Solver, snapshot
+from fcaffe.solvers import Solver, snapshot, state_files
 from fcaffe.solvers.state_files import read_state
 from tests.solvers.training import INTEROP, NOISY, assert_near, losses_of, weights_of
 
@@ -130,24 +131,84 @@ def test_a_state_is_no_model() -> None:
         read_model(INTEROP / "modelh_iter_8.solverstate.h5")
 
 
+def test_a_history_that_claims_too_much_is_not_read(interop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    solver = interop(snapshot_prefix="ours", snapshot_format=HDF5)
+    path = solver.snapshot()
+    with h5py.File(path, "a") as file:
+        del file["history/0"]
+        file.create_dataset("history/0", (1 << 28,), np.float32, chunks=(1 << 19,))[: 1 << 19] = 1
+    read = []
+    monkeypatch.setattr(state_files, "values_of", lambda one: read.append(one.size) or values_of(one))
+    with pytest.raises(SnapshotError, match=r"solverstate.h5: a history blob of shape \(268435456,\) belongs"):
+        solver.restore(path)
+    assert 0 < max(read) < 10000
+
+
 FULL_DISK = """
-import resource, sys
+import os, resource, sys
 import numpy as np
-from fcaffe.errors import SnapshotError
+from fcaffe.data.hdf5 import write_rows
+from fcaffe.errors import FcaffeError
 from fcaffe.net.model_files import Model, StoredLayer, write_model
 from fcaffe.proto import StoredBlob, caffe_pb2 as pb
-blob = StoredBlob((100000,), np.zeros(100000, np.float32))
-resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
-try:
-    write_model(sys.argv[1], Model(pb.NetParameter(), [StoredLayer(pb.LayerParameter(name="a"), [blob])]))
-except SnapshotError as error:
-    print(error)
+from fcaffe.solvers.state_files import State, write_state
+blobs = [StoredBlob((500,), np.ones(500, np.float32)) for _ in range(40)]
+model = Model(pb.NetParameter(), [StoredLayer(pb.LayerParameter(name=f"a{i}"), [b]) for i, b in enumerate(blobs)])
+writes = [
+    lambda: write_model("x.h5", model),
+    lambda: write_state("x.h5", State(1, 0, "m", blobs)),
+    lambda: write_rows("x.h5", {"data": np.ones((500, 40)), "label": np.ones(500)}),
+]
+for write in writes:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    write()
+    size = os.path.getsize("x.h5")
+    open("x.h5", "w").write("as it was")
+    for limit in {0, 1, 100, 800, 2048, 4096, 9000, *range(1000, size, size // 13), size - 1}:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        try:
+            write()
+            print("written", limit)
+        except FcaffeError as error:
+            assert str(error).startswith("cannot write x.h5: File too large; "), error
+            assert "ulimit -f" in str(error) and "\\n" not in str(error)
+        assert os.listdir() == ["x.h5"] and open("x.h5").read() == "as it was"
 """
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "old.h5"
-    path.write_bytes(b"as it was")
-    said = subprocess.run([sys.executable, "-c", FULL_DISK, path], capture_output=True, text=True, check=True)
-    assert said.stdout.startswith(f"cannot write {path}: ") and said.stdout.count("\n") == 1
-    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("old.h5", b"as it was")]
+    """Whichever write fails: HDF5 itself would crash at the end of a file that it could not write."""
+    said = subprocess.run([sys.executable, "-c", FULL_DISK], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for 256 KB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("kind", ["BINARYPROTO", "HDF5"])
+def test_snapshots_onto_a_disk_that_fills_up(kind: str, small_disk: Path, interop: Any) -> None:
+    solver = interop(snapshot_prefix=str(small_disk / "x"), snapshot_format=getattr(pb.SolverParameter, kind))
+    solver.snapshot()
+    before = {path.name: path.read_bytes() for path in small_disk.iterdir()}
+    (small_disk / "other").write_bytes(bytes(256 * 1024 - sum(map(len, before.values())) - 16384))
+    solver.step(1)
+    with pytest.raises(
+        SnapshotError, match=r"cannot write .*x_iter_\d+\.\S+: No space left on device; make room there"
+    ):
+        for _ in range(10):  # until it is full
+            solver.snapshot()
+            solver.iteration += 1
+    kept = {path.name: path.read_bytes() for path in small_disk.iterdir() if path.name != "other"}
+    assert {name: kept[name] for name in before} == before and not any(name.endswith(".tmp") for name in kept)
+    if kind == "HDF5":
+        with h5py.File(small_disk / "x_iter_0.caffemodel.h5") as file:
+            assert "data" in file

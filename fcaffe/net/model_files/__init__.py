@@ -5,25 +5,26 @@ from __future__ import annotations
 import os
 
 from fcaffe.net.model_files import caffemodel, hdf5, npz
-from fcaffe.net.model_files.model import Model, StoredLayer, take_shared
+from fcaffe.net.model_files.model import Model, Places, StoredLayer, take_shared
 from fcaffe.proto import file_start
 from fcaffe.proto.binary import HDF5_MAGIC, ZIP_MAGIC
 
-__all__ = ["Model", "StoredLayer", "read_model", "take_shared", "write_model"]
+__all__ = ["Model", "Places", "StoredLayer", "read_model", "take_shared", "write_model"]
 
 Path = str | os.PathLike[str]
 
 
-def read_model(path: Path) -> Model:
+def read_model(path: Path, places: Places | None = None) -> Model:
     """The model in a file, of the format that the file's first bytes tell. Layers are in the current notation.
 
+    `places` are those of the net that it is for: blobs for which it has none may come without values.
     Raises SnapshotError for a file that is missing, damaged or of another kind.
     """
     start = file_start(path)
     if start.startswith(HDF5_MAGIC):
-        return hdf5.read(path)
+        return hdf5.read(path, places)
     if start.startswith(ZIP_MAGIC):
-        return npz.read(path)
+        return npz.read(path, places)
     return caffemodel.read(path)
 
 

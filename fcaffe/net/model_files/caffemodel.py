@@ -68,7 +68,7 @@ def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> N
     size = sum(blob.nbytes for layer in model.layers for blob in layer.blobs)
     if size > LARGEST:
         raise SnapshotError(f"cannot write {path}: with {size} bytes it {TOO_LARGE}")
-    with replacing(path) as temporary, open(temporary, "wb") as file:
+    with replacing(path, "model", SnapshotError) as temporary, open(temporary, "wb") as file:
         is_marked, param = model.param.HasField("written"), pb.NetParameter()
         param.CopyFrom(without_fork_fields(model.param))
         param.ClearField("written")

@@ -11,11 +11,32 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
-from fcaffe.data.hdf5 import h5py
+from fcaffe.data.hdf5_file import (
+    Hdf5Writer,
+    address,
+    attribute,
+    check_sizes,
+    h5py,
+    member,
+    names_in,
+    shape_of,
+    values_of,
+)
 from fcaffe.errors import SnapshotError
-from fcaffe.net.model_files.hdf5_file import read_array, reading, writing
-from fcaffe.net.model_files.model import Model, StoredLayer, check_text, layer_from_outline, put_values, take_shared
+from fcaffe.net.model_files.hdf5_file import reading, writing
+from fcaffe.net.model_files.model import (
+    Model,
+    Places,
+    StoredLayer,
+    Unread,
+    check_text,
+    has_place,
+    layer_from_outline,
+    put_values,
+    take_shared,
+)
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import without_fork_fields
 
@@ -24,27 +45,45 @@ _LAYER, _ORDER = "layer", "order"  # attributes of a layer's group
 _LARGEST_ATTRIBUTE = 60000  # bytes; HDF5 takes a little more
 
 
-def read(path: str | os.PathLike[str]) -> Model:
-    """The model in an HDF5 file, all layers in order (by name in a file of Caffe's). Raises SnapshotError."""
+def read(path: str | os.PathLike[str], places: Places | None = None) -> Model:
+    """The model in an HDF5 file, all layers in order (by name in a file of Caffe's). Raises SnapshotError.
+
+    Values for which a net has no place, as `places` tells, are not read.
+    """
     with reading(path) as file:
         data = _group(file, "data")
         if data is None:
-            state = "iter" in file and "history" in file
+            state = member(file, "iter") is not None and member(file, "history") is not None
             raise SnapshotError(
                 "this is a solver state, not a model; give it as --snapshot" if state else "there is no model in it"
             )
-        param = pb.NetParameter.FromString(_bytes(data, _NET))
+        param = _message(data, _NET, pb.NetParameter)
         check_text(param)
-        found: list[tuple[int, StoredLayer]] = []
+        found: list[tuple[int, StoredLayer, dict[tuple[int, str], Any]]] = []
         for name, group in _layers(data):
-            layer = layer_from_outline(pb.LayerParameter.FromString(_bytes(group, _LAYER)))
+            layer = layer_from_outline(_message(group, _LAYER, pb.LayerParameter))
             layer.param.name = layer.name or name
-            values = {(index, "data"): array for index, array in _arrays(group)}
+            datasets = {(index, "data"): dataset for index, dataset in _datasets(group)}
             if (diffs := _group(file, f"diff/{name}")) is not None:
-                values |= {(index, "diff"): array for index, array in _arrays(diffs)}
-            put_values(layer, values)
-            found.append((int(group.attrs.get(_ORDER, len(found))), layer))
-    model = Model(param, [layer for _, layer in sorted(found, key=lambda item: item[0])])
+                datasets |= {(index, "diff"): dataset for index, dataset in _datasets(diffs)}
+            order = attribute(group, _ORDER, "iu")
+            found.append((len(found) if order is None else int(order), layer, datasets))
+        wanted = {
+            dataset.name
+            for _, layer, datasets in found
+            for (index, _), dataset in datasets.items()
+            if has_place(places, layer, index, shape_of(dataset))
+        }
+        check_sizes(dataset for _, _, datasets in found for dataset in datasets.values() if dataset.name in wanted)
+        for _, layer, datasets in found:
+            put_values(
+                layer,
+                {
+                    key: values_of(dataset) if dataset.name in wanted else Unread(shape_of(dataset))
+                    for key, dataset in datasets.items()
+                },
+            )
+    model = Model(param, [layer for _, layer, _ in sorted(found, key=lambda item: item[0])])
     take_shared(model)
     return model
 
@@ -54,71 +93,69 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
     shared = {(id(layer), index): owner.blobs[place] for layer, index, owner, place in model.shared()}
     with_diffs = any(blob.diff is not None for layer in model.layers for blob in layer.blobs)
     _check_names(model)
-    with writing(path) as file:
-        data = file.create_group("data")
-        _put_bytes(data, _NET, without_fork_fields(model.param))
+    with writing(path, "model") as file:
+        data = file.group(file.root, "data")
+        _put_message(file, data, _NET, without_fork_fields(model.param))
         for order, layer in enumerate(model.layers):
-            group = data.require_group(layer.name)
-            group.attrs[_ORDER] = order
-            _put_bytes(group, _LAYER, without_fork_fields(layer.outline()))
-            diffs = file.require_group(f"diff/{layer.name}") if with_diffs else None
+            group = file.group(data, layer.name)
+            file.attribute(group, _ORDER, order)
+            _put_message(file, group, _LAYER, without_fork_fields(layer.outline()))
+            diffs = file.group(file.root, f"diff/{layer.name}") if with_diffs else None
             for index, blob in enumerate(layer.blobs):
                 owner = shared.get((id(layer), index))
                 if blob.data is not None and not (owner and _same(owner.data, blob.data)):
-                    group.create_dataset(str(index), data=blob.data)
+                    file.array(group, str(index), blob.data)
                 if diffs is not None and blob.diff is not None:
-                    diffs.create_dataset(str(index), data=blob.diff)
+                    file.array(diffs, str(index), blob.diff)
 
 
 def _layers(data: Any) -> Iterator[tuple[str, Any]]:
     """Name and group of every layer: a group with blobs, with our attribute, or with nothing in it.
 
-    A name with slashes is a group within a group. Links that would lead out of the file or round in circles are passed
-    over.
+    A name with slashes is a group within a group. A group that has been met before, as one that holds itself is, counts
+    once.
     """
     library = h5py()
     seen = set()
     waiting = [("", data)]
     while waiting:
         prefix, parent = waiting.pop(0)
-        for key in parent:
-            group = _hard(parent, key)
-            if not isinstance(group, library.Group) or (address := library.h5o.get_info(group.id).addr) in seen:
+        for key in names_in(parent):
+            group = member(parent, key)
+            if not isinstance(group, library.Group) or address(group) in seen:
                 continue
-            seen.add(address)
-            name = prefix + key
-            if _LAYER in group.attrs or not len(group) or any(one.isdecimal() for one in group):
+            seen.add(address(group))
+            name, names = prefix + key, names_in(group)
+            if attribute(group, _LAYER, "V") is not None or not names or any(one.isdecimal() for one in names):
                 yield name, group
             waiting.append((f"{name}/", group))
 
 
-def _arrays(group: Any) -> Iterator[tuple[int, np.ndarray]]:
-    for key in group:
-        if key.isdecimal() and len(key) < 10 and isinstance(dataset := _hard(group, key), h5py().Dataset):
-            yield int(key), read_array(dataset)
+def _datasets(group: Any) -> Iterator[tuple[int, Any]]:
+    for key in names_in(group):
+        if key.isdecimal() and len(key) < 10 and isinstance(dataset := member(group, key), h5py().Dataset):
+            yield int(key), dataset
 
 
 def _group(group: Any, path: str) -> Any:
     """The group at this path, or None."""
-    for key in path.split("/"):
-        group = _hard(group, key) if isinstance(group, h5py().Group) else None
-    return group if isinstance(group, h5py().Group) else None
+    found = member(group, path)
+    return found if isinstance(found, h5py().Group) else None
 
 
-def _hard(group: Any, key: str) -> Any:
-    """A member of a group, or None if there is none or it is a link to another place or file."""
-    return group[key] if isinstance(group.get(key, getlink=True), h5py().HardLink) else None
+def _message(group: Any, name: str, message_class: Any) -> Any:
+    """The message in an attribute; an empty one if there is no such attribute."""
+    try:
+        return message_class.FromString(bytes(attribute(group, name, "V") or b""))
+    except DecodeError as problem:
+        raise SnapshotError(f'attribute "{name}" of "{group.name}" cannot be read: it is damaged') from problem
 
 
-def _bytes(group: Any, name: str) -> bytes:
-    return bytes(group.attrs.get(name, b""))
-
-
-def _put_bytes(group: Any, name: str, message: Any) -> None:
+def _put_message(file: Hdf5Writer, group: Any, name: str, message: Any) -> None:
     """Leave out what is too long for an attribute: the file is then like one of Caffe's."""
     content = message.SerializeToString()
     if 0 < len(content) <= _LARGEST_ATTRIBUTE:
-        group.attrs[name] = np.void(content)
+        file.attribute(group, name, np.void(content))
 
 
 def _same(a: np.ndarray | None, b: np.ndarray) -> bool:

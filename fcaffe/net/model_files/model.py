@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import Message
@@ -17,6 +17,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import put_shape
 
 MOST_BLOBS = 1000  # of a layer
+Places = Mapping[str, Sequence[int]]  # of a net: the number of values in each blob of each layer
 
 
 @dataclass
@@ -88,6 +89,25 @@ def check_text(message: Any) -> None:
                     raise SnapshotError(f"{described.full_name} is {text[:40]!r}, which is no text; it is damaged")
 
 
+class Unread(NamedTuple):
+    """In place of an array that stays in its file."""
+
+    shape: tuple[int, ...]
+
+
+def has_place(places: Places | None, layer: StoredLayer, index: int, shape: tuple[int, ...]) -> bool:
+    """Whether a net wants a blob of a file: it has a blob of so many values there, or may have one that shares them.
+
+    What it does not want need not be read: a file may claim any number of values. Without `places` all are wanted.
+    """
+    if places is None:
+        return True
+    if layer.name not in places:
+        return any(spec.name for spec in layer.param.param)
+    counts = places[layer.name]
+    return index < len(counts) and counts[index] == math.prod(shape)
+
+
 def layer_from_outline(outline: Any) -> StoredLayer:
     """The layer of an outline, with blobs that have no values yet."""
     check_text(outline)
@@ -97,9 +117,9 @@ def layer_from_outline(outline: Any) -> StoredLayer:
 
 
 def put_values(layer: StoredLayer, values: dict[tuple[int, str], Any]) -> None:
-    """Give a layer its arrays, by (index, "data" or "diff"); an outline that it has says what shapes they are of.
+    """Give a layer its arrays, by (index, "data" or "diff"), of which some may be Unread.
 
-    Raises SnapshotError when they do not fit.
+    An outline that the layer has says what shapes they are of. Raises SnapshotError when they do not fit.
     """
     count = 1 + max((index for index, _ in values), default=-1)
     if count > MOST_BLOBS:
@@ -114,7 +134,7 @@ def put_values(layer: StoredLayer, values: dict[tuple[int, str], Any]) -> None:
                 f'layer "{layer.name}": {which} {index} has the shape {array.shape}, not {blob.shape}; '
                 "the file is damaged"
             )
-        setattr(blob, which, array)
+        setattr(blob, which, None if isinstance(array, Unread) else array)
 
 
 def take_shared(model: Model) -> None:

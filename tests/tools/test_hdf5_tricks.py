@@ -1,0 +1,179 @@
+"""HDF5 files that lead elsewhere, claim what they do not hold, or meet a fault of our own, wherever they are read."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fcaffe.data import hdf5, hdf5_file
+from fcaffe.data.hdf5 import read_rows, write_rows
+from fcaffe.errors import DataError, FcaffeError, SnapshotError
+from fcaffe.net.model_files import Model, StoredLayer, caffemodel, model, npz, read_model, write_model
+from fcaffe.net.model_files import hdf5 as hdf5_model
+from fcaffe.net.model_files import hdf5_file as model_file
+from fcaffe.proto import StoredBlob, binary, files
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.solvers import state_files
+from fcaffe.solvers.state_files import State, is_hdf5_state, read_state, write_state
+from fcaffe.tools.convert import convert
+
+h5py = pytest.importorskip("h5py")
+
+BLOB = StoredBlob((2, 2), np.ones((2, 2), np.float32), np.ones((2, 2), np.float32))
+MODEL = Model(pb.NetParameter(name="n"), [StoredLayer(pb.LayerParameter(name="a", type="X"), [BLOB])])
+STATE = State(1, 0, "x", [BLOB], pb.ResumeState(seed=1))
+WRITERS: dict[str, Callable[[Any], None]] = {
+    "model": lambda path: write_model(path, MODEL),
+    "state": lambda path: write_state(path, STATE),
+    "rows": lambda path: write_rows(str(path), {"x": np.ones(4), "y": np.ones(4)}),
+}
+READERS: list[tuple[str, str, Callable[[Any], Any]]] = [
+    ("model", "data/a/0", read_model),
+    ("model", "diff/a/0", read_model),
+    ("model", "data/a", read_model),
+    ("model", "data", read_model),
+    ("model", "data/a/0", lambda path: convert(str(path), f"{path}.npz")),
+    ("state", "history/0", read_state),
+    ("state", "iter", read_state),
+    ("state", "learned_net", read_state),
+    ("state", "resume/state", read_state),
+    ("state", "history", is_hdf5_state),
+    ("state", "history/0", lambda path: convert(str(path), f"{path}.solverstate")),
+    ("rows", "y", lambda path: read_rows(str(path), ["y"])),
+]
+
+
+def external(file: Any, name: str, folder: Path) -> str:
+    (folder / "secret.bin").write_bytes(bytes(64))
+    file.create_dataset(name, (2, 2), np.float32, external=[(folder / "secret.bin", 0, 64)])
+    return r'values of "/{name}" are in another file, ".*secret\.bin"'
+
+
+def virtual(file: Any, name: str, folder: Path) -> str:
+    layout = h5py.VirtualLayout((2, 2), np.float32)
+    layout[...] = h5py.VirtualSource(folder / "other.h5", "secret", (2, 2))
+    file.create_virtual_dataset(name, layout)
+    return r'"/{name}" is a virtual dataset, put together from ".*other\.h5"'
+
+
+def external_link(file: Any, name: str, folder: Path) -> str:
+    file[name] = h5py.ExternalLink("other.h5", "/secret")
+    return '"/{name}" is a link to "/?secret" in the file "other.h5"'
+
+
+def dangling_link(file: Any, name: str, folder: Path) -> str:
+    file[name] = h5py.ExternalLink("/dev/none", "/secret")
+    return '"/{name}" is a link to "/?secret" in the file "/dev/none"'
+
+
+def soft_link(file: Any, name: str, folder: Path) -> str:
+    file["aside"] = np.ones((2, 2), np.float32)
+    file[name] = h5py.SoftLink("/aside")
+    return '"/{name}" is a link to "/aside"'
+
+
+def references(file: Any, name: str, folder: Path) -> str:
+    file.create_dataset(name, (2,), h5py.ref_dtype)
+    return '/?{name}"? (is no|has values of type)'
+
+
+def nothing_stored(file: Any, name: str, folder: Path) -> str:
+    file.create_dataset(name, (2**31, 2**30), np.float64, chunks=(64, 64), fillvalue=1)
+    return r'"/{name}" (of shape \(2147483648, 1073741824\) is not in the file|is no)'
+
+
+def too_short(file: Any, name: str, folder: Path) -> str:
+    file.create_dataset(name, (2**40,), np.uint8, chunks=(4096,), compression="gzip")[:4096] = 1
+    return r'"/{name}" (of shape \(1099511627776,\) is not in the file|is no)'
+
+
+TRICKS = [external, virtual, external_link, dangling_link, soft_link, references, nothing_stored, too_short]
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_what_is_not_in_the_file_is_refused_by_name(trick: Callable[..., str], tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["secret"] = np.full((2, 2), 42, np.float32)
+    for kind, name, read in READERS:
+        path = tmp_path / "x.h5"
+        WRITERS[kind](path)
+        group = name in ("data", "data/a", "history")
+        if group and trick not in (external_link, dangling_link, soft_link):
+            continue
+        with h5py.File(path, "a") as file:
+            del file[name]
+            pattern = trick(file, name, tmp_path).replace("{name}", name)
+        with pytest.raises(FcaffeError, match=pattern) as raised:
+            read(path)
+        assert type(raised.value) is (DataError if kind == "rows" else SnapshotError), (kind, name)
+        assert str(path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("value", [10**13, np.arange(4), "text", h5py.Empty("f4")])
+@pytest.mark.parametrize("name", ["data/a:layer", "data:net", "data/a:order"])
+def test_attributes_that_are_not_ours(name: str, value: Any, tmp_path: Path) -> None:
+    """bytes() of a number would take so much memory."""
+    if name == "data/a:order" and isinstance(value, int):
+        value = 0.5
+    write_model(tmp_path / "x.h5", MODEL)
+    group, _, attribute = name.partition(":")
+    with h5py.File(tmp_path / "x.h5", "a") as file:
+        file[group].attrs[attribute] = value
+    with pytest.raises(SnapshotError, match=f'x.h5: attribute "{attribute}" of "/{group}" is not what fcaffe writes'):
+        read_model(tmp_path / "x.h5")
+
+
+MODULES: list[ModuleType] = [
+    binary, caffemodel, files, hdf5, hdf5_file, hdf5_model, model, model_file, npz, state_files,
+]  # fmt: skip
+
+
+def functions_of_ours() -> list[tuple[ModuleType, str]]:
+    return [
+        (module, name)
+        for module in MODULES
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__.startswith("fcaffe") and name != "asking"
+    ]
+
+
+def test_faults_of_our_own_are_not_called_damaged_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of our functions has a fault, its own error comes out of what reads and writes files."""
+    paths = {kind: tmp_path / f"{kind}.h5" for kind in WRITERS}
+    uses: list[Callable[[], Any]] = []
+    for kind, path in paths.items():
+        WRITERS[kind](path)
+        uses.append(lambda kind=kind: WRITERS[kind](tmp_path / "new.h5"))
+    for ending, read in ((".npz", read_model), (".caffemodel", read_model), (".solverstate", read_state)):
+        target = tmp_path / f"x{ending}"
+        kind = "state" if read is read_state else "model"
+        WRITERS[kind](target)
+        uses.append(lambda kind=kind, ending=ending: WRITERS[kind](tmp_path / f"new{ending}"))
+        uses.append(lambda read=read, target=target: read(target))
+    uses.append(lambda: read_model(paths["model"]))
+    uses.append(lambda: read_state(paths["state"]))
+    uses.append(lambda: read_rows(str(paths["rows"]), ["x"]))
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    hits = 0
+    for module, name in functions_of_ours():
+
+        def fault(*_: Any, **__: Any) -> Any:
+            raise TypeError("a fault of ours")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, fault)
+            for use in uses:
+                try:
+                    use()
+                except TypeError as error:
+                    hits += 1
+                    assert str(error) == "a fault of ours"
+    assert hits > 100
+    assert not list(tmp_path.glob(".*.tmp"))
