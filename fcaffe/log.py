@@ -11,6 +11,7 @@ the prefix on its first line only. Numbers print as C++ streams print them (six 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import sys
@@ -22,6 +23,7 @@ from fcaffe.errors import FcaffeError
 from fcaffe.outlet import Outlet
 
 LEVELS = "IWEF"
+FULL = (errno.ENOSPC, errno.EDQUOT)  # what a run must outlive, also if it is started again then
 
 _lock = threading.Lock()
 _files: list[Outlet] = []
@@ -104,10 +106,13 @@ def fatal(message: str, source: str | None = None) -> None:
 
 
 def add_file(path: str) -> None:
-    """Append every line to `path` as well, as far as there is room."""
+    """Append every line to `path` as well, as far as there is room. FcaffeError if that is no place for a file."""
     try:
         _files.append(Outlet(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), path, notice=lines_missing))
     except OSError as problem:
+        if problem.errno in FULL:
+            warning(f"No log is kept in {path}: {problem.strerror}")
+            return
         message = f"log file {path}: cannot write it ({problem.strerror}); name a file in a folder that you may write"
         raise FcaffeError(message) from problem
 

@@ -55,6 +55,9 @@ def _add_glog_file(folder: str) -> None:
         os.symlink(name, temporary)
         os.replace(temporary, link)
     except OSError as problem:
+        if problem.errno in log.FULL:
+            log.warning(f"No log is kept in log_dir {folder}: {problem.strerror}")
+            return
         message = f"log_dir {folder}: cannot write there ({problem.strerror}); name a folder that exists"
         raise UsageError(message) from problem
     log.add_file(os.path.join(folder, name))
