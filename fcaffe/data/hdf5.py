@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.files import read_whole
 from fcaffe.data.hdf5_file import (
     Hdf5Error,
     UnreadableError,
@@ -25,6 +24,7 @@ from fcaffe.data.hdf5_file import (
     values_of,
 )
 from fcaffe.errors import DataError
+from fcaffe.input_files import read_input
 from fcaffe.proto import replacing
 from fcaffe.proto.binary import HDF5_MAGIC
 
@@ -35,7 +35,7 @@ KINDS = {"f": "FLOAT", "i": "INTEGER", "u": "INTEGER"}  # of NumPy: in HDF5's wo
 def read_hdf5_list(source: str) -> list[str]:
     """The file names in a list: separated by blanks or line breaks, relative to the folder that the command runs in."""
     try:
-        content = read_whole(source, LARGEST_LIST)
+        content = read_input(source, LARGEST_LIST)
     except OSError as problem:
         raise DataError(f'cannot read the list of HDF5 files "{source}": {problem.strerror}') from problem
     if content.startswith(HDF5_MAGIC):

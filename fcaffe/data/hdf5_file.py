@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.data.files import check_regular
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import DataError, FcaffeError
+from fcaffe.input_files import require_file
 
 # HDF5 packs about a thousandfold at most; a file that says it holds more is damaged, and nobody allocates for it.
 MOST_PACKED = 2000
@@ -58,7 +58,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     """The h5py.File at `path`, to read."""
     library = h5py()
     with asking():
-        check_regular(os.fspath(path))
+        require_file(path)
         file = library.File(path, "r")
     with file:
         yield file

@@ -10,6 +10,7 @@ import zlib
 import numpy as np
 
 from fcaffe.errors import DataError
+from fcaffe.input_files import read_input
 
 UNSIGNED_BYTE = 8
 
@@ -17,8 +18,7 @@ UNSIGNED_BYTE = 8
 def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
     """The uint8 array in an idx file."""
     try:
-        with open(path, "rb") as file:
-            content = file.read()
+        content = read_input(path)
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as problem:

@@ -10,10 +10,11 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.data.batches import ImageBatches
-from fcaffe.data.files import numbered_lines, open_regular
 from fcaffe.data.images import Color, decode_image, read_file, resize_image
+from fcaffe.data.lines import numbered_lines
 from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError
+from fcaffe.input_files import open_input
 from fcaffe.rng import CaffeRandom
 
 STATE_SIZE = len(CaffeRandom(0).state())
@@ -32,7 +33,7 @@ def read_image_list(source: str) -> list[ListedImage]:
     """The images of a list: on each line a path, a blank and a label, which is 0 if left out. Empty lines are none."""
     images = []
     try:
-        with open_regular(source) as file:
+        with open_input(source) as file:
             for number, line in numbered_lines(file, source):
                 parts = line.rsplit(None, 1)
                 if not parts:

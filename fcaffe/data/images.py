@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.data.files import read_whole
 from fcaffe.errors import DataError
+from fcaffe.input_files import read_input
 
 # A picture that says it is larger is taken for damaged, before memory is. OpenCV reads this when it is loaded; whoever
 # has larger ones sets the variable.
@@ -66,7 +66,7 @@ def decode_image(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.n
 def read_file(path: str) -> bytes:
     """A picture file, not decoded."""
     try:
-        return read_whole(path, LARGEST_FILE)
+        return read_input(path, LARGEST_FILE)
     except (OSError, ValueError) as problem:  # ValueError: a zero byte in the name
         reason = problem.strerror if isinstance(problem, OSError) else problem
         raise DataError(f'cannot read the picture "{path}": {reason}') from problem

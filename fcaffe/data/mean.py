@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.data.files import check_regular
 from fcaffe.errors import DataError, SnapshotError
 from fcaffe.proto import blob_shape, blob_values, read_binary, to_blob_proto
 from fcaffe.proto import caffe_pb2 as pb
@@ -17,7 +16,7 @@ from fcaffe.proto import caffe_pb2 as pb
 def read_mean(path: str) -> np.ndarray:
     """The mean image in a BlobProto file: float32, channels x height x width."""
     try:
-        check_regular(path)
+        require_file(path)
         blob = read_binary(path, pb.BlobProto)
         values, shape = blob_values(blob), blob_shape(blob)
     except (SnapshotError, OSError) as problem:

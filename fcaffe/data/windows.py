@@ -9,9 +9,10 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.files import numbered_lines, open_regular
 from fcaffe.data.images import resize_image
+from fcaffe.data.lines import numbered_lines
 from fcaffe.errors import DataError
+from fcaffe.input_files import open_input
 
 CHANNELS = 3  # images are read in colour
 LOG_INTERVAL = 100  # images
@@ -52,7 +53,7 @@ def read_window_file(source: str, root_folder: str, fg_threshold: float, bg_thre
     foreground, background = [], []
     index = -1
     try:
-        with open_regular(source) as file:
+        with open_input(source) as file:
             words = _Words(source, file)
             while (image := _read_image(words)) is not None:
                 index, path, shape, windows = image

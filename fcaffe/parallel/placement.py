@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from fcaffe.errors import UsageError
+from fcaffe.input_files import read_input
 
 Host = tuple[str, int | None]  # name, number of ranks if it is said
 
@@ -31,8 +32,7 @@ def parse_hosts(text: str, source: str = "--hosts") -> list[Host]:
 
 def read_hostfile(path: str) -> list[Host]:
     try:
-        with open(path, encoding="utf-8") as file:
-            return parse_hosts(file.read(), f"--hostfile {path}")
+        return parse_hosts(read_input(path).decode(errors="replace"), f"--hostfile {path}")
     except OSError as problem:
         raise UsageError(f"--hostfile {path}: cannot read it ({problem.strerror})") from problem
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError, EncodeError
 
 from fcaffe.errors import SnapshotError
+from fcaffe.input_files import open_input, read_input
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE
 from fcaffe.proto.files import replacing
@@ -76,7 +78,7 @@ def check_written(message: Any, path: str | os.PathLike[str]) -> None:
 
 def binary_class(path: str | os.PathLike[str]) -> Any:
     """What a binary file holds: pb.NetParameter, pb.SolverState or pb.BlobProto, or None if none of them."""
-    content = _content(path)
+    content = _content(path, look=True)
     for message_class, as_bytes in _AS_BYTES.items():
         if _parse(content, as_bytes, _kind_of(as_bytes)) is not None:
             return message_class
@@ -85,7 +87,7 @@ def binary_class(path: str | os.PathLike[str]) -> Any:
 
 def file_start(path: str | os.PathLike[str], size: int = 4096) -> bytes:
     """The first bytes of a file, by which its kind is known. SnapshotError if it cannot be read."""
-    with _reading(path), open(path, "rb") as file:
+    with _reading(path), open_input(path, look=True) as file:
         return file.read(size)
 
 
@@ -113,13 +115,14 @@ def is_text(start: bytes) -> bool:
     return all(byte >= 0x20 or byte in b"\t\n\r\f" for byte in start)
 
 
-def _content(path: str | os.PathLike[str]) -> bytes:
-    with _reading(path), open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size  # asked first: a read of so many bytes allocates them all
-        content = file.read() if size <= LARGEST else b""
-    if size > LARGEST:
-        raise SnapshotError(f"{path} has more than {LARGEST} bytes, which no protobuf file can; such models are .h5")
-    return content
+def _content(path: str | os.PathLike[str], look: bool = False) -> bytes:
+    with _reading(path):
+        try:
+            return read_input(path, LARGEST, look)
+        except OSError as error:
+            if error.errno != errno.EFBIG:
+                raise
+    raise SnapshotError(f"{path} has more than {LARGEST} bytes, which no protobuf file can; such models are .h5")
 
 
 @contextlib.contextmanager

@@ -2,18 +2,20 @@
 
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
 
 from fcaffe.errors import ProtoError
+from fcaffe.input_files import read_input
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.files import replacing
 from fcaffe.proto.forks import warn_of_fork_fields
 from fcaffe.proto.text_errors import explain, explain_bytes, explain_escapes
 from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
 
+LARGEST = 8 * 2**20  # bytes of a prototxt, which protobuf parses in seconds; those of a thousand layers have a megabyte
+_BLANKS = re.compile(r"(?<![^\S\n])[^\S\n]{65536,}")  # protobuf's parser takes 150 bytes of memory for each
 _QUESTION_MARK = re.compile(r"(?<!\\)((?:\\\\)*)\\\?")  # escaped, which Python's parser does not know
 
 
@@ -41,8 +43,13 @@ def read_solver(path: str | os.PathLike[str]) -> pb.SolverParameter:
 
 def read_text(path: str | os.PathLike[str], message_class: Any) -> Any:
     """The message of a prototxt, as it stands there."""
+    return parse_text(text_of(path), message_class, os.fspath(path))
+
+
+def text_of(path: str | os.PathLike[str]) -> str:
+    """The text of a prototxt, in which bytes that are not UTF-8 are surrogates. Raises ProtoError."""
     try:
-        content = Path(path).read_bytes()
+        content = read_input(path, LARGEST)
     except FileNotFoundError:
         raise ProtoError(f"{path} does not exist (looked for {os.path.abspath(path)}); correct the path") from None
     except IsADirectoryError:
@@ -52,7 +59,7 @@ def read_text(path: str | os.PathLike[str], message_class: Any) -> Any:
     if b"\0" in content:
         raise ProtoError(f"{path} is a binary file; a prototxt (text) is wanted")
     # Any bytes may stand in a comment; those that are not UTF-8 in a string are refused by the parser.
-    return parse_text(content.decode("utf-8-sig", "surrogateescape"), message_class, os.fspath(path))
+    return content.decode("utf-8-sig", "surrogateescape")
 
 
 def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
@@ -64,6 +71,10 @@ def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
         if wrong := explain_escapes(text):
             raise ProtoError(f"{name}:{wrong}")
         text = _QUESTION_MARK.sub(r"\1?", text)
+    if blanks := _BLANKS.search(text):
+        line = text.count("\n", 0, blanks.start()) + 1
+        column = blanks.start() - text.rfind("\n", 0, blanks.start())
+        raise ProtoError(f"{name}:{line}:{column}: {len(blanks[0])} blanks in a row; is this a prototxt?")
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:

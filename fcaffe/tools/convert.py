@@ -11,6 +11,7 @@ from fcaffe import log
 from fcaffe.data import datum_to_array, open_database, parse_datum
 from fcaffe.data.mean import mean_image
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
+from fcaffe.input_files import require_file
 from fcaffe.net.filter import filter_net
 from fcaffe.net.model_files import Model, StoredLayer, read_model, take_shared, write_model
 from fcaffe.net.splits import insert_splits
@@ -19,12 +20,13 @@ from fcaffe.proto import (
     binary_class,
     file_start,
     is_text,
+    parse_text,
     read_binary,
     read_net,
-    read_text,
     replacing,
     stored_blob,
     stored_to_proto,
+    text_of,
     upgrade_net,
     upgrade_solver,
     write_binary,
@@ -128,11 +130,12 @@ def _write(path: str, found: Any, nvidia: bool) -> None:
 
 def _read_prototxt(path: str) -> Any:
     """The net or solver, in the current notation, with nothing added."""
+    text = text_of(path)
     try:
-        net = read_text(path, pb.NetParameter)
+        net = parse_text(text, pb.NetParameter, path)
     except ProtoError as no_net:
         try:
-            solver = read_text(path, pb.SolverParameter)
+            solver = parse_text(text, pb.SolverParameter, path)
         except ProtoError as no_solver:
             raise (no_solver if "solver" in os.path.basename(path) else no_net) from None
         upgrade_solver(solver, path)
@@ -153,6 +156,7 @@ def _mean_of(folder: str) -> StoredBlob:
 def _read_npy(path: str) -> StoredBlob:
     """An array as a blob; one of three axes is an image, and gets the four numbers that means have."""
     try:
+        require_file(path)
         array = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, OSError, EOFError) as problem:
         raise SnapshotError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from fcaffe.data.hdf5_file import MOST_PACKED
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import SnapshotError
+from fcaffe.input_files import require_file
 from fcaffe.net.model_files.model import (
     Model,
     Places,
@@ -116,6 +117,7 @@ def _asking() -> Iterator[None]:
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
     with _asking():
+        require_file(path)
         archive = zipfile.ZipFile(path)
     with archive:
         yield archive
