@@ -1,29 +1,34 @@
-"""fcaffe: FireCaffe for today's machines. `import fcaffe as caffe` drives nets and solvers from a script."""
+"""fcaffe: FireCaffe for today's machines. `import fcaffe as caffe` drives nets and solvers from a script.
 
-from fcaffe import interruption
+Importing it changes nothing in the process, and loads next to nothing: what a script uses is loaded when it asks for it.
+So the command line can tell the libraries below NumPy how many threads to use before they are there, and a program that
+uses fcaffe as a library keeps its own settings.
+"""
 
-interruption.begin()  # before what takes time
+from __future__ import annotations
 
-from fcaffe.threads import limit_threads  # noqa: E402
+import functools
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
 
-limit_threads()  # before NumPy loads its BLAS
-
-from fcaffe import layers  # noqa: E402 - fills the registry of layer types
-from fcaffe.pycaffe import (  # noqa: E402
-    TEST,
-    TRAIN,
-    Blob,
-    Layer,
-    Net,
-    SGDSolver,
-    get_solver,
-    layer_type_list,
-    set_device,
-    set_mode_cpu,
-    set_mode_gpu,
-    set_random_seed,
-    set_rng,
-)
+if TYPE_CHECKING:
+    from fcaffe import layers
+    from fcaffe.pycaffe import (
+        TEST,
+        TRAIN,
+        Blob,
+        Layer,
+        Net,
+        SGDSolver,
+        get_solver,
+        layer_type_list,
+        set_device,
+        set_mode_cpu,
+        set_mode_gpu,
+        set_random_seed,
+        set_rng,
+    )
 
 __version__ = "0.1.0"
 
@@ -43,3 +48,25 @@ __all__ = [
     "set_random_seed",
     "set_rng",
 ]
+
+
+@functools.cache
+def load_layers() -> Any:
+    """Import all layer types, which fills their registry, and pycaffe, whose names Python layers use; returns pycaffe."""
+    importlib.import_module("fcaffe.layers")
+    return importlib.import_module("fcaffe.pycaffe")
+
+
+def __getattr__(name: str) -> Any:
+    """A name of pycaffe, or a module of this package, that nobody has asked for before."""
+    if name in __all__ and name != "layers":
+        found = getattr(load_layers(), name)
+        globals()[name] = found
+        return found
+    if name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}") is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -17,6 +17,10 @@ class NetError(FcaffeError):
     """A net cannot be built or run: unknown layer, missing blob, wrong shape, bad parameter."""
 
 
+class MemoryShortage(NetError, MemoryError):
+    """Something does not fit into the memory that this process can have; found out before it is taken."""
+
+
 class DataError(FcaffeError):
     """A database, list or record cannot be read."""
 

@@ -1,7 +1,7 @@
 """Files that a user names as input, opened so that reading them comes to an end.
 
 A path may name something else than a file. A device such as /dev/zero has no end and is refused. A pipe is read whole,
-since `--solver <(sed ... solver.prototxt)` and /dev/stdin are pipes; but nobody waits for ever for what is written to it.
+since `--solver <(sed ... solver.prototxt)` and /dev/stdin are pipes; but nobody waits for ever for what comes from it.
 """
 
 from __future__ import annotations

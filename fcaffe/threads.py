@@ -1,4 +1,9 @@
-"""How many threads compute: as many as the CPUs this process may run on, unless the environment says otherwise."""
+"""How many threads compute: as many as the CPUs this process may use, unless the environment says otherwise.
+
+The command line tells all libraries so by environment variables, before they are loaded. A program that uses fcaffe as a
+library has its own environment and its own libraries, which stay as they are: there fcaffe only sees to it that its own
+operators use no more threads than that.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,8 @@ import contextlib
 import os
 import re
 import sys
+
+from fcaffe.cgroups import cpu_quota, whole_cpus
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
@@ -16,10 +23,9 @@ _limited: list[str] = []  # variables that we have set
 
 
 def available_cpus() -> int:
-    """CPUs in this process's affinity mask, which taskset, cgroups' cpusets and batch systems narrow."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """CPUs that this process may use: those in its affinity mask, which taskset, cgroups' cpusets and batch systems
+    narrow, or fewer if its control groups have a quota of CPU time, as containers have."""
+    return min(_cpus_of(0), _most())
 
 
 def ranks_on_host() -> int:
@@ -37,14 +43,13 @@ def fair_threads() -> int:
     if ranks == 1:
         return cpus
     everyones = cpus
-    if hasattr(os, "sched_getaffinity"):
-        with contextlib.suppress(OSError):
-            everyones = len(os.sched_getaffinity(os.getppid()))
+    with contextlib.suppress(OSError):
+        everyones = min(_cpus_of(os.getppid()), _most())
     return max(1, min(cpus, everyones // ranks))
 
 
-def limit_threads() -> None:
-    """Tell the BLAS, which reads these once when it is loaded.
+def set_for_command() -> None:
+    """Tell the libraries that compute, which read the environment once when they are loaded. For the command line only.
 
     Every BLAS takes the number of its own variable before that of OMP_NUM_THREADS, so where the user has set the latter
     nothing is added. Products that several threads share are cut, and so rounded, in other places: for --reproducible
@@ -68,7 +73,7 @@ def limit_threads() -> None:
 def wanted_threads() -> int:
     """How many threads are to compute."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return min(int(wanted), available_cpus()) if wanted.isdecimal() and int(wanted) else available_cpus()
+    return min(int(wanted), available_cpus()) if wanted.isdecimal() and int(wanted) else fair_threads()
 
 
 def has_one_thread() -> bool:
@@ -87,10 +92,26 @@ def describe_threads() -> str:
     wanted = os.environ.get(variable, "").split(",")[0]
     cpus, ranks = available_cpus(), ranks_on_host()
     if not wanted.isdecimal() or int(wanted) >= cpus:
+        quota = cpu_quota()
+        if quota is not None and cpus < _cpus_of(0):
+            return f"{_count(cpus)}, for a quota of {quota:.3g} CPUs' time (of a container or batch job)"
         return f"{_count(cpus)}, as many as the CPUs that this process may run on"
     if variable in _limited:
         return f"{_count(int(wanted))} for each of the {ranks} ranks on this host"
     return f"{_count(int(wanted))} ({variable}; this process may run on {cpus} CPUs)"
+
+
+def _cpus_of(process: int) -> int:
+    """The CPUs in the affinity mask of a process; 0 is this one."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(process))
+    return os.cpu_count() or 1
+
+
+def _most() -> int:
+    """The most threads that the control groups' quota keeps busy."""
+    quota = cpu_quota()
+    return sys.maxsize if quota is None else whole_cpus(quota)
 
 
 def _count(threads: int) -> str:

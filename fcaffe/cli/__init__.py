@@ -5,6 +5,11 @@ Only here is usage printed and an exit code given. Errors, fcaffe's own and the 
 
 from __future__ import annotations
 
+# ruff: noqa: E402 - the settings of threads must be there before NumPy and OpenMP are loaded
+from fcaffe import threads
+
+threads.set_for_command()
+
 import os
 import sys
 import traceback
@@ -25,6 +30,7 @@ from fcaffe.cli.time import time
 from fcaffe.cli.train import train
 from fcaffe.errors import FcaffeError
 from fcaffe.interruption import INTERRUPTED
+from fcaffe.layers import python
 from fcaffe.parallel.world import RankError, World, started_as
 
 CAFFE_COMMANDS: list[click.Command] = [train, test, time, device_query]
@@ -44,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         interruption.raise_in_command()
         if interruption.is_command:
             last_words.begin()
+        python.keeps_current_folder = True
         given, others = gflags.split(words, _options())
         trace = trace or "--traceback" in given
         code = _run(given, others)

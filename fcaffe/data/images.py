@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ import numpy as np
 from fcaffe.errors import DataError
 from fcaffe.input_files import read_input
 
-# A picture that says it is larger is taken for damaged, before memory is. OpenCV reads this when it is loaded; whoever
-# has larger ones sets the variable.
+# A picture that says it is larger is taken for damaged, before memory is. OpenCV reads this variable when it is loaded;
+# whoever has larger ones sets it.
 LIMIT_VARIABLE = "OPENCV_IO_MAX_IMAGE_PIXELS"
-os.environ.setdefault(LIMIT_VARIABLE, str(1 << 27))
+LIMIT = str(1 << 27)
 LARGEST_FILE = 1 << 30  # bytes
 
 
@@ -28,6 +29,10 @@ class Color(enum.Enum):
 
 def opencv() -> Any:
     """The cv2 module; without it a DataError says what to install."""
+    if "cv2" in sys.modules:
+        return sys.modules["cv2"]
+    is_set = LIMIT_VARIABLE in os.environ
+    os.environ.setdefault(LIMIT_VARIABLE, LIMIT)
     try:
         import cv2
     except ImportError as problem:
@@ -35,6 +40,9 @@ def opencv() -> Any:
             "reading and writing encoded pictures (JPEG, PNG) needs OpenCV: pip install 'fcaffe[images]' "
             "(or pip install opencv-python-headless)"
         ) from problem
+    finally:
+        if not is_set:
+            del os.environ[LIMIT_VARIABLE]  # it was for OpenCV, not for what this program starts
     return cv2
 
 
@@ -49,7 +57,7 @@ def decode_image(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.n
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if data else None
     except cv2.error as problem:
-        limit = os.environ.get(LIMIT_VARIABLE, "the largest number of")
+        limit = os.environ.get(LIMIT_VARIABLE, LIMIT)
         raise DataError(
             f"{what} cannot be decoded as a picture: it is damaged, or has more than {limit} pixels (set "
             f"{LIMIT_VARIABLE} higher)"

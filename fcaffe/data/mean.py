@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.errors import DataError, SnapshotError
+from fcaffe.input_files import require_file
 from fcaffe.proto import blob_shape, blob_values, read_binary, to_blob_proto
 from fcaffe.proto import caffe_pb2 as pb
 

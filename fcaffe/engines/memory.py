@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
 import numpy
 
+from fcaffe import cgroups
+from fcaffe.errors import MemoryShortage
+from fcaffe.threads import ranks_on_host
+
+LARGE = 1 << 26  # bytes from which on it is asked whether an array fits; the kernel grants them all, and kills later
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
@@ -16,9 +22,22 @@ def aligned_zeros(xp: Any, count: int, dtype: Any = numpy.float32) -> Any:
     if xp is not numpy:
         return xp.zeros(count, dtype)
     size = count * numpy.dtype(dtype).itemsize
+    check_room(size)
     raw = numpy.zeros(size + ALIGNMENT, numpy.uint8)
     start = -raw.__array_interface__["data"][0] % ALIGNMENT
     return raw[start : start + size].view(dtype)
+
+
+def check_room(size: int) -> None:
+    """Raise MemoryShortage if an array of so many bytes does not fit into what this process can still have.
+
+    Linux grants more memory than there is, and kills the process when it is written: nobody would learn why.
+    """
+    if size < LARGE:
+        return
+    free = free_bytes()
+    if free is not None and size > free:
+        raise MemoryShortage(f"an array of {size:,} bytes does not fit: this process can have {free:,} bytes more")
 
 
 def logical_view(flat: Any, shape: tuple[int, ...], channels_last: bool) -> Any:
@@ -33,9 +52,38 @@ def obtainable_bytes(xp: Any) -> int | None:
     """The memory that this process could have in all, with what it has already; None if the system does not tell."""
     if xp is not numpy:
         return int(xp.cuda.Device().mem_info[0]) + int(xp.get_default_memory_pool().total_bytes())
+    free = free_bytes()
+    return None if free is None else free + _own_pages()[1]
+
+
+def free_bytes() -> int | None:
+    """The memory that this process could have beyond what it has already; None if the system does not tell.
+
+    It is what the machine has left, or what the control groups of this process (a container's, a batch job's) leave it,
+    swap space included and shared fairly among the ranks on this host; or what `ulimit -v` or `ulimit -d` allow.
+    """
+    rooms = []
     try:
-        free = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:"))
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, StopIteration):
-        return None
-    return 1024 * int(free.split()[1]) + pages * os.sysconf("SC_PAGE_SIZE")
+        lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        machine = {words[0]: 1024 * int(words[1]) for words in lines}
+        swap = machine.get("SwapFree:", 0)
+        if "MemAvailable:" in machine:
+            rooms.append((machine["MemAvailable:"] + swap) // ranks_on_host())
+        if (room := cgroups.free_memory(swap)) is not None:
+            rooms.append(room // ranks_on_host())
+    except OSError:
+        pass
+    for kind, used in ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)):
+        limit = resource.getrlimit(kind)[0]
+        if limit != resource.RLIM_INFINITY:
+            rooms.append(max(0, limit - _own_pages()[used]))
+    return min(rooms, default=None)
+
+
+def _own_pages() -> tuple[int, ...]:
+    """The bytes of this process as /proc/self/statm has them: mapped, resident, shared, code, libraries, data."""
+    try:
+        words = Path("/proc/self/statm").read_text().split()
+    except OSError:
+        return (0,) * 7
+    return tuple(int(word) * os.sysconf("SC_PAGE_SIZE") for word in words)

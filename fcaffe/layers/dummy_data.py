@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fcaffe.net.blob import Blob
-from fcaffe.net.fillers import FILLERS, fill
+from fcaffe.net.fillers import FILLERS, fill, holds_values
 from fcaffe.net.layer import Layer, register
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -43,6 +43,8 @@ class DummyData(Layer):
 
     def _fill(self, top: list[Blob], drawn: bool) -> None:
         """Fill those tops whose values are drawn, or the others (where an unknown filler is found out)."""
+        if not holds_values(self.xp):
+            return
         for blob, filler in zip(top, self.fillers, strict=True):
             if (filler.type in FILLERS and filler.type != "constant") == drawn:
                 values = np.empty(blob.shape, np.float32)

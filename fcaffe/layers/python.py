@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe import log
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.host_views import HostViews, host_views
@@ -21,6 +23,10 @@ from fcaffe.net.state import State
 # Makes `import caffe` work for user code and returns that module, with the `Layer` and `Blob` that user code sees.
 # fcaffe.pycaffe, which lies below this folder, puts it here.
 provide_caffe: Callable[[], Any] | None = None
+
+# Whether the current folder stays among those in which Python looks for modules, so that the methods of a layer may
+# import others that lie there. Only the command line, whose process is its own, sets this.
+keeps_current_folder = False
 
 FCAFFE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # the folder of the package, with a slash
 
@@ -105,6 +111,7 @@ class Python(Layer):
         p = self.param.python_param
         if not p.module or not p.layer:
             raise self.error("python_param needs module, a Python module, and layer, a class in it")
+        log.info(f"{code_of(self.param)} runs from here on")
         cls = self._find_class(self._import(p.module), p.layer)
         try:
             user_layer = cls(self.param)
@@ -117,8 +124,17 @@ class Python(Layer):
 
     def _import(self, name: str) -> ModuleType:
         """The module, from the current folder, PYTHONPATH and wherever else Python looks."""
-        if "" not in sys.path and os.getcwd() not in sys.path:
+        added = "" not in sys.path and os.getcwd() not in sys.path
+        if added:
             sys.path.insert(0, "")  # not there in a program that was started by its name
+        try:
+            return self._import_from_path(name)
+        finally:
+            if added and not keeps_current_folder:
+                with contextlib.suppress(ValueError):
+                    sys.path.remove("")
+
+    def _import_from_path(self, name: str) -> ModuleType:
         importlib.invalidate_caches()  # the file may be younger than Python's list of its folder
         try:
             return importlib.import_module(name)
@@ -150,6 +166,12 @@ class Python(Layer):
         said = " ".join(str(problem).split())
         said = f"{type(problem).__name__}: {said}" if said else type(problem).__name__
         return UserCodeError(str(self.error(f"{what}: {said}{_place(problem)}")))
+
+
+def code_of(param: Any) -> str:
+    """For the user, before it runs: whose code a layer of this LayerParameter is."""
+    p = param.python_param
+    return f'layer "{param.name}": the code of the class {p.layer} of the Python module {p.module}'
 
 
 def _is_subclass(value: Any, base: type) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,13 +37,20 @@ def fill(array: Floats, filler: pb.FillerParameter, random: CaffeRandom) -> None
 
 
 def fill_blob(blob: Blob, filler: pb.FillerParameter, random: CaffeRandom) -> None:
-    """Fills a blob's data: on the host, wherever it lies."""
+    """Fills a blob's data: on the host, wherever it lies; nothing if its net is built for its shapes alone."""
+    if not holds_values(blob.xp):
+        return
     if isinstance(blob.data, np.ndarray):
         fill(blob.data, filler, random)
         return
     values = np.empty(blob.shape, np.float32)
     fill(values, filler, random)
     blob.data[...] = blob.xp.asarray(values)
+
+
+def holds_values(xp: Any) -> bool:
+    """Whether the arrays of this module hold values; those of a net that is built for its shapes alone do not."""
+    return getattr(xp, "holds_values", True)
 
 
 def _register(function: Filler) -> Filler:

@@ -6,7 +6,7 @@ import difflib
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fcaffe import log
+from fcaffe import load_layers, log
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.state import Held, State
@@ -253,11 +253,13 @@ def register(layer_type: str) -> Any:
 
 def layer_types() -> list[str]:
     """All registered type names, in alphabetical order."""
+    load_layers()
     return sorted(_registry)
 
 
 def create_layer(param: Any, context: Context) -> Layer:
     """The layer for a LayerParameter; an unknown type names its nearest known ones, or the fork that has it."""
+    load_layers()
     log.making_layer(param.name)
     if param.type in _registry:
         return _registry[param.type](param, context)

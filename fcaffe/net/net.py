@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -17,8 +18,22 @@ from fcaffe.net.graph import Graph, Node
 from fcaffe.net.memory_plan import START, Memory, MemoryPlan
 from fcaffe.net.precision import choose_types
 
-# A net that blows up does so in its log, not in NumPy's warnings: infinities and NaNs are ordinary values, as in C.
-silent_arithmetic = np.errstate(all="ignore")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def silent_arithmetic(function: Function) -> Function:
+    """A net that blows up does so in its log, not in NumPy's warnings: infinities and NaNs are ordinary values, as in C.
+
+    What the caller has set counts again afterwards: each call has an errstate of its own, since one of NumPy 1 that is
+    entered twice, as by a net that a Python layer runs, forgets what was set before.
+    """
+
+    @functools.wraps(function)
+    def silent(*arguments: Any, **named: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*arguments, **named)
+
+    return cast(Function, silent)
 
 
 class Handover(Protocol):

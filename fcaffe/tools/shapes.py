@@ -11,6 +11,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.engines import Engine
 from fcaffe.errors import FcaffeError, NetError
+from fcaffe.layers.python import code_of
 from fcaffe.net import Context, Net
 from fcaffe.net.filter import filter_net
 from fcaffe.proto import caffe_pb2 as pb
@@ -28,8 +29,17 @@ READERS = {
 }
 
 
+class _HollowArray(np.ndarray):
+    """An array without values: writing it, or a view of it, takes no time and leaves it as it is."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+
 class _Hollow:
-    """NumPy, except that all elements of an array of zeros are one and the same, so that it takes no memory."""
+    """NumPy, except that an array of zeros takes no memory: all its elements are one and the same, and stay so."""
+
+    holds_values = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
@@ -37,7 +47,8 @@ class _Hollow:
     @staticmethod
     def zeros(shape: int | Shape, dtype: Any = float) -> np.ndarray:
         shape = (shape,) if isinstance(shape, int) else shape
-        return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, (0,) * len(shape))
+        hollow = np.zeros(1, dtype).view(_HollowArray)
+        return np.lib.stride_tricks.as_strided(hollow, shape, (0,) * len(shape), subok=True)
 
 
 def hollow_net(
@@ -55,7 +66,8 @@ def hollow_net(
     param = filter_net(param)
     stood_in = {}
     for layer in param.layer:
-        _drop_fillers(layer)
+        if layer.type == "Python":  # the user has asked what is in a file, and is told first that this runs it
+            log.warning(f"{code_of(layer)} runs from here on, to learn its shapes")
         if layer.type in READERS and not os.path.exists(_reader(layer).source):
             stood_in[layer.name] = layer.type
             _stand_in(layer, path, input_shape)
@@ -64,15 +76,6 @@ def hollow_net(
 
 def _reader(layer: Any) -> Any:
     return getattr(layer, READERS[layer.type])
-
-
-def _drop_fillers(layer: Any) -> None:
-    """Zeros will do for parameters (DummyData's fillers fill tops, which are small)."""
-    for field, value in layer.ListFields():
-        if field.name.endswith("_param") and field.name != "dummy_data_param":
-            for inner, _ in value.ListFields():
-                if inner.message_type is not None and inner.message_type.name == "FillerParameter":
-                    value.ClearField(inner.name)
 
 
 def _stand_in(layer: Any, path: str, input_shape: Sequence[int] | None) -> None:

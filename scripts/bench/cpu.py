@@ -37,6 +37,10 @@ stack = contextlib.ExitStack()  # until the process ends
 
 
 def fcaffe_racer(name: str, batch: int, training: bool, math: str) -> Racer:
+    from fcaffe.threads import set_for_command
+
+    set_for_command()  # as the command line computes
+
     from fcaffe import log
     from fcaffe.engines import cpu_engine
     from fcaffe.net import Context, Net

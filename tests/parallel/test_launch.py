@@ -84,6 +84,7 @@ def test_ranks_of_a_host_share_its_cores(
     monkeypatch: pytest.MonkeyPatch, own: int, launchers: int, ranks: int, expected: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(launchers if pid else own)))
+    monkeypatch.setattr(threads, "cpu_quota", lambda: None)
     monkeypatch.setenv("MPI_LOCALNRANKS", str(ranks))
     assert threads.fair_threads() == expected
     monkeypatch.delenv("MPI_LOCALNRANKS")

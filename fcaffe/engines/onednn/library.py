@@ -5,9 +5,11 @@ Names and numbers are those of oneDNN 3's `dnnl.h` and `dnnl_types.h`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import byref, c_char, c_float, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import FcaffeError
+from fcaffe.threads import wanted_threads
 
 MAX_AXES = 12
 VERSION = 3
@@ -63,10 +66,13 @@ class Library:
             raise OneDnnError(
                 f"{path} is oneDNN {self.version}, and version {VERSION} is needed; --engine numpy does without"
             )
+        self._few: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        self._keep_threads_within(wanted_threads())
         self.engine = self.create("engine_create", c_int(_CPU), c_size_t(0))
         self.stream = self.create("stream_create", self.engine, c_int(_IN_ORDER))
-        self.execute = self._functions.dnnl_primitive_execute
-        self.execute.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
+        self._execute = self._functions.dnnl_primitive_execute
+        self._execute.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
+        self.execute = self._execute if self._few is contextlib.nullcontext else self._execute_with_few
         # Without giving Python's lock away, which would cost more than the call.
         self.set_data_handle = ctypes.PyDLL(path).dnnl_memory_set_data_handle
         self.set_data_handle.argtypes = [c_void_p, c_void_p]
@@ -82,7 +88,8 @@ class Library:
         (turn_a, step_a), (turn_b, step_b) = _as_blas(a), _as_blas(b)
         (rows, inner), columns, step_c = a.shape, b.shape[1], c.shape[1]
         factors = address(a), step_a, address(b), step_b, float(add)
-        status = self._sgemm(turn_a, turn_b, rows, columns, inner, 1.0, *factors, address(c), step_c)
+        with self._few():
+            status = self._sgemm(turn_a, turn_b, rows, columns, inner, 1.0, *factors, address(c), step_c)
         if status:
             raise OneDnnError(f"oneDNN {self.version}: dnnl_sgemm: {_STATUS[status]}")
 
@@ -92,7 +99,8 @@ class Library:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call dnnl_`name`. Raises OneDnnError with the status' meaning."""
-        status = getattr(self._functions, "dnnl_" + name)(*arguments)
+        with self._few():  # also where a primitive is made, which is then cut for so many threads
+            status = getattr(self._functions, "dnnl_" + name)(*arguments)
         if status:
             meaning = _STATUS[status] if status < len(_STATUS) else str(status)
             raise OneDnnError(f"oneDNN {self.version}: dnnl_{name}: {meaning}")
@@ -146,6 +154,34 @@ class Library:
     def describe(self, name: str, *arguments: Any) -> Description:
         """dnnl_`name`_primitive_desc_create with these arguments."""
         return Description(self, self.create(f"{name}_primitive_desc_create", *arguments))
+
+    def _keep_threads_within(self, most: int) -> None:
+        """Use no more threads than that, where OpenMP would.
+
+        On the command line OpenMP itself was told. In a program that uses fcaffe as a library it may serve others as
+        well, so it is told for the time of each call, and only if it has not been told by the user.
+        """
+        try:
+            get, put = self._functions.omp_get_max_threads, self._functions.omp_set_num_threads
+        except AttributeError:
+            return  # a oneDNN of another threading
+        if os.environ.get("OMP_NUM_THREADS") or get() <= most:
+            return
+
+        @contextlib.contextmanager
+        def few() -> Iterator[None]:
+            before = get()
+            put(min(before, most))
+            try:
+                yield
+            finally:
+                put(before)
+
+        self._few = few
+
+    def _execute_with_few(self, *arguments: Any) -> int:
+        with self._few():
+            return int(self._execute(*arguments))
 
     def _pointer(self, name: str, kind: Any) -> Any:
         function = getattr(self._functions, "dnnl_" + name)
