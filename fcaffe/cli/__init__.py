@@ -5,9 +5,11 @@ Only here is usage printed and an exit code given. Errors, fcaffe's own and the 
 
 from __future__ import annotations
 
-# ruff: noqa: E402 - the settings of threads must be there before NumPy and OpenMP are loaded
-from fcaffe import threads
+# ruff: noqa: E402 - Ctrl-C is to be quiet while modules are loaded, and the settings of threads must be there before
+# NumPy and OpenMP are
+from fcaffe import interruption, threads
 
+interruption.begin()
 threads.set_for_command()
 
 import os
@@ -18,7 +20,7 @@ import click
 import numpy as np
 
 import fcaffe
-from fcaffe import interruption, log
+from fcaffe import log
 from fcaffe.cli import flags, gflags, glog, last_words, streams
 from fcaffe.cli.bench import bench
 from fcaffe.cli.convert import convert

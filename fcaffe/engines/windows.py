@@ -9,6 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fcaffe.engines.memory import check_room
+from fcaffe.errors import NetError
+
+MOST = 2**31 - 1  # of a kernel, stride, pad or dilation: an int of C, as in Caffe and oneDNN
+
 Array = Any
 
 
@@ -20,6 +25,11 @@ class Windows:
     stride: tuple[int, ...]
     pad: tuple[int, ...]
     dilation: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        numbers = (*self.kernel, *self.stride, *self.pad, *self.dilation)
+        if max(numbers, default=0) > MOST:
+            raise NetError(f"kernel, stride, pad and dilation are at most {MOST}, not {max(numbers)}")
 
     def __hash__(self) -> int:
         return self._hash
@@ -81,6 +91,7 @@ def pad_channels_last(xp: Any, x: Array, windows: Windows, places: tuple[int, ..
     padded = windows.padded_size(size, places)
     if padded == size and not any(windows.pad):
         return x
+    check_room(x.shape[0] * math.prod(padded) * x.shape[-1] * x.dtype.itemsize)
     buffer = xp.full((x.shape[0], *padded, x.shape[-1]), fill, dtype=x.dtype)
     buffer[windows.interior(size)] = x
     return buffer

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
+from fcaffe.engines.memory import check_room
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
-from fcaffe.net.fillers import fill, fill_blob
+from fcaffe.net.fillers import fill, fill_blob, holds_values
 from fcaffe.net.layer import Layer
 from fcaffe.net.state import Held, State
 
@@ -78,7 +79,11 @@ class Recurrent(Layer):
         for shape, filler in self.step_parameters():
             self.step_blobs.append(self.add_blob(*shape))
             fill_blob(self.step_blobs[-1], filler, random)
-        for _ in range(1, self.time_steps):  # Caffe fills every step's and keeps the first's: the draws are made
+        if self.xp is np:
+            check_room(4 * width * math.prod(bottom[0].shape[:2]))  # of the gates, before time is spent on their steps
+        for _ in range(
+            1, self.time_steps if holds_values(self.xp) else 1
+        ):  # Caffe fills every step's and keeps the first's: the draws are made
             for shape, filler in self.step_parameters():
                 fill(np.empty(shape, np.float32), filler, random)
         self.gate = Blob(self.xp)

@@ -10,6 +10,8 @@ from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer, register
 from fcaffe.proto import caffe_pb2 as pb
 
+MOST_LEVELS = 16  # the last of which has 2^15 x 2^15 bins for each channel
+
 
 @register("SPP")
 class SPP(Layer):
@@ -25,6 +27,8 @@ class SPP(Layer):
         height = self.param.spp_param.pyramid_height
         if height < 1:
             raise self.error("spp_param.pyramid_height must be positive")
+        if height > MOST_LEVELS:
+            raise self.error(f"spp_param.pyramid_height is at most {MOST_LEVELS}, not {height}")
         if len(bottom[0].shape) != 4:
             raise self.error(f"needs a bottom of four axes (N, C, H, W), not {bottom[0].shape}")
         self.built_for: tuple[int, ...] = ()  # H and W

@@ -14,9 +14,10 @@ from typing import Any
 import numpy
 
 from fcaffe.engines.memory import aligned_zeros, logical_view
-from fcaffe.errors import NetError
+from fcaffe.errors import MemoryShortage, NetError
 
 MAX_AXES = 32
+MOST_VALUES = 2**45  # of a blob: with 4 bytes each, as much memory as a process can address
 CHANNELS_LAST_AXES = (4, 5)
 MOST_VIEWS = 8  # that a buffer remembers, of its latest shapes
 
@@ -65,12 +66,19 @@ class Storage:
 
     def _new_view(self, shape: tuple[int, ...]) -> Array:
         if self.buffer is None:
-            self.buffer = aligned_zeros(self.xp, self.size, self.dtype)
+            self.buffer = self._new_buffer(shape)
         view = self.logical(self.buffer[: math.prod(shape)], shape)
         if len(self._views) >= MOST_VIEWS:
             self._views.clear()
         self._views[shape] = view
         return view
+
+    def _new_buffer(self, shape: tuple[int, ...]) -> Array:
+        """Zeros, for blobs one of which has this shape."""
+        try:
+            return aligned_zeros(self.xp, self.size, self.dtype)
+        except MemoryError as problem:
+            raise MemoryShortage(f"there is no memory for a blob of shape {shape}: {problem}") from problem
 
     def make_contiguous(self, shape: tuple[int, ...]) -> None:
         """Go over to C order for good, keeping the values of a blob of this shape."""
@@ -83,6 +91,21 @@ class Storage:
             self.view(shape)[...] = values
 
 
+def checked_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape, as Python's own numbers. Raises NetError if no blob can have it."""
+    if len(shape) > MAX_AXES:
+        raise NetError(f"a blob has at most {MAX_AXES} axes, not {len(shape)}")
+    if any(dim < 0 for dim in shape):
+        raise NetError(f"a blob cannot have the shape {shape}: dimensions are 0 or more")
+    shape = tuple(int(dim) for dim in shape)
+    if math.prod(shape) > MOST_VALUES or max(shape, default=0) > MOST_VALUES:
+        raise NetError(
+            f"a blob of shape {shape} would have {math.prod(shape):,} values, more than any memory holds; correct what "
+            "its dimensions come from"
+        )
+    return shape
+
+
 class Blob:
     """An N-D array `data` with its gradient `diff`, reshaped on the fly; memory grows and never shrinks.
 
@@ -93,7 +116,7 @@ class Blob:
         self, xp: Any, shape: tuple[int, ...] = (), channels_last: bool = False, dtype: Any = "float32"
     ) -> None:
         self.xp = xp
-        self.shape: tuple[int, ...] = tuple(shape)
+        self.shape: tuple[int, ...] = checked_shape(shape)
         self.version = 0  # another after each change of shape or memory
         self._capacity = self.count
         self._data = Storage(xp, channels_last, self._capacity, dtype)
@@ -154,11 +177,7 @@ class Blob:
         """Take a new shape; values are kept in memory order as far as they fit, as in Caffe."""
         if shape == self.shape:
             return
-        if len(shape) > MAX_AXES:
-            raise NetError(f"a blob has at most {MAX_AXES} axes, not {len(shape)}")
-        if any(dim < 0 for dim in shape):
-            raise NetError(f"a blob cannot have the shape {shape}: dimensions are 0 or more")
-        self.shape = tuple(int(dim) for dim in shape)
+        self.shape = checked_shape(shape)
         self.version += 1
         if self.count > self._capacity:
             self._capacity = self.count

@@ -68,6 +68,10 @@ def constant(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> F
 def uniform(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> Floats:
     if not filler.min <= filler.max:
         raise NetError(f"uniform filler: min ({filler.min:g}) must not be above max ({filler.max:g})")
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = np.nextafter(np.float32(filler.max), np.float32(np.inf)) - np.float32(filler.min)
+    if not np.isfinite(width):  # no number would ever be found to lie in between
+        raise NetError(f"uniform filler: min ({filler.min:g}) and max ({filler.max:g}) are too far apart for float32")
     return random.uniform(filler.min, filler.max, prod(shape))
 
 

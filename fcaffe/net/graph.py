@@ -49,7 +49,16 @@ class Node:
 
     def forward(self) -> None:
         self.reshape()
-        self.layer.forward(self.bottoms, self.tops)
+        try:
+            self.layer.forward(self.bottoms, self.tops)
+        except MemoryError as problem:
+            raise self.layer.does_not_fit(problem) from problem
+
+    def backward(self) -> None:
+        try:
+            self.layer.backward(self.tops, self.bottom_need_backward, self.bottoms)
+        except MemoryError as problem:
+            raise self.layer.does_not_fit(problem) from problem
 
     @property
     def in_place(self) -> bool:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import NetError
 from fcaffe.net.net import Net
@@ -30,7 +32,7 @@ class MemoryNeed:
         """Of a net that is trained by a solver with so many histories; `least`: find out what recomputing would save,
         which for a deep net takes a second."""
         memory = net.memory_plan.report()
-        learnt = 4 * net.parameters.count
+        learnt = 0 if net.context.inference else 4 * net.parameters.count
         less = net.memory_plan.report(recompute=True).peak if least else memory.peak
         return cls(memory.parameters, learnt, histories * learnt, memory.peak, less, net.batch_size)
 
@@ -69,12 +71,14 @@ class MemoryNeed:
         elif self.can_save and (fits := self.largest_batch(available, self.with_recompute)) > 0:
             ways.append(f"use --recompute with a batch_size of {fits} or less")
         if not ways:
-            return "the parameters alone do not fit: a larger device or a smaller net is needed"
+            what = "the parameters alone do" if self.fixed >= available else "one sample alone does"
+            return f"{what} not fit: a larger device or a smaller net is needed"
         return " or ".join(ways)
 
-    def error(self, problem: MemoryError, available: int | None) -> NetError:
-        """For the user, in place of what the allocation raised. `available`: the bytes that this process could have."""
-        message = f"out of memory: training this net takes {self}"
+    def error(self, problem: MemoryError | None, available: int | None) -> NetError:
+        """For the user, in place of what the allocation raised, if that has been tried. `available`: the bytes that this
+        process could have."""
+        message = f"out of memory: {'training' if self.gradients else 'running'} this net takes {self}"
         if available is None:
             return NetError(f"{message}; lower batch_size, or use --recompute ({problem})")
         if self.total <= available:
@@ -84,6 +88,19 @@ class MemoryNeed:
                 f"--recompute ({problem})"
             )
         return NetError(f"{message}, but this process can have {size(available)}: {self.advice(available)}")
+
+
+def check_memory(net: Net, histories: int = 0) -> MemoryNeed:
+    """What a net and its solver's histories need. Raises NetError, which says what would fit, if that is not there.
+
+    To be asked before they run: Linux grants more memory than there is, and kills the process later without a word. On
+    a GPU the allocation itself fails.
+    """
+    need, xp = MemoryNeed.of(net, histories), net.context.engine.xp
+    available = obtainable_bytes(xp) if xp is np else None
+    if available is not None and need.total > available:
+        raise MemoryNeed.of(net, histories, least=net.context.whole_passes).error(None, available)
+    return need
 
 
 @contextmanager

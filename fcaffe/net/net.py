@@ -159,7 +159,7 @@ class Net(Graph):
                 continue
             node = self.nodes[index]
             if node.needs_backward:
-                node.layer.backward(node.tops, node.bottom_need_backward, node.bottoms)
+                node.backward()
                 if self.debug_info:
                     debug_backward(self, node)
             for done in self.fusions.done_with(index):

@@ -22,6 +22,8 @@ _QUESTION_MARK = re.compile(r"(?<!\\)((?:\\\\)*)\\\?")  # escaped, which Python'
 def read_net(path: str | os.PathLike[str]) -> pb.NetParameter:
     """The net of a prototxt, in the current notation. Raises ProtoError."""
     param = read_text(path, pb.NetParameter)
+    if not (param.layer or param.layers or param.input):
+        raise ProtoError(f"{path} is the prototxt of no net: there is no layer in it; name the file with the net")
     upgrade_net(param, os.fspath(path))
     return param
 

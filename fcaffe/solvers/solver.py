@@ -18,7 +18,7 @@ from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import SolverError
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
-from fcaffe.net.memory_need import MemoryNeed, memory_errors
+from fcaffe.net.memory_need import check_memory, memory_errors
 from fcaffe.net.shards import Shards
 from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.net.workers import Workers
@@ -133,8 +133,9 @@ class Solver(Update):
             self.test_nets.append(Net(net_param, context))
             self._finetune(self.test_nets[-1])
             self.test_nets[-1].debug_info = param.debug_info
+        need = check_memory(self.net, self.histories)
         if whole_passes and workers.rank == 0:
-            log.info(f"Memory for training: {MemoryNeed.of(self.net, self.histories)}")
+            log.info(f"Memory for training: {need}")
         count = self.net.parameters.extent
         self.data = aligned_zeros(engine.xp, count)
         self.diff = self.exchange.allocate(engine.xp, count)

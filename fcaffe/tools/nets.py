@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from fcaffe.engines import Engine
 from fcaffe.net import Context, Net
+from fcaffe.net.memory_need import check_memory
 from fcaffe.proto import read_net
 from fcaffe.rng import CaffeRandom
 
@@ -19,4 +20,6 @@ def load_net(
     param.state.phase = phase
     param.state.level = level
     param.state.stage.extend(stages)
-    return Net(param, Context(engine, CaffeRandom(None), noise="counter", inference=inference, whole_passes=inference))
+    net = Net(param, Context(engine, CaffeRandom(None), noise="counter", inference=inference, whole_passes=inference))
+    check_memory(net)
+    return net

@@ -55,6 +55,6 @@ def time_backward(net: Net, seconds: Seconds) -> None:
     engine.synchronize()
     for index, node in reversed(list(enumerate(net.nodes))):
         started = time.perf_counter()
-        node.layer.backward(node.tops, node.bottom_need_backward, node.bottoms)
+        node.backward()
         engine.synchronize()
         seconds[index] += time.perf_counter() - started

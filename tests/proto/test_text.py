@@ -4,7 +4,7 @@ import pytest
 
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, read_net, read_solver, write_text
+from fcaffe.proto import parse_text, read_net, read_solver, read_text, write_text
 
 
 def test_everything_that_caffes_parser_takes():
@@ -100,7 +100,7 @@ def test_files_that_are_no_prototxt(tmp_path, read, content, message):
 def test_comments_may_have_any_encoding(tmp_path):
     path = tmp_path / "x.prototxt"
     path.write_bytes(b'\xef\xbb\xbfname: "\xc3\xa9"  # \xe9\xff\n')
-    assert read_net(path).name == "é"
+    assert read_text(path, pb.NetParameter).name == "é"
 
 
 def test_what_is_written_reads_the_same(tmp_path):
