@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fcaffe.net.state import Held, part_of_worker
-from fcaffe.solvers import snapshot
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.solvers import snapshot, state_files
 from fcaffe.solvers.actions import Action
-from fcaffe.solvers.state_files import read_state, write_state
+from fcaffe.solvers.state_files import CarriedArray, State, read_state, write_state
 from tests.solvers.recurrent_runs import NET, Trained, solver_of, write_records
 
 MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
@@ -88,6 +89,23 @@ def test_a_state_without_what_is_carried_begins_anew_and_says_so(capfd: pytest.C
     assert not any(blob.data.any() for blob in resumed.net.layers[resumed.net.layer_names.index("rnn")].hidden)
     assert 'no state that fits layer "rnn" of the train net' in capfd.readouterr().err
     Trained(resumed, 1)
+
+
+@pytest.mark.parametrize("apart", [1, 1 << 20])
+@pytest.mark.parametrize("ending", ["", ".h5"])
+def test_arrays_come_back_from_files(ending: str, apart: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those for which HDF5 has datasets, as they are large; and none, as of a seed without a generator."""
+    if ending:
+        pytest.importorskip("h5py", reason="the hdf5 extra (h5py) is not installed")
+    monkeypatch.setattr(state_files, "APART", apart)
+    arrays = [np.arange(6, dtype=np.float32).reshape(1, 2, 3), np.array(7), np.zeros(0, np.uint8), np.ones((2, 0))]
+    carried = [CarriedArray("train", "it", index, str(index), array) for index, array in enumerate(arrays)]
+    write_state(f"x{ending}", State(1, 0, "x.caffemodel", [], pb.ResumeState(seed=3), carried))
+    found = read_state(f"x{ending}").carried
+    assert [(a.net, a.owner, a.worker, a.name) for a in found] == [("train", "it", i, str(i)) for i in range(4)]
+    for array, ours in zip(arrays, found, strict=True):
+        assert ours.values.dtype == array.dtype and ours.values.shape == array.shape
+        assert np.array_equal(ours.values, array)
 
 
 def test_the_loss_of_another_window_begins_anew() -> None:
