@@ -18,7 +18,7 @@ from fcaffe.net import Net
 from fcaffe.net.model_files import write_model
 from fcaffe.net.weights import to_model
 from fcaffe.outlet import Outlet
-from tests.cli.conftest import write_records
+from tests.cli.conftest import SOLVER, write_records
 from tests.parallel.conftest import needs_mpi
 
 TRAIN = "train -solver solver.prototxt"
@@ -71,18 +71,19 @@ class Talk(fcaffe.Layer):
 """
 
 
-@pytest.mark.parametrize("streams", [">/dev/full 2>/dev/full", "<&- >&- 2>&-"])
-def test_a_training_outlives_its_streams(streams: str, folder: Path) -> None:
+def test_a_training_outlives_its_streams(folder: Path) -> None:
     Path("talk.py").write_text(TALK)
     with open("net.prototxt", "a") as net:
         net.write('layer { name: "talk" type: "Python" bottom: "ip" top: "talk" ')
         net.write('python_param { module: "talk" layer: "Talk" } }')
-    files = {}
-    for redirections in (streams, ">/dev/null"):
-        ((code, said),) = forked(folder, f"{TRAIN} {redirections}")
-        assert code == 0 and (not said or redirections == ">/dev/null")
-        files[redirections] = [Path(name).read_bytes() for name in SNAPSHOTS]
-    assert files[streams] == files[">/dev/null"], "nothing was printed into a file that got a closed number"
+    streams = {"usual": ">/dev/null", "full": ">/dev/full 2>/dev/full", "closed": "<&- >&- 2>&-"}
+    for prefix in streams:
+        Path(f"{prefix}.prototxt").write_text(SOLVER.replace('"small"', f'"{prefix}"'))
+    results = forked(folder, *(f"train -solver {prefix}.prototxt {words}" for prefix, words in streams.items()))
+    assert [code for code, _ in results] == [0, 0, 0]
+    assert [bool(said) for _, said in results] == [True, False, False]
+    models = [[Path(f"{prefix}_iter_{i}.caffemodel").read_bytes() for i in (4, 8)] for prefix in streams]
+    assert models[0] == models[1] == models[2], "nothing was printed into a file that got a closed number"
     write_records("again", [0, 1, 2] * 4)
     assert Path("lmdb/data.mdb").read_bytes() == Path("again/data.mdb").read_bytes()
 
