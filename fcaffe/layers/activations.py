@@ -27,18 +27,15 @@ class ReLU(Activation):
     """top = max(x, 0) + negative_slope * min(x, 0). At 0 the gradient is that of the negative side."""
 
     half = Half.SAME
-    masked = False  # whether the layer behind, a pooling, gives the gradient of what went in here
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.engine.relu_forward(bottom[0].data, top[0].data, self.param.relu_param.negative_slope)
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        if self.masked:
-            return []
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return bottom if self.param.relu_param.negative_slope < 0 else top
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if self.masked or not propagate_down[0]:
+        if not propagate_down[0]:
             return
         slope = self.param.relu_param.negative_slope
         x = (bottom if slope < 0 else top)[0].data  # of the output the sign will do, unless it is turned round
@@ -61,7 +58,7 @@ class Sigmoid(Activation):
         y *= 0.5
         y += 0.5
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return top
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
@@ -77,7 +74,7 @@ class TanH(Activation):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.xp.tanh(bottom[0].data, out=top[0].data)
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return top
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:

@@ -23,7 +23,7 @@ class AlongAxis(Layer):
             raise self.error(f"give either axis or {old_field} (its old name), not both")
         return bottom.canonical_axis(getattr(p, old_field), old_field)
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
 
     def sizes(self, blobs: list[Blob]) -> list[int]:

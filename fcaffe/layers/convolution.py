@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from fcaffe.engines.windows import Windows
-from fcaffe.layers.activations import is_plain_relu
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.fillers import fill_blob
 from fcaffe.net.layer import Half, Layer, register
@@ -83,11 +82,10 @@ class Convolution(Sliding):
     reshapes_by_shape = True
     same_number = True
     repeatable = True
-    drops_bottom = True
+    reads_before_writing = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.find_windows(bottom[0])
-        self.absorbs_backward = self.engine.fuses_relu_backward
         p = self.param.convolution_param
         self.group = p.group
         self.channels = bottom[0].shape[self.axis]
@@ -115,44 +113,34 @@ class Convolution(Sliding):
                 raise self.error(f"all bottoms must have one shape, not {first} and {x.shape}")
             y.reshape(*shape)
 
-    def absorbs(self, behind: list[Layer]) -> int:
-        return int(is_plain_relu(behind[0]))
-
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         for x, y in zip(bottom, top, strict=True):
             images = self.images(y.data)
             self.forward_images(self.images(x.data), images)
             self.put_back(images, y.data)
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        with_relu = top if self.leads and self.absorbs_backward else []
-        return [*(bottom if self.param_propagate_down[0] else []), *with_relu]
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return bottom if self.param_propagate_down[0] else []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         for x, y, down in zip(bottom, top, propagate_down, strict=True):
             dy = self.images(y.diff)
-            if self.followers and self.absorbs_backward:
-                self.backward_relu(self.images(y.data), dy)
-            self.backward_parameters(self.images(x.data), dy)
+            self.backward_parameters(self.images(x.data), dy, self.learns_bias)
             if down:
-                dx = self.images(x.diff)
-                self.backward_images(dy, dx)
-                self.put_back(dx, x.diff)
+                self.backward_bottom(dy, x)
 
-    def forward_images(self, x: Array, y: Array) -> None:
-        """Write y, the outputs for x; both (N, channels, spatial...)."""
-        self.engine.convolution_forward(
-            x, self.blobs[0].data, self.bias(), y, self.windows, self.group, bool(self.followers)
-        )
+    def backward_bottom(self, dy: Array, bottom: Blob) -> None:
+        """Write the gradient of the bottom."""
+        dx = self.images(bottom.diff)
+        self.backward_images(dy, dx)
+        self.put_back(dx, bottom.diff)
 
-    def backward_relu(self, y: Array, dy: Array) -> None:
-        """dy becomes the gradient of what the ReLU was given; that of the bias is added to its own."""
-        dbias, add = self.blobs[1].diff_to_add() if self.learns_bias else (None, False)
-        self.engine.relu_bias_backward(y, dy, dy, dbias, add)
+    def forward_images(self, x: Array, y: Array, relu: bool = False) -> None:
+        """Write y, the outputs for x, or with `relu` the larger of these and 0; both (N, channels, spatial...)."""
+        self.engine.convolution_forward(x, self.blobs[0].data, self.bias(), y, self.windows, self.group, relu)
 
-    def backward_parameters(self, x: Array, dy: Array) -> None:
-        """Add the gradients of the weights to theirs, and those of the bias, if `backward_relu` has not done so."""
-        learns_bias = self.learns_bias and not (self.followers and self.absorbs_backward)
+    def backward_parameters(self, x: Array, dy: Array, learns_bias: bool) -> None:
+        """Add the gradients of the weights to theirs, and, if it `learns_bias` here, those of the bias."""
         dbias, add_bias = self.blobs[1].diff_to_add() if learns_bias else (None, False)
         if not self.param_propagate_down[0]:
             if learns_bias:

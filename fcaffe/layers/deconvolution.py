@@ -7,7 +7,7 @@ import math
 from fcaffe.engines.channels import channels_last
 from fcaffe.layers.convolution import Convolution
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import register
 
 
 @register("Deconvolution")
@@ -24,18 +24,15 @@ class Deconvolution(Convolution):
     def output_size(self, size: tuple[int, ...]) -> tuple[int, ...]:
         return self.windows.deconvolved(size)
 
-    def absorbs(self, behind: list[Layer]) -> int:
-        return 0
-
-    def forward_images(self, x: Array, y: Array) -> None:
+    def forward_images(self, x: Array, y: Array, relu: bool = False) -> None:
         self.engine.convolution_backward_data(x, self.blobs[0].data, y, self.windows, self.group)
         bias = self.bias()
         if bias is not None:
             out = channels_last(y)
             out += bias
 
-    def backward_parameters(self, x: Array, dy: Array) -> None:
-        if len(self.blobs) > 1 and self.param_propagate_down[1]:
+    def backward_parameters(self, x: Array, dy: Array, learns_bias: bool) -> None:
+        if learns_bias:
             self.engine.convolution_backward_bias(dy, *self.blobs[1].diff_to_add())
         if self.param_propagate_down[0]:
             dweights, add = self.blobs[0].diff_to_add()

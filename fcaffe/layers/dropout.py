@@ -15,7 +15,6 @@ class Dropout(Activation):
     """TRAIN: top = x / (1 - ratio) where kept, else 0. TEST: top = x, since the expectation is the same."""
 
     half = Half.SAME
-    draws = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         ratio = self.param.dropout_param.dropout_ratio
@@ -29,11 +28,8 @@ class Dropout(Activation):
         super().reshape(bottom, top)
         self.mask.reshape(*bottom[0].shape)
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
-
-    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.mask] if self.phase == pb.TRAIN else []
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fcaffe import log
-from fcaffe.layers.activations import is_plain_relu
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.layer import Half, Layer, register
 from fcaffe.proto import caffe_pb2 as pb
@@ -22,13 +21,11 @@ class Eltwise(Layer):
     tops = 1
     half = Half.SAME
     reshapes_by_shape = True
-    is_absorbed_apart = True
     repeatable = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.eltwise_param
         self.operation = p.operation
-        self.absorbs_backward = self.engine.fuses_relu_backward
         if p.coeff and self.operation != SUM:
             raise self.error("coeff is for operation: SUM only")
         if p.coeff and len(p.coeff) != len(bottom):
@@ -45,19 +42,15 @@ class Eltwise(Layer):
         if self.operation == MAX:
             self.largest.reshape(*bottom[0].shape)
 
-    def absorbs(self, behind: list[Layer]) -> int:
-        return int(self.adds_two and is_plain_relu(behind[0]))
-
     @property
     def adds_two(self) -> bool:
+        """Whether it is the sum of two bottoms as they are."""
         return self.operation == SUM and self.coeffs == [1.0, 1.0]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         xs, y = [blob.data for blob in bottom], top[0].data
         if self.operation == PROD:
             self._multiply(xs, y)
-        elif self.followers:
-            self.engine.add_relu(xs[0], xs[1], y)
         elif self.operation == SUM:
             if top[0] is bottom[0]:
                 y[...] = 0
@@ -65,20 +58,11 @@ class Eltwise(Layer):
         else:
             self._take_largest(xs, y)
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        if self.operation == PROD:
-            return [*bottom, *top]
-        return top if self.leads and self.absorbs_backward else []
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [*bottom, *top] if self.operation == PROD else []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy = top[0].diff
-        if self.followers and self.absorbs_backward:
-            y, (da, db) = top[0].data, (blob.diff for blob in bottom)
-            if all(propagate_down):
-                self.engine.add_relu_backward(y, dy, da, db)
-            else:
-                self.engine.relu_backward(y, dy, da if propagate_down[0] else db, 0)
-            return
         for index, (blob, down) in enumerate(zip(bottom, propagate_down, strict=True)):
             if not down:
                 continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.layers.activations import is_plain_relu
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.fillers import fill_blob
 from fcaffe.net.layer import Half, Layer, register
@@ -22,10 +21,9 @@ class InnerProduct(Layer):
     half = Half.ANY
     reshapes_by_shape = True
     repeatable = True
-    drops_bottom = True
+    reads_before_writing = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.absorbs_backward = self.engine.fuses_relu_backward
         p = self.param.inner_product_param
         if p.num_output < 1:
             raise self.error("inner_product_param.num_output must be positive")
@@ -42,45 +40,49 @@ class InnerProduct(Layer):
             raise self.error(f"has weights for {self.inputs} inputs, but its bottom has the shape {shape}")
         top[0].reshape(*shape[: self.axis], self.param.inner_product_param.num_output)
 
-    def absorbs(self, behind: list[Layer]) -> int:
-        """A ReLU, where that comes with the bias."""
-        fuses = self.absorbs_backward and len(self.blobs) > 1 and self.axis == 1
-        return int(fuses and is_plain_relu(behind[0]))
-
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.inner_product_param
-        bias = self.blobs[1].data if p.bias_term and not self.followers else None
         y = top[0].data
         rows = y.reshape(-1, p.num_output)
-        self.engine.inner_product_forward(self._rows(bottom[0].data), self.blobs[0].data, bias, rows, p.transpose)
-        if self.followers:
-            self.engine.add_bias(rows, self.blobs[1].data, relu=True)
+        self.multiply(bottom[0], rows, self.blobs[1].data if p.bias_term else None)
         if y.ndim > 3:  # as below
             y[...] = rows.reshape(y.shape)
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [*(bottom if self.param_propagate_down[0] else []), *(top if self.leads else [])]
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return bottom if self.param_propagate_down[0] else []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        p = self.param.inner_product_param
-        dy = top[0].diff.reshape(-1, p.num_output)
-        learns_bias = p.bias_term and self.param_propagate_down[1]
-        if self.followers:
-            dbias, add = self.blobs[1].diff_to_add() if learns_bias else (None, False)
-            self.engine.relu_bias_backward(top[0].data, dy, dy, dbias, add)
-        if self.param_propagate_down[0]:
-            x = self._rows(bottom[0].data)
-            dweights, add = self.blobs[0].diff_to_add()
-            self.engine.inner_product_backward_weights(x, dy, dweights, p.transpose, add)
-        if learns_bias and not self.followers:
+        dy = top[0].diff.reshape(-1, self.param.inner_product_param.num_output)
+        self.backward_weights(bottom[0], dy)
+        if self.learns_bias:
             self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
         if propagate_down[0]:
-            dx = bottom[0].diff
-            in_place = dx.flags.c_contiguous
-            rows = dx.reshape(-1, self.inputs) if in_place else self.xp.empty((len(dy), self.inputs), dx.dtype)
-            self.engine.inner_product_backward_data(dy, self.blobs[0].data, rows, p.transpose)
-            if not in_place:
-                self.engine.copy(rows.reshape(dx.shape), dx)
+            self.backward_bottom(dy, bottom[0])
+
+    def multiply(self, bottom: Blob, rows: Array, bias: Array | None) -> None:
+        """Write rows (M, num_output), the products of the bottom and the weights, plus the bias if there is one."""
+        p = self.param.inner_product_param
+        self.engine.inner_product_forward(self._rows(bottom.data), self.blobs[0].data, bias, rows, p.transpose)
+
+    def backward_weights(self, bottom: Blob, dy: Array) -> None:
+        """Add the gradient of the weights to theirs, if they learn."""
+        if self.param_propagate_down[0]:
+            x = self._rows(bottom.data)
+            dweights, add = self.blobs[0].diff_to_add()
+            self.engine.inner_product_backward_weights(x, dy, dweights, self.param.inner_product_param.transpose, add)
+
+    def backward_bottom(self, dy: Array, bottom: Blob) -> None:
+        """Write the gradient of the bottom."""
+        p, dx = self.param.inner_product_param, bottom.diff
+        in_place = dx.flags.c_contiguous
+        rows = dx.reshape(-1, self.inputs) if in_place else self.xp.empty((len(dy), self.inputs), dx.dtype)
+        self.engine.inner_product_backward_data(dy, self.blobs[0].data, rows, p.transpose)
+        if not in_place:
+            self.engine.copy(rows.reshape(dx.shape), dx)
+
+    @property
+    def learns_bias(self) -> bool:
+        return len(self.blobs) > 1 and self.param_propagate_down[1]
 
     def _rows(self, x: Array) -> Array:
         """(M, K) in C order, which is the order of the weights."""

@@ -151,11 +151,8 @@ class SoftmaxWithLoss(LossLayer):
             raise label_error(self, bottom, self.axis, float(value), int(place) - 1)
         read_labels(self, bottom, self.axis, self.ignored_label())
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return bottom[1:]
-
-    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.probability]
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [*bottom[1:], self.probability]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         self.refuse_label_gradient(propagate_down)
@@ -241,10 +238,7 @@ class EuclideanLoss(LossLayer):
         self.samples = self.count_samples(bottom)
         top[0].data[...] = (difference * difference).sum() / (2 * self.samples)
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return []
-
-    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [self.difference]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:

@@ -37,8 +37,8 @@ class LRN(Layer):
         images, *rest = bottom[0].shape
         self.scale.reshape(images * self._memory(), *rest)
 
-    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.scale]
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [*bottom, *top, self.scale]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.lrn_param

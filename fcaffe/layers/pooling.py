@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from fcaffe.engines.windows import Windows
-from fcaffe.layers.activations import ReLU, is_plain_relu
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Half, Layer, register
 from fcaffe.proto import caffe_pb2 as pb
@@ -25,7 +24,6 @@ class Pooling(Layer):
     bottoms = 1
     tops = (1, 2)
     reshapes_by_shape = True
-    relu: ReLU | None = None  # whose backward is done here
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.pooling_param
@@ -78,18 +76,8 @@ class Pooling(Layer):
     def repeatable(self) -> bool:  # type: ignore[override]
         return self.method != STOCHASTIC
 
-    def takes_backward_of(self, maker: Layer) -> bool:
-        if self.method != MAX or len(self.param.top) != 1 or not is_plain_relu(maker):
-            return False
-        self.relu = maker
-        maker.masked = True
-        return True
-
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return top if self.relu else top[1:]
-
-    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.memory] if len(top) == 1 and self.method != AVE else []
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [*top[1:], *([self.memory] if len(top) == 1 and self.method != AVE else [])]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
@@ -110,8 +98,6 @@ class Pooling(Layer):
         if not propagate_down[0]:
             return
         dy, dx = top[0].diff, bottom[0].diff
-        if self.relu:  # a maximum has passed it if it is positive
-            self.engine.relu_backward(top[0].data, dy, dy, 0)
         if self.method == AVE:
             self.engine.average_pool_backward(dy, dx, self.windows)
         elif len(top) == 2:  # a mask that others can see may have been changed: its word counts
@@ -120,6 +106,12 @@ class Pooling(Layer):
             self.engine.max_pool_backward(dy, self.memory.data, dx, self.windows)
         else:
             self.engine.place_backward(dy, self.memory.data, dx, self.windows)
+
+    @property
+    def fills_windows(self) -> bool:
+        """Whether each window holds a value of the bottom, whatever its size; one that does not gives -FLT_MAX."""
+        w = self.windows
+        return any(w.pad) or all(stride <= kernel for stride, kernel in zip(w.stride, w.kernel, strict=True))
 
     def _places(self, axis: int, n: int) -> int:
         w = self.windows

@@ -29,7 +29,7 @@ class Reshaping(Layer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         copy_values(bottom[0].data, top[0].data)
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:

@@ -75,7 +75,7 @@ class Bias(Broadcasting):
         x = bottom[0].data
         self.xp.add(x, self.spread(self.operand(bottom).data, x), out=top[0].data)
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
@@ -107,12 +107,9 @@ class Scale(Broadcasting):
         if p.bias_term:
             log.making_layer(self.name)  # Caffe has a Bias layer of this name in here
             fill_blob(self.add_blob(*self.operand(bottom).shape), p.bias_filler, self.context.random)
-        self.kept = Blob(self.xp, (), channels_last=True)
+        self.bottom_copy = Blob(self.xp, (), channels_last=True)
         if len(bottom) == 1:
             self.half = Half.SAME
-
-    def follow_types(self, bottom: list[Blob]) -> None:
-        self.kept.set_dtype(bottom[0].dtype)
 
     @property
     def is_per_channel(self) -> bool:
@@ -122,23 +119,17 @@ class Scale(Broadcasting):
         )
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x, y = bottom[0].data, top[0].data
-        if top[0] is bottom[0]:  # the gradient of the scale needs what is overwritten here
-            self.kept.reshape(*x.shape)
-            self.kept.data[...] = x
+        x, y = self.keep_bottom(bottom, top).data, top[0].data
         self.xp.multiply(x, self.spread(self.operand(bottom).data, x), out=y)
         if self.own_param().bias_term:
             y += self.spread(self.blobs[-1].data, x)
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return bottom[1:] if top[0] is bottom[0] else bottom
-
-    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.kept] if top[0] is bottom[0] and self.kept.count else []
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [self.kept_bottom(bottom, top), *bottom[1:]]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy, scale = top[0].diff, self.operand(bottom)
-        x = (self.kept if top[0] is bottom[0] else bottom[0]).data
+        x = self.kept_bottom(bottom, top).data
         if self.own_param().bias_term and self.param_propagate_down[-1]:
             self.blobs[-1].diff[...] += self.gathered(dy, self.blobs[-1])
         if len(bottom) > 1:

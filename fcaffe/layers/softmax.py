@@ -20,7 +20,7 @@ class Softmax(Activation):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.engine.softmax_forward(bottom[0].data, top[0].data, self.axis)
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return top
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:

@@ -14,7 +14,6 @@ class Split(Layer):
     tops = (1, None)
     half = Half.SAME
     reshapes_by_shape = True
-    is_absorbed_apart = True
     repeatable = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -29,7 +28,7 @@ class Split(Layer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
@@ -55,7 +54,7 @@ class Silence(Layer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
 
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:

@@ -3,22 +3,20 @@ that learns."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from fcaffe import log
-
-if TYPE_CHECKING:
-    from fcaffe.net.graph import Graph
+from fcaffe.net.node import Node
 
 
-def plan_backward(net: Graph, force: bool) -> None:
+def plan_backward(nodes: Sequence[Node], force: bool) -> None:
     """Set `needs_backward` and `bottom_need_backward` of every node, from the last to the first.
 
     `force` (the prototxt's force_backward) then turns all of it on, but for bottoms that never have a gradient.
     """
     under_loss: set[int] = set()
     skipped: set[int] = set()
-    for node in reversed(net.nodes):
+    for node in reversed(nodes):
         weights = node.layer.loss_weights
         contributes = any(weight or i in under_loss for i, weight in zip(node.top_ids, weights, strict=True))
         if node.needs_backward and all(i in skipped for i in node.top_ids):
@@ -34,7 +32,7 @@ def plan_backward(net: Graph, force: bool) -> None:
             if not needed:
                 skipped.add(blob_id)
     if force:
-        for node in net.nodes:
+        for node in nodes:
             node.needs_backward = True
             node.bottom_need_backward = [
                 needed or node.layer.allow_force_backward(i) for i, needed in enumerate(node.bottom_need_backward)

@@ -184,22 +184,6 @@ class Blob:
             self._data = self._data.like(self._capacity)
             self._diff = self._diff.like(self._capacity)
 
-    def swap_data(self, other: Blob) -> None:
-        """Give the values to the other, a blob of the same shape; what is here then is not said."""
-        self._check_dtype(other)
-        if not self.swaps_buffers(other):
-            other.data[...] = self.data
-            return
-        mine, others = self._data, other._data
-        buffer = mine.buffer
-        mine.replace(others.buffer)
-        others.replace(buffer)
-
-    def swaps_buffers(self, other: Blob) -> bool:
-        """Whether `swap_data` makes the two change places in memory; it copies otherwise."""
-        mine, others = self._data, other._data
-        return (mine.size, mine.channels_last) == (others.size, others.channels_last)
-
     def share_data(self, other: Blob) -> None:
         """Use the other's data from now on (no copy)."""
         self._check_dtype(other)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fcaffe import log
 from fcaffe.net.blob import Array
-
-if TYPE_CHECKING:
-    from fcaffe.net.graph import Graph, Node
+from fcaffe.net.graph import Graph
+from fcaffe.net.node import Node
 
 
 def debug_forward(net: Graph, node: Node) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf import text_format
@@ -15,58 +13,11 @@ from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
 from fcaffe.net.filter import filter_net
 from fcaffe.net.layer import Layer, create_layer
+from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.splits import insert_splits, unknown_bottom
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
-
-
-@dataclass
-class Node:
-    """A layer in its place: the blobs it is connected to, and what backward has to do for it."""
-
-    index: int
-    layer: Layer
-    name: str
-    bottoms: list[Blob]
-    tops: list[Blob]
-    bottom_ids: list[int]
-    top_ids: list[int]
-    bottom_need_backward: list[bool]
-    needs_backward: bool = False
-    has_loss: bool = False
-    versions: list[int] = field(default_factory=list)  # of the blobs, when they were reshaped last
-
-    def reshape(self) -> None:
-        """Let the layer take over the shapes of its bottoms, if need be."""
-        if self.layer.reshapes_by_shape:
-            if self.versions == [blob.version for blob in self.blobs]:
-                return
-            self.layer.reshape(self.bottoms, self.tops)
-            self.versions = [blob.version for blob in self.blobs]
-        else:
-            self.layer.reshape(self.bottoms, self.tops)
-
-    def forward(self) -> None:
-        self.reshape()
-        try:
-            self.layer.forward(self.bottoms, self.tops)
-        except MemoryError as problem:
-            raise self.layer.does_not_fit(problem) from problem
-
-    def backward(self) -> None:
-        try:
-            self.layer.backward(self.tops, self.bottom_need_backward, self.bottoms)
-        except MemoryError as problem:
-            raise self.layer.does_not_fit(problem) from problem
-
-    @property
-    def in_place(self) -> bool:
-        return len(self.top_ids) == 1 and self.bottom_ids == self.top_ids
-
-    @functools.cached_property
-    def blobs(self) -> list[Blob]:
-        return [*self.bottoms, *self.tops]
 
 
 class Graph:
@@ -99,7 +50,7 @@ class Graph:
             if not layer_param.HasField("phase"):
                 layer_param.phase = self.phase
             self._append_layer(layer_param)
-        plan_backward(self, param.force_backward)
+        plan_backward(self.nodes, param.force_backward)
         for name in sorted(self._unread):
             log.produces_output(name)
             self.output_ids.append(self._ids[name])

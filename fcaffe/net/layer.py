@@ -16,7 +16,6 @@ from fcaffe.proto.forks import fork_of_layer_type
 
 if TYPE_CHECKING:
     from fcaffe.net.context import Context
-    from fcaffe.net.graph import Node
 
 Count = int | tuple[int, int | None]
 
@@ -53,8 +52,9 @@ class Layer:
     half: Half = Half.NONE
     reads_host: bool = False  # brings data from the host, so it comes before all that a device does by itself
     needs_host: bool = False  # waits for what has been computed, so the work of a pass cannot be recorded
-    is_absorbed_apart: bool = False  # a layer in front may do its work though it does not work in place
-    absorbs_backward: bool = False  # whether the work done for followers is that of the backward pass too
+    repeatable: bool = False  # `forward` may run again, with `context.recomputing` set, and leaves the very same
+    reads_before_writing: bool = False  # `backward` has read its bottom's data when it begins to write its gradient
+    bottom_copy: Blob | None = None  # of a layer whose backward reads the bottom: see `keep_bottom`
 
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()
@@ -65,8 +65,6 @@ class Layer:
         self.blobs: list[Blob] = []
         self.loss_weights: list[float] = []
         self.param_propagate_down: list[bool] = []
-        self.leads = False  # whether it has followers in whole passes
-        self.followers: tuple[Node, ...] = ()  # whose work this one does, in the present pass
 
     @property
     def name(self) -> str:
@@ -96,21 +94,14 @@ class Layer:
         """Whether `force_backward` may ask for the gradient of this bottom (not so for labels)."""
         return True
 
-    def absorbs(self, behind: list[Layer]) -> int:
-        """How many of the layers right behind this one it can do the work of. Each is the only reader of what the one
-        before it makes, and works in place unless it `is_absorbed_apart`. It does so when they are its `followers` (see
-        `fcaffe.net.fusion`)."""
-        return 0
-
-    def follow_types(self, bottom: list[Blob]) -> None:
-        """The types of the bottoms are settled now: give those of own blobs that must have the same theirs."""
-
-    def rewind(self) -> None:
-        """Before another whole pass: bring blobs back to where they were before the last one, if it has moved any."""
-
     def explain(self, bottom: list[Blob]) -> None:
         """Raise the error for which an asynchronous engine left a top that is no number; nothing if it was not this
         layer's to find. Waits for the bottoms."""
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        """The blobs whose `data` backward reads: bottoms, tops, and own ones that each forward pass writes anew for it.
+        Own blobs that are not named keep their memory between passes."""
+        return [*bottom, *top]
 
     # --- what is carried over from one pass to the next, besides parameters and the run's random stream ---
 
@@ -123,29 +114,6 @@ class Layer:
     def restore_state(self, state: State) -> None:
         """Go on from what `state` gave in a net like this one. Raises an FcaffeError, and changes nothing, if that does
         not fit."""
-
-    # --- what memory is needed for how long, in whole passes (see fcaffe.net.schedule) ---
-
-    repeatable: bool = False  # `forward` may run again, with `context.recomputing`, and leaves the very same
-    draws: bool = False  # it is then to use what it has kept for backward, instead of drawing random numbers again
-    drops_bottom: bool = False  # `backward` does not read its only bottom's data once it writes its gradient
-
-    def read_by_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        """The bottoms and tops whose `data` backward reads."""
-        return [*bottom, *top]
-
-    def kept_for_backward(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        """Own blobs that each forward pass writes anew, for backward alone. Those not named keep their memory."""
-        return []
-
-    def takes_backward_of(self, maker: Layer) -> bool:
-        """Whether it can do the backward of the layer that has made its bottom in place, so that this need not be kept,
-        and nobody else reads it; it does so from then on."""
-        return False
-
-    def swaps_with(self, bottom: list[Blob], top: list[Blob]) -> Blob | None:
-        """An own blob that backward reads and with which forward lets its top swap data, if it does."""
-        return None
 
     def close(self) -> None:
         """Give back threads and files."""
@@ -186,6 +154,23 @@ class Layer:
                 data = blob.data.reshape(-1)
                 total += float(self.xp.dot(data, self.xp.full_like(data, weight)))
         return total
+
+    def keep_bottom(self, bottom: list[Blob], top: list[Blob]) -> Blob:
+        """Before forward writes: copy the first bottom into `bottom_copy` if the top will overwrite what backward wants
+        to read. Returns the blob to compute from."""
+        if top[0] is not bottom[0] or self.context.inference:
+            return bottom[0]
+        assert self.bottom_copy is not None
+        self.bottom_copy.reshape(*bottom[0].shape)
+        self.bottom_copy.data[...] = bottom[0].data
+        return self.bottom_copy
+
+    def kept_bottom(self, bottom: list[Blob], top: list[Blob]) -> Blob:
+        """The blob that has the values of the first bottom when backward runs."""
+        if top[0] is not bottom[0]:
+            return bottom[0]
+        assert self.bottom_copy is not None
+        return self.bottom_copy
 
     def add_blob(self, *shape: int, channels_last: bool = False) -> Blob:
         """Append a parameter blob of this shape, zeroed."""

@@ -31,9 +31,9 @@ class MemoryNeed:
     def of(cls, net: Net, histories: int = 0, least: bool = False) -> MemoryNeed:
         """Of a net that is trained by a solver with so many histories; `least`: find out what recomputing would save,
         which for a deep net takes a second."""
-        memory = net.memory_plan.report()
+        memory = net.memory()
         learnt = 0 if net.context.inference else 4 * net.parameters.count
-        less = net.memory_plan.report(recompute=True).peak if least else memory.peak
+        less = net.memory(recompute=True).peak if least else memory.peak
         return cls(memory.parameters, learnt, histories * learnt, memory.peak, less, net.batch_size)
 
     @property

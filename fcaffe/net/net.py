@@ -10,13 +10,15 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.engines.engine import Pending
+from fcaffe.net.arena import START, Arena, Memory, memory_of
 from fcaffe.net.blob import Array
 from fcaffe.net.context import Context
 from fcaffe.net.debug_info import debug_backward, debug_forward
-from fcaffe.net.fusion import Fusions
-from fcaffe.net.graph import Graph, Node
-from fcaffe.net.memory_plan import START, Memory, MemoryPlan
+from fcaffe.net.graph import Graph
+from fcaffe.net.node import Node
 from fcaffe.net.precision import choose_types
+from fcaffe.net.program import Program
+from fcaffe.net.rewrite import rewrite
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -36,30 +38,38 @@ def silent_arithmetic(function: Function) -> Function:
     return cast(Function, silent)
 
 
-class Handover(Protocol):
-    """Who takes gradients over while a backward pass goes on."""
+class Exchange(Protocol):
+    """Who takes gradients over while a backward pass goes on; see `fcaffe.solvers.exchange`."""
 
-    def begin(self) -> None: ...
+    on_streams: bool
 
-    def ready(self, layer: int) -> None:
-        """The layer of this index is through, and so are all behind it."""
+    def begin(self, gradients: Array) -> None: ...
+
+    def ready(self, start: int) -> None: ...
 
     def finish(self) -> None: ...
 
 
 class Net(Graph):
-    """A graph that runs: with its blobs in memory, operators fused, and passes recorded where the engine can do that.
+    """A graph that runs, as one of two programs.
 
-    Arguments and errors are those of Graph.
+    `plain` is the graph as it is, layer by layer. `fused` is what whole passes run where nobody looks at what lies
+    between the layers (`Context.whole_passes`): rewritten (see `fcaffe.net.rewrite`), its memory in one arena, and
+    recorded where the engine can do that. Arguments and errors are those of Graph.
     """
 
     def __init__(self, param: Any, context: Context) -> None:
         super().__init__(param, context)
         self.debug_info: bool = param.debug_info
-        self.fusions = Fusions(self.nodes, context.inference)
         self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
         choose_types(self)
-        self.memory_plan = MemoryPlan(self)
+        outer = [blob for index, blob in enumerate(self.blobs) if self._is_outer(index)]
+        self.plain = self.fused = Program(self.nodes, outer, self.parameters, context.inference)
+        if context.whole_passes:
+            nodes = rewrite(self.nodes, context.inference)
+            self.fused = Program(nodes, outer, self.parameters, context.inference)
+        self.program = self.plain  # that of the last forward pass, which backward follows
+        self.arena = Arena(context.recompute)
         self.parameters.share()
         log.net_done()
 
@@ -75,60 +85,50 @@ class Net(Graph):
     def start_forward(self, start: int = 0, end: int | None = None) -> Pending:
         """The same, without waiting for the losses."""
         whole = self.context.whole_passes and start == 0 and end is None and not self.debug_info
-        self.fusions.activate(whole)
+        self.program = self.fused if whole else self.plain
         if self.context.whole_passes:
-            self.memory_plan.follow()
-        nodes = self.nodes[start : None if end is None else end + 1]
-        if not (whole and self.context.engine.asynchronous):
-            if self.context.whole_passes and start == 0:
-                self._rewind()
-            return Pending(sum((self._forward_layer(node) for node in nodes), 0.0))
-        for node in self.nodes:
-            if node.layer.reads_host:
-                node.forward()
-        self._repeat("forward", lambda: self._forward_on_device(nodes))
-        return self.context.engine.read_later(self._loss)
+            self.arena.follow(self.program)
+        nodes = self.program.nodes[start : None if end is None else end + 1]
+        if whole and self.context.engine.asynchronous:
+            for node in nodes:
+                if node.layer.reads_host:
+                    node.forward()
+            self._repeat("forward", lambda: self._forward_on_device(nodes))
+            return self.context.engine.read_later(self._loss)
+        if start == 0:
+            self.arena.move(START)
+        return Pending(sum((self._forward_node(node) for node in nodes), 0.0))
 
     @silent_arithmetic
-    def backward(
-        self,
-        start: int | None = None,
-        end: int = 0,
-        on_done: Callable[[int], None] | None = None,
-        handover: Handover | None = None,
-    ) -> None:
+    def backward(self, start: int | None = None, end: int = 0, exchange: Exchange | None = None) -> None:
         """Run the layers' backward passes from index `start` (the last one) down to `end`, both included.
 
-        `on_done` is called with the index of each layer when it is through. So is `handover`, which counts as part of
-        the pass: an engine that has recorded it calls it no more.
+        An `exchange` is told, as the pass comes down, from which offset on the flat gradients are final. One whose sums
+        are on streams is part of the pass, with `finish`, so that an engine may record it; of another the caller calls
+        `finish`.
         """
-        first = len(self.nodes) - 1 if start is None else start
-        cleared = [parameter.blob for parameter in self.parameters.owned if parameter.blob.is_clear]
+        first = len(self.program.nodes) - 1 if start is None else start
+        clear = self.parameters.are_clear
 
         def work() -> None:
-            for blob in cleared:  # anew, if an engine has tried to record it in vain
-                blob.is_clear = True
-            if handover is None:
-                self._backward_layers(first, end, on_done)
-                return
-            handover.begin()
-            self._backward_layers(first, end, handover.ready)
-            handover.finish()
+            if clear:  # anew, if an engine tries to record the pass in vain and then runs it
+                self.parameters.clear_diffs()
+            if exchange is not None:
+                exchange.begin(self.parameters.diff)
+            self._backward_nodes(first, end, exchange)
+            if exchange is not None and exchange.on_streams:
+                exchange.finish()
 
-        if start is None and end == 0 and self.fusions.active and on_done is None:
-            what = ("" if cleared else "adding ") + ("backward" if handover else "lone backward")
-            self._repeat(what, work)
-            for parameter in self.parameters.owned:
-                parameter.blob.is_clear = False
-        else:
+        if self.program is self.plain or not (exchange is None or exchange.on_streams):
             work()
+        else:
+            self._repeat(f"{'' if clear else 'adding '}{'lone ' if exchange is None else ''}backward", work)
+            self.parameters.mark_written()
         if self.debug_info:
             self.parameters.debug()
 
-    def _forward_layer(self, node: Node) -> float:
+    def _forward_node(self, node: Node) -> float:
         """Returns the weighted sum of its losses."""
-        if self.fusions.skips_forward(node.index):
-            return 0.0
         node.forward()
         if self.debug_info:
             debug_forward(self, node)
@@ -136,66 +136,60 @@ class Net(Graph):
 
     def _forward_on_device(self, nodes: list[Node]) -> None:
         """All but the layers that read; the losses are added up in an array."""
-        self._rewind()
+        self.arena.move(START)
         self._loss[...] = 0
         for node in nodes:
-            if node.layer.reads_host or self.fusions.skips_forward(node.index):
+            if node.layer.reads_host:
                 continue
             node.forward()
             for weight, blob in zip(node.layer.loss_weights, node.tops, strict=False):
                 if weight:
                     self._loss += np.float32(weight) * blob.data.sum()
 
-    def _backward_layers(self, first: int, last: int, on_done: Callable[[int], None] | None) -> None:
+    def _backward_nodes(self, first: int, last: int, exchange: Exchange | None) -> None:
+        engine, nodes = self.context.engine, self.program.nodes
         losses = zip(self.blobs, self.blob_loss_weights, strict=True)
-        self.context.engine.scale_losses((blob.diff, weight) for blob, weight in losses if weight)
-        if first == len(self.nodes) - 1:
-            self.memory_plan.move(START)
+        engine.scale_losses((blob.diff, weight) for blob, weight in losses if weight)
+        if first == len(nodes) - 1:
+            self.arena.move(START)
         for index in range(first, last - 1, -1):
-            if index in self.memory_plan.again:
-                self.memory_plan.move(index)
-                self._forward_again(self.memory_plan.again[index])
-            if self.fusions.skips_backward(index):
-                continue
-            node = self.nodes[index]
+            node = nodes[index]
+            if index in self.arena.again:
+                self.arena.move(index)
+                self._forward_again([nodes[other] for other in self.arena.again[index]])
             if node.needs_backward:
                 node.backward()
                 if self.debug_info:
                     debug_backward(self, node)
-            for done in self.fusions.done_with(index):
-                for blob in self.nodes[done].layer.blobs:
+            for layer in node.layers:
+                for blob in layer.blobs:
                     blob.settle_diff()
-                if on_done is not None:
-                    on_done(done)
-        self.context.engine.settle_gradients()
+            if exchange is not None:
+                engine.settle_gradients()
+                exchange.ready(self.program.final_from[index])
+        engine.settle_gradients()
 
-    def _rewind(self) -> None:
-        """Bring all blobs to where a pass begins."""
-        for node in self.nodes:
-            node.layer.rewind()
-        self.memory_plan.move(START)
-
-    def _forward_again(self, indices: tuple[int, ...], rewind: bool = True) -> None:
+    def _forward_again(self, nodes: list[Node]) -> None:
         """Compute what was not kept since the forward pass."""
         self.context.recomputing = True
         try:
-            for index in indices if rewind else ():
-                self.nodes[index].layer.rewind()
-            for index in indices:
-                if not self.fusions.skips_forward(index):
-                    self.nodes[index].layer.forward(self.nodes[index].bottoms, self.nodes[index].tops)
+            for node in nodes:
+                node.layer.forward(node.bottoms, node.tops)
         finally:
             self.context.recomputing = False
 
     def _repeat(self, what: str, work: Callable[[], None]) -> None:
-        """Work of whole passes, which an engine may record, as long as no blob changes its shape or place, and the
+        """Work of whole passes, which an engine may record, as long as no blob changes its shape or memory, and the
         seed stays."""
         engine = self.context.engine
         if not engine.asynchronous or any(node.layer.needs_host for node in self.nodes):
             work()
             return
-        signature = (self.context.seed, self.memory_plan.version, *(blob.version for blob in self.blobs))
-        engine.repeat(self, f"{what} pass", signature, work)
+        engine.repeat(self, f"{what} pass", (self.context.seed, self.arena.version, *self.program.versions), work)
+
+    def _is_outer(self, index: int) -> bool:
+        """Whether a blob comes from outside or is read there, so that its values have to outlive the pass."""
+        return bool(self.blob_loss_weights[index]) or index in self.output_ids or index in self.input_ids
 
     def reshape(self) -> None:
         """Let every layer take over the shapes of its bottoms, after an input blob was reshaped."""
@@ -207,10 +201,14 @@ class Net(Graph):
         for node in self.nodes:
             node.layer.close()
 
-    @property
-    def memory(self) -> Memory:
-        """What one pass takes."""
-        return self.memory_plan.report()
+    def memory(self, recompute: bool | None = None) -> Memory:
+        """What one pass takes with the present shapes, with `recompute` or not (None: as it is run); nothing need have
+        run yet."""
+        recompute = self.arena.recompute if recompute is None else recompute
+        self.fused.trace()
+        if not self.context.whole_passes:
+            return memory_of(self.fused, {}, in_arena=False)
+        return memory_of(self.fused, self.arena.choose(self.fused) if recompute else {}, in_arena=True)
 
     def explain(self) -> None:
         """Raise what a layer finds wrong with its bottoms, once an output of an asynchronous engine is no number."""
@@ -223,18 +221,17 @@ class Net(Graph):
 
         Values that others have overwritten since, or that fused layers have left out, are computed again.
         """
-        spread = [self.fusions.active and self.fusions.is_spread(node.index) for node in self.nodes]
-        placed = [any(self.memory_plan.has_placed(blob) for blob in node.tops) for node in self.nodes]
-        gone = [a or b for a, b in zip(spread, placed, strict=True)]
-        self.fusions.activate(False)
-        if any(gone):
-            self._rewind()
+        self.program = self.plain
+        if self.context.whole_passes:
+            self.arena.follow(self.plain)
+            self.arena.move(START)
         for node in self.nodes:
             for index, blob in enumerate(node.layer.blobs):
                 if not _finite(blob.data):
                     return f'parameter {index} of layer "{node.name}"'
-            if gone[node.index]:
-                self._forward_again((node.index,), rewind=False)
+            if any(map(self.arena.has, node.tops)):
+                node.reshape()
+                self._forward_again([node])
             for index, blob in zip(node.top_ids, node.tops, strict=True):
                 if not _finite(blob.data):
                     return f'blob "{self.blob_names[index]}" (top of layer "{node.name}")'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +89,7 @@ class Parameters:
 
     def flatten(self, data: Array, diff: Array) -> None:
         """Move all blobs into two flat buffers of `extent` values, in layer order; the blobs become views of them."""
+        self.diff = diff
         for parameter, place in zip(self.owned, self.slices(), strict=True):
             parameter.blob.move_to(data[place], diff[place])
 
@@ -104,6 +106,28 @@ class Parameters:
         for parameter in self.owned:
             if parameter.layer.type != "BatchNorm":  # whose blobs are no weights, and never get gradients
                 parameter.blob.clear_diff()
+
+    @property
+    def are_clear(self) -> bool:
+        """Whether `clear_diffs` has been called, and backward has not run since."""
+        return any(parameter.blob.is_clear for parameter in self.owned)
+
+    def mark_written(self) -> None:
+        """Gradients that were cleared have been written, by a pass that an engine had recorded."""
+        for parameter in self.owned:
+            parameter.blob.is_clear = False
+
+    def final_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
+        """For nodes of these layers, the offset from which on the flat gradients are final when backward, which runs
+        from the last node to the first, is through with the node."""
+        own: dict[int, int] = {}
+        for parameter, place in zip(self.owned, self.slices(), strict=True):
+            own.setdefault(id(parameter.layer), place.start)
+        offsets, offset = [], self.extent
+        for layers in reversed(nodes):
+            offset = min([offset, *(own[id(layer)] for layer in layers if id(layer) in own)])
+            offsets.append(offset)
+        return offsets[::-1]
 
     def display_name(self, layer: Layer, index: int) -> str:
         """The shared name, or the index."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fcaffe.net.blob import Blob
+from fcaffe.net.graph import Graph
 from fcaffe.net.layer import Half
-
-if TYPE_CHECKING:
-    from fcaffe.net.graph import Graph
 
 
 def choose_types(net: Graph) -> None:
@@ -34,7 +30,8 @@ def choose_types(net: Graph) -> None:
         if groups.first(blob) not in wide_groups:
             blob.set_dtype(half)
     for node in net.nodes:
-        node.layer.follow_types(node.bottoms)
+        if node.layer.bottom_copy is not None:
+            node.layer.bottom_copy.set_dtype(node.bottoms[0].dtype)
 
 
 class _Groups:

@@ -27,7 +27,7 @@ from fcaffe.solvers import snapshot, testing, trust_ratio
 from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.carried import Point
 from fcaffe.solvers.exchange import GradientExchange
-from fcaffe.solvers.iteration import Handover, Iteration, known
+from fcaffe.solvers.iteration import Iteration, known
 from fcaffe.solvers.learning_rate import learning_rate
 from fcaffe.solvers.nets import test_net_params, train_net_param
 from fcaffe.solvers.sharded import ShardedBatches
@@ -141,7 +141,6 @@ class Solver(Update):
         self.diff = self.exchange.allocate(engine.xp, count)
         self.net.parameters.flatten(self.data, self.diff)
         self.history: list[Array] = [aligned_zeros(engine.xp, count) for _ in range(self.histories)]
-        self._final_from = self._starts_of_nodes()
         self.sharded = ShardedBatches(self, parts) if isinstance(parts, Shards) else None
         workers.broadcast(self.data)
         engine.adopt_parameters(self.data, self.diff)
@@ -252,15 +251,10 @@ class Solver(Update):
             if part < passes - 1:
                 with self.timeline.span(BACKWARD):
                     self.net.backward()
-        handover = Handover(self)
-        if self.exchange.on_streams:
-            with self.timeline.span(BACKWARD):
-                self.net.backward(handover=handover)
-            return losses
-        handover.begin()
         with self.timeline.span(BACKWARD):
-            self.net.backward(on_done=handover.ready)
-        handover.finish()
+            self.net.backward(exchange=self.exchange)
+        if not self.exchange.on_streams:
+            self.exchange.finish()
         return losses
 
     def _start_forward(self) -> Callable[[], np.float32]:
@@ -295,18 +289,6 @@ class Solver(Update):
     def share(self) -> Share:
         """What this worker has of the batch of one pass."""
         return self.context.share or self.workers.share(self.net.batch_size)
-
-    def _starts_of_nodes(self) -> list[int]:
-        """For each layer where the flat gradients begin that are final once backward has come down to it."""
-        starts = [0] * len(self.net.nodes)
-        own: dict[int, int] = {}
-        for parameter, place in zip(self.net.parameters.owned, self.net.parameters.slices(), strict=True):
-            own.setdefault(id(parameter.layer), place.start)
-        start = self.net.parameters.extent
-        for index in range(len(self.net.nodes) - 1, -1, -1):
-            start = own.get(id(self.net.nodes[index].layer), start)
-            starts[index] = start
-        return starts
 
     def agreed_action(self) -> Action:
         """What a signal to any of the workers asks for; all hear of it at the same iteration."""

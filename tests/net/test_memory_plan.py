@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import NetError
+from fcaffe.net.arena import START, place
 from fcaffe.net.blob import Blob, Storage
-from fcaffe.net.memory_plan import START, Use, place
-from fcaffe.net.schedule import Schedule
+from fcaffe.net.plan.layout import Use
+from fcaffe.net.plan.live_ranges import live_ranges
 from tests.net.test_recompute import NETS, build
 
 
@@ -17,7 +18,7 @@ def test_a_blob_keeps_its_type():
     with pytest.raises(NetError, match="float16"):
         half.set_dtype("float32")
     fresh = Blob(np, (4, 3, 4, 5))
-    for share in (fresh.share_data, fresh.share_diff, fresh.swap_data):
+    for share in (fresh.share_data, fresh.share_diff):
         with pytest.raises(NetError, match="float32 cannot share memory with one of float16"):
             share(half)
     fresh.set_dtype("float16")
@@ -46,15 +47,14 @@ def test_types_share_a_stretch_and_values_made_again_may_move():
 
 def test_activations_die_as_soon_as_backward_allows():
     net = build(NETS["branches"]())
-    schedule = Schedule(net)
-    spans = schedule.lifetimes({})
-    last_forward = len(net.nodes) - 1
+    spans = live_ranges(net.fused, {})
+    last_forward = len(net.fused.nodes) - 1
 
     def end(name):
         return max(last for _, last in spans[id(net.blob(name)._data)])
 
     assert end("cat") <= last_forward  # dropout needs its mask only
     assert end("norm") > last_forward and end("sigmoid") > last_forward
-    memory = net.memory
+    memory = net.memory()
     assert memory.peak < memory.activations + memory.gradients + memory.internal
     assert id(net.blob("loss")._data) not in spans

@@ -5,9 +5,8 @@ import pytest
 
 from fcaffe.net import Context, Net
 from fcaffe.net.memory_need import MemoryNeed
-from fcaffe.net.memory_plan import MemoryPlan
-from fcaffe.net.recompute import Choice, Recompute
-from fcaffe.net.schedule import Schedule
+from fcaffe.net.plan import recompute as plan
+from fcaffe.net.plan.live_ranges import fullest
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
@@ -131,11 +130,11 @@ def pass_over(net, batch, seed):
 def test_gradients_have_the_same_bits(name, noise, recompute, monkeypatch):
     shared = build(NETS[name](), noise, recompute=recompute)
     apart = build(NETS[name](), noise)
-    monkeypatch.setattr(apart.memory_plan, "follow", lambda: None)
+    monkeypatch.setattr(apart.arena, "follow", lambda program: None)
     for seed, batch in enumerate((6, 6, 3, 9, 9)):
         for ours, theirs in zip(pass_over(shared, batch, seed), pass_over(apart, batch, seed), strict=True):
             assert np.array_equal(ours, theirs)
-    assert bool(shared.memory_plan.again) is recompute
+    assert bool(shared.arena.again) is recompute
 
 
 class Twins(Workers):
@@ -161,7 +160,7 @@ def test_statistics_over_workers_are_not_asked_for_again(monkeypatch):
         net = build(residual(), recompute=recompute, workers=workers, sync_batch_norm=True)
         found.append([pass_over(net, 6, seed) for seed in range(2)])
         asked.append(workers.asked)
-    assert asked[0] == asked[1] and net.memory_plan.again
+    assert asked[0] == asked[1] and net.arena.again
     for ours, theirs in zip(*found, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
@@ -171,29 +170,28 @@ def test_any_checkpoints_will_do(name, monkeypatch):
     """Whichever outputs are kept, what is missing is computed again before it is read."""
     random = np.random.default_rng(7)
     apart = build(NETS[name]())
-    monkeypatch.setattr(apart.memory_plan, "follow", lambda: None)
+    monkeypatch.setattr(apart.arena, "follow", lambda program: None)
     expected = pass_over(apart, 6, 1)
     for _ in range(6):
 
-        def some(plan, schedule):
-            recompute = Recompute(schedule)
+        def some(program):
+            recompute = plan.Recompute(program)
             kept, dropped = ([n for n in recompute.free if random.random() < 0.4] for _ in range(2))
-            return recompute.again(Choice(frozenset(kept), frozenset(dropped)))
+            return recompute.again(plan.Choice(frozenset(kept), frozenset(dropped)))
 
-        monkeypatch.setattr(MemoryPlan, "_choose", some)
+        monkeypatch.setattr("fcaffe.net.arena.choose", some)
         for ours, theirs in zip(pass_over(build(NETS[name](), recompute=True), 6, 1), expected, strict=True):
             assert np.array_equal(ours, theirs)
 
 
 def test_less_memory_for_at_most_another_forward():
     net = build(residual(), recompute=True)
-    usual, less = build(residual()).memory, net.memory
+    usual, less = build(residual()).memory(), net.memory()
     assert less.peak < 0.6 * usual.peak < 0.6 * (usual.activations + usual.gradients + usual.internal)
     assert 0 < less.recomputed < less.activations
     net.forward()
-    schedule = Schedule(net)
-    lowest = schedule.fullest(net.memory_plan.again)[0]
-    arena = next(storage.buffer.base for storage in schedule.storages.values())
+    lowest = fullest(net.fused, net.arena.again)[0]
+    arena = next(storage.buffer.base for storage in net.fused.storages.values())
     while arena.base is not None:
         arena = arena.base
     assert lowest <= arena.nbytes <= 1.3 * lowest

@@ -35,18 +35,18 @@ def test_the_weights_are_the_same(name, debug_info):
     plain, again = solver(name, debug_info), solver(name, debug_info, recompute=True)
     for one in (plain, again):
         one.step(4)
-    assert again.net.memory_plan.again and not plain.net.memory_plan.again
+    assert again.net.arena.again and not plain.net.arena.again
     assert np.array_equal(plain.data, again.data)
 
 
 def test_running_out_of_memory_says_what_fits(monkeypatch):
     trained = solver("residual")
-    need = trained.net.memory
+    need = trained.net.memory()
 
     def none_left(xp, count, dtype="float32"):
         raise MemoryError("no more")
 
-    monkeypatch.setattr("fcaffe.net.memory_plan.aligned_zeros", none_left)
+    monkeypatch.setattr("fcaffe.net.arena.aligned_zeros", none_left)
     monkeypatch.setattr("fcaffe.net.memory_need.obtainable_bytes", lambda xp: 3 * need.parameters + need.peak // 2)
     with pytest.raises(NetError, match=r"out of memory: .*batch of 6.*set batch_size to \d or less.*--recompute"):
         trained.step(1)

@@ -38,13 +38,13 @@ def test_gradients_have_the_same_bits(
 ) -> None:
     engine = cuda_engine(math=math)
     nets = [build(NETS[name](), engine, recompute=recompute) for recompute in (False, False, True)]
-    monkeypatch.setattr(nets[0].memory_plan, "follow", lambda: None)
+    monkeypatch.setattr(nets[0].arena, "follow", lambda program: None)
     for seed in range(4):
         apart, *others = (pass_over(net, seed) for net in nets)
         for found in others:
             for ours, theirs in zip(found, apart, strict=True):
                 assert np.array_equal(ours, theirs)
-    assert nets[2].memory_plan.again
+    assert nets[2].arena.again
 
 
 @pytest.mark.parametrize("recompute", [False, True])

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from fcaffe.net.schedule import Again, Schedule
-
-if TYPE_CHECKING:
-    from fcaffe.net.graph import Node
-    from fcaffe.net.net import Net
+from fcaffe.net.plan.live_ranges import fullest
+from fcaffe.net.program import Again, Program
 
 BUDGETS = 24  # numbers of checkpoints that are tried at first
 PRICE = 0.2  # of computing a whole forward pass again: this part of the memory that is needed without
@@ -57,17 +53,17 @@ class Recompute:
     those whatever they need down to the last checkpoints. In all it is less than one more forward pass.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self.groups = _groups(schedule)
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.groups = _groups(program)
         self.maker = {key: number for number, group in enumerate(self.groups) for key in group.made}
         self.free = [number for number, group in enumerate(self.groups) if group.repeatable and group.outputs]
-        self.wanted = [[key for key in access.back_reads if key in self.maker] for access in schedule.accesses]
+        self.wanted = [[key for key in access.back_reads if key in self.maker] for access in program.accesses]
         self.forward = (
             max(1, sum(group.work for group in self.groups)),
-            max(1, sum(schedule.bytes_of(group.outputs) for group in self.groups)),
+            max(1, sum(program.bytes_of(group.outputs) for group in self.groups)),
         )
-        self.usual = schedule.fullest({})[0]
+        self.usual = fullest(program, {})[0]
         self._costs: dict[Choice, float] = {}
 
     def again(self, choice: Choice) -> Again:
@@ -78,7 +74,7 @@ class Recompute:
                 valid |= group.made
         again: dict[int, tuple[int, ...]] = {}
         brief: frozenset[int] = frozenset()
-        for index in range(len(self.schedule.nodes) - 1, -1, -1):
+        for index in range(len(self.program.nodes) - 1, -1, -1):
             for number in brief:
                 if not {index, index + 1} <= set(self.groups[number].nodes):
                     valid -= self.groups[number].made
@@ -99,14 +95,14 @@ class Recompute:
         """The peak of memory in bytes, and a price on what is computed again."""
         if choice not in self._costs:
             again = self.again(choice)
-            again_parts = self._work(again) / self.forward[0], self.schedule.computed_again(again) / self.forward[1]
+            again_parts = self._work(again) / self.forward[0], self.program.computed_again(again) / self.forward[1]
             extra = self.usual * (PRICE * sum(again_parts) / 2 + 10 * max(0, max(again_parts) - 1))
-            self._costs[choice] = self.schedule.fullest(again)[0] + extra
+            self._costs[choice] = fullest(self.program, again)[0] + extra
         return self._costs[choice]
 
     def _kept(self, group: Group) -> set[int]:
         """Of a checkpoint: its outputs, and what is for backward alone if that is small beside what makes it."""
-        bytes_of = self.schedule.bytes_of
+        bytes_of = self.program.bytes_of
         return group.made if 2 * bytes_of(group.internal) <= bytes_of(group.inputs) else group.outputs
 
     def _work(self, again: Again) -> int:
@@ -124,7 +120,7 @@ class Recompute:
             if best == before:
                 break
         for _ in self.groups:
-            _, full = self.schedule.fullest(self.again(best))
+            _, full = fullest(self.program, self.again(best))
             numbers = {self.maker[key] for key in full if key in self.maker}.intersection(self.free)
             better = min((best.without(number) for number in sorted(numbers)), key=self.cost, default=best)
             if self.cost(better) >= self.cost(best):
@@ -134,7 +130,7 @@ class Recompute:
 
     def _spread(self) -> list[Choice]:
         """Checkpoints at equal distances, in bytes, among the groups whose outputs alone go on to later ones."""
-        sizes = {number: self.schedule.bytes_of(self.groups[number].outputs) for number in self.free}
+        sizes = {number: self.program.bytes_of(self.groups[number].outputs) for number in self.free}
         last_use = {key: number for number, group in enumerate(self.groups) for key in group.inputs}
         narrow, open_until = [], 0
         for number, group in enumerate(self.groups):
@@ -153,39 +149,15 @@ class Recompute:
         return found
 
 
-def choose(schedule: Schedule) -> Again:
+def choose(program: Program) -> Again:
     """What to run again so that the pass takes the least memory."""
-    recompute = Recompute(schedule)
+    recompute = Recompute(program)
     return recompute.again(recompute.choose())
 
 
-def hand_over_backwards(net: Net) -> None:
-    """Let layers that alone read what another has made in place do the backward of that, where they can."""
-    readers: dict[int, list[Node]] = {}
-    for node in net.nodes:
-        for blob in node.bottoms:
-            readers.setdefault(id(blob._data), []).append(node)
-    outer = {index for index, weight in enumerate(net.blob_loss_weights) if weight}.union(net.output_ids)
-    for node in net.nodes[1:]:
-        behind = readers.get(id(node.tops[0]._data), []) if node.tops else []
-        if (
-            net.fusions.is_spread(node.index)
-            or node.bottom_ids != node.top_ids
-            or behind[-2:-1] != [node]
-            or outer.intersection(node.top_ids)
-        ):
-            continue
-        leader, last = net.nodes[node.index - 1].layer, behind[-1]
-        absorbed = leader.leads and leader.absorbs_backward
-        if outer.intersection(last.top_ids) or not last.needs_backward or (absorbed and leader.type != "Convolution"):
-            continue
-        if last.layer.takes_backward_of(node.layer) and absorbed:
-            leader.absorbs_backward = False
-
-
-def _groups(schedule: Schedule) -> list[Group]:
+def _groups(program: Program) -> list[Group]:
     """In the order of their first nodes."""
-    nodes, accesses = schedule.nodes, schedule.accesses
+    nodes, accesses = program.nodes, program.accesses
     first = list(range(len(nodes)))  # of the group that a node is in
 
     def leader(index: int) -> int:
@@ -199,11 +171,11 @@ def _groups(schedule: Schedule) -> list[Group]:
 
     # All storages count here, also those that stay out of the plan: what was changed in place cannot be used again.
     writers: dict[int, list[int]] = {}
-    for index, (_, tops) in enumerate(schedule.blobs):
-        for blob in tops:
+    for index, node in enumerate(nodes):
+        for blob in node.tops:
             writers.setdefault(id(blob._data), []).append(index)
-    for index, (bottoms, tops) in enumerate(schedule.blobs):
-        for key in {id(blob._data) for blob in (*bottoms, *tops)}:
+    for index, node in enumerate(nodes):
+        for key in {id(blob._data) for blob in node.blobs}:
             makers = writers.get(key, [])
             if makers and (index in makers or index < makers[-1]):
                 join(index, makers[0])
@@ -213,10 +185,7 @@ def _groups(schedule: Schedule) -> list[Group]:
         group.nodes.append(index)
         group.outputs |= access.writes
         group.inputs |= access.reads
-        if not access.drawing:
-            group.internal |= access.kept
-        if access.swaps:
-            group.internal.add(access.swaps[1])
+        group.internal |= access.saved
         macs = getattr(node.layer, "macs", None)
         group.work += macs(node.bottoms, node.tops) if macs else 0
         group.repeatable &= node.layer.repeatable and bool(node.bottoms)

@@ -1,0 +1,52 @@
+"""The end of a residual block: BatchNorm, Scale, a sum with another blob, ReLU, and possibly a Split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fcaffe.layers.activations import is_plain_relu
+from fcaffe.layers.batch_norm import with_channels
+from fcaffe.layers.eltwise import Eltwise
+from fcaffe.layers.fused.batch_norm_scale import NormalizesAndScales
+from fcaffe.layers.split import Split
+from fcaffe.net.blob import Blob
+from fcaffe.net.node import Node
+
+
+class BatchNormResidual(NormalizesAndScales):
+    """All tops = max(normalised and scaled bottom[0] + bottom[1], 0). Of two tops backward adds up the gradients."""
+
+    @classmethod
+    def match(cls, chain: Sequence[Node]) -> int:
+        if len(chain) < 4 or not cls.begins(chain) or not chain[0].layer.engine.fuses_residuals:
+            return 0
+        addition, inference = chain[2], chain[0].layer.context.inference
+        if not (isinstance(addition.layer, Eltwise) and addition.layer.adds_two and is_plain_relu(chain[3].layer)):
+            return 0
+        splits = len(chain) > 4 and isinstance(chain[4].layer, Split) and len(chain[4].tops) == 2
+        count = 5 if splits else 4
+        outer = {blob for node in (chain[0], addition) for blob in node.bottoms} - {chain[1].tops[0]}
+        overwrites = any(blob in outer for node in chain[2:count] for blob in node.tops)
+        return 0 if overwrites or not (inference or all(addition.bottom_need_backward)) else count
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        norm, x, other, y = self.norm, *(with_channels(blob.data) for blob in (*bottom, top[0]))
+        mean, variance = norm.mean.data, norm.variance.data
+        if norm.use_global_stats:
+            norm.take_global_statistics()
+        else:
+            self.engine.batch_norm_moments(x, mean, variance)
+        self.engine.batch_norm_add_relu(x, other, y, mean, variance, self.affine, norm.eps)
+        if not norm.use_global_stats:
+            norm.add_to_statistics(x)
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [bottom[0], top[0], self.norm.memory]
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        norm, x, y = self.norm, with_channels(bottom[0].data), with_channels(top[0].data)
+        dx, dother = (with_channels(blob.diff) for blob in bottom)
+        dys = [with_channels(blob.diff) for blob in top]
+        with self.gradients() as gradients:
+            numbers = norm.mean.data, norm.variance.data, self.affine, gradients
+            self.engine.batch_norm_add_relu_backward(x, y, dys, dother, dx, *numbers, norm.eps, norm.memory.data)

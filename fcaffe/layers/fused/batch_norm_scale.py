@@ -1,0 +1,86 @@
+"""BatchNorm, Scale and possibly ReLU."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from fcaffe.layers.activations import is_plain_relu
+from fcaffe.layers.batch_norm import BatchNorm, with_channels
+from fcaffe.layers.scale import Scale
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.node import Node
+from fcaffe.net.rewrite import FusedLayer
+
+
+class NormalizesAndScales(FusedLayer):
+    """Base of what begins with a BatchNorm over this worker's batch alone and a Scale with a bias."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        super().__init__(nodes)
+        assert isinstance(nodes[0].layer, BatchNorm)
+        self.norm = nodes[0].layer
+        self.scale = nodes[1].layer
+
+    @classmethod
+    def begins(cls, chain: Sequence[Node]) -> bool:
+        """Whether the chain begins with these two, so that one layer can do their work."""
+        if len(chain) < 2:
+            return False
+        norm, scale = chain[0].layer, chain[1].layer
+        if not (isinstance(norm, BatchNorm) and isinstance(scale, Scale) and norm.alone and scale.is_per_channel):
+            return False
+        return norm.context.inference or not norm.use_global_stats
+
+    @property
+    def affine(self) -> tuple[Array, Array]:
+        """Scale and bias, each (C,)."""
+        scale, shift = self.scale.blobs
+        return scale.data, shift.data
+
+    @contextlib.contextmanager
+    def gradients(self) -> Iterator[tuple[Array, ...]]:
+        """Where the body is to write the gradients of scale and bias, which are then added to what is there."""
+        diffs = [blob.diff_to_add() for blob in self.scale.blobs]
+        written = tuple(self.xp.empty_like(diff) if add else diff for diff, add in diffs)
+        yield written
+        for (diff, add), gradient in zip(diffs, written, strict=True):
+            if add:
+                diff += gradient
+
+
+class BatchNormScale(NormalizesAndScales):
+    """top = scale * (bottom - mean) / sqrt(variance + eps) + shift, or with a ReLU the larger of that and 0."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        super().__init__(nodes)
+        self.with_relu = len(nodes) == 3
+
+    @classmethod
+    def match(cls, chain: Sequence[Node]) -> int:
+        if not cls.begins(chain):
+            return 0
+        count = 3 if len(chain) > 2 and is_plain_relu(chain[2].layer) else 2
+        overwrites = chain[0].bottoms[0] is chain[count - 1].tops[0]
+        return 0 if overwrites and not chain[0].layer.context.inference else count
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        norm, x, y = self.norm, with_channels(bottom[0].data), with_channels(top[0].data)
+        mean, variance = norm.mean.data, norm.variance.data
+        if norm.use_global_stats:
+            norm.take_global_statistics()
+            self.engine.batch_norm_apply(x, y, mean, variance, self.affine, norm.eps, self.with_relu)
+        else:
+            numbers = mean, variance, self.affine, norm.eps, self.with_relu, norm.memory.data
+            self.engine.batch_norm_train(x, y, *numbers)
+            norm.add_to_statistics(x)
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [bottom[0], self.norm.memory]
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        norm, x = self.norm, with_channels(bottom[0].data)
+        dx, dy = with_channels(bottom[0].diff), with_channels(top[0].diff)
+        with self.gradients() as gradients:
+            numbers = norm.mean.data, norm.variance.data, self.affine, gradients
+            self.engine.batch_norm_train_backward(x, dy, dx, *numbers, norm.eps, self.with_relu, norm.memory.data)

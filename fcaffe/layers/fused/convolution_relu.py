@@ -1,0 +1,50 @@
+"""Convolution and ReLU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fcaffe.layers.activations import is_plain_relu
+from fcaffe.layers.convolution import Convolution
+from fcaffe.net.blob import Blob
+from fcaffe.net.node import Node
+from fcaffe.net.rewrite import FusedLayer
+
+
+class ConvolutionReLU(FusedLayer):
+    """top = max(convolution(bottom), 0), which engines compute as they store the outputs."""
+
+    reads_before_writing = True
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        super().__init__(nodes)
+        assert isinstance(nodes[0].layer, Convolution)
+        self.convolution = nodes[0].layer
+
+    @classmethod
+    def match(cls, chain: Sequence[Node]) -> int:
+        fits = len(chain) > 1 and type(chain[0].layer) is Convolution and is_plain_relu(chain[1].layer)
+        return 2 if fits else 0
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        convolution = self.convolution
+        y = convolution.images(top[0].data)
+        convolution.forward_images(convolution.images(bottom[0].data), y, relu=True)
+        convolution.put_back(y, top[0].data)
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [*self.convolution.saved(bottom, top), *top]
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        convolution, engine = self.convolution, self.engine
+        y, dy = convolution.images(top[0].data), convolution.images(top[0].diff)
+        learns_bias = convolution.learns_bias
+        if engine.fuses_relu_backward:
+            dbias, add = convolution.blobs[1].diff_to_add() if learns_bias else (None, False)
+            engine.relu_bias_backward(y, dy, dy, dbias, add)
+            learns_bias = False
+        else:
+            engine.relu_backward(y, dy, dy, 0)
+        convolution.backward_parameters(convolution.images(bottom[0].data), dy, learns_bias)
+        if propagate_down[0]:
+            convolution.backward_bottom(dy, bottom[0])

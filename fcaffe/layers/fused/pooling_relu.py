@@ -1,0 +1,48 @@
+"""ReLU and max pooling, in the opposite order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fcaffe.layers.activations import is_plain_relu
+from fcaffe.layers.pooling import MAX, Pooling
+from fcaffe.net.blob import Blob
+from fcaffe.net.node import Node
+from fcaffe.net.rewrite import FusedLayer
+
+
+class PoolingReLU(FusedLayer):
+    """top = max(max_pool(bottom), 0).
+
+    The maximum of a window and the ReLU may change places: the results have the same bits, and so have the gradients,
+    since a maximum that the ReLU lets pass is the same value at the same position before and after it. The ReLU then
+    works on a quarter of the values, and its input need not be kept for backward.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        super().__init__(nodes)
+        assert isinstance(nodes[1].layer, Pooling)
+        self.pooling = nodes[1].layer
+
+    @classmethod
+    def match(cls, chain: Sequence[Node]) -> int:
+        if len(chain) < 2 or not is_plain_relu(chain[0].layer):
+            return 0
+        pooling = chain[1].layer
+        if not isinstance(pooling, Pooling) or pooling.method != MAX or len(chain[1].tops) != 1:
+            return 0
+        return 2 if pooling.fills_windows else 0
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.pooling.forward(bottom, top)
+        y = top[0].data
+        self.engine.relu_forward(y, y, 0)
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [*self.pooling.saved(bottom, top), *top]
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            dy = top[0].diff
+            self.engine.relu_backward(top[0].data, dy, dy, 0)
+            self.pooling.backward(top, propagate_down, bottom)

@@ -1,0 +1,119 @@
+"""Arena: one stretch of memory for the activations and gradients of a program, few of which are wanted at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fcaffe.engines.memory import aligned_zeros
+from fcaffe.net.blob import Array, Blob, Storage
+from fcaffe.net.plan.layout import Use, layout, uses
+from fcaffe.net.plan.recompute import choose
+from fcaffe.net.program import Again, Program
+
+START = -1  # when all storages have to be back
+
+Moves = dict[int, list[tuple[Storage, Array]]]  # before the backward of a node, or at the START of forward or backward
+
+
+@dataclass
+class Memory:
+    """Bytes that a net takes for one pass.
+
+    `activations`, `gradients` and `internal` (what layers save of their own for backward) are what they would take side
+    by side, `peak` is what they take; `recomputed` is how much of the activations is computed again.
+    """
+
+    parameters: int
+    activations: int
+    gradients: int
+    internal: int
+    peak: int
+    recomputed: int = 0
+
+
+class Arena:
+    """The memory of the program that is run. Laid out anew when a shape changes, or when another program is run.
+
+    With `recompute`, `again` says what to run again: before the backward of a node, the forward of these.
+    """
+
+    def __init__(self, recompute: bool) -> None:
+        self.recompute = recompute
+        self.again: Again = {}
+        self.version = 0  # another whenever the arena was laid out anew
+        self._moves: Moves = {}
+        self._placed: dict[int, Storage] = {}  # by their ids
+        self._followed: tuple[int, tuple[int, ...]] | None = None  # which program, and the versions of its blobs
+        self._chosen: dict[int, tuple[tuple[int, ...], Again]] = {}  # by program: versions of its blobs, and the choice
+
+    def follow(self, program: Program) -> None:
+        """Give the storages of this program their offsets, if they have not got them for the present shapes."""
+        state = id(program), program.versions
+        if state == self._followed:
+            return
+        self._followed = state
+        self.version += 1
+        for storage in self._placed.values():
+            storage.replace(None)
+        program.trace()
+        self.again = self.choose(program) if self.recompute else {}
+        wanted = uses(program, self.again)
+        self._moves = place(wanted)
+        self._placed = {id(use.storage): use.storage for use in wanted}
+
+    def choose(self, program: Program) -> Again:
+        """What to run again, so that a pass takes the least memory."""
+        versions, found = program.versions, self._chosen.get(id(program))
+        if found is None or found[0] != versions:
+            found = self._chosen[id(program)] = versions, {} if program.inference else choose(program)
+        return found[1]
+
+    def move(self, when: int) -> None:
+        """Give storages whose values are about to be made again, before the backward of a node, their offsets for that;
+        at the START of forward and of backward those that they had at first."""
+        for storage, buffer in self._moves.get(when, ()):
+            if storage.buffer is not buffer:
+                storage.replace(buffer)
+
+    def has(self, blob: Blob) -> bool:
+        """Whether the data of a blob lie in here, and so may be gone by the end of a pass."""
+        return id(blob._data) in self._placed
+
+
+def place(uses: list[Use]) -> Moves:
+    """Let the storages share one stretch of memory. Returns who has to move when."""
+    offsets, end = layout(uses)
+    for use in uses:
+        use.storage.replace(None)  # before the new stretch is there, the old one may have to go
+    if not uses:
+        return {}
+    arena = aligned_zeros(uses[0].storage.xp, end, "uint8")
+    moves: Moves = {}
+    for use, offset in zip(uses, offsets, strict=True):
+        buffer = arena[offset : offset + use.storage.nbytes].view(use.storage.dtype)
+        if use.before is None:
+            use.storage.replace(buffer)
+        else:
+            moves.setdefault(use.before, []).append((use.storage, buffer))
+    movers = {id(storage): storage for some in moves.values() for storage, _ in some}
+    return moves | {START: [(storage, storage.buffer) for storage in movers.values()]}
+
+
+def memory_of(program: Program, again: Again, in_arena: bool) -> Memory:
+    """Of a program in which these nodes run again; its storages side by side, or in an arena."""
+    parameters = {id(blob._data): blob._data for node in program.nodes for layer in node.layers for blob in layer.blobs}
+    data = {id(blob._data): blob._data for node in program.nodes for blob in node.blobs}
+    sizes = {key: storage.nbytes for key, storage in data.items() if key not in parameters}
+    activations, gradients = sum(sizes.values()), program.bytes_of(program.gradients)
+    internal = program.bytes_of(program.internal)
+    peak = activations + gradients + internal
+    if in_arena:
+        peak = layout(uses(program, again))[1] + activations - program.bytes_of(program.activations)
+    return Memory(
+        parameters=sum(storage.nbytes for storage in parameters.values()),
+        activations=activations,
+        gradients=gradients,
+        internal=internal,
+        peak=peak,
+        recomputed=program.computed_again(again),
+    )

@@ -1,0 +1,68 @@
+"""Node: a layer, the blobs that it is connected to, and what backward has to do for it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer
+
+
+@dataclass
+class Node:
+    """A layer at its position in a list of nodes that run in this order.
+
+    A node of the graph stands for itself. A fused node of a program (see `fcaffe.net.rewrite`) stands for its
+    `members`, nodes of the graph whose work its layer does.
+    """
+
+    index: int
+    layer: Layer
+    name: str
+    bottoms: list[Blob]
+    tops: list[Blob]
+    bottom_ids: list[int]
+    top_ids: list[int]
+    bottom_need_backward: list[bool]
+    needs_backward: bool = False
+    has_loss: bool = False
+    members: tuple[Node, ...] = ()
+    versions: list[int] = field(default_factory=list)  # of the blobs, when the layer was reshaped last
+
+    def reshape(self) -> None:
+        """Let the layer take over the shapes of its bottoms, if they may have changed."""
+        if self.layer.reshapes_by_shape:
+            if self.versions == [blob.version for blob in self.blobs]:
+                return
+            self.layer.reshape(self.bottoms, self.tops)
+            self.versions = [blob.version for blob in self.blobs]
+        else:
+            self.layer.reshape(self.bottoms, self.tops)
+
+    def forward(self) -> None:
+        self.reshape()
+        try:
+            self.layer.forward(self.bottoms, self.tops)
+        except MemoryError as problem:
+            raise self.layer.does_not_fit(problem) from problem
+
+    def backward(self) -> None:
+        try:
+            self.layer.backward(self.tops, self.bottom_need_backward, self.bottoms)
+        except MemoryError as problem:
+            raise self.layer.does_not_fit(problem) from problem
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it overwrites its only bottom."""
+        return len(self.tops) == 1 and self.bottoms == self.tops
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers of the graph whose work is done here."""
+        return [member.layer for member in self.members] if self.members else [self.layer]
+
+    @functools.cached_property
+    def blobs(self) -> list[Blob]:
+        return [*self.bottoms, *self.tops]

@@ -1,0 +1,98 @@
+"""Where in one arena the values of each storage lie, so that no two that are wanted at one time overlap.
+
+A worked example, with the live ranges of `fcaffe.net.program`: y (8 MB, steps 0 to 3), p (1 MB, 1 to 2), dy (8 MB, 2 to
+3) and a gradient dx (6 MB, 4 to 5) need 17 MB, not 23:
+
+    offset  0        8   9        17 MB
+            | y      | p | dy     |       steps 0 to 3
+            | dx   |                      steps 4 to 5
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fcaffe.net.blob import Storage
+from fcaffe.net.plan.live_ranges import Ranges, live_ranges, peak_of
+from fcaffe.net.program import Again, Program
+
+STEP = 256  # bytes; offsets in the arena are its multiples, which suits vector units of CPUs and GPUs
+
+ATTEMPTS = 8  # at a better order
+
+
+@dataclass
+class Use:
+    """A storage, and the steps of the pass in which its values are wanted: first and last of each stretch."""
+
+    storage: Storage
+    spans: Ranges
+    before: int | None = None  # the node before whose backward these values are made again, and may lie elsewhere
+
+    def meets(self, other: Use) -> bool:
+        """Whether the two are wanted at one time."""
+        return any(a <= d and c <= b for a, b in self.spans for c, d in other.spans)
+
+
+def uses(program: Program, again: Again) -> list[Use]:
+    """One for each time that a storage's values are made."""
+    steps = program.steps(again)
+    found = []
+    for key, spans in live_ranges(program, again).items():
+        first, *others = sorted(spans)
+        moves = [steps[start].before for start, _ in others]
+        if None in moves:
+            found.append(Use(program.storages[key], spans))
+        else:
+            found += [
+                Use(program.storages[key], [span], before)
+                for span, before in zip((first, *others), (None, *moves), strict=True)
+            ]
+    return found
+
+
+def layout(uses: list[Use]) -> tuple[list[int], int]:
+    """Offsets of all uses in bytes, and the size of the arena: each lies as low as it goes. Of several orders in which
+    they may be placed, those first that came to lie highest, the best is taken."""
+    orders: list[Callable[[int], Any]] = [
+        lambda number: (-uses[number].storage.nbytes, uses[number].spans),
+        lambda number: (-uses[number].storage.nbytes, -uses[number].spans[-1][1]),
+        lambda number: uses[number].storage.nbytes * (uses[number].spans[0][0] - uses[number].spans[-1][1]),
+    ]
+    best: tuple[list[int], int] | None = None
+    least = peak_of([(_rounded(use.storage.nbytes), use.spans) for use in uses])[0]
+    for key in orders:
+        order = sorted(range(len(uses)), key=key)
+        for _ in range(ATTEMPTS):
+            offsets, end = _layout(uses, order)
+            if best is None or end < best[1]:
+                best = offsets, end
+            if end == least:
+                return best
+            highest = [n for n in order if offsets[n] + uses[n].storage.nbytes > end - STEP]
+            order = highest + [n for n in order if n not in highest]
+    assert best
+    return best
+
+
+def _layout(uses: list[Use], order: list[int]) -> tuple[list[int], int]:
+    placed: list[tuple[int, int, int]] = []  # offset, end, number; by offset
+    offsets = [0] * len(uses)
+    for number in order:
+        size = _rounded(uses[number].storage.nbytes)
+        offset = 0
+        for other_offset, other_end, other in placed:
+            if other_end > offset and uses[other].meets(uses[number]):
+                if other_offset - offset >= size:
+                    break
+                offset = other_end
+        insort(placed, (offset, offset + size, number))
+        offsets[number] = offset
+    return offsets, max((end for _, end, _ in placed), default=0)
+
+
+def _rounded(size: int) -> int:
+    return -(-size // STEP) * STEP

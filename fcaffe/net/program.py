@@ -1,0 +1,170 @@
+"""Program: the work of whole passes as a list of steps, each with the memory that it reads and writes.
+
+A worked example. The graph is conv -> relu (in place) -> loss, and conv and relu are fused:
+
+    step  what                 reads        writes
+    0     forward conv+relu    data         y
+    1     forward loss         y            p (saved for backward)
+    2     backward loss        p            dy
+    3     backward conv+relu   data, y, dy  -
+
+`y` is wanted from step 0 to step 3, `p` from 1 to 2, `dy` from 2 to 3: those are their live ranges. Storages whose live
+ranges do not meet may lie at one offset of the arena (see `fcaffe.net.plan`). `data` has memory of its own, as has all
+that comes from outside or is read there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fcaffe.net.blob import Blob, Storage
+from fcaffe.net.node import Node
+from fcaffe.net.parameters import Parameters
+
+Again = Mapping[int, tuple[int, ...]]  # index of a node -> the nodes whose forward runs again before its backward
+
+
+@dataclass
+class Access:
+    """The storages, by their ids, that a node reads and writes, forward and backward.
+
+    `saved` are those of its layer's own that forward writes for backward.
+    """
+
+    reads: set[int] = field(default_factory=set)
+    writes: set[int] = field(default_factory=set)
+    saved: set[int] = field(default_factory=set)
+    back_reads: set[int] = field(default_factory=set)
+    back_writes: set[int] = field(default_factory=set)
+    reads_before_writing: bool = False
+
+
+@dataclass
+class Step:
+    """What a step reads and writes; for a forward that runs again, the node `before` whose backward it does so."""
+
+    reads: set[int]
+    writes: set[int]
+    before: int | None = None
+
+
+class Program:
+    """Nodes that run in this order, then backward in the opposite one, and the storages that serve within one pass.
+
+    Left out are `outer` blobs, which come from outside or are read there (inputs, outputs, losses), parameters,
+    gradients that nobody writes and so stay zero, and what Python layers see. Shapes count as they are at `trace`.
+
+    `final_from`: for each node, the offset from which on the flat gradients are final once its backward is through.
+    """
+
+    def __init__(self, nodes: Sequence[Node], outer: Sequence[Blob], parameters: Parameters, inference: bool) -> None:
+        self.nodes = list(nodes)
+        self.final_from = parameters.final_offsets([node.layers for node in nodes])
+        self.inference = inference
+        self._outer = outer
+        self.trace()
+
+    def trace(self) -> None:
+        """Find out anew who reads and writes what, after shapes have changed."""
+        self.storages: dict[int, Storage] = {}
+        self.activations: set[int] = set()
+        self.gradients: set[int] = set()
+        self.internal: set[int] = set()
+        self._fixed = self._outside()
+        self.accesses = [self._access(node) for node in self.nodes]
+        self._leave_out(self._read_before_written())
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Another value after each change of a blob's shape or memory."""
+        return tuple(blob.version for node in self.nodes for blob in node.blobs)
+
+    def steps(self, again: Again) -> list[Step]:
+        """Of a whole pass, forward and backward, in which these nodes run again."""
+        steps = [Step(access.reads, access.writes | access.saved) for access in self.accesses]
+        for index in () if self.inference else range(len(self.nodes) - 1, -1, -1):
+            for other in again.get(index, ()):
+                access = self.accesses[other]
+                steps.append(Step(access.reads, access.writes | access.saved, before=index))
+            if self.nodes[index].needs_backward:
+                steps += self._backward_steps(index)
+        return steps
+
+    def bytes_of(self, keys: Iterable[int]) -> int:
+        return sum(self.storages[key].nbytes for key in keys)
+
+    def computed_again(self, again: Again) -> int:
+        """The bytes of what is computed a second time, or more often."""
+        writes = (set().union(*(self.accesses[node].writes for node in nodes)) for nodes in again.values())
+        return sum(map(self.bytes_of, writes))
+
+    def _backward_steps(self, index: int) -> Iterator[Step]:
+        access = self.accesses[index]
+        reads = access.back_reads
+        if access.reads_before_writing:
+            yield Step(reads, set())
+            reads = reads & self.gradients
+        yield Step(reads, access.back_writes)
+
+    def _access(self, node: Node) -> Access:
+        layer, bottoms, tops = node.layer, node.bottoms, node.tops
+        access = Access(reads_before_writing=layer.reads_before_writing and len(bottoms) == 1)
+        access.reads = self._keys((blob._data for blob in bottoms), self.activations)
+        access.writes = self._keys((blob._data for blob in tops), self.activations)
+        if self.inference:
+            return access
+        saved = layer.saved(bottoms, tops)
+        own = [blob for blob in saved if blob not in node.blobs]
+        access.saved = self._keys((blob._data for blob in own), self.internal)
+        if node.needs_backward:
+            given = (blob._data for blob in saved if blob in node.blobs)
+            access.back_reads = self._keys(given, self.activations) | access.saved
+            access.back_reads |= self._keys((blob._diff for blob in tops), self.gradients)
+            needed = (blob for blob, down in zip(bottoms, node.bottom_need_backward, strict=True) if down)
+            access.back_writes = self._keys((blob._diff for blob in needed), self.gradients)
+        return access
+
+    def _keys(self, storages: Iterable[Storage], kind: set[int]) -> set[int]:
+        keys = set()
+        for storage in storages:
+            if id(storage) not in self._fixed and storage.size:
+                self.storages[id(storage)] = storage
+                keys.add(id(storage))
+        kind |= keys
+        return keys
+
+    def _outside(self) -> set[int]:
+        """The storages that stay out of it, by their ids."""
+        outer = [*self._outer, *(blob for node in self.nodes if node.layer.type == "Python" for blob in node.blobs)]
+        sources = [blob for node in self.nodes if not node.bottoms for blob in node.tops]
+        parameters = [blob for node in self.nodes for layer in node.layers for blob in layer.blobs]
+        without = [blob for node in self.nodes for blob in _without_gradient(node)]
+        data = {id(blob._data) for blob in (*outer, *sources, *parameters)}
+        return data | {id(blob._diff) for blob in (*outer, *parameters, *without)}
+
+    def _read_before_written(self) -> set[int]:
+        """Those that nobody writes, or only after they have been read, so that what is in them counts."""
+        written: set[int] = set()
+        early: set[int] = set()
+        for step in self.steps({}):
+            early |= step.reads - written
+            written |= step.writes
+        return early
+
+    def _leave_out(self, keys: set[int]) -> None:
+        self._fixed |= keys
+        for key in keys:
+            self.storages.pop(key, None)
+        for kind in (self.activations, self.gradients, self.internal):
+            kind -= keys
+        for access in self.accesses:
+            for some in (access.reads, access.writes, access.saved, access.back_reads, access.back_writes):
+                some -= keys
+
+
+def _without_gradient(node: Node) -> Iterator[Blob]:
+    """The bottoms that get no gradient from this node."""
+    for blob, needed in zip(node.bottoms, node.bottom_need_backward, strict=True):
+        if not (needed and node.needs_backward):
+            yield blob

@@ -1,0 +1,151 @@
+"""Rewriting the nodes of a graph for whole passes: layers are fused, and some in place get a bottom of their own.
+
+The graph says what the prototxt says. Where only whole passes are run, nobody looks at the blobs between some layers,
+so a run of layers such as Convolution, ReLU may be replaced by one fused layer that does the same work in fewer passes
+over memory:
+
+    graph     conv1: data -> conv1    relu1: conv1 -> conv1    pool1: conv1 -> pool1
+    program   conv1: data -> conv1    relu1+pool1: conv1 -> pool1
+
+A fused layer is an ordinary layer with four methods. It says by `match` which layers it replaces; the rules are tried
+one after the other, in the order in which they were registered, each over the whole list of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer
+from fcaffe.net.node import Node
+from fcaffe.proto import caffe_pb2 as pb
+
+
+class FusedLayer(Layer):
+    """Base of layers that do the work of several, each of which alone reads what the one before it makes.
+
+    Its bottoms are those of the first layer and what the others read from elsewhere; its tops are those of the last.
+    What lies between is never written. It borrows the parameters of the layers that it stands for, and adds to their
+    gradients; it has none of its own.
+    """
+
+    reshapes_by_shape = True
+    repeatable = True
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        first = nodes[0].layer
+        name = "+".join(node.name for node in nodes)
+        super().__init__(pb.LayerParameter(name=name, type=type(self).__name__, phase=first.phase), first.context)
+        self.nodes = tuple(nodes)
+        self.loss_weights = nodes[-1].layer.loss_weights
+
+    @classmethod
+    def match(cls, chain: Sequence[Node]) -> int:
+        """How many nodes, from the first of the chain on, this layer can stand for; 0 if it cannot.
+
+        Each node of the chain reads the only top of the one before it, which nobody else reads; backward runs for both
+        or for neither of them.
+        """
+        raise NotImplementedError
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        for node in self.nodes:
+            node.reshape()
+
+    def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
+        """Multiply-adds of one forward pass."""
+        return sum(node.layer.macs(node.bottoms, node.tops) for node in self.nodes if hasattr(node.layer, "macs"))
+
+
+_rules: list[type[FusedLayer]] = []
+
+
+def register_fusion(rule: type[FusedLayer]) -> None:
+    """Try this rule too, after those that have been registered before."""
+    _rules.append(rule)
+
+
+def rewrite(nodes: Sequence[Node], inference: bool) -> list[Node]:
+    """The nodes of a program that does what these nodes of a graph do; those of the graph are left as they are."""
+    rewritten = _renumbered(nodes if inference else _separated(nodes))
+    for rule in _rules:
+        rewritten = _renumbered(_fused(rewritten, rule, inference))
+    return rewritten
+
+
+def _renumbered(nodes: Sequence[Node]) -> list[Node]:
+    return [replace(node, index=index, versions=[]) for index, node in enumerate(nodes)]
+
+
+def _separated(nodes: Sequence[Node]) -> list[Node]:
+    """A layer in place whose backward reads its bottom would have to copy that before it overwrites it. Here whatever
+    comes before it works on another blob instead, which is its bottom from then on. Both have one gradient."""
+    made = list(nodes)
+    for index in range(len(made)):
+        node = made[index]
+        if node.layer.bottom_copy is None or not node.in_place or not node.needs_backward:
+            continue
+        old = node.bottoms[0]
+        before = [blob for earlier in made[:index] for blob in earlier.blobs]
+        if any(blob is not old and blob._data is old._data for blob in before):
+            continue  # such as another top of a Split, with which it shares its data
+        new = Blob(old.xp, old.shape, channels_last=True, dtype=old.dtype)
+        new.share_diff(old)
+        made[:index] = [_with(earlier, old, new) for earlier in made[:index]]
+        made[index] = replace(node, bottoms=[new])
+    return made
+
+
+def _with(node: Node, old: Blob, new: Blob) -> Node:
+    bottoms = [new if blob is old else blob for blob in node.bottoms]
+    tops = [new if blob is old else blob for blob in node.tops]
+    return replace(node, bottoms=bottoms, tops=tops)
+
+
+def _fused(nodes: list[Node], rule: type[FusedLayer], inference: bool) -> list[Node]:
+    made, index = [], 0
+    while index < len(nodes):
+        chain = _chain(nodes, index, inference)
+        count = rule.match(chain)
+        made.append(_node_for(rule, chain[:count]) if count else nodes[index])
+        index += max(1, count)
+    return made
+
+
+def _chain(nodes: list[Node], index: int, inference: bool) -> list[Node]:
+    """The node at `index` and those right behind it that are linked to it as FusedLayer.match says."""
+    chain = [nodes[index]]
+    for node in nodes[index + 1 :]:
+        before = chain[-1]
+        if len(before.tops) != 1 or any(before.layer.loss_weights) or node.bottoms.count(before.tops[0]) != 1:
+            break
+        down = node.bottom_need_backward[node.bottoms.index(before.tops[0])]
+        if not inference and not (before.needs_backward == node.needs_backward == down):
+            break
+        chain.append(node)
+    return chain
+
+
+def _node_for(rule: type[FusedLayer], chain: Sequence[Node]) -> Node:
+    made = {blob for node in chain for blob in node.tops}
+    outer = [
+        (blob, blob_id, down)
+        for number, node in enumerate(chain)
+        for blob, blob_id, down in zip(node.bottoms, node.bottom_ids, node.bottom_need_backward, strict=True)
+        if number == 0 or blob not in made
+    ]
+    last = chain[-1]
+    return Node(
+        index=chain[0].index,
+        layer=rule(chain),
+        name="+".join(node.name for node in chain),
+        bottoms=[blob for blob, _, _ in outer],
+        tops=last.tops,
+        bottom_ids=[blob_id for _, blob_id, _ in outer],
+        top_ids=last.top_ids,
+        bottom_need_backward=[down for _, _, down in outer],
+        needs_backward=last.needs_backward,
+        has_loss=last.has_loss,
+        members=tuple(member for node in chain for member in (node.members or (node,))),
+    )
