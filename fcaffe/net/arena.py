@@ -42,6 +42,7 @@ class Arena:
         self.again: Again = {}
         self.version = 0  # another whenever the arena was laid out anew
         self._moves: Moves = {}
+        self._unwritten: list[Storage] = []
         self._placed: dict[int, Storage] = {}  # by their ids
         self._followed: tuple[int, tuple[int, ...]] | None = None  # which program, and the versions of its blobs
         self._chosen: dict[int, tuple[tuple[int, ...], Again]] = {}  # by program: versions of its blobs, and the choice
@@ -59,6 +60,7 @@ class Arena:
         self.again = self.choose(program) if self.recompute else {}
         wanted = uses(program, self.again)
         self._moves = place(wanted)
+        self._unwritten = program.unwritten()
         self._placed = {id(use.storage): use.storage for use in wanted}
 
     def choose(self, program: Program) -> Again:
@@ -74,6 +76,12 @@ class Arena:
         for storage, buffer in self._moves.get(when, ()):
             if storage.buffer is not buffer:
                 storage.replace(buffer)
+
+    def clear_unwritten(self) -> None:
+        """Before a whole backward pass: make those gradients zero that it reads and nobody writes."""
+        for storage in self._unwritten:
+            if storage.buffer is not None:  # it is zero when it is made
+                storage.buffer[...] = 0
 
     def has(self, blob: Blob) -> bool:
         """Whether the data of a blob lie in here, and so may be gone by the end of a pass."""

@@ -152,6 +152,7 @@ class Net(Graph):
         engine.scale_losses((blob.diff, weight) for blob, weight in losses if weight)
         if first == len(nodes) - 1:
             self.arena.move(START)
+            self.arena.clear_unwritten()
         for index in range(first, last - 1, -1):
             node = nodes[index]
             if index in self.arena.again:

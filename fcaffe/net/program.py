@@ -91,6 +91,20 @@ class Program:
                 steps += self._backward_steps(index)
         return steps
 
+    def unwritten(self) -> list[Storage]:
+        """The gradients that backward reads though no node writes them, and which so count as zeros: of an output, of a
+        blob that an Accuracy reads, or whose reader has `propagate_down: false`. Losses' hold their weights."""
+        written: set[int] = set()
+        found: dict[int, Storage] = {}
+        for node in reversed(self.nodes):
+            weights = zip(node.layer.loss_weights, node.tops, strict=False)
+            written.update(id(blob._diff) for weight, blob in weights if weight)
+            if self.inference or not node.needs_backward:
+                continue
+            found.update((id(blob._diff), blob._diff) for blob in node.tops if id(blob._diff) not in written)
+            written.update(id(blob._diff) for blob in _asked(node))
+        return list(found.values())
+
     def bytes_of(self, keys: Iterable[int]) -> int:
         return sum(self.storages[key].nbytes for key in keys)
 
@@ -121,8 +135,7 @@ class Program:
             given = (blob._data for blob in saved if blob in node.blobs)
             access.back_reads = self._keys(given, self.activations) | access.saved
             access.back_reads |= self._keys((blob._diff for blob in tops), self.gradients)
-            needed = (blob for blob, down in zip(bottoms, node.bottom_need_backward, strict=True) if down)
-            access.back_writes = self._keys((blob._diff for blob in needed), self.gradients)
+            access.back_writes = self._keys((blob._diff for blob in _asked(node)), self.gradients)
         return access
 
     def _keys(self, storages: Iterable[Storage], kind: set[int]) -> set[int]:
@@ -161,6 +174,11 @@ class Program:
         for access in self.accesses:
             for some in (access.reads, access.writes, access.saved, access.back_reads, access.back_writes):
                 some -= keys
+
+
+def _asked(node: Node) -> Iterator[Blob]:
+    """The bottoms for whose gradient backward of this node is asked."""
+    return (blob for blob, down in zip(node.bottoms, node.bottom_need_backward, strict=True) if down)
 
 
 def _without_gradient(node: Node) -> Iterator[Blob]:

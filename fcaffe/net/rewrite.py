@@ -108,9 +108,21 @@ def _fused(nodes: list[Node], rule: type[FusedLayer], inference: bool) -> list[N
     while index < len(nodes):
         chain = _chain(nodes, index, inference)
         count = rule.match(chain)
-        made.append(_node_for(rule, chain[:count]) if count else nodes[index])
+        node = _node_for(rule, chain[:count]) if count else nodes[index]
+        if count and not inference and _is_overwritten(node, nodes[index : index + count], nodes[index + count :]):
+            node, count = nodes[index], 0
+        made.append(node)
         index += max(1, count)
     return made
+
+
+def _is_overwritten(fused: Node, replaced: Sequence[Node], later: Sequence[Node]) -> bool:
+    """Whether backward, of the fused node or of the last that it replaces, reads a top that a later layer in place
+    overwrites. In Caffe the replaced layer then sees what that one has written, such as a ReLU the sigmoid of its own
+    values, and the fused one might see something else. A Dropout leaves the signs where it lets a gradient through."""
+    read = [blob for node in (fused, replaced[-1]) for blob in node.layer.saved(node.bottoms, node.tops)]
+    writers = [node for node in later if node.layer.type not in ("Dropout", "Split")]
+    return any(blob in read for node in writers for blob in node.tops if blob in fused.tops)
 
 
 def _chain(nodes: list[Node], index: int, inference: bool) -> list[Node]:
