@@ -11,7 +11,7 @@ class Crop(Layer):
     """top = the part of bottom[0] that has the size of bottom[1] in every axis from `axis` on.
 
     It begins at `offset`: one number for all these axes (0 if none is given), or one for each. Of the second bottom
-    only the shape counts; it gets no gradient.
+    only the shape counts, so its gradient is zero.
     """
 
     bottoms = 2
@@ -38,8 +38,16 @@ class Crop(Layer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].data[...] = bottom[0].data[self.part]
 
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return []
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return bottom_index == 0
+
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
             dx = bottom[0].diff
             dx[...] = 0
             dx[self.part] = top[0].diff
+        if propagate_down[1]:
+            bottom[1].diff[...] = 0

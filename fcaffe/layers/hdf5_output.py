@@ -54,5 +54,10 @@ class HDF5Output(Layer):
         self.written = True
         log.saved_hdf5(bottom[0].num)
 
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return False
+
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        pass
+        for blob, down in zip(bottom, propagate_down, strict=True):
+            if down:
+                blob.diff[...] = 0

@@ -98,8 +98,8 @@ class ContrastiveLoss(LossLayer):
         top[0].data[...] = losses.sum() / (2 * self.samples)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[2]:
-            raise self.error("cannot give its third bottom a gradient; set propagate_down: false for it")
+        if propagate_down[2]:  # as in Caffe it counts as a constant, wherever it comes from
+            bottom[2].diff[...] = 0
         gradients = top[0].diff / self.samples * self.slopes.data[:, None] * self.difference.data
         for blob, down, sign in zip(bottom, propagate_down, (1, -1), strict=False):
             if down:

@@ -40,6 +40,12 @@ class Layer:
     - `backward`: write `bottom[i].diff` where `propagate_down[i]`, and ADD to `self.blobs[i].diff`, since gradients
       add up over `iter_size` passes and over layers that share parameters.
 
+    The layer that is asked for the gradient of a bottom is responsible for all of it: whatever lay in `bottom[i].diff`
+    before, which in whole passes may be any other array's values, is overwritten. Where the top does not depend on the
+    values of the bottom (the reference of a Crop) it writes zeros; where a gradient makes no sense (labels, indices)
+    it raises NetError, as Caffe does. A bottom that it is not asked for stays untouched. `allow_force_backward` is
+    False for bottoms of both kinds, so that `force_backward` alone asks for none of them.
+
     A layer whose passes depend on those before by more than its parameters overrides `state` and `restore_state` too,
     so that a run which goes on from a snapshot does what it would have done without.
     """
@@ -91,7 +97,8 @@ class Layer:
         raise NotImplementedError
 
     def allow_force_backward(self, bottom_index: int) -> bool:
-        """Whether `force_backward` may ask for the gradient of this bottom (not so for labels)."""
+        """Whether `force_backward` may ask for the gradient of this bottom: not so for labels, nor for what the top does
+        not depend on."""
         return True
 
     def explain(self, bottom: list[Blob]) -> None:

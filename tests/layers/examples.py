@@ -11,6 +11,7 @@ class Example:
     bottoms: tuple[tuple[int, ...], ...] = ()
     tops: int = 1
     labels: dict[int, int] = field(default_factory=dict)  # bottom that holds class numbers -> how many classes
+    constants: tuple[int, ...] = ()  # bottoms on whose values no gradient depends: it is zero
     positive: bool = False  # its bottoms must be above 0
     in_place: bool = False
     has_gradient: bool = True
@@ -97,9 +98,9 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(f"convolution_param {{ num_output: 2 kernel_size: 2 {CONVOLUTION} }}", ((2, 2, 3, 2, 3),)),
     ],
     "Crop": [
-        Example("", (IMAGE, (2, 1, 3, 2))),
-        Example("crop_param { axis: 1 offset: 2 offset: 0 offset: 1 }", (IMAGE, (2, 2, 3, 2))),
-        Example("crop_param { axis: -1 offset: 1 }", (MATRIX, (3, 2))),
+        Example("", (IMAGE, (2, 1, 3, 2)), constants=(1,)),
+        Example("crop_param { axis: 1 offset: 2 offset: 0 offset: 1 }", (IMAGE, (2, 2, 3, 2)), constants=(1,)),
+        Example("crop_param { axis: -1 offset: 1 }", (MATRIX, (3, 2)), constants=(1,)),
     ],
     "Deconvolution": [
         Example(f"convolution_param {{ num_output: 3 kernel_size: 3 {CONVOLUTION} }}", IMAGES),
@@ -173,6 +174,15 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(f"recurrent_param {{ num_output: 2 {RECURRENT} }}", SEQUENCE, labels={1: 2}, batched=()),
         Example(f"recurrent_param {{ num_output: 3 {RECURRENT} }}", (*SEQUENCE, (1, 2)), labels={1: 2}, batched=()),
         Example(f"recurrent_param {{ num_output: 2 {RECURRENT} }}", IMAGE_SEQUENCE, labels={1: 2}, batched=()),
+        Example(
+            f"recurrent_param {{ num_output: 2 expose_hidden: true {RECURRENT} }}",
+            (*SEQUENCE, (1, 1, 2), (1, 1, 2)),
+            tops=3,
+            labels={1: 2},
+            constants=(2, 3),
+            smooth=False,  # no gradient comes through the last states either
+            batched=(),
+        ),
     ],
     "LSTMUnit": [Example("", ((1, 3, 2), (1, 3, 8), (1, 3)), tops=2, labels={2: 2}, batched=())],
     "Log": [
@@ -228,6 +238,15 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(f"recurrent_param {{ num_output: 2 {RECURRENT} }}", SEQUENCE, labels={1: 3}, batched=()),
         Example(f"recurrent_param {{ num_output: 3 {RECURRENT} }}", (*SEQUENCE, (1, 2)), labels={1: 2}, batched=()),
         Example(f"recurrent_param {{ num_output: 2 {RECURRENT} }}", IMAGE_SEQUENCE, labels={1: 2}, batched=()),
+        Example(
+            f"recurrent_param {{ num_output: 2 expose_hidden: true {RECURRENT} }}",
+            (*SEQUENCE, (1, 2), (1, 1, 2)),
+            tops=2,
+            labels={1: 2},
+            constants=(3,),
+            smooth=False,
+            batched=(),
+        ),
     ],
     "ReLU": [
         Example("", IMAGES, in_place=True),

@@ -1,10 +1,12 @@
 """What every layer type must do, checked for all that are registered with the configurations of examples.py."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fcaffe.errors import NetError
 from fcaffe.net import Blob, Context, layer_types
 from fcaffe.net.layer import create_layer
 from fcaffe.proto import caffe_pb2 as pb
@@ -51,7 +53,8 @@ class Case:
             blob.reshape(*array.shape)
             blob.data[...] = blob.xp.asarray(array)
         self.example = example
-        self.propagate_down = [index not in example.labels for index in range(len(self.bottom))]
+        given = {*example.labels, *example.constants}
+        self.propagate_down = [index not in given for index in range(len(self.bottom))]
 
     def forward(self) -> None:
         self.context.random.set_state(self.random)
@@ -196,6 +199,67 @@ def test_only_wanted_gradients_are_written(kind, example):
     case.layer.param_propagate_down = [False] * len(case.layer.blobs)
     case.backward()
     assert not any(blob.diff.any() for blob in [*case.bottom, *case.layer.blobs])
+
+
+@each(lambda example: example.bottoms)
+def test_who_is_asked_for_a_gradient_writes_all_of_it(kind, example):
+    """Of each bottom that is asked for, in every combination, and of no other: what lay there before shows nowhere. A
+    gradient that makes no sense is refused, and one of a constant is zero; `force_backward` asks for neither."""
+    whole = Case(kind, example).run()
+    case = Case(kind, example)
+    case.forward()
+    if kind == "BatchNorm":  # the next pass moves them on
+        case.layer.param_propagate_down = [False] * 3
+    for asked in itertools.product([False, True], repeat=len(case.bottom)):
+        for blob in case.bottom:
+            blob.diff[...] = np.nan
+        for blob in case.layer.blobs:
+            blob.diff[...] = 0
+        case.propagate_down = list(asked)
+        senseless = [index for index, down in enumerate(asked) if down and index in refused(kind, example)]
+        if senseless:
+            with pytest.raises(NetError, match=r'layer "it" .*gradient'):
+                case.backward()
+            assert not any(case.layer.allow_force_backward(index) for index in senseless)
+            continue
+        case.backward()
+        for index, (blob, down) in enumerate(zip(case.bottom, asked, strict=True)):
+            if not down:
+                assert np.isnan(host(blob.diff)).all(), f"bottom {index} is written, though only {asked} are asked for"
+            elif index in example.labels or index in example.constants:
+                assert not host(blob.diff).any(), f"bottom {index} is a constant"
+                assert not case.layer.allow_force_backward(index)
+            else:
+                what = f"gradient of bottom {index}"
+                np.testing.assert_array_equal(host(blob.diff), whole[what], f"{what} of {asked}")
+        for index, blob in enumerate(case.layer.blobs):
+            np.testing.assert_array_equal(host(blob.diff), whole[f"gradient of parameter {index}"], str(asked))
+
+
+@each(lambda example: example.has_gradient and example.bottoms)
+def test_backward_reads_only_what_the_layer_says(kind, example):
+    """What it does not name in `saved` may be overwritten by then."""
+    for in_place in {False, example.in_place}:
+        whole = Case(kind, example, in_place).run()
+        case = Case(kind, example, in_place)
+        case.forward()
+        read = case.layer.saved(case.bottom, case.top)
+        for blob in [*case.bottom, *case.top]:
+            if blob not in read and blob._data not in [other._data for other in read]:
+                blob.data[...] = np.nan
+        case.backward()
+        for index, blob in enumerate(case.bottom):
+            if case.propagate_down[index]:
+                np.testing.assert_array_equal(host(blob.diff), whole[f"gradient of bottom {index}"])
+        for index, blob in enumerate(case.layer.blobs):
+            np.testing.assert_array_equal(host(blob.diff), whole[f"gradient of parameter {index}"])
+
+
+def refused(kind, example):
+    """The bottoms that have no gradient at all: those of class numbers, and all of a layer without one."""
+    if not example.has_gradient:
+        return range(len(example.bottoms))
+    return [] if kind == "ContrastiveLoss" else example.labels
 
 
 @pytest.mark.parametrize("which", ["bottom", "top", "both"])

@@ -125,3 +125,20 @@ class Counting(caffe.Layer):
 
     def restore_state(self, state):
         self.passes = int(state["passes"])
+
+
+class Reference(caffe.Layer):
+    """top = param_str * the first bottom; it writes no gradient for the second one, whose shape it could look at."""
+
+    def setup(self, bottom, top):
+        self.factor = float(self.param_str)
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom, top):
+        top[0].data[...] = self.factor * bottom[0].data
+
+    def backward(self, top, propagate_down, bottom):
+        if propagate_down[0]:
+            bottom[0].diff[...] = self.factor * top[0].diff

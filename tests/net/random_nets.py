@@ -1,0 +1,310 @@
+"""Random nets: valid prototxts with branches, layers in place, references, several losses and frozen layers."""
+
+from __future__ import annotations
+
+import random
+
+CLASSES = 4
+BATCH = 3
+
+Shape = tuple[int, int, int]  # of a sample: channels, height, width
+
+ACTIVATIONS = {
+    "ReLU": ["", "relu_param { negative_slope: 0.1 }"],
+    "Sigmoid": [""],
+    "TanH": [""],
+    "ELU": [""],
+    "PReLU": [""],
+    "Swish": [""],
+    "Dropout": ["dropout_param { dropout_ratio: 0.3 }"],
+    "Power": ["power_param { scale: -0.5 shift: 0.1 }"],
+    "Bias": ['bias_param { filler { type: "uniform" min: -0.1 max: 0.1 } }'],
+    "Scale": ["", "scale_param { bias_term: true }"],
+    "BatchNorm": ["", "", "batch_norm_param { use_global_stats: true }"],
+    "MVN": [""],
+    "Softmax": [""],
+    "LRN": ["lrn_param { local_size: 3 alpha: 0.1 }"],
+    "BNLL": [""],
+    "AbsVal": [""],
+    "Clip": ["clip_param { min: -0.7 max: 0.6 }"],
+    "Exp": ["exp_param { base: 1.5 scale: 0.1 }"],
+}
+NOT_IN_PLACE = {"AbsVal", "LRN", "BNLL", "Clip"}
+
+
+class RandomNet:
+    """The text of a net that this seed stands for. Blobs that nobody reads in the end go to losses, to a Silence, or
+    are outputs."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.layers: list[str] = []
+        self.shapes: dict[str, Shape] = {}  # of blobs that may be read
+        self.unread: set[str] = set()
+        self.numbers: dict[str, int] = {}
+        self.changes: set[str] = set()  # blobs that a layer in place has made what they are
+        size = self.random.choice([6, 7, 8])
+        shapes = f"shape {{ dim: {BATCH} dim: 3 dim: {size} dim: {size} }} shape {{ dim: {BATCH} }}"
+        fillers = 'data_filler { type: "gaussian" } data_filler { type: "uniform" min: 0 max: 3.99 }'
+        self.layers.append(
+            f'layer {{ name: "data" type: "DummyData" top: "x" top: "label" dummy_data_param {{ {shapes} {fillers} }} }}'
+        )
+        self._made("x", (3, size, size))
+        for _ in range(self.random.randint(3, 12)):
+            self._grow()
+        self._finish()
+        force = "force_backward: true\n" if self.random.random() < 0.15 else ""
+        self.text = force + "\n".join(self.layers)
+
+    # --- one more layer -----------------------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        steps = [
+            (self._convolution, 5),
+            (self._normalized, 3),
+            (self._activation, 5),
+            (self._pooling, 2),
+            (self._eltwise, 3),
+            (self._residual, 2),
+            (self._concat, 2),
+            (self._slice, 1),
+            (self._crop, 3),
+            (self._operand, 1),
+            (self._copies, 1),
+            (self._observer, 1),
+            (self._reshape, 1),
+            (self._user_layer, 1),
+            (self._samples, 1),
+        ]
+        step = self.random.choices([step for step, _ in steps], [weight for _, weight in steps])[0]
+        step()
+
+    def _convolution(self, bottom: str | None = None) -> str:
+        bottom = bottom or self._pick()
+        kind = self.random.choice(["Convolution", "Convolution", "Convolution", "Deconvolution"])
+        _, height, width = self.shapes[bottom]
+        kernel, outputs = self.random.choice([1, 3]), self.random.choice([2, 4, 8])
+        fields = f"num_output: {outputs} kernel_size: {kernel} pad: {kernel // 2}"
+        fields += " bias_term: false" if self.random.random() < 0.3 else ""
+        filler = 'weight_filler { type: "xavier" } bias_filler { type: "uniform" min: -0.1 max: 0.1 }'
+        biased = "bias_term" not in fields
+        more = f"convolution_param {{ {fields} {filler} }} {self._frozen(1 + biased)}"
+        return self._layer(kind, [bottom], more, (outputs, height, width))
+
+    def _normalized(self) -> None:
+        """BatchNorm, Scale and ReLU, mostly behind a convolution and in place."""
+        top = self._convolution() if self.random.random() < 0.7 else self._pick()
+        for kind, more in (("BatchNorm", ""), ("Scale", "scale_param { bias_term: true }"), ("ReLU", "")):
+            if kind == "ReLU" and self.random.random() < 0.4:
+                return
+            top = self._activation(top, kind, more)
+
+    def _activation(self, bottom: str | None = None, kind: str = "", more: str = "") -> str:
+        bottom = bottom or self._pick()
+        if not kind:
+            kind = self.random.choice([*ACTIVATIONS, *["ReLU"] * 5])
+            more = self.random.choice(ACTIVATIONS[kind])
+        frozen = self._frozen(2 if "bias_term: true" in more else 1) if kind in ("Scale", "Bias", "PReLU") else ""
+        in_place = kind not in NOT_IN_PLACE and bottom in self.unread and bottom != "x" and self.random.random() < 0.7
+        return self._layer(kind, [bottom], f"{more} {frozen}", self.shapes[bottom], in_place=in_place)
+
+    def _pooling(self) -> None:
+        bottom = self._pick()
+        channels, height, width = self.shapes[bottom]
+        method, stride = self.random.choice(["MAX", "AVE"]), self.random.choice([1, 2])
+        size = (height, width) if stride == 1 else tuple(-(-(n - 2) // 2) + 1 for n in (height, width))
+        if height < 3 or width < 3:
+            return
+        window = "kernel_size: 3 pad: 1" if stride == 1 else "kernel_size: 2 stride: 2"
+        self._layer("Pooling", [bottom], f"pooling_param {{ pool: {method} {window} }}", (channels, *size))
+
+    def _eltwise(self) -> None:
+        first = self._pick()
+        like = [blob for blob, shape in self.shapes.items() if shape == self.shapes[first]]
+        bottoms = [first, *self.random.choices(like, k=self.random.choice([1, 1, 2]))]
+        self.random.shuffle(bottoms)
+        more = self.random.choice(["", "", "operation: PROD", "operation: MAX"])
+        if not more and self.random.random() < 0.3:
+            more = " ".join(f"coeff: {self.random.choice([1, -0.5, 2])}" for _ in bottoms)
+        top = self._layer("Eltwise", bottoms, f"eltwise_param {{ {more} }}", self.shapes[first])
+        if self.random.random() < 0.6:
+            self._activation(top, "ReLU")
+
+    def _residual(self) -> None:
+        """A block of ResNet."""
+        bottom = self._pick()
+        channels, height, width = self.shapes[bottom]
+        filler = f'num_output: {channels} kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }}'
+        more = f"convolution_param {{ {filler} }} {self._frozen(2)}"
+        top = self._layer("Convolution", [bottom], more, self.shapes[bottom])
+        for kind, more in (("BatchNorm", ""), ("Scale", "scale_param { bias_term: true }")):
+            top = self._activation(top, kind, more)
+        bottoms = [top, bottom]
+        self.random.shuffle(bottoms)
+        self._activation(self._layer("Eltwise", bottoms, "", (channels, height, width)), "ReLU")
+
+    def _concat(self) -> None:
+        first = self._pick()
+        like = [blob for blob, shape in self.shapes.items() if shape[1:] == self.shapes[first][1:]]
+        bottoms = [first, *self.random.choices(like, k=self.random.choice([1, 2]))]
+        channels = sum(self.shapes[blob][0] for blob in bottoms)
+        if channels <= 24:
+            self._layer("Concat", bottoms, "", (channels, *self.shapes[first][1:]))
+
+    def _slice(self) -> None:
+        bottom = self._pick()
+        channels, *size = self.shapes[bottom]
+        if channels % 2:
+            return
+        name = self._name("slice")
+        tops = [f"{name}_a", f"{name}_b"]
+        self._write(name, "Slice", [bottom], tops)
+        for top in tops:
+            self._made(top, (channels // 2, *size))
+
+    def _crop(self) -> None:
+        """A part of one blob as large as another, which may come from layers that learn, as in FCN-8s."""
+        reference = self._pick()
+        channels, height, width = self.shapes[reference]
+        larger = [blob for blob, shape in self.shapes.items() if shape[1] >= height and shape[2] >= width]
+        bottom = self.random.choice(larger)
+        offset = min(self.shapes[bottom][1] - height, self.shapes[bottom][2] - width, 1)
+        more = f"crop_param {{ axis: 2 offset: {offset} }}"
+        self._layer("Crop", [bottom, reference], more, (self.shapes[bottom][0], height, width))
+
+    def _operand(self) -> None:
+        """A Scale or Bias whose operand is another blob."""
+        first = self._pick()
+        like = [blob for blob, shape in self.shapes.items() if shape == self.shapes[first]]
+        kind = self.random.choice(["Scale", "Bias"])
+        more = f"{kind.lower()}_param {{ axis: 0 }}"
+        self._layer(kind, [first, self.random.choice(like)], more, self.shapes[first])
+
+    def _copies(self) -> None:
+        """Layers that move values: the batch twice and back, or channels repeated."""
+        bottom = self._pick()
+        channels, *size = self.shapes[bottom]
+        if channels <= 8:
+            self._layer("Tile", [bottom], "tile_param { tiles: 2 axis: 1 }", (2 * channels, *size))
+
+    def _samples(self) -> None:
+        """Samples in another order, picked by the labels, or by what comes from layers that learn."""
+        bottom = self._pick()
+        index = self._name("index")
+        filler = 'data_filler { type: "uniform" min: 0 max: 2.99 }'
+        self.layers.append(
+            f'layer {{ name: "{index}" type: "DummyData" top: "{index}" '
+            f"dummy_data_param {{ shape {{ dim: {BATCH} }} {filler} }} }}"
+        )
+        self._layer("BatchReindex", [bottom, index], "", self.shapes[bottom], propagate=[True, False])
+
+    def _observer(self) -> None:
+        """A layer without a gradient that reads what learns."""
+        bottom = self._pick()
+        kind = self.random.choice(["Silence", "ArgMax", "Threshold"])
+        name = self._name(kind)
+        self._write(name, kind, [bottom], [] if kind == "Silence" else [name])
+
+    def _reshape(self) -> None:
+        bottom = self._pick()
+        channels, height, width = self.shapes[bottom]
+        more = f"reshape_param {{ shape {{ dim: 0 dim: {channels} dim: {width} dim: {height} }} }}"
+        self._layer("Reshape", [bottom], more, (channels, width, height))
+
+    def _user_layer(self) -> None:
+        bottom = self._pick()
+        kind = self.random.choice(["Times", "Reference"])
+        bottoms = [bottom] if kind == "Times" else [bottom, self._pick()]
+        more = f'python_param {{ module: "tests.layers.user_layers" layer: "{kind}" param_str: "-0.5" }}'
+        self._layer("Python", bottoms, more, self.shapes[bottom])
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        ends = sorted(self.unread - {"x"}) or [self._convolution("x")]
+        self.random.shuffle(ends)
+        for number, blob in enumerate(ends):
+            if number and self.random.random() < 0.3:
+                if self.random.random() < 0.5:
+                    self._write(self._name("silence"), "Silence", [blob], [])
+                continue
+            self._loss(blob)
+
+    def _loss(self, blob: str) -> None:
+        weight = self.random.choice(["", "", "loss_weight: 0.3", "loss_weight: 2"])
+        kind = self.random.choice(["SoftmaxWithLoss"] * 4 + ["EuclideanLoss", "Reduction", "HingeLoss", "pixels"])
+        name = self._name("loss")
+        if kind == "Reduction":
+            self._write(name, kind, [blob], [name], "reduction_param { operation: SUMSQ } loss_weight: 0.1")
+            return
+        filler = 'weight_filler { type: "xavier" } bias_filler { type: "uniform" min: -0.1 max: 0.1 }'
+        score = self._name("ip")
+        self._write(
+            score, "InnerProduct", [blob], [score], f"inner_product_param {{ num_output: {CLASSES} {filler} }}"
+        )
+        if self.random.random() < 0.3:
+            hidden, score = score, self._name("ip")
+            self._write(self._name("relu"), "ReLU", [hidden], [hidden])
+            self._write(
+                score, "InnerProduct", [hidden], [score], f"inner_product_param {{ num_output: {CLASSES} {filler} }}"
+            )
+        if kind == "EuclideanLoss":
+            other = self._name("ip")
+            source = self._pick()
+            self._write(
+                other, "InnerProduct", [source], [other], f"inner_product_param {{ num_output: {CLASSES} {filler} }}"
+            )
+            self._write(name, kind, [score, other], [name], weight)
+        elif kind == "HingeLoss":
+            self._write(name, kind, [score, "label"], [name], weight)
+        else:
+            self._write(name, "SoftmaxWithLoss", [score, "label"], [name], weight)
+        if self.random.random() < 0.3:
+            accuracy = self._name("accuracy")
+            self._write(accuracy, "Accuracy", [score, "label"], [accuracy])
+
+    # --- text ---------------------------------------------------------------------------------------------------------
+
+    def _pick(self) -> str:
+        """A blob, rather one that nobody has read yet."""
+        unread = sorted(self.unread)
+        if unread and self.random.random() < 0.6:
+            return self.random.choice(unread)
+        return self.random.choice(list(self.shapes))
+
+    def _name(self, kind: str) -> str:
+        self.numbers[kind] = self.numbers.get(kind, 0) + 1
+        return f"{kind.lower()}{self.numbers[kind]}"
+
+    def _made(self, blob: str, shape: Shape) -> None:
+        self.shapes[blob] = shape
+        self.unread.add(blob)
+
+    def _frozen(self, count: int) -> str:
+        """Param specs of which some do not learn."""
+        if self.random.random() < 0.7:
+            return ""
+        return " ".join(f"param {{ lr_mult: {self.random.choice([0, 0, 1])} }}" for _ in range(count))
+
+    def _layer(
+        self,
+        kind: str,
+        bottoms: list[str],
+        more: str,
+        shape: Shape,
+        in_place: bool = False,
+        propagate: list[bool] | None = None,
+    ) -> str:
+        name = self._name(kind)
+        top = bottoms[0] if in_place else name
+        if propagate is None and self.random.random() < 0.12:
+            propagate = [self.random.random() < 0.5 for _ in bottoms]
+        down = " ".join(f"propagate_down: {str(flag).lower()}" for flag in propagate or [])
+        self._write(name, kind, bottoms, [top], f"{more} {down}")
+        self._made(top, shape)
+        return top
+
+    def _write(self, name: str, kind: str, bottoms: list[str], tops: list[str], more: str = "") -> None:
+        blobs = " ".join([f'bottom: "{blob}"' for blob in bottoms] + [f'top: "{blob}"' for blob in tops])
+        self.layers.append(f'layer {{ name: "{name}" type: "{kind}" {blobs} {more} }}')
+        self.unread -= set(bottoms)
