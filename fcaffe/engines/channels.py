@@ -1,10 +1,26 @@
-"""Arrays of N x C x spatial axes seen with the channels last, which is how they mostly lie in memory."""
+"""Arrays of N x C x spatial axes seen with the channels last, which is how they mostly lie in memory, and sums of each
+channel's values.
+
+A float32 sum that takes one value after the other loses a digit with every hundredfold of them. Here a sum is float32
+over a few hundred values only; what comes of those is added up in float64. The order is always the same.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 Array = Any
+ForEach = Callable[[Callable[..., None], Sequence[tuple[Any, ...]]], None]  # as Engine.for_each
+
+BLOCK = 256  # values that are added up in float32
+WIDTH = (
+    1024  # neighbouring values of a row that are added up side by side: several times the channels, if these are few
+)
+PIECE = 1 << 16  # values that are taken at a time: they stay near a core from one sum to the next
+FAR = 32  # times the variance: from where on the square of a mean leaves too few digits of the mean square
 
 
 def channels_last(x: Array) -> Array:
@@ -13,7 +29,94 @@ def channels_last(x: Array) -> Array:
 
 
 def channel_sums(xp: Any, x: Array) -> Array:
-    """(C,) float32: x (N, C, spatial...) summed over all other axes, as a product with ones, which the BLAS does fast
-    and in blocks."""
+    """(C,) float32: x (N, C, spatial...) summed over all other axes."""
+    if xp is np:
+        return sum_channels(x)
     rows = channels_last(x).reshape(-1, x.shape[1]).astype(xp.float32, copy=False)
     return xp.ones(rows.shape[0], xp.float32) @ rows
+
+
+def sum_channels(x: Array, for_each: ForEach | None = None) -> Array:
+    """channel_sums of NumPy's array."""
+    return _add_up(None, x, None, for_each or one_by_one)[0].astype(np.float32)
+
+
+def one_by_one(work: Callable[..., None], items: Sequence[tuple[Any, ...]]) -> None:
+    """Engine.for_each without an engine."""
+    for item in items:
+        work(*item)
+
+
+def channel_products(a: Array, b: Array, shift: Array | None = None, for_each: ForEach = one_by_one) -> Array:
+    """(2, C) float64: for each channel the sums of b and of a * b over all other axes. NumPy's arrays (N, C, spatial...)
+    of one shape. With a `shift` (C,) it is a - shift instead of a, in both if a and b are the same."""
+    return _add_up(a, b, shift, for_each)
+
+
+def channel_moments(x: Array, for_each: ForEach = one_by_one) -> tuple[Array, Array]:
+    """Mean and biased variance of each channel, (C,) float64. NumPy's array (N, C, spatial...)."""
+    values = max(1, x.size // x.shape[1])
+    mean, squares = channel_products(x, x, None, for_each) / values
+    variance = squares - mean * mean
+    if not np.all(is_near(mean, variance)):  # then distances from the mean must be squared
+        shift = mean.astype(np.float32)
+        distance, squares = channel_products(x, x, shift, for_each) / values
+        mean, variance = shift + distance, squares - distance * distance
+    return mean, np.maximum(variance, 0)
+
+
+def is_near(mean: Array, variance: Array) -> Array:
+    """Where a mean is so near to 0 that sums of products need no shift."""
+    return mean * mean <= FAR * variance
+
+
+def _add_up(a: Array | None, b: Array, shift: Array | None, for_each: ForEach) -> Array:
+    """channel_products; without `a` the second sum is not said."""
+    channels = b.shape[1]
+    if not b.size:
+        return np.zeros((2, channels))
+    if b.ndim > 2 and b.flags.c_contiguous:
+        return _add_up_planes(a, b, shift)
+    left, right = None if a is None else _rows(a), _rows(b)
+    together = max(1, WIDTH // channels)  # rows that are one
+    step = max(1, min(BLOCK, PIECE // (together * channels))) * together
+    whole = len(right) - len(right) % together
+    pieces = [(start, min(start + step, whole), together) for start in range(0, whole, step)]
+    pieces += [(whole, len(right), 1)] if whole < len(right) else []
+    found = np.empty((len(pieces), 2, channels))
+    wide = None if shift is None else np.tile(shift, together)
+
+    def add_up(number: int, start: int, end: int, together: int) -> None:
+        columns = together * channels
+        second = right[start:end].reshape(-1, columns)
+        first = None if left is None else left[start:end].reshape(-1, columns)
+        if wide is not None:
+            first = first - wide[:columns]
+            second = first if b is a else second
+        sums = np.einsum("r,rc->c", np.ones(len(second), np.float32), second)
+        found[number, 0] = sums.reshape(together, channels).sum(axis=0, dtype=np.float64)
+        if first is not None:
+            sums = np.einsum("rc,rc->c", first, second)
+            found[number, 1] = sums.reshape(together, channels).sum(axis=0, dtype=np.float64)
+
+    for_each(add_up, [(number, *piece) for number, piece in enumerate(pieces)])
+    return found.sum(axis=0)
+
+
+def _add_up_planes(a: Array | None, b: Array, shift: Array | None) -> Array:
+    """The same where each channel of an image is a stretch of memory."""
+    found = np.zeros((2, b.shape[1]))
+    for index, second in enumerate(b.reshape(*b.shape[:2], -1)):
+        first = None if a is None else a[index].reshape(second.shape)
+        if shift is not None:
+            first = first - shift[:, None]
+            second = first if b is a else second
+        found[0] += second.sum(axis=1)  # by halves
+        if first is not None:
+            found[1] += np.einsum("cs,cs->c", first, second)
+    return found
+
+
+def _rows(x: Array) -> Array:
+    """(values of a channel, C), float32."""
+    return channels_last(x).reshape(-1, x.shape[1]).astype(np.float32, copy=False)

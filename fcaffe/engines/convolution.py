@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fcaffe.engines.channels import Array, channel_sums, channels_last
+from fcaffe.engines.channels import Array, channels_last
 from fcaffe.engines.windows import Windows, pad_channels_last, patches
 
 PATCH_BYTES = 8 << 20  # patches of this many bytes are unfolded at a time, so that they stay in cache
@@ -16,6 +16,10 @@ class PlainConvolution:
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, places...)."""
 
     xp: Any
+
+    if TYPE_CHECKING:
+
+        def channel_sums(self, x: Array) -> Array: ...
 
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
@@ -77,7 +81,7 @@ class PlainConvolution:
 
     def convolution_backward_bias(self, dy: Array, dbias: Array, add: bool) -> None:
         """dbias = dy summed over everything but channels; with `add` += it."""
-        sums = channel_sums(self.xp, dy)
+        sums = self.channel_sums(dy)
         dbias[...] = dbias + sums if add else sums
 
     def im2col(self, x: Array, y: Array, windows: Windows) -> None:

@@ -73,7 +73,7 @@ class PlainElementwise:
 
     def bias_backward(self, dy: Array, dbias: Array, add: bool) -> None:
         """dbias (C,) = dy (N, C, ...) summed over everything but channels; with `add` += it."""
-        sums = dy.sum(axis=0, dtype=self.xp.float32) if dy.ndim == 2 else self.channel_sums(dy)
+        sums = self.channel_sums(dy)
         dbias[...] = dbias + sums if add else sums
 
     def channel_sums(self, x: Array) -> Array:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy
 
+from fcaffe.engines.channels import channel_moments, sum_channels
 from fcaffe.engines.convolution import PlainConvolution
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.inner_product import PlainInnerProduct
@@ -164,6 +165,12 @@ class NumpyEngine(Engine):
         super().__init__(numpy)
         self._threads = wanted_threads()
         self._pool: ThreadPoolExecutor | None = None
+
+    def channel_sums(self, x: Any) -> Any:
+        return sum_channels(x, self.for_each)
+
+    def batch_norm_moments(self, x: Any, mean: Any, variance: Any) -> None:
+        mean[...], variance[...] = channel_moments(x, self.for_each)
 
     def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]]) -> None:
         """On all cores, each with every so many items: NumPy lets others run while it computes."""

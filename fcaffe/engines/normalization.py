@@ -137,10 +137,12 @@ class PlainNormalization:
 
     def batch_statistics(self, x: Array, count: float, over_workers: SumOverWorkers) -> tuple[Array, Array]:
         """Mean and biased variance (C,) over all axes but 1, and over the workers: `count` values a channel in all."""
-        per_channel = self.xp.float32(max(1, count))
-        mean = over_workers(channel_sums(self.xp, x)) / per_channel
-        centred = x - self._along_channels(mean, x)
-        return mean, over_workers(channel_sums(self.xp, centred * centred)) / per_channel
+        xp, rows, per_channel = self.xp, self.xp.float32(x.size // x.shape[1]), self.xp.float32(max(1, count))
+        own_mean, own_variance = xp.zeros((2, x.shape[1]), xp.float32)
+        self.batch_norm_moments(x, own_mean, own_variance)
+        mean = over_workers(own_mean * rows) / per_channel
+        distance = own_mean - mean
+        return mean, over_workers((own_variance + distance * distance) * rows) / per_channel
 
     def batch_norm_forward(self, x: Array, y: Array, mean: Array, deviation: Array) -> None:
         """y = (x - mean) / deviation, each (C,)."""

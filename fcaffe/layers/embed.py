@@ -55,4 +55,4 @@ class Embed(Layer):
         if self.param_propagate_down[0]:
             self.engine.add_rows(dy, self.indices.data, self.blobs[0].diff)
         if p.bias_term and self.param_propagate_down[1]:
-            self.blobs[1].diff[...] += dy.reshape(-1, p.num_output).sum(axis=0)
+            self.engine.bias_backward(dy.reshape(-1, p.num_output), *self.blobs[1].diff_to_add())

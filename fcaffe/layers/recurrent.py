@@ -139,7 +139,7 @@ class Recurrent(Layer):
         self.run_backward(top[0].diff, self._cont(bottom), dgates)
         rows = dgates.reshape(-1, dgates.shape[-1])
         if self.param_propagate_down[1]:
-            self.blobs[1].diff[...] += rows.sum(axis=0)
+            self.engine.bias_backward(rows, *self.blobs[1].diff_to_add())
         self._backward_input(bottom[0], 0, rows, propagate_down[0])
         if self.static:
             self._backward_input(bottom[2], 2, dgates.sum(axis=0), propagate_down[2])

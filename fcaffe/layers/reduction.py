@@ -34,7 +34,7 @@ class Reduction(Layer):
             x = abs(x)
         elif operation == SUMSQ:
             x = x * x
-        top[0].data[...] = self.coeff * x.sum(axis=tuple(range(self.axis, x.ndim)))
+        top[0].data[...] = self.coeff * x.sum(axis=tuple(range(self.axis, x.ndim)), dtype=self.xp.float64)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:

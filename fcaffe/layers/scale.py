@@ -57,7 +57,7 @@ class Broadcasting(Layer):
         if inside == range(1, 2):
             return self.engine.channel_sums(dy)
         lacking = tuple(axis for axis in range(dy.ndim) if axis not in inside)
-        return dy.sum(axis=lacking) if lacking else dy
+        return dy.sum(axis=lacking, dtype=self.xp.float64).astype(dy.dtype) if lacking else dy
 
 
 @register("Bias")

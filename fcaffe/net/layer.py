@@ -158,8 +158,7 @@ class Layer:
         total = 0.0
         for weight, blob in zip(self.loss_weights, top, strict=False):
             if weight:
-                data = blob.data.reshape(-1)
-                total += float(self.xp.dot(data, self.xp.full_like(data, weight)))
+                total += float((blob.data * self.xp.float32(weight)).sum(dtype=self.xp.float64))
         return total
 
     def keep_bottom(self, bottom: list[Blob], top: list[Blob]) -> Blob:

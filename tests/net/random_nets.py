@@ -239,9 +239,7 @@ class RandomNet:
             return
         filler = 'weight_filler { type: "xavier" } bias_filler { type: "uniform" min: -0.1 max: 0.1 }'
         score = self._name("ip")
-        self._write(
-            score, "InnerProduct", [blob], [score], f"inner_product_param {{ num_output: {CLASSES} {filler} }}"
-        )
+        self._write(score, "InnerProduct", [blob], [score], f"inner_product_param {{ num_output: {CLASSES} {filler} }}")
         if self.random.random() < 0.3:
             hidden, score = score, self._name("ip")
             self._write(self._name("relu"), "ReLU", [hidden], [hidden])

@@ -150,16 +150,6 @@ class Normalization(Packs, PlainNormalization):
         factors = (mean, variance, *(affine or (NULL, NULL)))
         self._gradient(x, total, dx, dshift, dscale, factors, eps, False, x.size // x.shape[1])
 
-    def batch_statistics(self, x: Array, count: float, over_workers: SumOverWorkers) -> tuple[Array, Array]:
-        if not x.size:
-            return super().batch_statistics(x, count, over_workers)
-        xp, rows, per_channel = self.xp, np.float32(x.size // x.shape[1]), np.float32(max(1, count))
-        own_mean, own_variance = xp.empty((2, x.shape[1]), FLOAT)
-        self._moments(self.operand(x, common_type(x)), own_mean, own_variance)
-        mean = over_workers(own_mean * rows) / per_channel
-        distance = own_mean - mean
-        return mean, over_workers((own_variance + distance * distance) * rows) / per_channel
-
     def batch_norm_forward(self, x: Array, y: Array, mean: Array, deviation: Array) -> None:
         self.batch_norm_apply(x, y, mean, deviation * deviation, None, 0.0, False)
 

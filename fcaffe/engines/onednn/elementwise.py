@@ -11,7 +11,6 @@ from fcaffe.engines.onednn import library as dnnl
 from fcaffe.engines.onednn.library import address
 from fcaffe.engines.onednn.operation import Operation, Operations
 
-ADD, MULTIPLY = 0x1FFF0, 0x1FFF1  # dnnl_binary_add, dnnl_binary_mul
 SMALL = 1 << 13  # values below which NumPy is done sooner
 
 Array = Any
@@ -89,13 +88,13 @@ class Elementwise(Operations, PlainElementwise):
         if y.size < SMALL:
             super().add_relu(a, b, y)
         else:
-            self._binary(ADD, a, b, y, relu=True)
+            self._binary(dnnl.ADD, a, b, y, relu=True)
 
     def multiply(self, a: Array, b: Array, y: Array) -> None:
         if y.size < SMALL:
             super().multiply(a, b, y)
         else:
-            self._binary(MULTIPLY, a, b, y)
+            self._binary(dnnl.MULTIPLY, a, b, y)
 
     def _binary(self, kind: int, a: Array, b: Array, y: Array, relu: bool = False) -> None:
         def build() -> Operation:

@@ -31,7 +31,8 @@ SRC, SRC_1, DST, WEIGHTS, BIAS = 1, 2, 17, 33, 41  # DNNL_ARG_...: which argumen
 MEAN, VARIANCE, SCALE, SHIFT = 49, 50, 51, 52
 WORKSPACE, SCRATCHPAD = 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS, DIFF_SCALE, DIFF_SHIFT = 129, 145, 161, 169, 255, 256
-MULTIPLE_SRC = 1024
+MULTIPLE_SRC, POST_OPERATION = 1024, 32768
+ADD, MULTIPLY, SUBTRACT = 0x1FFF0, 0x1FFF1, 0x1FFF5  # dnnl_binary_...
 
 _QUERY_NAME, _QUERY_ARGUMENT = 8, 255  # dnnl_query_t
 
@@ -150,6 +151,20 @@ class Library:
                 self.call("post_ops_destroy", chain)
             self._attributes[key] = attributes
         return self._attributes[key]
+
+    def chain(self, steps: Sequence[tuple[int, Layout] | None]) -> c_void_p:
+        """Attributes of a primitive that does these steps with its result: a binary operation with an array of this
+        layout, which is the argument `post_operand` of the step's number, or None: adding what its output holds."""
+        attributes, chain = self.create("primitive_attr_create"), self.create("post_ops_create")
+        self.call("primitive_attr_set_scratchpad_mode", attributes, c_int(_SCRATCHPAD_OF_USER))
+        for step in steps:
+            if step is None:
+                self.call("post_ops_append_sum", chain, c_float(1), c_int(0), c_int(0))
+            else:
+                self.call("post_ops_append_binary", chain, c_int(step[0]), step[1])
+        self.call("primitive_attr_set_post_ops", attributes, chain)
+        self.call("post_ops_destroy", chain)
+        return attributes
 
     def describe(self, name: str, *arguments: Any) -> Description:
         """dnnl_`name`_primitive_desc_create with these arguments."""
@@ -284,6 +299,11 @@ class Primitive:
         status = self.library.execute(self.handle, self.library.stream, self._count, self._pointer)
         if status:
             raise OneDnnError(f"oneDNN {self.library.version}: {self.description.name} failed (status {status})")
+
+
+def post_operand(step: int) -> int:
+    """Which argument of a primitive the array of a step of its `chain` is."""
+    return POST_OPERATION * (step + 1) | SRC_1
 
 
 def _as_blas(matrix: np.ndarray) -> tuple[bytes, int]:

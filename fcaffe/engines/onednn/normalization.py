@@ -1,25 +1,23 @@
-"""Local response normalisation, batch normalisation and softmax by oneDNN's primitives."""
+"""Local response normalisation and softmax by oneDNN's primitives; batch normalisation has a file of its own."""
 
 from __future__ import annotations
 
-from ctypes import c_float, c_int, c_int64, c_uint
+from ctypes import c_float, c_int, c_int64
 from typing import Any
 
-from fcaffe.engines.normalization import Affine, PlainNormalization
 from fcaffe.engines.onednn import library as dnnl
+from fcaffe.engines.onednn.batch_norm import BatchNorm
 from fcaffe.engines.onednn.library import address
-from fcaffe.engines.onednn.operation import Operation, Operations
+from fcaffe.engines.onednn.operation import Operation
 
 ACROSS_CHANNELS, SOFTMAX = 0xAFF, 0x30000  # dnnl_lrn_across_channels, dnnl_softmax_accurate
 
-GLOBAL_STATISTICS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8  # dnnl_normalization_flags_t
 VECTOR = 16  # float32 values of AVX-512
 
 Array = Any
 
 
-class Normalization(Operations, PlainNormalization):
-    batch_norm_memory = 0.25
+class Normalization(BatchNorm):
     lrn_memory = 2
 
     def lrn_forward(self, x: Array, y: Array, memory: Array, size: int, alpha: float, beta: float, k: float) -> None:
@@ -79,108 +77,6 @@ class Normalization(Operations, PlainNormalization):
             library.attributes(),
         )
 
-    def batch_norm_train(
-        self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool, memory: Array
-    ) -> None:
-        if not _is_normal(x, y):
-            super().batch_norm_train(x, y, mean, variance, affine, eps, relu, memory)
-            return
-
-        def build() -> Operation:
-            library = self.library
-            description = self._describe_batch_norm(x, affine, eps, relu, dnnl.FORWARD_TRAINING)
-            inputs = {dnnl.SRC: library.layout(x), **self._affine_layouts(affine, dnnl.SCALE, dnnl.SHIFT)}
-            outputs = {dnnl.DST: library.layout(y), dnnl.MEAN: library.layout(mean)}
-            outputs[dnnl.VARIANCE] = library.layout(variance)
-            return Operation(library, description, inputs, outputs, [dnnl.WORKSPACE] * relu)
-
-        key = ("batch norm", x.shape, x.strides, y.strides, affine is None, eps, relu)
-        ins = (address(x), *_addresses(affine))
-        outs = (address(y), address(mean), address(variance), *[address(memory)] * relu)
-        self.operation(key, build)(ins, outs)
-
-    def batch_norm_apply(
-        self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool
-    ) -> None:
-        if not _is_normal(x, y):
-            super().batch_norm_apply(x, y, mean, variance, affine, eps, relu)
-            return
-
-        def build() -> Operation:
-            library = self.library
-            description = self._describe_batch_norm(x, affine, eps, relu, dnnl.FORWARD_INFERENCE, GLOBAL_STATISTICS)
-            inputs = {dnnl.SRC: library.layout(x), dnnl.MEAN: library.layout(mean)}
-            inputs[dnnl.VARIANCE] = library.layout(variance)
-            inputs.update(self._affine_layouts(affine, dnnl.SCALE, dnnl.SHIFT))
-            return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
-
-        key = ("batch norm applied", x.shape, x.strides, y.strides, affine is None, eps, relu)
-        ins = (address(x), address(mean), address(variance), *_addresses(affine))
-        self.operation(key, build)(ins, (address(y),))
-
-    def batch_norm_train_backward(
-        self,
-        x: Array,
-        dy: Array,
-        dx: Array,
-        mean: Array,
-        variance: Array,
-        affine: Affine,
-        gradients: Affine,
-        eps: float,
-        relu: bool,
-        memory: Array,
-    ) -> None:
-        if not _is_normal(x, dy, dx):
-            super().batch_norm_train_backward(x, dy, dx, mean, variance, affine, gradients, eps, relu, memory)
-            return
-
-        def build() -> Operation:
-            library = self.library
-            description = library.describe(
-                "batch_normalization_backward",
-                library.engine,
-                c_int(dnnl.BACKWARD if affine else dnnl.BACKWARD_DATA),
-                library.layout(dx),
-                library.layout(dy),
-                library.layout(x),
-                c_float(eps),
-                c_uint(_flags(affine, relu)),
-                self._describe_batch_norm(x, affine, eps, relu, dnnl.FORWARD_TRAINING),
-                library.attributes(),
-            )
-            inputs = {dnnl.SRC: library.layout(x), dnnl.DIFF_DST: library.layout(dy)}
-            inputs.update({dnnl.MEAN: library.layout(mean), dnnl.VARIANCE: library.layout(variance)})
-            if affine:
-                inputs[dnnl.SCALE] = library.layout(affine[0])
-            outputs = {dnnl.DIFF_SRC: library.layout(dx)}
-            outputs.update(self._affine_layouts(gradients, dnnl.DIFF_SCALE, dnnl.DIFF_SHIFT))
-            return Operation(library, description, inputs, outputs, [dnnl.WORKSPACE] * relu)
-
-        key = ("batch norm backward", x.shape, x.strides, dy.strides, dx.strides, affine is None, eps, relu)
-        ins = (address(x), address(dy), address(mean), address(variance), *_addresses(affine)[:1])
-        outs = (address(dx), *_addresses(gradients), *[address(memory)] * relu)
-        self.operation(key, build)(ins, outs)
-
-    def _describe_batch_norm(
-        self, x: Array, affine: Affine, eps: float, relu: bool, kind: int, more_flags: int = 0
-    ) -> dnnl.Description:
-        library, layout = self.library, self.library.layout(x)
-        flags = c_uint(_flags(affine, relu) | more_flags)
-        return library.describe(
-            "batch_normalization_forward",
-            library.engine,
-            c_int(kind),
-            layout,
-            layout,
-            c_float(eps),
-            flags,
-            library.attributes(),
-        )
-
-    def _affine_layouts(self, pair: Affine, first: int, second: int) -> dict[int, dnnl.Layout]:
-        return {first: self.library.layout(pair[0]), second: self.library.layout(pair[1])} if pair else {}
-
     def softmax_forward(self, x: Array, y: Array, axis: int) -> None:
         if not x.size or x.strides != y.strides:
             super().softmax_forward(x, y, axis)
@@ -224,19 +120,6 @@ class Normalization(Operations, PlainNormalization):
         return library.describe(
             "softmax_forward", library.engine, kind, c_int(SOFTMAX), *layouts, c_int(axis), library.attributes()
         )
-
-
-def _is_normal(x: Array, *others: Array) -> bool:
-    """Whether oneDNN's batch normalisation takes them: with spatial axes, and all laid out alike."""
-    return x.size > 0 and x.ndim > 2 and all(other.strides == x.strides for other in others)
-
-
-def _flags(affine: Affine, relu: bool) -> int:
-    return (USE_SCALE | USE_SHIFT if affine else 0) | (FUSE_RELU if relu else 0)
-
-
-def _addresses(pair: Affine) -> tuple[int, ...]:
-    return (address(pair[0]), address(pair[1])) if pair else ()
 
 
 def _is_fast(x: Array, size: int, beta: float) -> bool:

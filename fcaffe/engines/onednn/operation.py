@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from ctypes import c_void_p
 
 from fcaffe.engines.onednn import library as dnnl
@@ -25,12 +25,15 @@ class Operation:
         inputs: dict[int, Layout],
         outputs: dict[int, Layout],
         opaque: Sequence[int] = (),
+        chained: Mapping[int, Layout] | None = None,
     ) -> None:
-        """`opaque` arguments, whose layout is the implementation's own affair, come after the outputs."""
+        """`opaque` arguments, whose layout is the implementation's own affair, come after the outputs, and after those
+        the arrays of steps of the `chain` in the attributes, by the steps' numbers."""
         self.library = library
         self.description = description
         kinds = (*inputs, *outputs, *opaque)
-        self.primitive = description.compile({kind: description.layout_of(kind) for kind in kinds})
+        operands = {dnnl.post_operand(step): layout.handle for step, layout in (chained or {}).items()}
+        self.primitive = description.compile({kind: description.layout_of(kind) for kind in kinds} | operands)
         self._inputs = [self._reorder_in(kind, layout) for kind, layout in inputs.items()]
         self._outputs = list(outputs.items())
         self._reorders_out: dict[tuple[int, bool], Primitive | None] = {}

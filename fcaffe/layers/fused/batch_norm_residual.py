@@ -45,7 +45,7 @@ class BatchNormResidual(NormalizesAndScales):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         norm, x, y = self.norm, with_channels(bottom[0].data), with_channels(top[0].data)
-        dx, dother = (with_channels(blob.diff) for blob in bottom)
+        dx, dother = self.gradient_of(bottom[0], propagate_down[0]), with_channels(bottom[1].diff)
         dys = [with_channels(blob.diff) for blob in top]
         with self.gradients() as gradients:
             numbers = norm.mean.data, norm.variance.data, self.affine, gradients

@@ -38,6 +38,11 @@ class NormalizesAndScales(FusedLayer):
         scale, shift = self.scale.blobs
         return scale.data, shift.data
 
+    def gradient_of(self, bottom: Blob, wanted: bool) -> Array:
+        """Where to write the gradient of the bottom; thrown away if nobody wants it, as scale and bias may learn all the
+        same."""
+        return with_channels(bottom.diff if wanted else self.xp.empty_like(bottom.data))
+
     @contextlib.contextmanager
     def gradients(self) -> Iterator[tuple[Array, ...]]:
         """Where the body is to write the gradients of scale and bias, which are then added to what is there."""
@@ -80,7 +85,7 @@ class BatchNormScale(NormalizesAndScales):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         norm, x = self.norm, with_channels(bottom[0].data)
-        dx, dy = with_channels(bottom[0].diff), with_channels(top[0].diff)
+        dx, dy = self.gradient_of(bottom[0], propagate_down[0]), with_channels(top[0].diff)
         with self.gradients() as gradients:
             numbers = norm.mean.data, norm.variance.data, self.affine, gradients
             self.engine.batch_norm_train_backward(x, dy, dx, *numbers, norm.eps, self.with_relu, norm.memory.data)
