@@ -80,16 +80,21 @@ def _renumbered(nodes: Sequence[Node]) -> list[Node]:
 
 def _separated(nodes: Sequence[Node]) -> list[Node]:
     """A layer in place whose backward reads its bottom would have to copy that before it overwrites it. Here whatever
-    comes before it works on another blob instead, which is its bottom from then on. Both have one gradient."""
+    comes before it works on another blob instead, which is its bottom from then on. Both have one gradient.
+
+    Not so where the backward of an earlier layer, such as a ReLU, reads this blob: in Caffe it sees what was written
+    over its own values, and so it does here. Nor where the blob shares its data with another, as the tops of a Split do.
+    """
     made = list(nodes)
     for index in range(len(made)):
         node = made[index]
         if node.layer.bottom_copy is None or not node.in_place or not node.needs_backward:
             continue
         old = node.bottoms[0]
-        before = [blob for earlier in made[:index] for blob in earlier.blobs]
-        if any(blob is not old and blob._data is old._data for blob in before):
-            continue  # such as another top of a Split, with which it shares its data
+        touching = [earlier for earlier in made[:index] if old in earlier.blobs]
+        shares = any(blob is not old and blob._data is old._data for other in made[:index] for blob in other.blobs)
+        if shares or any(old in other.layer.saved(other.bottoms, other.tops) for other in touching):
+            continue
         new = Blob(old.xp, old.shape, channels_last=True, dtype=old.dtype)
         new.share_diff(old)
         made[:index] = [_with(earlier, old, new) for earlier in made[:index]]
@@ -104,25 +109,35 @@ def _with(node: Node, old: Blob, new: Blob) -> Node:
 
 
 def _fused(nodes: list[Node], rule: type[FusedLayer], inference: bool) -> list[Node]:
-    made, index = [], 0
+    made: list[Node] = []
+    index = 0
     while index < len(nodes):
         chain = _chain(nodes, index, inference)
         count = rule.match(chain)
         node = _node_for(rule, chain[:count]) if count else nodes[index]
-        if count and not inference and _is_overwritten(node, nodes[index : index + count], nodes[index + count :]):
-            node, count = nodes[index], 0
+        if count and not inference:
+            others = [*nodes[:index], node, chain[count - 1]]
+            if _changes_what_backward_sees(node, chain[:count], others, nodes[index + count :]):
+                node, count = nodes[index], 0
         made.append(node)
         index += max(1, count)
     return made
 
 
-def _is_overwritten(fused: Node, replaced: Sequence[Node], later: Sequence[Node]) -> bool:
-    """Whether backward, of the fused node or of the last that it replaces, reads a top that a later layer in place
-    overwrites. In Caffe the replaced layer then sees what that one has written, such as a ReLU the sigmoid of its own
-    values, and the fused one might see something else. A Dropout leaves the signs where it lets a gradient through."""
-    read = [blob for node in (fused, replaced[-1]) for blob in node.layer.saved(node.bottoms, node.tops)]
+def _changes_what_backward_sees(
+    fused: Node, replaced: Sequence[Node], readers: Sequence[Node], later: Sequence[Node]
+) -> bool:
+    """Whether some backward would read other values than in Caffe, where a layer in place may overwrite what backward
+    of an earlier one reads: of a ReLU for instance, which then sees the signs of what became of its values.
+
+    That is so if a reader saves a blob that the replaced nodes overwrite and the fused one does not, or a top of the
+    fused node that a later node overwrites. A Dropout leaves the signs where it lets a gradient through.
+    """
+    read = {blob for node in readers for blob in node.layer.saved(node.bottoms, node.tops)}
+    left_out = {blob for node in replaced if node.in_place for blob in node.tops} - set(fused.tops)
     writers = [node for node in later if node.layer.type not in ("Dropout", "Split")]
-    return any(blob in read for node in writers for blob in node.tops if blob in fused.tops)
+    overwritten = {blob for node in writers for blob in node.tops} & set(fused.tops)
+    return bool(read & left_out or read & overwritten)
 
 
 def _chain(nodes: list[Node], index: int, inference: bool) -> list[Node]:
