@@ -8,7 +8,7 @@ the arrays that the caller hands over.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -80,8 +80,14 @@ class Engine(
         self.xp = xp
 
     @contextlib.contextmanager
-    def fixed_weights(self) -> Iterator[None]:
-        """In its body no weights change, so what has been made of them may be used again."""
+    def fixed_weights(
+        self, made: dict[tuple[int, Any], Any] | None = None, changing: Collection[int] = ()
+    ) -> Iterator[None]:
+        """In its body no weights change, so what has been made of them may be used again.
+
+        `made` is what an engine may keep from one such body to the next, by the address of the weights and something
+        of its own; weights at the addresses of `changing` do change between them.
+        """
         yield
 
     def repeat(self, owner: Any, name: str, signature: Hashable, work: Callable[[], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fcaffe.engines.channels import Array, channel_sums
 
@@ -15,6 +15,10 @@ class PlainNormalization:
     xp: Any
     batch_norm_memory = 0.0  # float32 values, for each of x, that batch_norm_train leaves to its backward
     lrn_memory = 1  # arrays of the shape of x that lrn_forward leaves to lrn_backward
+
+    if TYPE_CHECKING:
+
+        def channel_sums(self, x: Array) -> Array: ...
 
     def lrn_forward(
         self, x: Array, y: Array, memory: Array | None, size: int, alpha: float, beta: float, k: float
@@ -157,6 +161,21 @@ class PlainNormalization:
         mean_dy = self._along_channels(over_workers(channel_sums(self.xp, dy)) / per_channel, y)
         mean_dy_y = self._along_channels(over_workers(channel_sums(self.xp, dy * y)) / per_channel, y)
         dx[...] = (dy - mean_dy - mean_dy_y * y) / self._along_channels(deviation, y)
+
+    def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:
+        """y (N, C, ...) = x * scale + shift, each (C,), or with `relu` the larger of that and 0; y may be x."""
+        self.xp.multiply(x, self._along_channels(scale, x), out=y)
+        y += self._along_channels(shift, x)
+        if relu:
+            self.xp.maximum(y, 0, out=y)
+
+    def scale_channels_backward(
+        self, x: Array, dy: Array, dx: Array, scale: Array, dscale: Array, dshift: Array
+    ) -> None:
+        """dx, dscale, dshift = the gradients of x, scale and shift; dx may be the same memory as dy."""
+        dshift[...] = self.channel_sums(dy)
+        dscale[...] = self.channel_sums(dy * x)
+        self.xp.multiply(dy, self._along_channels(scale, dy), out=dx)
 
     def _along_channels(self, values: Array, x: Array) -> Array:
         return values.reshape(1, -1, *(1,) * (x.ndim - 2))

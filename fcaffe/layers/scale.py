@@ -114,12 +114,18 @@ class Scale(Broadcasting):
     @property
     def is_per_channel(self) -> bool:
         """Whether scale and bias are parameters with a value for each channel, that all learn."""
-        return (
-            len(self.blobs) == 2 and self.axis == 1 and len(self.blobs[0].shape) == 1 and all(self.param_propagate_down)
-        )
+        return self.has_channels and all(self.param_propagate_down)
+
+    @property
+    def has_channels(self) -> bool:
+        """Whether scale and bias are parameters with a value for each channel."""
+        return len(self.blobs) == 2 and self.axis == 1 and len(self.blobs[0].shape) == 1
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = self.keep_bottom(bottom, top).data, top[0].data
+        if self.has_channels:
+            self.engine.scale_channels(x, y, self.blobs[0].data, self.blobs[1].data)
+            return
         self.xp.multiply(x, self.spread(self.operand(bottom).data, x), out=y)
         if self.own_param().bias_term:
             y += self.spread(self.blobs[-1].data, x)
@@ -130,6 +136,12 @@ class Scale(Broadcasting):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy, scale = top[0].diff, self.operand(bottom)
         x = self.kept_bottom(bottom, top).data
+        if self.is_per_channel and propagate_down[0]:
+            sums = self.xp.empty((2, *scale.shape), scale.dtype)
+            self.engine.scale_channels_backward(x, dy, bottom[0].diff, scale.data, sums[0], sums[1])
+            for blob, gradient in zip(self.blobs, sums, strict=True):
+                blob.diff[...] += gradient
+            return
         if self.own_param().bias_term and self.param_propagate_down[-1]:
             self.blobs[-1].diff[...] += self.gathered(dy, self.blobs[-1])
         if len(bottom) > 1:

@@ -83,7 +83,7 @@ def _separated(nodes: Sequence[Node]) -> list[Node]:
     comes before it works on another blob instead, which is its bottom from then on. Both have one gradient.
 
     Not so where the backward of an earlier layer, such as a ReLU, reads this blob: in Caffe it sees what was written
-    over its own values, and so it does here. Nor where the blob shares its data with another, as the tops of a Split do.
+    over its own values, and so it does here. Nor where the blob shares its data with another, as tops of a Split do.
     """
     made = list(nodes)
     for index in range(len(made)):

@@ -19,7 +19,7 @@ from fcaffe.engines.channels import channels_last
 from fcaffe.engines.normalization import Affine, PlainNormalization
 from fcaffe.engines.onednn import library as dnnl
 from fcaffe.engines.onednn.library import Layout, address
-from fcaffe.engines.onednn.operation import Operation, Operations
+from fcaffe.engines.onednn.operation import SMALL, Operation, Operations
 
 GLOBAL_STATISTICS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8  # dnnl_normalization_flags_t
 WIDTH = 128  # values side by side of a piece, if the channels alone are not as many
@@ -43,6 +43,7 @@ class BatchNorm(Operations, PlainNormalization):
 
     batch_norm_memory = 0.25
     _threads: int
+    _normals: dict[int, tuple[Array, Array]]
 
     def batch_norm_train(
         self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool, memory: Array
@@ -65,17 +66,17 @@ class BatchNorm(Operations, PlainNormalization):
     def batch_norm_apply(
         self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool
     ) -> None:
-        if not _is_taken(x) or y.strides != x.strides:
+        if not _is_taken(x):
             super().batch_norm_apply(x, y, mean, variance, affine, eps, relu)
             return
 
         def build() -> Operation:
-            layout = self.library.layout(x)
-            flags = _flags(affine, relu) | GLOBAL_STATISTICS
-            description = self._describe_batch_norm(layout, eps, flags, dnnl.FORWARD_INFERENCE)
-            return Operation(self.library, description, self._inputs(layout, x.shape[1], affine), {dnnl.DST: layout})
+            library, flags = self.library, _flags(affine, relu) | GLOBAL_STATISTICS
+            description = self._describe_batch_norm(library.channels_last(x), eps, flags, dnnl.FORWARD_INFERENCE)
+            inputs = self._inputs(library.layout(x), x.shape[1], affine)
+            return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
 
-        key = ("batch norm applied", x.shape, x.strides, affine is None, eps, relu)
+        key = ("batch norm applied", x.shape, x.strides, y.strides, affine is None, eps, relu)
         ins = (address(x), address(mean), address(variance), *map(address, affine or ()))
         self.operation(key, build)(ins, (address(y),))
 
@@ -100,19 +101,9 @@ class BatchNorm(Operations, PlainNormalization):
         if not _is_taken(x):
             super().batch_norm_train_backward(x, dy, dx, mean, variance, affine, gradients, eps, relu, memory)
             return
-        if dy.strides != x.strides:
-            given, dy = dy, np.empty_like(x)
-            self.copy(given, dy)
         out = dx if dx.strides == x.strides else np.empty_like(x)
         scale = affine[0] if affine else np.ones_like(mean)
-        numbers, sums = Repeated(mean, variance, scale), np.zeros((2, x.shape[1]))
-        for piece in self._pieces(x):
-            found = np.empty((2, piece.groups, x.shape[1]), np.float32)
-            outs = [_place(out, piece), address(found[0]), address(found[1])]
-            outs += [address(memory) + piece.start] if relu else []
-            ins = (_place(x, piece), _place(dy, piece), *numbers.places(piece))
-            self._backward_of_piece(x, piece, eps, relu)(ins, tuple(outs))
-            sums += found.sum(axis=1, dtype=np.float64)
+        sums = self._backward_by_constants(x, dy, out, Repeated(mean, variance, scale), eps, memory if relu else None)
         if gradients:
             gradients[0][...], gradients[1][...] = sums
         deviation = np.sqrt(variance + np.float64(eps))
@@ -120,6 +111,48 @@ class BatchNorm(Operations, PlainNormalization):
         self._add_affine(x, out, mean, (-dscale / deviation).astype(np.float32), (-dshift).astype(np.float32))
         if out is not dx:
             self.copy(out, dx)
+
+    def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:
+        if not _is_taken(x) or x.size < SMALL:
+            super().scale_channels(x, y, scale, shift, relu)
+            return
+        self.batch_norm_apply(x, y, *self._normal(x.shape[1]), (scale, shift), 0.0, relu)
+
+    def scale_channels_backward(
+        self, x: Array, dy: Array, dx: Array, scale: Array, dscale: Array, dshift: Array
+    ) -> None:
+        if not _is_taken(x) or x.size < SMALL:
+            super().scale_channels_backward(x, dy, dx, scale, dscale, dshift)
+            return
+        out = dx if dx.strides == x.strides else np.empty_like(x)
+        numbers = Repeated(*self._normal(x.shape[1]), scale)
+        dscale[...], dshift[...] = self._backward_by_constants(x, dy, out, numbers, 0.0, None)
+        if out is not dx:
+            self.copy(out, dx)
+
+    def _normal(self, channels: int) -> tuple[Array, Array]:
+        """The mean 0 and the variance 1 of this many channels, with which normalising does nothing."""
+        if channels not in self._normals:
+            self._normals[channels] = np.zeros(channels, np.float32), np.ones(channels, np.float32)
+        return self._normals[channels]
+
+    def _backward_by_constants(
+        self, x: Array, dy: Array, dx: Array, numbers: Repeated, eps: float, memory: Array | None
+    ) -> Array:
+        """Write dx, laid out like x, as if mean and variance were constants; returns the gradients of scale and shift,
+        (2, C) in float64. With `memory` there was a ReLU behind."""
+        if dy.strides != x.strides:
+            given, dy = dy, np.empty_like(x)
+            self.copy(given, dy)
+        sums = np.zeros((2, x.shape[1]))
+        for piece in self._pieces(x):
+            found = np.empty((2, piece.groups, x.shape[1]), np.float32)
+            outs = [_place(dx, piece), address(found[0]), address(found[1])]
+            outs += [] if memory is None else [address(memory) + piece.start]
+            ins = (_place(x, piece), _place(dy, piece), *numbers.places(piece))
+            self._backward_of_piece(x, piece, eps, memory is not None)(ins, tuple(outs))
+            sums += found.sum(axis=1, dtype=np.float64)
+        return sums
 
     def _normalize_piece(self, x: Array, piece: Piece, affine: Affine, eps: float) -> Operation:
         """With a ReLU, for a backward pass."""

@@ -8,15 +8,15 @@ from typing import Any
 
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.onednn import library as dnnl
-from fcaffe.engines.onednn.library import address
-from fcaffe.engines.onednn.operation import Operation, Operations
-
-SMALL = 1 << 13  # values below which NumPy is done sooner
+from fcaffe.engines.onednn.library import Layout, address
+from fcaffe.engines.onednn.operation import SMALL, Operation, Operations
 
 Array = Any
 
 
 class Elementwise(Operations, PlainElementwise):
+    """Arrays that lie alike are taken as they lie; others are brought into channels-last order first."""
+
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
         if x.size < SMALL or slope < 0:
             super().relu_forward(x, y, slope)
@@ -24,7 +24,7 @@ class Elementwise(Operations, PlainElementwise):
 
         def build() -> Operation:
             inputs, outputs = {dnnl.SRC: self.library.layout(x)}, {dnnl.DST: self.library.layout(y)}
-            return Operation(self.library, self._describe_relu(x, slope), inputs, outputs)
+            return Operation(self.library, self._describe_relu(self.library.common(x, y), slope), inputs, outputs)
 
         self.operation(("relu", x.shape, x.strides, y.strides, slope), build)((address(x),), (address(y),))
 
@@ -34,17 +34,17 @@ class Elementwise(Operations, PlainElementwise):
             return
 
         def build() -> Operation:
-            library = self.library
+            library, layout = self.library, self.library.common(y, dy, dx)
             description = library.describe(
                 "eltwise_backward",
                 library.engine,
                 c_int(dnnl.RELU_BY_OUTPUT),
-                library.layout(dx),
-                library.layout(dy),
-                library.layout(y),
+                layout,
+                layout,
+                layout,
                 c_float(slope),
                 c_float(0),
-                self._describe_relu(y, slope),
+                self._describe_relu(layout, slope),
                 library.attributes(),
             )
             inputs = {dnnl.DST: library.layout(y), dnnl.DIFF_DST: library.layout(dy)}
@@ -53,8 +53,8 @@ class Elementwise(Operations, PlainElementwise):
         key = ("relu backward", y.shape, y.strides, dy.strides, dx.strides, slope)
         self.operation(key, build)((address(y), address(dy)), (address(dx),))
 
-    def _describe_relu(self, x: Array, slope: float) -> dnnl.Description:
-        library, layout = self.library, self.library.layout(x)
+    def _describe_relu(self, layout: Layout, slope: float) -> dnnl.Description:
+        library = self.library
         kinds = c_int(dnnl.FORWARD_TRAINING), c_int(dnnl.RELU_BY_OUTPUT)
         numbers = c_float(slope), c_float(0)
         return library.describe(
@@ -68,17 +68,17 @@ class Elementwise(Operations, PlainElementwise):
 
         def build() -> Operation:
             library = self.library
-            layouts = [library.layout(array) for array in arrays]
+            layout = library.common(*arrays, y)
             description = library.describe(
                 "sum",
                 library.engine,
-                library.layout(y),
+                layout,
                 c_int(len(arrays)),
                 (c_float * len(factors))(*factors),
-                (c_void_p * len(layouts))(*(layout.handle.value for layout in layouts)),
+                (c_void_p * len(arrays))(*[layout.handle.value] * len(arrays)),
                 library.attributes(),
             )
-            inputs = {dnnl.MULTIPLE_SRC + index: layout for index, layout in enumerate(layouts)}
+            inputs = {dnnl.MULTIPLE_SRC + index: library.layout(array) for index, array in enumerate(arrays)}
             return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
 
         key = ("sum", y.shape, y.strides, *(array.strides for array in arrays), *factors)
@@ -98,13 +98,11 @@ class Elementwise(Operations, PlainElementwise):
 
     def _binary(self, kind: int, a: Array, b: Array, y: Array, relu: bool = False) -> None:
         def build() -> Operation:
-            library = self.library
-            layouts = [library.layout(array) for array in (a, b, y)]
-            description = library.describe(
-                "binary", library.engine, c_int(kind), *layouts, library.attributes(relu=relu)
-            )
-            inputs = {dnnl.SRC: layouts[0], dnnl.SRC_1: layouts[1]}
-            return Operation(library, description, inputs, {dnnl.DST: layouts[2]})
+            library, layout = self.library, self.library.common(a, b, y)
+            attributes = library.attributes(relu=relu)
+            description = library.describe("binary", library.engine, c_int(kind), layout, layout, layout, attributes)
+            inputs = {dnnl.SRC: library.layout(a), dnnl.SRC_1: library.layout(b)}
+            return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
 
         key = ("binary", kind, relu, a.shape, a.strides, b.strides, y.strides)
         self.operation(key, build)((address(a), address(b)), (address(y),))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
 from fcaffe.engines.engine import NumpyEngine
 from fcaffe.engines.onednn import library as dnnl
@@ -33,14 +34,18 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
             raise UsageError("--math bf16 needs a processor with AVX-512 BF16 or AMX, and this one has neither")
         self.name = f"oneDNN {self.library.version}" + (" (bfloat16)" if math == "bf16" else "")
         self._operations = {}
+        self._normals = {}
 
     @contextlib.contextmanager
-    def fixed_weights(self) -> Iterator[None]:
+    def fixed_weights(
+        self, made: dict[tuple[int, Any], Any] | None = None, changing: Collection[int] = ()
+    ) -> Iterator[None]:
         """While the weights do not change they are brought into oneDNN's layouts once only."""
         if self.library.kept is not None:
             yield
             return
-        self.library.kept = {}
+        self.library.kept = {} if made is None else made
+        self.library.changing = changing
         try:
             yield
         finally:

@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from ctypes import byref, c_char, c_float, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
@@ -23,7 +23,7 @@ MAX_AXES = 12
 VERSION = 3
 
 F32, BF16 = 3, 2  # dnnl_data_type_t
-AVX512_BF16 = 0xE7  # dnnl_cpu_isa_t
+AVX512_CORE, AVX512_BF16 = 0x27, 0xE7  # dnnl_cpu_isa_t
 
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160  # dnnl_prop_kind_t
 
@@ -82,7 +82,8 @@ class Library:
         self._sgemm.argtypes = [c_char, c_char, *[c_int64] * 3, c_float, *matrix, *matrix, c_float, *matrix]
         self._attributes: dict[tuple[Any, ...], c_void_p] = {}
         self._memory: dict[int, np.ndarray] = {}
-        self.kept: dict[tuple[int, int], np.ndarray] | None = None
+        self.kept: dict[tuple[int, Any], np.ndarray] | None = None  # reordered weights, by address and reorder
+        self.changing: Collection[int] = ()  # addresses of weights that are not to be kept
 
     def sgemm(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
         """c = a @ b, or with `add` so much more; a and b are C-contiguous float32 matrices or transposes of such."""
@@ -97,6 +98,10 @@ class Library:
     def has_bf16(self) -> bool:
         """Whether the processor multiplies bfloat16 numbers."""
         return self._functions.dnnl_get_effective_cpu_isa() & AVX512_BF16 == AVX512_BF16
+
+    def has_avx512(self) -> bool:
+        """Whether the processor has vectors of 16 float32 values, without which the library lacks some fast code."""
+        return self._functions.dnnl_get_effective_cpu_isa() & AVX512_CORE == AVX512_CORE
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call dnnl_`name`. Raises OneDnnError with the status' meaning."""
@@ -120,6 +125,28 @@ class Library:
         """The descriptor of an array as it lies in memory."""
         return Layout(self, array.shape, data_type, _strides(array))
 
+    def channels_last(self, array: np.ndarray, data_type: int = F32) -> Layout:
+        """The descriptor of an array of this shape that is dense and has its channels last (up to two axes: C order),
+        however the array itself lies.
+
+        Implementations for other orders than this one are incomplete in the library: what they lack falls to its
+        reference code, which is a hundred times slower.
+        """
+        return self.with_last(array, min(1, array.ndim - 1), data_type)
+
+    def with_last(self, array: np.ndarray, axis: int, data_type: int = F32) -> Layout:
+        """The descriptor of a dense array of this shape whose axis `axis` comes last in memory."""
+        order = (*(other for other in range(array.ndim) if other != axis), axis)
+        return Layout(self, array.shape, data_type, _dense(array.shape, order))
+
+    def common(self, *arrays: np.ndarray) -> Layout:
+        """The descriptor of arrays of one shape as they lie if all lie alike, else `channels_last`."""
+        first, *others = map(_strides, arrays)
+        shape, axes = arrays[0].shape, range(arrays[0].ndim)
+        if first in (_dense(shape, order) for order in _orders(axes)) and all(other == first for other in others):
+            return Layout(self, shape, F32, first)
+        return self.channels_last(arrays[0])
+
     def temporary(self, use: int, size: int) -> int:
         """The address of `size` bytes that hold until the same use is asked for again."""
         memory = self._memory.get(use)
@@ -127,7 +154,7 @@ class Library:
             memory = self._memory[use] = aligned_zeros(np, -(-size // 4))
         return address(memory)
 
-    def keep(self, key: tuple[int, int], size: int) -> tuple[int, bool]:
+    def keep(self, key: tuple[int, Any], size: int) -> tuple[int, bool]:
         """The address of memory that is kept under this key for as long as `kept` is, and whether it is new."""
         assert self.kept is not None
         is_new = key not in self.kept
@@ -323,12 +350,22 @@ def address(array: np.ndarray) -> int:
 def _strides(array: np.ndarray) -> tuple[int, ...]:
     """In elements. An axis of one element may have any; oneDNN wants those of its formats."""
     steps = tuple(step // array.itemsize for step in array.strides)
-    axes = range(array.ndim)
-    for order in (0, *axes[2:], 1) if array.ndim > 1 else axes, axes:
-        dense, step = [0] * array.ndim, 1
-        for axis in reversed(order):
-            dense[axis] = step
-            step *= array.shape[axis]
+    for order in _orders(range(array.ndim)):
+        dense = _dense(array.shape, order)
         if all(length == 1 or a == b for length, a, b in zip(array.shape, steps, dense, strict=True)):
-            return tuple(dense)
+            return dense
     return steps
+
+
+def _orders(axes: range) -> tuple[tuple[int, ...], ...]:
+    """Those in which the axes of blobs lie in memory: with the channels last, and C order."""
+    return ((0, *axes[2:], 1), tuple(axes)) if len(axes) > 1 else (tuple(axes),)
+
+
+def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """The strides, in elements, of a dense array whose axes lie in this order in memory."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= shape[axis]
+    return tuple(strides)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from ctypes import c_void_p
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from fcaffe.engines.channels import channels_last
 from fcaffe.engines.onednn import library as dnnl
 from fcaffe.engines.onednn.library import Description, Layout, Library, Primitive
 
 MOST = 4096  # operations that are kept
+SMALL = 1 << 13  # values below which NumPy is done sooner with what it does value by value
 
 
 class Operation:
@@ -80,6 +86,28 @@ class Operations:
     math: int
     _operations: dict[Hashable, Operation]
 
+    if TYPE_CHECKING:
+
+        def copy(self, x: Any, y: Any) -> None: ...
+
+    @contextlib.contextmanager
+    def channels_last(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[list[Any]]:
+        """For plain array code, which is slow on arrays that lie differently: the inputs, then the outputs, or
+        channels-last stand-ins for those that lie otherwise. What the body writes comes into the outputs."""
+        inside = [self._stand_in(array) for array in (*inputs, *outputs)]
+        for array, stand_in in zip(inputs, inside, strict=False):
+            if stand_in is not array:
+                self.copy(array, stand_in)
+        yield inside
+        for array, stand_in in zip(outputs, inside[len(inputs) :], strict=True):
+            if stand_in is not array:
+                self.copy(stand_in, array)
+
+    def _stand_in(self, array: Any) -> Any:
+        """The array if it is channels-last, or a new one of its shape that is."""
+        last = channels_last(array)
+        return array if last.flags.c_contiguous else np.moveaxis(np.empty(last.shape, array.dtype), -1, 1)
+
     def operation(self, key: Hashable, build: Callable[[], Operation]) -> Operation:
         found = self._operations.get(key)
         if found is None:
@@ -102,12 +130,13 @@ class ReorderIn:
 
     def __call__(self, place: int) -> int:
         """The address of the reordered input."""
-        if self.kind == dnnl.WEIGHTS and self.library.kept is not None:
-            kept, is_new = self.library.keep((place, id(self)), self.size)
+        library = self.library
+        if self.kind == dnnl.WEIGHTS and library.kept is not None and place not in library.changing:
+            kept, is_new = library.keep((place, self), self.size)
             if is_new:
                 self.primitive(place, kept)
             return kept
-        temporary = self.library.temporary(self.kind, self.size)
+        temporary = library.temporary(self.kind, self.size)
         self.primitive(place, temporary)
         return temporary
 

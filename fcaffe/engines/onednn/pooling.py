@@ -21,7 +21,11 @@ Array = Any
 
 
 class Pooling(Operations, PlainPooling):
-    """x (N, C, H, W), y (N, C, places...). `memory` of y's shape holds oneDNN's workspace from forward to backward."""
+    """x (N, C, H, W), y (N, C, places...). `memory` of y's shape holds oneDNN's workspace from forward to backward.
+
+    The workspace is that of channels-last arrays, however x, y and their gradients lie: they may lie otherwise in the
+    backward pass than in the forward pass before.
+    """
 
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
         if not self._fits(x, y, windows):
@@ -51,9 +55,18 @@ class Pooling(Operations, PlainPooling):
         key = ("max pooling backward", dx.shape, dx.strides, dy.shape, dy.strides, windows)
         self.operation(key, build)((address(dy),), (address(dx), address(memory)))
 
+    def max_pool_with_places(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
+        with self.channels_last([x], [y, mask]) as (x_, y_, mask_):
+            super().max_pool_with_places(x_, y_, mask_, windows)
+
+    def place_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
+        with self.channels_last([dy, mask], [dx]) as (dy_, mask_, dx_):
+            super().place_backward(dy_, mask_, dx_, windows)
+
     def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:
         if not self._fits(x, y, windows):
-            super().average_pool_forward(x, y, windows)
+            with self.channels_last([x], [y]) as (x_, y_):
+                super().average_pool_forward(x_, y_, windows)
             return
 
         def build() -> Operation:
@@ -69,7 +82,8 @@ class Pooling(Operations, PlainPooling):
 
     def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
         if not self._fits(dx, dy, windows):
-            super().average_pool_backward(dy, dx, windows)
+            with self.channels_last([dy], [dx]) as (dy_, dx_):
+                super().average_pool_backward(dy_, dx_, windows)
             return
 
         def build() -> Operation:
@@ -99,8 +113,8 @@ class Pooling(Operations, PlainPooling):
             self.library.engine,
             c_int(dnnl.FORWARD_TRAINING if training else dnnl.FORWARD_INFERENCE),
             c_int(kind),
-            self.library.layout(x),
-            self.library.layout(y),
+            self.library.channels_last(x),
+            self.library.channels_last(y),
             strides,
             dims(windows.kernel),
             dilations,
@@ -115,8 +129,8 @@ class Pooling(Operations, PlainPooling):
             "pooling_backward",
             self.library.engine,
             c_int(kind),
-            self.library.layout(dx),
-            self.library.layout(dy),
+            self.library.channels_last(dx),
+            self.library.channels_last(dy),
             strides,
             dims(windows.kernel),
             dilations,

@@ -1,0 +1,219 @@
+"""However the arrays of an operator lie, oneDNN's fast code computes it, and the bits are the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fcaffe.engines import cpu_engine, find_onednn
+from fcaffe.engines.onednn.library import Description
+from fcaffe.engines.windows import Windows
+
+pytestmark = pytest.mark.skipif(not find_onednn(), reason="needs onednn-cpu-gomp")
+
+Shape = tuple[int, ...]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Any:
+    return cpu_engine(name="onednn")
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch, engine: Any) -> Iterator[list[str]]:
+    """The names of the implementations that are compiled, those of reorders too."""
+    names: list[str] = []
+    compile_it = Description.compile
+
+    def record(self: Description, arguments: Any) -> Any:
+        names.append(self.name)
+        return compile_it(self, arguments)
+
+    monkeypatch.setattr(Description, "compile", record)
+    engine._operations.clear()
+    yield names
+    assert names, "nothing was compiled, so nothing was checked"
+
+
+def laid_out(values: np.ndarray, last: bool) -> np.ndarray:
+    """A copy in C order, or channels-last if it has four axes or five."""
+    if not last or values.ndim not in (4, 5):
+        return np.array(values, order="C")
+    return np.moveaxis(np.ascontiguousarray(np.moveaxis(values, 1, -1)), -1, 1)
+
+
+def drawn(shape: Shape, seed: int) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape, np.float32)
+
+
+def check(
+    chosen: list[str],
+    inputs: Sequence[Shape],
+    outputs: Sequence[Shape],
+    call: Callable[..., Any],
+    fixed: Sequence[np.ndarray] = (),
+) -> None:
+    """Call it with every combination of layouts; `fixed` outputs, which have only one, are compared too."""
+    expected: list[np.ndarray] | None = None
+    values = [drawn(shape, seed) for seed, shape in enumerate(inputs)]
+    for layouts in itertools.product([True, False], repeat=len(inputs) + len(outputs)):
+        ins = [laid_out(array, last) for array, last in zip(values, layouts, strict=False)]
+        outs = [
+            laid_out(np.full(shape, np.nan, np.float32), last)
+            for shape, last in zip(outputs, layouts[len(inputs) :], strict=True)
+        ]
+        call(*ins, *outs)
+        found = [np.array(array) for array in (*outs, *fixed)]
+        expected = expected or found
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs, err_msg=f"inputs and outputs channels-last: {layouts}")
+    slow = [name for name in chosen if "ref" in name]
+    assert not slow, f"{slow} among {sorted(set(chosen))}"
+
+
+# channels, outputs, groups; size; kernel, stride, padding, dilation
+CHANNELS = [(3, 32, 1), (1, 20, 1), (7, 5, 1), (16, 24, 2), (6, 9, 3), (32, 32, 32), (7, 7, 7), (8, 16, 8), (3, 1, 1)]
+WINDOWS: list[tuple[Shape, Shape, int, int, int]] = [
+    ((9, 8), (3, 3), 1, 1, 1),
+    ((9, 9), (1, 1), 1, 0, 1),
+    ((9, 9), (1, 1), 2, 0, 1),
+    ((17, 16), (5, 4), 3, 2, 1),
+    ((11, 11), (3, 3), 1, 2, 2),
+    ((3, 3), (3, 3), 1, 0, 1),
+    ((1, 1), (1, 1), 1, 0, 1),
+    ((17,), (3,), 2, 1, 1),
+    ((5, 4, 5), (3, 2, 3), 1, 1, 1),
+    ((4, 4, 5), (1, 1, 1), 2, 0, 1),
+    ((5, 5, 5), (2, 2, 2), 1, 1, 2),
+]
+
+
+@pytest.mark.parametrize("channels", CHANNELS, ids=str)
+def test_convolution(engine: Any, chosen: list[str], channels: tuple[int, int, int]) -> None:
+    c, m, group = channels
+    for size, kernel, stride, pad, dilation in WINDOWS:
+        axes = len(size)
+        windows = Windows(kernel, (stride,) * axes, (pad,) * axes, (dilation,) * axes)
+        x, y = (2, c, *size), (2, m, *windows.convolved(size))
+        w, b = drawn((m, c // group, *kernel), 7), drawn((m,), 8)
+        dw, db = np.empty_like(w), np.empty_like(b)
+        check(chosen, [x], [y], lambda x, y, w=w, b=b, o=windows: engine.convolution_forward(x, w, b, y, o, group))
+        check(chosen, [y], [x], lambda dy, dx, w=w, o=windows: engine.convolution_backward_data(dy, w, dx, o, group))
+
+        def weights(x: Any, dy: Any, dw: Any = dw, db: Any = db, o: Any = windows) -> None:
+            engine.convolution_backward_weights(x, dy, dw, db, o, group, add=False)
+
+        check(chosen, [x, y], [], weights, fixed=[dw, db])
+
+
+POOLINGS: list[tuple[Shape, Shape, Shape, Shape, Shape]] = [  # size, kernel, stride, pad, places
+    ((12, 12), (2, 2), (2, 2), (0, 0), (6, 6)),
+    ((13, 13), (3, 3), (2, 2), (0, 0), (6, 6)),
+    ((12, 12), (3, 3), (2, 2), (0, 0), (6, 6)),  # the last window goes beyond the image
+    ((9, 7), (3, 2), (1, 1), (1, 1), (9, 8)),
+    ((7, 7), (7, 7), (1, 1), (0, 0), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 7, 16, 20, 32])
+def test_pooling(engine: Any, chosen: list[str], channels: int) -> None:
+    """Forward and backward may find the blobs laid out differently."""
+    for size, kernel, stride, pad, places in POOLINGS:
+        windows = Windows(kernel, stride, pad, (1, 1))
+        x, y = (2, channels, *size), (2, channels, *places)
+        memory = np.empty(y, np.float32)
+
+        def largest(x: Any, dy: Any, y: Any, dx: Any, o: Any = windows, memory: Any = memory) -> None:
+            engine.max_pool_forward(x, y, memory, o)
+            engine.max_pool_backward(dy, memory, dx, o)
+
+        def mean(x: Any, dy: Any, y: Any, dx: Any, o: Any = windows) -> None:
+            engine.average_pool_forward(x, y, o)
+            engine.average_pool_backward(dy, dx, o)
+
+        def places_too(x: Any, dy: Any, y: Any, dx: Any, o: Any = windows) -> None:
+            mask = np.empty_like(y)
+            engine.max_pool_with_places(x, y, mask, o)
+            engine.place_backward(dy, mask, dx, o)
+
+        for call in (largest, mean, places_too):
+            check(chosen, [x, y], [y, x], call)
+
+
+@pytest.mark.parametrize("channels", [1, 7, 16, 20, 96])
+@pytest.mark.parametrize("beta", [0.75, 0.5])
+def test_lrn(engine: Any, chosen: list[str], channels: int, beta: float) -> None:
+    shape = (2, channels, 9, 12)
+    memory = np.empty((2 * engine.lrn_memory, *shape[1:]), np.float32).transpose(0, 2, 3, 1).copy()
+
+    def call(x: Any, dy: Any, y: Any, dx: Any) -> None:
+        engine.lrn_forward(x, y, memory.transpose(0, 3, 1, 2), 5, 0.3, beta, 2.0)
+        engine.lrn_backward(x, y, memory.transpose(0, 3, 1, 2), dy, dx, 5, 0.3, beta, 2.0)
+
+    check(chosen, [shape, shape], [shape, shape], call)
+    engine.copy(drawn((2, 40, 11, 12), 1), np.empty((2, 40, 11, 12), np.float32))  # compiled where LRN is plain code
+
+
+@pytest.mark.parametrize("shape", [(4, 7, 25, 12), (2, 32, 13, 12), (2, 1, 70, 70), (2, 5, 9, 10, 11), (3, 40, 80)])
+def test_batch_norm_and_scale(engine: Any, chosen: list[str], shape: Shape) -> None:
+    channels = shape[1]
+    pair = drawn((channels,), 5), drawn((channels,), 6)
+    mean, variance, dscale, dshift = np.zeros((4, channels), np.float32)
+    memory = np.empty(int(np.prod(shape)), np.float32)
+
+    for affine, relu in ((None, False), (pair, False), (pair, True)):
+
+        def train(x: Any, dy: Any, y: Any, dx: Any, affine: Any = affine, relu: bool = relu) -> None:
+            gradients = (dscale, dshift) if affine else None
+            engine.batch_norm_train(x, y, mean, variance, affine, 1e-5, relu, memory)
+            numbers = mean, variance, affine, gradients, 1e-5, relu, memory
+            engine.batch_norm_train_backward(x, dy, dx, *numbers)
+
+        def apply(x: Any, y: Any, affine: Any = affine, relu: bool = relu) -> None:
+            engine.batch_norm_apply(x, y, mean, variance, affine, 1e-5, relu)
+
+        check(chosen, [shape, shape], [shape, shape], train, fixed=[mean, variance, dscale, dshift])
+        check(chosen, [shape], [shape], apply)
+
+    def scale(x: Any, dy: Any, y: Any, dx: Any) -> None:
+        engine.scale_channels(x, y, *pair)
+        engine.scale_channels_backward(x, dy, dx, pair[0], dscale, dshift)
+
+    check(chosen, [shape, shape], [shape, shape], scale, fixed=[dscale, dshift])
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 9, 10), (2, 5, 30, 31), (1, 1000, 3, 4), (2, 7, 9, 10, 11), (40, 300)])
+def test_softmax(engine: Any, chosen: list[str], shape: Shape) -> None:
+    for axis in range(len(shape)):
+
+        def call(x: Any, dy: Any, y: Any, dx: Any, axis: int = axis) -> None:
+            engine.softmax_forward(x, y, axis)
+            engine.softmax_backward(y, dy, dx, axis)
+
+        check(chosen, [shape, shape], [shape, shape], call)
+
+
+@pytest.mark.parametrize("shape", [(4, 32, 9, 10), (2, 7, 25, 26), (2, 3, 12, 11, 13), (5, 1, 41, 43), (90, 100)])
+def test_value_by_value(engine: Any, chosen: list[str], shape: Shape) -> None:
+    def rectify(x: Any, dy: Any, y: Any, dx: Any) -> None:
+        engine.relu_forward(x, y, 0.1)
+        engine.relu_backward(y, dy, dx, 0.1)
+
+    check(chosen, [shape, shape], [shape, shape], rectify)
+    check(chosen, [shape] * 3, [shape], lambda a, b, c, y: engine.weighted_sum([a, b, c], [1.0, -0.5, 2.0], y))
+    check(chosen, [shape] * 2, [shape], engine.add_relu)
+    check(chosen, [shape] * 2, [shape], engine.multiply)
+    check(chosen, [shape], [shape], engine.copy)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_parts_side_by_side(engine: Any, chosen: list[str], axis: int) -> None:
+    shape = (8, 18, 16, 14)
+    parts = [(*shape[:axis], length, *shape[axis + 1 :]) for length in (3, 1, 12)]
+    whole = (*shape[:axis], 16, *shape[axis + 1 :])
+    check(chosen, parts, [whole], lambda a, b, c, y: engine.concat([a, b, c], y, axis))
+    check(chosen, [whole], parts, lambda x, a, b, c: engine.split(x, [a, b, c], [3, 1, 12], axis))
