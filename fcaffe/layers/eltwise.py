@@ -44,8 +44,9 @@ class Eltwise(Layer):
 
     @property
     def adds_two(self) -> bool:
-        """Whether it is the sum of two bottoms as they are."""
-        return self.operation == SUM and self.coeffs == [1.0, 1.0]
+        """Whether it is the sum of two bottoms as they are, and loses none by working in place."""
+        in_place = self.param.top[0] in self.param.bottom
+        return self.operation == SUM and self.coeffs == [1.0, 1.0] and not in_place
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         xs, y = [blob.data for blob in bottom], top[0].data

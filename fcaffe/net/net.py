@@ -18,7 +18,7 @@ from fcaffe.net.graph import Graph
 from fcaffe.net.node import Node
 from fcaffe.net.precision import choose_types
 from fcaffe.net.program import Program
-from fcaffe.net.rewrite import rewrite
+from fcaffe.net.rewrite import rewrite, unseen_fusions
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -68,6 +68,7 @@ class Net(Graph):
         if context.whole_passes:
             nodes = rewrite(self.nodes, context.inference)
             self.fused = Program(nodes, outer, self.parameters, context.inference)
+        self._unseen = unseen_fusions(self.nodes)  # by the index of their first member
         self.program = self.plain  # that of the last forward pass, which backward follows
         self.arena = Arena(context.recompute)
         self.parameters.share()
@@ -97,7 +98,21 @@ class Net(Graph):
             return self.context.engine.read_later(self._loss)
         if start == 0:
             self.arena.move(START)
+        if self.program is self.plain and not self.debug_info:
+            nodes = self._with_unseen(nodes)
         return Pending(sum((self._forward_node(node) for node in nodes), 0.0))
+
+    def _with_unseen(self, nodes: list[Node]) -> list[Node]:
+        """These nodes of the graph, or fused ones in their place where nobody can tell afterwards."""
+        run: list[Node] = []
+        index, end = nodes[0].index if nodes else 0, nodes[-1].index + 1 if nodes else 0
+        while index < end:
+            fused = self._unseen.get(index)
+            if fused is None or index + len(fused.members) > end:
+                fused = self.nodes[index]
+            run.append(fused)
+            index += len(fused.layers)
+        return run
 
     @silent_arithmetic
     def backward(self, start: int | None = None, end: int = 0, exchange: Exchange | None = None) -> None:

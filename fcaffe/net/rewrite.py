@@ -32,6 +32,7 @@ class FusedLayer(Layer):
 
     reshapes_by_shape = True
     repeatable = True
+    forward_is_unseen = False  # where all but the first layer work in place, forward leaves every blob as they would
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         first = nodes[0].layer
@@ -72,6 +73,19 @@ def rewrite(nodes: Sequence[Node], inference: bool) -> list[Node]:
     for rule in _rules:
         rewritten = _renumbered(_fused(rewritten, rule, inference))
     return rewritten
+
+
+def unseen_fusions(nodes: Sequence[Node]) -> dict[int, Node]:
+    """Fused nodes, by the index of their first member, that may run in a forward pass in place of their members without
+    anybody seeing it afterwards: all blobs, and what backward of the members reads, are the same."""
+    found: dict[int, Node] = {}
+    for rule in (rule for rule in _rules if rule.forward_is_unseen):
+        for index in range(len(nodes)):
+            chain = _chain(list(nodes), index, inference=True)
+            count = rule.match(chain)
+            if count and all(node.in_place for node in chain[1:count]):
+                found.setdefault(index, _node_for(rule, chain[:count]))
+    return found
 
 
 def _renumbered(nodes: Sequence[Node]) -> list[Node]:

@@ -15,6 +15,7 @@ class ConvolutionReLU(FusedLayer):
     """top = max(convolution(bottom), 0), which engines compute as they store the outputs."""
 
     reads_before_writing = True
+    forward_is_unseen = True
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(nodes)

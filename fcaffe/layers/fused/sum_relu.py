@@ -14,6 +14,8 @@ from fcaffe.net.rewrite import FusedLayer
 class SumReLU(FusedLayer):
     """top = max(bottom[0] + bottom[1], 0)."""
 
+    forward_is_unseen = True
+
     @classmethod
     def match(cls, chain: Sequence[Node]) -> int:
         first = chain[0].layer
