@@ -98,11 +98,11 @@ class Python(Layer):
     def _call(self, method: str, *arguments: list[Any]) -> None:
         """Call the user's method, with blobs as user code sees them."""
         try:
-            getattr(self.user_layer, method)(*([self._face(value) for value in values] for values in arguments))
+            with self.views.user_at_work():
+                getattr(self.user_layer, method)(*([self._face(value) for value in values] for values in arguments))
         except Exception as problem:
             cls = type(self.user_layer)
             raise self._user_error(f"{cls.__module__}.{cls.__name__}.{method}", problem) from problem
-        self.views.push()
 
     def _face(self, value: Any) -> Any:
         return self.caffe.Blob(value, self.views) if isinstance(value, Blob) else value

@@ -42,8 +42,7 @@ class Storage:
 
     def view(self, shape: tuple[int, ...]) -> Array:
         if self.is_stale:
-            self.is_stale = False
-            self.buffer[...] = 0
+            self.settle()
         found = self._views.get(shape)
         return self._new_view(shape) if found is None else found
 
@@ -80,9 +79,24 @@ class Storage:
         except MemoryError as problem:
             raise MemoryShortage(f"there is no memory for a blob of shape {shape}: {problem}") from problem
 
+    @property
+    def address(self) -> int:
+        """Where the buffer, which must be in host memory and there, begins."""
+        return self.buffer.__array_interface__["data"][0]
+
+    def settle(self) -> None:
+        """Write the zeros that the values count as, if they do."""
+        if self.is_stale:
+            self.is_stale = False
+            self.buffer[...] = 0
+
     def make_contiguous(self, shape: tuple[int, ...]) -> None:
         """Go over to C order for good, keeping the values of a blob of this shape."""
         if not self.channels_last or self.has_moved:
+            return
+        if self.buffer is not None and self.view(shape).flags.c_contiguous:
+            self.channels_last = False
+            self._views.clear()
             return
         values = None if self.buffer is None else self.view(shape).copy(order="C")
         self.channels_last = False
@@ -164,8 +178,7 @@ class Blob:
 
     def settle_diff(self) -> None:
         """Write the zeros that `clear_diff` left out, if nobody has written anything since."""
-        if self._diff.is_stale:
-            self._diff.view(self.shape)
+        self._diff.settle()
 
     def diff_to_add(self) -> tuple[Array, bool]:
         """The gradient for somebody who will add to all of it; if the second is False he is to overwrite it instead,
@@ -183,6 +196,10 @@ class Blob:
             self._capacity = self.count
             self._data = self._data.like(self._capacity)
             self._diff = self._diff.like(self._capacity)
+
+    def uses(self, storage: Storage) -> bool:
+        """Whether its data or its diff lie there."""
+        return storage in (self._data, self._diff)
 
     def share_data(self, other: Blob) -> None:
         """Use the other's data from now on (no copy)."""

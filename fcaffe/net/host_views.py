@@ -1,10 +1,11 @@
-"""Blobs as user code sees them: NumPy arrays in C order that can be written, wherever the blobs lie."""
+"""Blobs as user code sees them: NumPy arrays in C order that can be written, wherever and however the blobs lie."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,34 +16,189 @@ from fcaffe.net.blob import Blob, Storage
 
 def host_views(engine: Engine) -> HostViews:
     """Those of the blobs of this engine; the same ones each time."""
-    if engine.xp is np:
-        return HostViews()
-    found = _copies.get(id(engine))
+    found = _views.get(id(engine))
     if found is None:
-        found = _copies[id(engine)] = HostCopies(weakref.proxy(engine))
-        weakref.finalize(engine, _copies.pop, id(engine), None)
+        kind = HostViews if engine.xp is np else HostCopies
+        found = _views[id(engine)] = kind(weakref.proxy(engine))
+        weakref.finalize(engine, _views.pop, id(engine), None)
     return found
 
 
 class HostViews:
-    """Of blobs in host memory: their own memory. It goes over to C order for good, for in channels-last memory
-    `b.data.reshape(n, -1)[:] = x` would write a copy."""
+    """Of blobs in host memory, whose arrays are live for as long as user code holds them.
+
+    A blob whose values lie in C order is shown itself. A channels-last one stays as it is, and user code gets a copy in
+    C order. `push` writes what may have been written into a copy back into its blob, and forgets the copies that nobody
+    holds any more; `pull` brings the copies that user code still holds up to date. So what the layers compute, and how
+    fast, does not depend on what a script has looked at.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._copies: weakref.WeakKeyDictionary[Storage, Any] = weakref.WeakKeyDictionary()
+        self._windows: weakref.WeakKeyDictionary[Storage, weakref.ref[np.ndarray]] = weakref.WeakKeyDictionary()
+        self._weights: weakref.WeakKeyDictionary[Any, FixedWeights] = weakref.WeakKeyDictionary()
+        self._weights_change = False
 
     def prepare(self, blobs: Iterable[Blob]) -> None:
-        """User code will see these."""
+        """User code will see these in the middle of passes: let them lie in C order for good, which saves copies."""
         for blob in blobs:
             blob.make_contiguous()
 
     def data(self, blob: Blob) -> np.ndarray:
-        self.prepare([blob])
-        return blob.data
+        return self._show(blob, blob._data)
 
     def diff(self, blob: Blob) -> np.ndarray:
-        self.prepare([blob])
-        return blob.diff
+        return self._show(blob, blob._diff)
+
+    @contextlib.contextmanager
+    def engine_at_work(self) -> Iterator[None]:
+        """Its body works with the blobs: before it counts what user code has written, after it user code sees what has
+        come of it."""
+        self.push()
+        try:
+            yield
+        finally:
+            self.pull()
+
+    @contextlib.contextmanager
+    def user_at_work(self) -> Iterator[None]:
+        """Its body, amid the work of the engine, calls user code."""
+        self.pull()
+        try:
+            yield
+        finally:
+            self.push()
 
     def push(self) -> None:
         """Before the engine works: from now on what user code has written counts."""
+        for storage, copy in self._all_copies():
+            if copy.values is not None:
+                self._engine.copy(copy.array, storage.view(copy.shape))
+                copy.values = None
+            if copy.held() is None:
+                del self._copies[storage]
+
+    def pull(self) -> None:
+        """After the engine has worked: the arrays that user code holds have the blobs' values again."""
+        for storage, copy in self._all_copies():
+            values, blob = copy.held(), copy.blob()
+            if copy.values is None and values is not None and blob is not None and blob.uses(storage):
+                copy.values, copy.shape = values, blob.shape
+                self._engine.copy(storage.view(copy.shape), copy.array)
+        for storage in self._held_windows():
+            if storage.is_stale:
+                storage.settle()
+
+    def reshape(self, blob: Blob, shape: tuple[int, ...]) -> None:
+        """Give a blob another shape, in which its values keep their places in C order as far as they fit."""
+        with self.engine_at_work():
+            keeps_order = blob.shape[1:] == shape[1:]
+            before = [] if keeps_order else [blob.xp.ascontiguousarray(array) for array in (blob.data, blob.diff)]
+            storage = blob._data
+            blob.reshape(*shape)
+            if blob._data is storage:  # else the memory is new, and zero
+                for old, array in zip(before, (blob.data, blob.diff), strict=False):
+                    values = blob.xp.zeros(blob.count, old.dtype)
+                    values[: old.size] = old.reshape(-1)[: blob.count]
+                    array[...] = values.reshape(shape)
+
+    @contextlib.contextmanager
+    def same_weights(self, net: Any) -> Iterator[None]:
+        """Its body is a forward pass of this net. What the engine makes of the weights is kept for the next pass, but
+        for those that user code could write meanwhile."""
+        if self._weights_change:
+            yield
+            return
+        known = self._weights.get(net)
+        if known is None or known.shapes != _shapes(net):  # once more with these shapes, then it is worth keeping
+            yield
+            self._weights[net] = FixedWeights(_shapes(net))
+            return
+        written = {storage.address for storage in self._held_windows()}
+        with self._engine.fixed_weights(known.made, written):
+            yield
+
+    @contextlib.contextmanager
+    def new_weights(self) -> Iterator[None]:
+        """Its body changes weights of some net, or where they lie."""
+        self._weights.clear()
+        before, self._weights_change = self._weights_change, True
+        try:
+            yield
+        finally:
+            self._weights_change = before
+
+    def _show(self, blob: Blob, storage: Storage) -> np.ndarray:
+        copy = self._copies.get(storage)
+        if copy is None and storage.view(blob.shape).flags.c_contiguous:
+            storage.make_contiguous(blob.shape)
+            return self._window(storage)[: blob.count].reshape(blob.shape)
+        values = None if copy is None else copy.held()
+        if copy is None or values is None:
+            values = np.empty(storage.size, storage.dtype)
+            copy = self._copies[storage] = HostCopy(values)
+            copy.values = None
+        if copy.values is None or copy.shape != blob.shape:
+            if copy.values is not None:  # lent to a blob of another shape with the same memory
+                self._engine.copy(copy.array, storage.view(copy.shape))
+            copy.values, copy.shape, copy.blob = values, blob.shape, weakref.ref(blob)
+            self._engine.copy(storage.view(blob.shape), copy.array)
+        return copy.array
+
+    def _window(self, storage: Storage) -> np.ndarray:
+        """The flat memory of a storage. The arrays that are made of it keep it, so that one knows whether user code has
+        any; and it may write now."""
+        for known in self._weights.values():
+            known.forget(storage.address)
+        reference = self._windows.get(storage)
+        window = None if reference is None else reference()
+        if window is None or _address(window) != storage.address:
+            window = np.asarray(_Memory(storage.buffer))
+            self._windows[storage] = weakref.ref(window)
+        return window
+
+    def _all_copies(self) -> list[tuple[Storage, HostCopy]]:
+        return list(self._copies.items()) if self._copies else []
+
+    def _held_windows(self) -> list[Storage]:
+        """Storages of whose own memory user code has an array."""
+        if not self._windows:
+            return []
+        held = [(storage, window() is not None) for storage, window in self._windows.items()]
+        for storage in [storage for storage, is_held in held if not is_held]:
+            del self._windows[storage]
+        return [storage for storage, is_held in held if is_held]
+
+
+class HostCopy:
+    """float32 memory in C order for the values of a storage, seen in the shape of one of its blobs at a time.
+
+    It belongs to user code: `values` is set only while there may be something in it that the blob has not got yet.
+    """
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values: np.ndarray | None = values
+        self.held = weakref.ref(values)
+        self.shape: tuple[int, ...] = ()
+        self.blob: Any = lambda: None
+
+    @property
+    def array(self) -> np.ndarray:
+        assert self.values is not None
+        return self.values[: math.prod(self.shape)].reshape(self.shape)
+
+
+class FixedWeights:
+    """What the engine has made of a net's weights for blobs of these shapes, by address and operation."""
+
+    def __init__(self, shapes: list[tuple[int, ...]]) -> None:
+        self.shapes = shapes
+        self.made: dict[tuple[int, Any], Any] = {}
+
+    def forget(self, address: int) -> None:
+        for key in [key for key in self.made if key[0] == address]:
+            del self.made[key]
 
 
 class HostCopies(HostViews):
@@ -52,18 +208,11 @@ class HostCopies(HostViews):
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._copies: weakref.WeakKeyDictionary[Storage, HostCopy] = weakref.WeakKeyDictionary()
-        self._lent: list[tuple[Storage, HostCopy]] = []  # may have been written
+        super().__init__(engine)
+        self._lent: list[tuple[Storage, DeviceCopy]] = []  # may have been written
 
     def prepare(self, blobs: Iterable[Blob]) -> None:
         pass
-
-    def data(self, blob: Blob) -> np.ndarray:
-        return self._lend(blob._data, blob.shape)
-
-    def diff(self, blob: Blob) -> np.ndarray:
-        return self._lend(blob._diff, blob.shape)
 
     def push(self) -> None:
         lent, self._lent = self._lent, []
@@ -73,10 +222,14 @@ class HostCopies(HostViews):
         if any(storage.has_moved for storage, _ in lent):
             self._engine.refresh_parameters()
 
-    def _lend(self, storage: Storage, shape: tuple[int, ...]) -> np.ndarray:
+    def pull(self) -> None:
+        pass
+
+    def _show(self, blob: Blob, storage: Storage) -> np.ndarray:
+        shape = blob.shape
         copy = self._copies.get(storage)
         if copy is None:
-            copy = self._copies[storage] = HostCopy(storage.size)
+            copy = self._copies[storage] = DeviceCopy(storage.size)
         if copy.lent and copy.shape != shape:  # another blob, of another shape, with the same memory
             self.push()
         if not copy.lent:
@@ -86,8 +239,8 @@ class HostCopies(HostViews):
         return copy.array
 
 
-class HostCopy:
-    """float32 memory for the values of a storage, seen in one shape at a time."""
+class DeviceCopy:
+    """float32 memory for the values of a storage on a device, seen in one shape at a time."""
 
     def __init__(self, size: int) -> None:
         self._flat: Any = np.empty(size, np.float32)
@@ -99,4 +252,20 @@ class HostCopy:
         return self._flat[: math.prod(self.shape)].reshape(self.shape)
 
 
-_copies: dict[int, HostCopies] = {}  # by the engine's id
+class _Memory:
+    """An array that NumPy takes for foreign memory, so that views keep the array of it that they were made of."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        self.__array_interface__ = array.__array_interface__
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _shapes(net: Any) -> list[tuple[int, ...]]:
+    return [blob.shape for blob in net.blobs]
+
+
+_views: dict[int, HostViews] = {}  # by the engine's id

@@ -15,8 +15,9 @@ class Blob:
     """A live view of a net's blob.
 
     `data` and `diff` are in C order: `b.data.ravel()[:] = x` and `b.data.reshape(n, -1)[:] = x` write the blob, as in
-    Caffe. In GPU mode they are copies in host memory, which the net takes over when it next works; ask for them anew
-    after it has, as in Caffe.
+    Caffe. An array stays live until the blob grows: what is written into it counts in the next pass, and after each
+    pass it has the blob's values. In GPU mode arrays are copies in host memory, which the net takes over when it next
+    works; ask for them anew after it has, as in Caffe.
     """
 
     def __init__(self, blob: core.Blob, views: HostViews) -> None:
@@ -56,8 +57,7 @@ class Blob:
         return self._blob.width
 
     def reshape(self, *shape: int) -> None:
-        self._views.push()
-        self._blob.reshape(*shape)
+        self._views.reshape(self._blob, shape)
 
 
 class BlobVec:

@@ -127,36 +127,36 @@ class Net:
 
     def _forward(self, start: int, end: int) -> float:
         """Layers `start` to `end` by index, both included; returns the loss."""
-        self._views.push()
-        return self._net.forward(start, end)
+        with self._views.engine_at_work(), self._views.same_weights(self._net):
+            return self._net.forward(start, end)
 
     def _backward(self, start: int, end: int) -> None:
-        self._views.push()
-        self._net.backward(start, end)
+        with self._views.engine_at_work():
+            self._net.backward(start, end)
 
     def reshape(self) -> None:
         """Carry new shapes of the inputs through the net."""
-        self._views.push()
-        self._net.reshape()
+        with self._views.engine_at_work():
+            self._net.reshape()
 
     def clear_param_diffs(self) -> None:
-        self._views.push()
-        self._net.parameters.clear_diffs()
+        with self._views.engine_at_work():
+            self._net.parameters.clear_diffs()
 
     def copy_from(self, path: str) -> None:
         """Copy the weights of the layers of the same names from a .caffemodel."""
-        self._views.push()
-        load_weights(self._net, path)
+        with self._views.engine_at_work(), self._views.new_weights():
+            load_weights(self._net, path)
 
     def share_with(self, other: Net) -> None:
         """Use the other net's parameters from now on."""
-        self._views.push()
-        share_weights(self._net, other._net)
+        with self._views.engine_at_work(), self._views.new_weights():
+            share_weights(self._net, other._net)
 
     def save(self, path: str) -> None:
         """Write a .caffemodel."""
-        self._views.push()
-        write_model(path, to_model(self._net))
+        with self._views.engine_at_work():
+            write_model(path, to_model(self._net))
 
     def set_input_arrays(self, data: np.ndarray, labels: np.ndarray) -> None:
         """Give a MemoryData first layer its images (N, C, H, W) and labels (N,); N a multiple of the batch size."""

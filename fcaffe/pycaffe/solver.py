@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fcaffe import solvers
@@ -37,25 +38,25 @@ class Solver:
         return learning_rate(self.param, self._solver.iteration, self._solver.current_step)
 
     def step(self, iterations: int) -> None:
-        self._views.push()
-        self._solver.step(iterations)
+        with self._at_work():
+            self._solver.step(iterations)
 
     def solve(self, resume: str | None = None) -> None:
-        self._views.push()
-        self._solver.solve(resume)
+        with self._at_work():
+            self._solver.solve(resume)
 
     def snapshot(self) -> None:
-        self._views.push()
-        self._solver.snapshot()
+        with self._at_work():
+            self._solver.snapshot()
 
     def restore(self, path: str) -> None:
-        self._views.push()
-        self._solver.restore(path)
+        with self._at_work():
+            self._solver.restore(path)
 
     def apply_update(self) -> None:
         """Update the weights from the gradients as they stand; the iteration stays."""
-        self._views.push()
-        self._solver.apply_update()
+        with self._at_work():
+            self._solver.apply_update()
 
     def share_weights(self, net: Net) -> None:
         """Let `net` use the training net's parameters."""
@@ -63,8 +64,14 @@ class Solver:
 
     def add_callback(self, on_start: Callable[[], None], on_gradients_ready: Callable[[], None]) -> None:
         """Call these before each iteration and before each update."""
-        self._solver.on_start += [on_start, self._views.push]
-        self._solver.on_gradients_ready += [on_gradients_ready, self._views.push]
+        self._solver.on_start += [self._views.pull, on_start, self._views.push]
+        self._solver.on_gradients_ready += [self._views.pull, on_gradients_ready, self._views.push]
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Its body changes weights."""
+        with self._views.engine_at_work(), self._views.new_weights():
+            yield
 
 
 class SGDSolver(Solver):

@@ -1,0 +1,459 @@
+"""A script may look at any blob and write it, at any moment: the numbers are, bit for bit, those of a net nobody saw.
+
+Two nets go through the same passes. One is driven from inside, where no script has arrays of its blobs; the other by
+pycaffe, with arrays taken, held, read and written in between. What the script changes is changed in the other one too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fcaffe as caffe
+from fcaffe import log
+from fcaffe.pycaffe import session
+from tests import engine_choice
+from tests.layers.examples import EXAMPLES, Example
+from tests.layers.test_contract import bottom_values, values, with_batch
+
+ALL = [(kind, example) for kind, examples in EXAMPLES.items() for example in examples]
+IDS = [f"{kind}-{example.text}-{'-'.join(map(str, example.bottoms))}" for kind, example in ALL]
+
+
+@pytest.fixture(autouse=True)
+def one_engine(on_each_engine: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    log.set_minimum(1)
+    made = engine_choice.engine()
+    monkeypatch.setattr(session, "engine", lambda: made)
+    yield
+    caffe.set_rng("caffe")
+
+
+class Pair:
+    """A net that nobody has seen, and the same one under the hands of a script."""
+
+    def __init__(self, path: Path, phase: int, seed: int) -> None:
+        self.nets = []
+        for _ in range(2):
+            caffe.set_random_seed(seed)
+            self.nets.append(caffe.Net(str(path), phase))
+        self.script = self.nets[1]
+        self.cores = [net._net for net in self.nets]
+        self.cores[0].fusions._unnoticed = []  # type: ignore[misc]
+        self.random = np.random.default_rng(seed)
+        self.held: list[Held] = []
+        self.done: list[str] = []
+
+    def each(self, what: str, work: Callable[[Any], Any]) -> None:
+        """Let both cores do it; the script's one as pycaffe would have it."""
+        self.done.append(what)
+        for core in self.cores:
+            caffe.set_random_seed(len(self.done))
+            if core is self.cores[0]:
+                work(core)
+            else:
+                with self.script._views.engine_at_work():
+                    work(core)
+
+    def forward(self, start: int = 0, end: int | None = None) -> None:
+        last = len(self.script.layers) - 1 if end is None else end
+        self.done.append(f"forward {start} {last}")
+        for number, act in enumerate((self.cores[0].forward, self.script._forward)):
+            caffe.set_random_seed(len(self.done))
+            act(start, last)
+            assert number < 2
+
+    def backward(self, start: int | None = None, end: int = 0) -> None:
+        first = len(self.script.layers) - 1 if start is None else start
+        self.done.append(f"backward {first} {end}")
+        self.cores[0].backward(first, end)
+        self.script._backward(first, end)
+
+    def feed(self, arrays: list[np.ndarray]) -> None:
+        """To the first blobs, in what shape these come."""
+        for index, array in enumerate(arrays):
+            self.cores[0].blobs[index].reshape(*array.shape)
+            self.script._blobs[index].reshape(*array.shape)
+            self.write(index, "data", array)
+
+    def write(self, blob: int, part: str, array: np.ndarray) -> None:
+        """Into both, by a fresh array of the script."""
+        getattr(self.cores[0].blobs[blob], part)[...] = array
+        getattr(self.script._blobs[blob], part)[...] = array
+
+    def places(self) -> list[Place]:
+        """Where there are arrays."""
+        pairs = list(zip(self.cores[0].blobs, self.script._blobs, strict=True))
+        for layer, seen in zip(self.cores[0].layers, self.script.layers, strict=True):
+            pairs += zip(layer.blobs, seen.blobs, strict=True)
+        return [Place(blob, seen, part) for blob, seen in pairs for part in ("data", "diff")]
+
+    def touch(self, times: int = 3) -> None:
+        """Read, hold, or write some array of the script's net, the same values or others."""
+        places = self.places()
+        for _ in range(times):
+            place = places[self.random.integers(len(places))]
+            array = place.ask()
+            assert array.flags.c_contiguous
+            self.held = [held for held in self.held if held.place.storage is held.storage]  # larger blobs have moved
+            act = self.random.integers(5)
+            if act == 0:
+                self.held.append(Held(place, place.storage, array))
+            elif act == 1:
+                array.reshape(-1)[...] = array.ravel().copy()
+            elif act == 2:
+                array *= 1.25
+                place.unseen[...] *= np.float32(1.25)
+            elif act == 3 and self.held:
+                held = self.held[self.random.integers(len(self.held))]
+                if held.array.shape == held.place.unseen.shape:
+                    held.array *= 0.75
+                    held.place.unseen[...] *= np.float32(0.75)
+            elif act == 4 and len(self.held) > 4:
+                self.held.pop(0)
+
+    def look_at_everything(self) -> None:
+        for place in self.places():
+            place.ask()
+
+    def check(self) -> None:
+        for held in self.held:
+            if held.place.storage is held.storage and held.array.shape == held.place.unseen.shape:
+                what = f"{held.place} held since before {self.done}"
+                np.testing.assert_array_equal(held.array, held.place.unseen, err_msg=what)
+        for place in self.places():
+            np.testing.assert_array_equal(place.ask(), place.unseen, err_msg=f"{place} after {self.done}")
+
+
+@dataclass
+class Place:
+    """The data or the diff of a blob of the unseen net, and of the same blob in the hands of the script."""
+
+    core: Any
+    face: Any
+    part: str
+
+    @property
+    def unseen(self) -> np.ndarray:
+        return getattr(self.core, self.part)
+
+    def ask(self) -> np.ndarray:
+        return getattr(self.face, self.part)
+
+    @property
+    def storage(self) -> Any:
+        return getattr(self.face._blob, f"_{self.part}")
+
+
+@dataclass
+class Held:
+    """An array that the script has taken once."""
+
+    place: Place
+    storage: Any
+    array: np.ndarray
+
+
+def net_of(kind: str, example: Example, in_place: bool) -> str:
+    """A net of Input layers and this layer."""
+    lines = ["force_backward: true"]
+    for index, shape in enumerate(example.bottoms):
+        dims = " ".join(f"dim: {n}" for n in shape)
+        lines.append(
+            f'layer {{ name: "in{index}" type: "Input" top: "b{index}" input_param {{ shape {{ {dims} }} }} }}'
+        )
+    bottoms = " ".join(f'bottom: "b{index}"' for index in range(len(example.bottoms)))
+    tops = 'top: "b0"' if in_place else " ".join(f'top: "t{index}"' for index in range(example.tops))
+    lines.append(f'layer {{ name: "it" type: "{kind}" {bottoms} {tops} {example.text} }}')
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("kind", "example"), ALL, ids=IDS)
+def test_every_layer_type(kind: str, example: Example, tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    for in_place in (False, True) if example.in_place else (False,):
+        path.write_text(net_of(kind, example, in_place))
+        pair = Pair(path, getattr(caffe, example.phase), seed=len(example.text))
+        changes = bool(example.bottoms) and example.batched != () and kind != "Python"
+        for batch in (None, 5, 2) if changes else (None, None):
+            now = with_batch(example, batch) if batch else example
+            arrays = bottom_values(now) if now.bottoms else []
+            for index, array in enumerate(arrays):
+                pair.cores[0].blobs[index].reshape(*array.shape)
+                pair.script._blobs[index].reshape(*array.shape)
+                pair.write(index, "data", array)
+            look(pair, example)
+            pair.forward()
+            look(pair, example)
+            pair.check()
+            if example.has_gradient:
+                for index in range(len(arrays) if not in_place else 0, len(pair.script._blobs)):
+                    pair.write(index, "diff", values(pair.script._blobs[index].shape, index))
+                look(pair, example)
+                pair.backward()
+                look(pair, example)
+                pair.check()
+
+
+def look(pair: Pair, example: Example) -> None:
+    """Labels and indices must stay what they are, so nothing is written where there are any."""
+    if example.labels or not example.has_gradient:
+        pair.look_at_everything()
+    else:
+        pair.touch()
+
+
+def random_net(random: np.random.Generator) -> str:
+    """Layers of all kinds that keep something, on blobs of odd and even numbers of channels."""
+    c, size = int(random.choice([1, 3, 7])), int(random.choice([11, 16, 21]))
+    lines = [
+        "force_backward: true",
+        f'layer {{ name: "in" type: "Input" top: "x" top: "label" input_param {{ shape {{ dim: 3 dim: {c} dim: {size} '
+        f"dim: {size} }} shape {{ dim: 3 }} }} }}",
+    ]
+    names = (f"n{number}" for number in itertools.count())
+    newest = "x"
+
+    def add(kind: str, text: str = "", bottoms: str = "", tops: str = "") -> None:
+        nonlocal newest
+        top = tops or next(names)
+        given = " ".join(f'bottom: "{name}"' for name in (bottoms or newest).split())
+        made = " ".join(f'top: "{name}"' for name in top.split())
+        lines.append(f'layer {{ name: "l{len(lines)}" type: "{kind}" {given} {made} {text} }}')
+        newest = top.split()[0]
+
+    def convolution(outputs: int) -> None:
+        filler = 'weight_filler { type: "xavier" } bias_filler { type: "uniform" min: -0.1 max: 0.1 }'
+        add("Convolution", f"convolution_param {{ num_output: {outputs} kernel_size: 3 pad: 1 {filler} }}")
+
+    def rectified_in_place() -> None:
+        add("ReLU", tops=newest)
+
+    convolution(int(random.choice([16, 12, 5])))
+    parts: dict[str, Callable[[], None]] = {
+        "max": lambda: add("Pooling", "pooling_param { kernel_size: 3 stride: 2 pad: 1 }"),
+        "mean": lambda: add("Pooling", "pooling_param { pool: AVE kernel_size: 2 stride: 1 }"),
+        "lrn": lambda: add("LRN", "lrn_param { local_size: 5 alpha: 0.5 }"),
+        "within": lambda: add("LRN", "lrn_param { local_size: 3 norm_region: WITHIN_CHANNEL }"),
+        "norm": lambda: (
+            add("BatchNorm", tops=str(random.choice([newest, next(names)]))),
+            add("Scale", "scale_param { bias_term: true }", tops=newest),
+            rectified_in_place(),
+        )[0],
+        "convolution": lambda: (convolution(int(random.choice([16, 7]))), rectified_in_place())[0],
+        "drop": lambda: add("Dropout", "dropout_param { dropout_ratio: 0.4 }", tops=newest),
+        "sum": lambda: (
+            add("Power", "power_param { power: 2 scale: 0.3 shift: 1 }", tops=f"{newest}p"),
+            add("Eltwise", bottoms=f"{newest[:-1]} {newest}"),
+            rectified_in_place(),
+        )[0],
+        "largest": lambda: (
+            add("TanH", tops=f"{newest}t"),
+            add("Eltwise", "eltwise_param { operation: MAX }", bottoms=f"{newest[:-1]} {newest}"),
+        )[0],
+        "side by side": lambda: (
+            add("PReLU", tops=f"{newest}p"),
+            add("Concat", bottoms=f"{newest[:-1]} {newest}"),
+            add("Slice", "slice_param { axis: 1 slice_point: 3 }", tops=f"{newest}a {newest}b"),
+            add("Concat", bottoms=f"{newest} {newest[:-1]}b"),
+        )[0],
+        "softmax": lambda: add("Softmax"),
+    }
+    for name in random.choice(sorted(parts), size=5):
+        parts[name]()
+    if random.integers(2):
+        add("Flatten")
+    add("InnerProduct", 'inner_product_param { num_output: 6 weight_filler { type: "xavier" } }')
+    add("SoftmaxWithLoss", bottoms=f"{newest} label", tops="loss")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_nets(seed: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(seed)
+    path = tmp_path / "net.prototxt"
+    path.write_text(random_net(random))
+    pair = Pair(path, caffe.TRAIN if seed % 3 else caffe.TEST, seed)
+    last = len(pair.script.layers) - 1
+    batch = 3
+
+    def feed() -> None:
+        shape = (batch, *pair.script.blobs["x"].shape[1:])
+        pair.feed([values(shape, seed), np.arange(batch, dtype=np.float32) % 6])
+
+    def touch() -> None:
+        if random.integers(2):
+            pair.touch()
+        elif not random.integers(4):
+            pair.look_at_everything()
+        pair.write(1, "data", np.arange(batch, dtype=np.float32) % 6)  # which may have been scaled
+
+    feed()
+    pair.forward()
+    for _ in range(8):
+        touch()
+        act = random.integers(6)
+        if act <= 1:
+            pair.forward()
+        elif act == 2:
+            pair.backward()
+        elif act == 3:
+            start = int(random.integers(1, last + 1))
+            pair.forward(start, int(random.integers(start, last + 1)))
+        elif act == 4:
+            start = int(random.integers(0, last + 1))
+            pair.backward(start, int(random.integers(0, start + 1)))
+        elif not random.integers(2):
+            batch = int(random.integers(1, 5))
+            feed()
+            pair.forward()
+        else:
+            pair.each("cleared", lambda core: core.parameters.clear_diffs())
+        pair.check()
+
+
+SOLVED = """
+base_lr: 0.1 lr_policy: "fixed" momentum: 0.5 random_seed: 3 snapshot_after_train: false display: 0
+net_param {
+  layer { name: "in" type: "Input" top: "x" top: "label" input_param {
+    shape { dim: 4 dim: 3 dim: 9 dim: 9 } shape { dim: 4 } } }
+  layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param {
+    num_output: 32 kernel_size: 3 weight_filler { type: "xavier" } } }
+  layer { name: "deep" type: "Convolution" bottom: "conv" top: "deep" convolution_param {
+    num_output: 32 kernel_size: 3 weight_filler { type: "xavier" } } }
+  layer { name: "pool" type: "Pooling" bottom: "deep" top: "pool" pooling_param { kernel_size: 2 stride: 2 } }
+  layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {
+    num_output: 5 weight_filler { type: "xavier" } } }
+  layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+}
+"""
+
+
+@pytest.fixture
+def solver(tmp_path: Path) -> Any:
+    made = caffe.get_solver(str(file_of(tmp_path, SOLVED)))
+    made.net.blobs["x"].data[...] = values((4, 3, 9, 9), 1)
+    return made
+
+
+def file_of(folder: Path, text: str) -> Path:
+    path = folder / "it.prototxt"
+    path.write_text(text)
+    return path
+
+
+def fresh_outputs(solver: Any) -> np.ndarray:
+    """What the net gives for the weights and inputs as they are, computed by an engine that has kept nothing."""
+    core = solver.net._net
+    with solver.net._views.engine_at_work():
+        core.forward()
+    return np.array(core.blob("ip").data)
+
+
+def test_weights_that_change_count_in_the_next_pass(solver: Any, tmp_path: Path) -> None:
+    net = solver.net
+    other = caffe.get_solver(str(file_of(tmp_path, SOLVED.replace("random_seed: 3", "random_seed: 4"))))
+    held = net.params["deep"][0].data
+    saved = str(tmp_path / "other.caffemodel")
+    other.net.save(saved)
+
+    def write_anew() -> None:
+        net.params["conv"][0].data[...] *= 2
+
+    def write_held() -> None:
+        held[...] *= 2
+
+    changes: list[Callable[[], Any]] = [
+        write_anew,
+        write_held,
+        lambda: solver.step(1),
+        lambda: net.copy_from(saved),
+        lambda: net.share_with(other.net),
+        lambda: other.step(1),
+        lambda: other.net.params["deep"][0].data.fill(0.01),
+    ]
+    other.net.blobs["x"].data[...] = 1
+    other.step(1)
+    before = None
+    for change in changes:
+        for _ in range(3):  # by the third the weights have been kept
+            found = net.forward(blobs=["ip"])["ip"].copy()
+            np.testing.assert_array_equal(found, fresh_outputs(solver))
+        assert before is None or not np.array_equal(before, found), "the change did nothing"
+        before = found
+        change()
+    assert not np.array_equal(before, net.forward(blobs=["ip"])["ip"])
+
+
+def test_weights_are_kept_while_nobody_writes_them(solver: Any) -> None:
+    engine, net = solver.net._net.context.engine, solver.net
+    if engine.name == "NumPy":
+        return  # which keeps nothing
+    held = net.params["deep"][0].data
+    for _ in range(3):
+        net.forward()
+    known = net._views._weights[net._net].made
+    assert {key[0] for key in known} == {net._net.layers[1].blobs[0]._data.address}
+    del held
+    net.forward()
+    assert len(known) == 2
+
+
+def test_arrays_are_live_in_callbacks(solver: Any) -> None:
+    net, seen = solver.net, []
+    pooled, gradient = net.blobs["pool"].data, net.blobs["pool"].diff
+    weights = net.params["deep"][0].diff
+
+    def on_start() -> None:
+        assert not weights.any(), "gradients are cleared before an iteration"
+
+    def on_gradients() -> None:
+        core = net._net
+        np.testing.assert_array_equal(pooled, core.blob("pool").data)
+        np.testing.assert_array_equal(gradient, core.blob("pool").diff)
+        assert gradient.any() and weights.any()
+        seen.append(pooled.copy())
+
+    solver.add_callback(on_start, on_gradients)
+    solver.step(3)
+    assert len(seen) == 3 and not np.array_equal(seen[0], seen[2])
+
+
+def test_a_cleared_gradient_is_zero_in_an_array_that_is_held(solver: Any) -> None:
+    net = solver.net
+    held = net.params["conv"][0].diff
+    net.forward()
+    net.backward()
+    assert held.any()
+    net.clear_param_diffs()
+    assert not held.any()
+    held[...] = 1
+    net.forward()
+    net.backward()
+    once = held.copy()
+    net.clear_param_diffs()
+    net.backward()
+    np.testing.assert_allclose(held + 1, once, rtol=1e-5)
+
+
+def test_values_keep_their_places_when_a_script_reshapes(solver: Any) -> None:
+    blob = solver.net.blobs["x"]
+    blob.data[...] = np.arange(972).reshape(4, 3, 9, 9)
+    blob.reshape(2, 5, 4, 6)
+    np.testing.assert_array_equal(blob.data.ravel(), np.arange(240))
+
+
+def test_memory_of_arrays_goes_with_them(solver: Any) -> None:
+    views = solver.net._views
+    for blob in solver.net.blobs.values():
+        assert blob.data.size == blob.diff.size
+    held = solver.net.blobs["conv"].data[:, 1:]
+    solver.net.forward()
+    assert len(views._copies) == 1
+    np.testing.assert_array_equal(held, solver.net._net.blob("conv").data[:, 1:])
