@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training steps and inference on CPUs, fcaffe against PyTorch, in one run.
+"""Training steps and inference on CPUs, fcaffe against PyTorch and from Python, in one run.
 
   pip install -e ".[bench]" && scripts/bench/cpu.py
   scripts/bench/cpu.py --nets alexnet,nin --batches 16 --math fp32 --rounds 9 --json cpu.json
@@ -9,7 +9,11 @@ PyTorch as modules (BatchNorm with its Scale as one), in its default layout and 
 bf16 here and autocast there. They take turns: in each round everybody takes one step, so what else the machine does
 meets all alike. A step of training is forward, backward and the update of SGD with momentum and weight decay, at a
 rate so low that the net does not fit its one batch, and then multiply denormal numbers, which is slow everywhere. Times
-are medians over the rounds. Prints the table of docs/benchmarks.md.
+are medians over the rounds. Prints the tables of docs/benchmarks.md.
+
+`pycaffe`, in float32 only, is fcaffe as scripts use it: a solver of get_solver or a Net, whose blobs and parameters the
+script has all looked at once; for each step it writes the inputs by hand, calls step(1) or forward(), and reads outputs
+and a blob in between. Its ratio is to what the command line does, fused and with memory shared.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import json
 import os
 import platform
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +32,8 @@ import numpy as np
 from competitors import Competitor, Racer, serve, take_turns
 from nets import DECAY, MOMENTUM, NETS, RATE, SOLVER, flops, net_param, pictures
 
-PEERS = ("default", "channels_last")
+TORCH = ("default", "channels_last")
+PEERS = (*TORCH, "pycaffe")
 TURN, MOST = 0.1, 50  # seconds of steps in a turn, and the most steps
 
 stack = contextlib.ExitStack()  # until the process ends
@@ -65,6 +71,43 @@ def fcaffe_racer(name: str, batch: int, training: bool, math: str) -> Racer:
     solver.net.blob("data").data[...] = images
     solver.net.blob("label").data[...] = labels
     return Racer(solver.step)
+
+
+def pycaffe_racer(name: str, batch: int, training: bool) -> Racer:
+    from google.protobuf import text_format
+
+    import fcaffe as caffe
+    from fcaffe import log
+    from fcaffe.proto import caffe_pb2 as pb
+    from fcaffe.proto import parse_text
+
+    log.set_minimum(1)
+    caffe.set_rng("counter")
+    images, labels = pictures(name, batch)
+    message = net_param(name, batch, training)
+    if training:
+        message, param = parse_text(SOLVER, pb.SolverParameter), message
+        message.net_param.CopyFrom(param)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    file = folder / "it.prototxt"
+    file.write_text(text_format.MessageToString(message))
+    solver = caffe.get_solver(str(file)) if training else None
+    net = solver.net if solver else caffe.Net(str(file), caffe.TEST)
+    sizes = [blob.data.shape for blob in net.blobs.values()]
+    sizes += [blob.data.shape for blobs in net.params.values() for blob in blobs]
+    between = list(net.blobs)[len(net.blobs) // 2]
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            net.blobs["data"].data[...] = images
+            if solver:
+                net.blobs["label"].data[...] = labels
+                solver.step(1)
+            else:
+                net.forward()["prob"].argmax()
+            net.blobs[between].data[0].max()
+
+    return Racer(steps)
 
 
 def torch_racer(name: str, batch: int, training: bool, math: str, layout: str) -> Racer:
@@ -111,7 +154,12 @@ def threads() -> int:
 
 def compete(words: argparse.Namespace) -> None:
     what = (words.net, words.batch, words.training, words.math)
-    serve(lambda: fcaffe_racer(*what) if words.who == "fcaffe" else torch_racer(*what, words.who))
+    if words.who == "fcaffe":
+        serve(lambda: fcaffe_racer(*what))
+    elif words.who == "pycaffe":
+        serve(lambda: pycaffe_racer(*what[:3]))
+    else:
+        serve(lambda: torch_racer(*what, words.who))
 
 
 def competitor(who: str, net: str, batch: int, training: bool, math: str) -> Competitor:
@@ -120,6 +168,8 @@ def competitor(who: str, net: str, batch: int, training: bool, math: str) -> Com
 
 
 def race(net: str, batch: int, training: bool, math: str, rounds: int, peers: tuple[str, ...]) -> dict[str, Any]:
+    peers = tuple(peer for peer in peers if math == "fp32" or peer in TORCH)
+    torch = [peer for peer in peers if peer in TORCH]
     racers = [competitor(who, net, batch, training, math) for who in ("fcaffe", *peers)]
     for racer in racers:
         racer.ask("build")
@@ -135,8 +185,10 @@ def race(net: str, batch: int, training: bool, math: str, rounds: int, peers: tu
             "fastest_ms": 1000 * min(racer.times),
             "memory_mb": racer.report["host_memory"] / 1e6,
         }
-    if peers:
-        result["ratio"] = min(result[who]["ms"] for who in peers) / result["fcaffe"]["ms"]
+    if torch:
+        result["ratio"] = min(result[who]["ms"] for who in torch) / result["fcaffe"]["ms"]
+    if "pycaffe" in peers:
+        result["pycaffe_ratio"] = result["pycaffe"]["ms"] / result["fcaffe"]["ms"]
     result["gflops"] = flops(net, batch, training) / result["fcaffe"]["ms"] / 1e6
     return result
 
@@ -155,7 +207,7 @@ def table(results: list[dict[str, Any]], peak: float) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
-        peers = [r.get(peer) for peer in PEERS]
+        peers = [r.get(peer) for peer in TORCH]
         times = [f"{peer['ms']:.1f}" if peer else "" for peer in peers]
         memory = min((peer["memory_mb"] for peer in peers if peer), default=0)
         lines.append(
@@ -164,6 +216,21 @@ def table(results: list[dict[str, Any]], peak: float) -> str:
             f"| {r['gflops']:.0f} | {100 * r['gflops'] / peak:.0f} % "
             f"| {r['fcaffe']['memory_mb']:.0f} | {memory:.0f} |"
         )
+    return "\n".join(lines)
+
+
+def pycaffe_table(results: list[dict[str, Any]]) -> str:
+    lines = [
+        "| net | batch | step | fcaffe ms | pycaffe ms | ratio | of the fastest |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for r in results:
+        if "pycaffe" in r:
+            ours, script = r["fcaffe"], r["pycaffe"]
+            lines.append(
+                f"| {r['net']} | {r['batch']} | {r['step']} | {ours['ms']:.1f} | {script['ms']:.1f} "
+                f"| {r['pycaffe_ratio']:.2f} | {script['fastest_ms'] / ours['fastest_ms']:.2f} |"
+            )
     return "\n".join(lines)
 
 
@@ -208,9 +275,11 @@ def main() -> None:
     peak = gemm_peak()
     import importlib.metadata
 
-    versions = f"PyTorch {importlib.metadata.version('torch')}, " if peers else ""
+    versions = f"PyTorch {importlib.metadata.version('torch')}, " if set(peers) & set(TORCH) else ""
     print(f"{machine()}, {threads()} threads, {versions}NumPy {np.__version__}; peak {peak:.0f} GFLOP/s\n")
     print(table(results, peak))
+    if any("pycaffe" in result for result in results):
+        print(f"\nFrom Python:\n\n{pycaffe_table(results)}")
     if words.json:
         Path(words.json).write_text(json.dumps({"machine": machine(), "threads": threads(), "results": results}))
 

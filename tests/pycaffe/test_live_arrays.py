@@ -45,7 +45,7 @@ class Pair:
             self.nets.append(caffe.Net(str(path), phase))
         self.script = self.nets[1]
         self.cores = [net._net for net in self.nets]
-        self.cores[0].fusions._unnoticed = []  # type: ignore[misc]
+        self.cores[0]._unseen = {}
         self.random = np.random.default_rng(seed)
         self.held: list[Held] = []
         self.done: list[str] = []
