@@ -7,7 +7,8 @@ from __future__ import annotations
 
 # ruff: noqa: E402 - Ctrl-C is to be quiet while modules are loaded, and the settings of threads must be there before
 # NumPy and OpenMP are
-from fcaffe import interruption, threads
+import fcaffe.interruption as interruption
+import fcaffe.threads as threads
 
 interruption.begin()
 threads.set_for_command()
