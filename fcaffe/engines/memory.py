@@ -53,7 +53,8 @@ def obtainable_bytes(xp: Any) -> int | None:
     if xp is not numpy:
         return int(xp.cuda.Device().mem_info[0]) + int(xp.get_default_memory_pool().total_bytes())
     free = free_bytes()
-    return None if free is None else free + _own_pages()[1]
+    _, resident, shared, *_ = _own_bytes()  # what is shared are pages of files, which count as free
+    return None if free is None else free + resident - shared
 
 
 def free_bytes() -> int | None:
@@ -76,11 +77,11 @@ def free_bytes() -> int | None:
     for kind, used in ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)):
         limit = resource.getrlimit(kind)[0]
         if limit != resource.RLIM_INFINITY:
-            rooms.append(max(0, limit - _own_pages()[used]))
+            rooms.append(max(0, limit - _own_bytes()[used]))
     return min(rooms, default=None)
 
 
-def _own_pages() -> tuple[int, ...]:
+def _own_bytes() -> tuple[int, ...]:
     """The bytes of this process as /proc/self/statm has them: mapped, resident, shared, code, libraries, data."""
     try:
         words = Path("/proc/self/statm").read_text().split()

@@ -1,0 +1,163 @@
+"""Limits of control groups, in trees of files as each version of the kernel's interface has them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe import cgroups, threads
+from fcaffe.engines import memory
+
+GB = 10**9
+V1_MOUNTS = "".join(
+    f"3{n} 25 0:3{n} / /sys/fs/cgroup/{names} rw shared:{n} - cgroup cgroup rw,{names}\n"
+    for n, names in enumerate(("cpu,cpuacct", "memory", "pids"))
+)
+V2_MOUNT = "30 25 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup rw,nsdelegate\n"
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    return tmp_path
+
+
+def write(root: Path, **files: object) -> None:
+    """Files below `root`, by their paths there."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+
+def process(root: Path, groups: str, mounts: str) -> None:
+    write(root, **{"proc/self/cgroup": groups, "proc/self/mountinfo": mounts})
+
+
+def test_without_groups_nothing_is_limited(tree: Path) -> None:
+    assert cgroups.free_memory() is None and cgroups.cpu_quota() is None
+    process(tree, "0::/", "22 1 0:20 / /proc rw - proc proc rw")
+    assert cgroups.free_memory() is None and cgroups.cpu_quota() is None
+
+
+@pytest.mark.parametrize("tightest", ["", "job.slice", "job.slice/step.scope"])
+def test_the_tightest_group_on_the_way_up_counts(tree: Path, tightest: str) -> None:
+    process(tree, "0::/job.slice/step.scope", V2_MOUNT)
+    for group in ("", "job.slice", "job.slice/step.scope"):
+        folder = f"sys/fs/cgroup/{group}".rstrip("/")
+        limits = ("2000000000", "150000 100000") if group == tightest else ("max", "max 100000")
+        write(tree, **{f"{folder}/memory.max": limits[0], f"{folder}/memory.current": 500_000_000})
+        write(tree, **{f"{folder}/cpu.max": limits[1]})
+    assert cgroups.free_memory() == 1_500_000_000
+    assert cgroups.cpu_quota() == 1.5 and cgroups.whole_cpus(1.5) == 2
+    write(tree, **{"sys/fs/cgroup/job.slice/memory.max": GB})
+    assert cgroups.free_memory() == 500_000_000
+
+
+def test_pages_of_files_are_free_and_swap_counts_as_far_as_the_group_may(tree: Path) -> None:
+    process(tree, "0::/c", V2_MOUNT)
+    folder = "sys/fs/cgroup/c"
+    write(tree, **{f"{folder}/memory.max": 2 * GB, f"{folder}/memory.high": GB, f"{folder}/memory.current": 900_000_000})
+    write(tree, **{f"{folder}/memory.stat": "anon 5\ninactive_file 300000000\nactive_file 100000000"})
+    assert cgroups.free_memory() == GB - 900_000_000 + 400_000_000, "memory.high slows a process to a halt"
+    assert cgroups.free_memory(swap=7) == 500_000_007
+    write(tree, **{f"{folder}/memory.swap.max": 5, f"{folder}/memory.swap.current": 3})
+    assert cgroups.free_memory(swap=7) == 500_000_002
+    write(tree, **{f"{folder}/memory.current": 4 * GB, f"{folder}/memory.stat": ""})
+    assert cgroups.free_memory() == 0
+
+
+def test_version_1(tree: Path) -> None:
+    process(tree, "9:pids:/\n4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc", V1_MOUNTS)
+    folder = "sys/fs/cgroup/memory/docker/abc"
+    write(tree, **{f"{folder}/memory.limit_in_bytes": 9223372036854771712, f"{folder}/memory.usage_in_bytes": 10})
+    write(tree, **{"sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_quota_us": -1})
+    assert cgroups.free_memory() is None and cgroups.cpu_quota() is None
+    write(tree, **{f"{folder}/memory.limit_in_bytes": GB, f"{folder}/memory.stat": "total_inactive_file 4"})
+    assert cgroups.free_memory() == GB - 10 + 4
+    write(tree, **{f"{folder}/memory.memsw.limit_in_bytes": GB + 5, f"{folder}/memory.memsw.usage_in_bytes": 10})
+    assert cgroups.free_memory(swap=100) == GB - 10 + 5 + 4
+    write(tree, **{f"{folder}/memory.stat": "hierarchical_memory_limit 1000"})
+    assert cgroups.free_memory() == 990, "that of groups which cannot be seen from here"
+    cpu = "sys/fs/cgroup/cpu,cpuacct/docker"
+    write(tree, **{f"{cpu}/cpu.cfs_quota_us": 50000, f"{cpu}/cpu.cfs_period_us": 100000, f"{cpu}/abc/x": ""})
+    assert cgroups.cpu_quota() == 0.5 and cgroups.whole_cpus(0.5) == 1
+
+
+def test_a_container_sees_its_own_group_as_what_is_mounted(tree: Path) -> None:
+    mounts = V1_MOUNTS.replace(" / /sys/fs/cgroup/memory", " /docker/abc /sys/fs/cgroup/memory")
+    process(tree, "4:memory:/docker/abc", mounts)
+    write(tree, **{"sys/fs/cgroup/memory/memory.limit_in_bytes": 1000})
+    assert cgroups.free_memory() == 1000
+    process(tree, "4:memory:/docker/abc/inner", mounts)
+    write(tree, **{"sys/fs/cgroup/memory/inner/memory.limit_in_bytes": 500})
+    assert cgroups.free_memory() == 500
+    process(tree, "4:memory:/somewhere/else", mounts)
+    assert cgroups.free_memory() == 1000
+
+
+def test_both_versions_at_once_and_odd_names(tree: Path) -> None:
+    unified = V2_MOUNT.replace("/sys/fs/cgroup ", "/sys/fs/uni\\040fied ")
+    process(tree, "4:memory:/a\n1:cpu:/a\n0::/b", V1_MOUNTS + unified)
+    write(tree, **{"sys/fs/cgroup/memory/a/memory.limit_in_bytes": 700})
+    write(tree, **{"sys/fs/uni fied/b/cpu.max": "300000 100000"})
+    assert cgroups.free_memory() == 700 and cgroups.cpu_quota() == 3
+
+
+def test_memory_and_threads_ask_them(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process(tree, "0::/c", V2_MOUNT)
+    folder = "sys/fs/cgroup/c"
+    write(tree, **{f"{folder}/memory.max": 1000, f"{folder}/memory.swap.max": 0, f"{folder}/memory.current": 600})
+    write(tree, **{f"{folder}/cpu.max": "200000 100000"})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    for variable in (*threads.RANKS, *threads.VARIABLES):
+        monkeypatch.delenv(variable, raising=False)
+    assert memory.free_bytes() == 400
+    own = memory.obtainable_bytes(np)
+    assert own is not None and own > 400, "and what the process has already"
+    assert threads.available_cpus() == threads.fair_threads() == threads.wanted_threads() == 2
+    assert threads.describe_threads() == "2 threads, for a quota of 2 CPUs' time (of a container or batch job)"
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "2")
+    assert memory.free_bytes() == 200 and threads.fair_threads() == 1
+
+
+TRAIN = """
+import sys
+from fcaffe.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+NET = """
+layer { name: "data" type: "Input" top: "x" input_param { shape { dim: %d dim: 1000 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 1000 } }
+"""
+
+
+def test_a_real_group(tmp_path: Path) -> None:
+    """A net that does not fit into the group of its process is refused in words; the kernel would kill it."""
+    parent = next((group for group in cgroups.groups("memory") if os.access(group.folder, os.W_OK)), None)
+    if parent is None or os.geteuid() != 0:
+        pytest.skip("needs root, and control groups that can be written")
+    folder = parent.folder / f"fcaffe-test-{os.getpid()}"
+    name = "memory.max" if parent.version == 2 else "memory.limit_in_bytes"
+    try:
+        folder.mkdir()
+        (folder / name).write_text(str(600 << 20))
+    except OSError as problem:
+        if folder.exists():
+            folder.rmdir()
+        pytest.skip(f"a group with a limit of memory cannot be made here: {problem}")
+    (tmp_path / "net.prototxt").write_text(NET % 100_000)
+    enter = f"open({str(folder / 'cgroup.procs')!r}, 'w').write('0')\n"
+    words = [sys.executable, "-c", enter + TRAIN, "time", "--model", str(tmp_path / "net.prototxt"), "--iterations", "1"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    finally:
+        folder.rmdir()
+    assert done.returncode == 134, done.stderr
+    assert "out of memory: training this net takes 808 MB" in done.stderr.splitlines()[-1]
+    assert "set batch_size to" in done.stderr.splitlines()[-1]

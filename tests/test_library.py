@@ -1,0 +1,156 @@
+"""A program that uses fcaffe as a library finds its process as it was; the command line sets what it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fcaffe import threads
+from fcaffe.engines import find_onednn
+
+ROOT = Path(__file__).parents[1]
+
+STATE = """
+import json, locale, logging, multiprocessing, os, resource, signal, sys, threading, time, warnings
+import numpy as np
+
+def state():
+    mask = os.umask(0)
+    os.umask(mask)
+    return {
+        "environment": dict(os.environ),
+        "umask": mask,
+        "signals": {n: repr(signal.getsignal(n)) for n in signal.valid_signals()},
+        "floating point": np.geterr(),
+        "print": {name: repr(value) for name, value in np.get_printoptions().items()},
+        "warnings": repr(warnings.filters),
+        "threads": threading.active_count(),
+        "handlers": [repr(handler) for handler in logging.getLogger().handlers],
+        "path": sys.path,
+        "start method": multiprocessing.get_start_method(allow_none=True),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "hooks": [repr(sys.excepthook), repr(threading.excepthook), repr(sys.stdout), repr(sys.stderr)],
+        "limits": [resource.getrlimit(kind) for kind in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE)],
+        "folder": os.getcwd(),
+        "seed": repr(np.random.get_state()[1][:3]),
+    }
+"""
+IMPORTS = """
+before = state()
+import fcaffe
+imported = state()
+"""
+USES = """
+open("user.py", "w").write('''
+import caffe
+import numpy as np
+class Twice(caffe.Layer):
+    def setup(self, bottom, top): pass
+    def reshape(self, bottom, top): top[0].reshape(*bottom[0].shape)
+    def forward(self, bottom, top): top[0].data[...] = 2 * bottom[0].data
+    def backward(self, top, propagate_down, bottom): pass
+''')
+open("net.prototxt", "w").write('''
+layer { name: "d" type: "Input" top: "d" input_param { shape { dim: 2 dim: 3 dim: 9 dim: 9 } } }
+layer { name: "c" type: "Convolution" bottom: "d" top: "c" convolution_param { num_output: 2 kernel_size: 3 } }
+layer { name: "p" type: "Python" bottom: "c" top: "p" python_param { module: "user" layer: "Twice" } }
+''')
+fcaffe.set_mode_cpu()
+net = fcaffe.Net("net.prototxt", fcaffe.TEST)
+net.forward()
+net.backward()
+net.save("x.caffemodel")
+"""
+
+
+def run(code: str, folder: Path, *words: str, **environment: str) -> Any:
+    """What the code prints as JSON, in a Python whose environment says nothing of threads."""
+    kept = {name: value for name, value in os.environ.items() if name not in (*threads.VARIABLES, *threads.RANKS)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env={**kept, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_importing_and_using_it_changes_nothing(tmp_path: Path) -> None:
+    code = STATE + IMPORTS + USES
+    code += "sys.modules.pop('user')\nprint(json.dumps([before, imported, state()]))"
+    before, imported, used = run(code, tmp_path, "--reproducible", "8", "-solver", "--help", PYTHONSAFEPATH="1")
+    assert imported == before
+    assert {key: value for key, value in used.items() if value != before[key]} == {}
+
+
+def test_the_limit_of_pictures_is_for_opencv_alone(tmp_path: Path) -> None:
+    pytest.importorskip("cv2")
+    code = (
+        "import json, os\nfrom fcaffe.data.images import opencv\n"
+        "opencv(); print(json.dumps(os.environ.get('OPENCV_IO_MAX_IMAGE_PIXELS')))"
+    )
+    assert run(code, tmp_path) is None
+    assert run(code, tmp_path, OPENCV_IO_MAX_IMAGE_PIXELS="7") == "7"
+
+
+def test_importing_loads_next_to_nothing(tmp_path: Path) -> None:
+    code = "import sys, json, fcaffe; print(json.dumps(['numpy' in sys.modules, sorted(dir(fcaffe))]))"
+    has_numpy, names = run(code, tmp_path)
+    assert not has_numpy and {"Net", "TEST", "get_solver", "layers"} <= set(names)
+    code = (
+        "import fcaffe as caffe, json; from fcaffe import *\n"
+        "net = caffe.proto.caffe_pb2.NetParameter()\n"
+        "print(json.dumps([caffe.TRAIN, Net is caffe.Net, len(caffe.layer_type_list()), hasattr(caffe, 'nothing')]))"
+    )
+    assert run(code, tmp_path) == [0, True, len(names_of_layers()), False]
+
+
+def names_of_layers() -> list[str]:
+    from fcaffe.net import layer_types
+
+    return layer_types()
+
+
+def test_a_net_finds_its_layers_though_nobody_has_imported_them(tmp_path: Path) -> None:
+    code = "import json; from fcaffe.net import layer_types; print(json.dumps(layer_types()))"
+    assert run(code, tmp_path) == names_of_layers()
+
+
+def test_the_command_line_tells_the_libraries_before_they_are_loaded(tmp_path: Path) -> None:
+    code = (
+        "import sys, os, json, importlib.abc\n"
+        "class Look(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'numpy': found.append(dict(os.environ))\n"
+        "found = []\nsys.meta_path.insert(0, Look())\nfrom fcaffe.cli import main\n"
+        "print(json.dumps(found[0]))"
+    )
+    set_then = run(code, tmp_path)
+    assert set_then["OMP_NUM_THREADS"] == set_then["OPENBLAS_NUM_THREADS"] == str(threads.available_cpus())
+    assert set_then["GOMP_SPINCOUNT"] == "10000" and set_then["OPENBLAS_THREAD_TIMEOUT"] == "4"
+    assert run(code, tmp_path, "train", "--reproducible", "4")["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.skipif(not find_onednn() or threads.available_cpus() < 2, reason="needs oneDNN and two CPUs")
+def test_ranks_of_a_library_share_the_cpus_too(tmp_path: Path) -> None:
+    """oneDNN takes no more threads than this rank's part, and OpenMP is as the program has it after each call."""
+    code = (
+        "import ctypes, json, os\nimport numpy as np\nfrom fcaffe.engines import cpu_engine, find_onednn\n"
+        "engine, omp = cpu_engine(), ctypes.CDLL(find_onednn())\n"
+        "before, most = len(os.listdir('/proc/self/task')), omp.omp_get_max_threads()\n"
+        "a = np.ones((512, 512), np.float32)\n"
+        "engine.inner_product_forward(a, a, None, np.empty_like(a), False)\n"
+        "threads = len(os.listdir('/proc/self/task')) - before\n"
+        "print(json.dumps([1 + threads, omp.omp_get_max_threads() == most]))"
+    )
+    cpus = len(os.sched_getaffinity(0))
+    assert run(code, tmp_path) == [threads.available_cpus(), True]
+    assert run(code, tmp_path, MPI_LOCALNRANKS=str(cpus)) == [1, True]
