@@ -1,8 +1,8 @@
 """fcaffe: FireCaffe for today's machines. `import fcaffe as caffe` drives nets and solvers from a script.
 
-Importing it changes nothing in the process, and loads next to nothing: what a script uses is loaded when it asks for it.
-So the command line can tell the libraries below NumPy how many threads to use before they are there, and a program that
-uses fcaffe as a library keeps its own settings.
+Importing it changes nothing in the process, and loads next to nothing: what a script uses is loaded when it is asked
+for. So the command line can tell the libraries below NumPy how many threads to use before they are there, and a
+program that uses fcaffe as a library keeps its own settings.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 
 @functools.cache
 def load_layers() -> Any:
-    """Import all layer types, which fills their registry, and pycaffe, whose names Python layers use; returns pycaffe."""
+    """Fill the registry of layer types, and import pycaffe, whose names Python layers use; returns pycaffe."""
     importlib.import_module("fcaffe.layers")
     return importlib.import_module("fcaffe.pycaffe")
 

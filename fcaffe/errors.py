@@ -17,7 +17,7 @@ class NetError(FcaffeError):
     """A net cannot be built or run: unknown layer, missing blob, wrong shape, bad parameter."""
 
 
-class MemoryShortage(NetError, MemoryError):
+class OutOfMemoryError(NetError, MemoryError):
     """Something does not fit into the memory that this process can have; found out before it is taken."""
 
 

@@ -1,8 +1,8 @@
 """How many threads compute: as many as the CPUs this process may use, unless the environment says otherwise.
 
-The command line tells all libraries so by environment variables, before they are loaded. A program that uses fcaffe as a
-library has its own environment and its own libraries, which stay as they are: there fcaffe only sees to it that its own
-operators use no more threads than that.
+The command line tells all libraries so by environment variables, before they are loaded. A program that uses fcaffe as
+a library has its own environment and its own libraries, which stay as they are: there fcaffe only sees to it that its
+own operators use no more threads than that.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ def test_the_tightest_group_on_the_way_up_counts(tree: Path, tightest: str) -> N
 def test_pages_of_files_are_free_and_swap_counts_as_far_as_the_group_may(tree: Path) -> None:
     process(tree, "0::/c", V2_MOUNT)
     folder = "sys/fs/cgroup/c"
-    write(tree, **{f"{folder}/memory.max": 2 * GB, f"{folder}/memory.high": GB, f"{folder}/memory.current": 900_000_000})
+    write(tree, **{f"{folder}/memory.max": 2 * GB, f"{folder}/memory.high": GB})
+    write(tree, **{f"{folder}/memory.current": 900_000_000})
     write(tree, **{f"{folder}/memory.stat": "anon 5\ninactive_file 300000000\nactive_file 100000000"})
     assert cgroups.free_memory() == GB - 900_000_000 + 400_000_000, "memory.high slows a process to a halt"
     assert cgroups.free_memory(swap=7) == 500_000_007
@@ -153,7 +154,8 @@ def test_a_real_group(tmp_path: Path) -> None:
         pytest.skip(f"a group with a limit of memory cannot be made here: {problem}")
     (tmp_path / "net.prototxt").write_text(NET % 100_000)
     enter = f"open({str(folder / 'cgroup.procs')!r}, 'w').write('0')\n"
-    words = [sys.executable, "-c", enter + TRAIN, "time", "--model", str(tmp_path / "net.prototxt"), "--iterations", "1"]
+    net = str(tmp_path / "net.prototxt")
+    words = [sys.executable, "-c", enter + TRAIN, "time", "--iterations", "1", "--model", net]
     try:
         done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     finally:

@@ -106,7 +106,7 @@ def test_too_much(tmp_path: Path, fifo: str, monkeypatch: pytest.MonkeyPatch) ->
     path = tmp_path / "net.prototxt"
     with open(path, "wb") as file:
         file.truncate(50 << 20)
-    with pytest.raises(FcaffeError, match="net.prototxt: it has more than 8388608 bytes"):
+    with pytest.raises(FcaffeError, match=r"net\.prototxt: it has more than 8388608 bytes"):
         read_net(path)
     monkeypatch.setattr(text, "LARGEST", 1000)
     reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)  # so that the writer does not find the pipe closed

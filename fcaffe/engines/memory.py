@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from fcaffe import cgroups
-from fcaffe.errors import MemoryShortage
+from fcaffe.errors import OutOfMemoryError
 from fcaffe.threads import ranks_on_host
 
 LARGE = 1 << 26  # bytes from which on it is asked whether an array fits; the kernel grants them all, and kills later
@@ -29,7 +29,7 @@ def aligned_zeros(xp: Any, count: int, dtype: Any = numpy.float32) -> Any:
 
 
 def check_room(size: int) -> None:
-    """Raise MemoryShortage if an array of so many bytes does not fit into what this process can still have.
+    """Raise OutOfMemoryError if an array of so many bytes does not fit into what this process can still have.
 
     Linux grants more memory than there is, and kills the process when it is written: nobody would learn why.
     """
@@ -37,7 +37,7 @@ def check_room(size: int) -> None:
         return
     free = free_bytes()
     if free is not None and size > free:
-        raise MemoryShortage(f"an array of {size:,} bytes does not fit: this process can have {free:,} bytes more")
+        raise OutOfMemoryError(f"an array of {size:,} bytes does not fit: this process can have {free:,} bytes more")
 
 
 def logical_view(flat: Any, shape: tuple[int, ...], channels_last: bool) -> Any:

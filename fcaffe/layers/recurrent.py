@@ -81,9 +81,8 @@ class Recurrent(Layer):
             fill_blob(self.step_blobs[-1], filler, random)
         if self.xp is np:
             check_room(4 * width * math.prod(bottom[0].shape[:2]))  # of the gates, before time is spent on their steps
-        for _ in range(
-            1, self.time_steps if holds_values(self.xp) else 1
-        ):  # Caffe fills every step's and keeps the first's: the draws are made
+        steps = self.time_steps if holds_values(self.xp) else 1
+        for _ in range(1, steps):  # Caffe fills every step's and keeps the first's: the draws are made
             for shape, filler in self.step_parameters():
                 fill(np.empty(shape, np.float32), filler, random)
         self.gate = Blob(self.xp)

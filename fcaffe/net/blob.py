@@ -14,7 +14,7 @@ from typing import Any
 import numpy
 
 from fcaffe.engines.memory import aligned_zeros, logical_view
-from fcaffe.errors import MemoryShortage, NetError
+from fcaffe.errors import NetError, OutOfMemoryError
 
 MAX_AXES = 32
 MOST_VALUES = 2**45  # of a blob: with 4 bytes each, as much memory as a process can address
@@ -77,7 +77,7 @@ class Storage:
         try:
             return aligned_zeros(self.xp, self.size, self.dtype)
         except MemoryError as problem:
-            raise MemoryShortage(f"there is no memory for a blob of shape {shape}: {problem}") from problem
+            raise OutOfMemoryError(f"there is no memory for a blob of shape {shape}: {problem}") from problem
 
     @property
     def address(self) -> int:

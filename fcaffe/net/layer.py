@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fcaffe import load_layers, log
 from fcaffe.engines.memory import free_bytes
-from fcaffe.errors import MemoryShortage, NetError
+from fcaffe.errors import NetError, OutOfMemoryError
 from fcaffe.net.blob import Blob
 from fcaffe.net.state import Held, State
 from fcaffe.proto import caffe_pb2 as pb
@@ -147,7 +147,7 @@ class Layer:
         except NetError as problem:  # blobs and fillers do not know whose they are
             if str(problem).startswith("layer "):
                 raise
-            kind = MemoryShortage if isinstance(problem, MemoryError) else NetError
+            kind = OutOfMemoryError if isinstance(problem, MemoryError) else NetError
             raise kind(str(self.error(str(problem)))) from None
         except (MemoryError, OverflowError) as problem:
             raise self.does_not_fit(problem) from problem
@@ -201,12 +201,12 @@ class Layer:
 
     def does_not_fit(self, problem: Exception) -> NetError:
         """The error in place of what Python or NumPy raised for an array that is too large."""
-        if isinstance(problem, MemoryShortage):
-            return problem if str(problem).startswith("layer ") else MemoryShortage(str(self.error(str(problem))))
+        if isinstance(problem, OutOfMemoryError):
+            return problem if str(problem).startswith("layer ") else OutOfMemoryError(str(self.error(str(problem))))
         said = " ".join(str(problem).split()) or "an allocation failed"
         free = free_bytes()
         rest = "" if free is None else f"; this process can have {free:,} bytes more"
-        return MemoryShortage(str(self.error(f"its sizes do not fit into memory ({said}{rest}); make them smaller")))
+        return OutOfMemoryError(str(self.error(f"its sizes do not fit into memory ({said}{rest}); make them smaller")))
 
     def bottom_name(self, index: int) -> str:
         """The name of a bottom, for messages."""

@@ -76,7 +76,7 @@ class MemoryNeed:
         return " or ".join(ways)
 
     def error(self, problem: MemoryError | None, available: int | None) -> NetError:
-        """For the user, in place of what the allocation raised, if that has been tried. `available`: the bytes that this
+        """For the user, in place of what an allocation raised, if one was tried. `available`: the bytes that this
         process could have."""
         message = f"out of memory: {'training' if self.gradients else 'running'} this net takes {self}"
         if available is None:

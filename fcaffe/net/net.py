@@ -24,7 +24,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def silent_arithmetic(function: Function) -> Function:
-    """A net that blows up does so in its log, not in NumPy's warnings: infinities and NaNs are ordinary values, as in C.
+    """A net that blows up does so in its log, not in NumPy's warnings: infinities and NaN are ordinary values, as in C.
 
     What the caller has set counts again afterwards: each call has an errstate of its own, since one of NumPy 1 that is
     entered twice, as by a net that a Python layer runs, forgets what was set before.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 
+from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer
 
@@ -46,6 +47,10 @@ class Node:
             self.layer.forward(self.bottoms, self.tops)
         except MemoryError as problem:
             raise self.layer.does_not_fit(problem) from problem
+        except NetError as problem:  # of a filler, which does not know whose it is
+            if str(problem).startswith("layer "):
+                raise
+            raise self.layer.error(str(problem)) from problem
 
     def backward(self) -> None:
         try:
