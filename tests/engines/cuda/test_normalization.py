@@ -393,3 +393,30 @@ def test_softmax_of_no_numbers(gpu: Gpu, channels: int) -> None:
     there = on_device(x)
     gpu.softmax_forward(there, there, 1)
     np.testing.assert_allclose(to_host(there), y, rtol=4e-6)
+
+
+# ---- long sums ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 14, 14), (8, 4, 56, 56)], ids=str)
+def test_errors_do_not_grow_with_the_number_of_values(gpu: Gpu, shape: tuple[int, ...]) -> None:
+    """As tests/engines/test_long_sums.py has it of CPUs."""
+    values = np.random.default_rng(0)
+    x = (values.standard_normal(shape) / 2 + 3).astype(FLOAT)
+    dy = (values.standard_normal(shape) / 2 + 0.3).astype(FLOAT)
+    mean, variance, dscale, dshift = (blank((4,), FLOAT) for _ in range(4))
+    x_there, y, dx, dy_there = on_device(x, FLOAT), blank(shape, FLOAT), blank(shape, FLOAT), on_device(dy, FLOAT)
+    affine = on_device(np.ones(4), FLOAT), on_device(np.zeros(4), FLOAT)
+    memory = cupy.zeros(1, FLOAT)
+    gpu.batch_norm_train(x_there, y, mean, variance, affine, EPS, False, memory)
+    numbers = mean, variance, affine, (dscale, dshift), EPS, False, memory
+    gpu.batch_norm_train_backward(x_there, dy_there, dx, *numbers)
+    wide, slope = x.astype(np.float64), dy.astype(np.float64)
+    true_mean, true_variance = wide.mean((0, 2, 3)), wide.var((0, 2, 3))
+    assert np.abs(to_host(mean) - true_mean).max() <= 1e-6 / 2
+    assert np.abs(to_host(variance) / true_variance - 1).max() <= 4e-7
+    spread = (1, -1, 1, 1)
+    normalized = (wide - true_mean.reshape(spread)) / np.sqrt(true_variance + EPS).reshape(spread)
+    assert np.abs(to_host(dshift) / slope.sum((0, 2, 3)) - 1).max() <= 5e-7
+    products = slope * normalized
+    assert (np.abs(to_host(dscale) - products.sum((0, 2, 3))) <= 5e-7 * np.abs(products).sum((0, 2, 3))).all()
