@@ -48,8 +48,8 @@ def one_by_one(work: Callable[..., None], items: Sequence[tuple[Any, ...]]) -> N
 
 
 def channel_products(a: Array, b: Array, shift: Array | None = None, for_each: ForEach = one_by_one) -> Array:
-    """(2, C) float64: for each channel the sums of b and of a * b over all other axes. NumPy's arrays (N, C, spatial...)
-    of one shape. With a `shift` (C,) it is a - shift instead of a, in both if a and b are the same."""
+    """(2, C) float64: for each channel the sums of b and of a * b over all other axes. NumPy's arrays of one shape
+    (N, C, spatial...). With a `shift` (C,) it is a - shift instead of a, in both if a and b are the same."""
     return _add_up(a, b, shift, for_each)
 
 

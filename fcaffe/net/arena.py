@@ -52,16 +52,21 @@ class Arena:
         state = id(program), program.versions
         if state == self._followed:
             return
+        self.release()
         self._followed = state
-        self.version += 1
-        for storage in self._placed.values():
-            storage.replace(None)
         program.trace()
         self.again = self.choose(program) if self.recompute else {}
         wanted = uses(program, self.again)
         self._moves = place(wanted)
         self._unwritten = program.unwritten()
         self._placed = {id(use.storage): use.storage for use in wanted}
+
+    def release(self) -> None:
+        """Give back the memory; storages get some of their own when they are next touched."""
+        for storage in self._placed.values():
+            storage.replace(None)
+        self._placed, self._moves, self._unwritten, self.again, self._followed = {}, {}, [], {}, None
+        self.version += 1
 
     def choose(self, program: Program) -> Again:
         """What to run again, so that a pass takes the least memory."""

@@ -97,8 +97,8 @@ class Layer:
         raise NotImplementedError
 
     def allow_force_backward(self, bottom_index: int) -> bool:
-        """Whether `force_backward` may ask for the gradient of this bottom: not so for labels, nor for what the top does
-        not depend on."""
+        """Whether `force_backward` may ask for the gradient of this bottom: not so for labels, nor where the top does
+        not depend on its values."""
         return True
 
     def explain(self, bottom: list[Blob]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.engines.engine import Pending
 from fcaffe.net.arena import START, Arena, Memory, memory_of
-from fcaffe.net.blob import Array
+from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.debug_info import debug_backward, debug_forward
 from fcaffe.net.graph import Graph
@@ -63,11 +64,8 @@ class Net(Graph):
         self.debug_info: bool = param.debug_info
         self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
         choose_types(self)
-        outer = [blob for index, blob in enumerate(self.blobs) if self._is_outer(index)]
-        self.plain = self.fused = Program(self.nodes, outer, self.parameters, context.inference)
-        if context.whole_passes:
-            nodes = rewrite(self.nodes, context.inference)
-            self.fused = Program(nodes, outer, self.parameters, context.inference)
+        self.plain = Program(self.nodes, self._outer(), self.parameters, context.inference)
+        self.fused = self._fused_program() if context.whole_passes else self.plain
         self._unseen = unseen_fusions(self.nodes)  # by the index of their first member
         self.program = self.plain  # that of the last forward pass, which backward follows
         self.arena = Arena(context.recompute)
@@ -203,9 +201,30 @@ class Net(Graph):
             return
         engine.repeat(self, f"{what} pass", (self.context.seed, self.arena.version, *self.program.versions), work)
 
-    def _is_outer(self, index: int) -> bool:
-        """Whether a blob comes from outside or is read there, so that its values have to outlive the pass."""
-        return bool(self.blob_loss_weights[index]) or index in self.output_ids or index in self.input_ids
+    def _fused_program(self) -> Program:
+        inference = self.context.inference
+        return Program(rewrite(self.nodes, inference), self._outer(), self.parameters, inference)
+
+    def _outer(self) -> list[Blob]:
+        """The blobs that come from outside or are read there, so that their values have to outlive the pass."""
+        ends = {*self.input_ids, *self.output_ids}
+        return [blob for i, blob in enumerate(self.blobs) if i in ends or self.blob_loss_weights[i]]
+
+    @contextlib.contextmanager
+    def whole_passes(self) -> Iterator[None]:
+        """In its body the net runs whole passes only (see Context); what is between the layers is lost then. However
+        the body ends, layers and memory are afterwards as they were before."""
+        before = self.context.whole_passes
+        self.context.whole_passes = True
+        if not before:
+            self.fused = self._fused_program()
+        try:
+            yield
+        finally:
+            self.context.whole_passes = before
+            if not before:
+                self.program = self.fused = self.plain
+                self.arena.release()
 
     def reshape(self) -> None:
         """Let every layer take over the shapes of its bottoms, after an input blob was reshaped."""

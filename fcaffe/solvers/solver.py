@@ -251,6 +251,8 @@ class Solver(Update):
             if part < passes - 1:
                 with self.timeline.span(BACKWARD):
                     self.net.backward()
+        if self.exchange.takes_momentum:  # a script may have changed it since the last step
+            self.exchange.take_momentum(self.param.momentum, self.param.clip_gradients)
         with self.timeline.span(BACKWARD):
             self.net.backward(exchange=self.exchange)
         if not self.exchange.on_streams:
@@ -374,11 +376,13 @@ class Solver(Update):
             return
         blobs = [blob for layer in layers for blob in layer.blobs]
         own = [blob.data.copy() for blob in blobs]
-        for blob in blobs:
-            blob.data[...] = self.workers.sum_array(blob.data) / np.float32(self.workers.size)
-        yield
-        for blob, values in zip(blobs, own, strict=True):
-            blob.data[...] = values
+        try:
+            for blob in blobs:
+                blob.data[...] = self.workers.sum_array(blob.data) / np.float32(self.workers.size)
+            yield
+        finally:
+            for blob, values in zip(blobs, own, strict=True):
+                blob.data[...] = values
 
     def close(self) -> None:
         for net in (self.net, *self.test_nets):

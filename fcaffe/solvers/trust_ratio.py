@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.channels import ForEach, one_by_one
 from fcaffe.errors import SolverError
 from fcaffe.net.blob import Array
 
@@ -64,8 +65,14 @@ def local_rate(param: Any, xp: Any, w: Array, g: Array, rate: float) -> float:
     return float(f32(rate) * ratio)
 
 
-def norm(xp: Any, values: Array) -> np.float32:
+def norm(xp: Any, values: Array, for_each: ForEach = one_by_one) -> np.float32:
     """The L2 norm of a flat array. Its sums are in one order, whatever number of threads there is and whatever the
-    machine's BLAS: workers must come to the same bits, or their weights would part."""
-    blocks = (values[start : start + BLOCK] for start in range(0, len(values), BLOCK))
-    return np.float32(sum(float(xp.sum(xp.square(block, dtype=xp.float64))) for block in blocks) ** 0.5)
+    machine's BLAS: workers must come to the same bits, or their weights would part. `for_each` is Engine.for_each."""
+    blocks = [values[start : start + BLOCK] for start in range(0, len(values), BLOCK)]
+    sums: list[Any] = [0.0] * len(blocks)
+
+    def add_up(number: int, block: Array) -> None:
+        sums[number] = xp.sum(xp.square(block, dtype=xp.float64))
+
+    for_each(add_up, list(enumerate(blocks)))
+    return np.float32(float(sum(sums)) ** 0.5)  # of a device only the whole is waited for

@@ -41,6 +41,7 @@ class Update:
 
     growth: BatchGrowth | None = None  # see grow_batch
     _table: Any = None  # of all parameters, as an engine that takes them in one go wants it
+    _known: Any = None  # what the table was made of
 
     @property
     def passes(self) -> int:
@@ -74,18 +75,19 @@ class Update:
     def _update_at_once(self) -> None:
         """The same by an engine that takes all parameters in one go."""
         param, engine = self.param, self.engine
-        if self._table is None:
-            owned = zip(self.net.parameters.owned, self.net.parameters.slices(), strict=True)
-            weight_decay = np.float32(param.weight_decay)
-            parts = [Part(place, float(weight_decay * np.float32(p.decay_mult)), p.lr_mult) for p, place in owned]
-            self._table = engine.prepare_update(parts, param.regularization_type)
+        owned = zip(self.net.parameters.owned, self.net.parameters.slices(), strict=True)
+        weight_decay = np.float32(param.weight_decay)
+        parts = [Part(place, float(weight_decay * np.float32(p.decay_mult)), p.lr_mult) for p, place in owned]
+        known = param.regularization_type, tuple((part.decay, part.lr_mult) for part in parts)
+        if known != self._known:
+            self._known, self._table = known, engine.prepare_update(parts, param.regularization_type)
         engine.set_step(self.step_rate(), 1 / self.passes)
         numbers = Settings(param.momentum, param.momentum2, param.delta, param.rms_decay)
 
         def update() -> None:
             engine.update_all(param.type, self._table, self.data, self.diff, self.history, numbers)
 
-        engine.repeat(self, "update", (), update)
+        engine.repeat(self, "update", (known, numbers), update)  # whatever a script may change from step to step
 
     def step_rate(self) -> float:
         """What the rule multiplies its steps by: the rate, unless it corrects that."""
@@ -112,11 +114,12 @@ class Update:
         return learning_rate(self.param, self.iteration, self.current_step)
 
     def _clip(self) -> None:
-        """Scale all gradients down to the L2 norm clip_gradients, if they exceed it together."""
+        """Scale all gradients down to the L2 norm clip_gradients, if they exceed it together. All workers have the same
+        gradients and come to the same norm, bit for bit."""
         limit = self.param.clip_gradients
         if limit < 0 or self.exchange.takes_momentum:
             return
-        norm = float(self.engine.xp.dot(self.diff, self.diff)) ** 0.5 / self.engine.gradient_scale()
+        norm = float(trust_ratio.norm(self.engine.xp, self.diff, self.engine.for_each)) / self.engine.gradient_scale()
         if norm > limit and np.isfinite(norm):
             log.clipping(norm, limit)
             self.diff *= np.float32(limit / norm)

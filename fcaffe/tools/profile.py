@@ -63,18 +63,17 @@ def profile(net: Net, iterations: int) -> Profile:
         )
         for node, forward, backward in zip(net.nodes, forwards, backwards, strict=True)
     ]
-    net.context.whole_passes = True
-    net.forward()
-    net.backward()
-    with _counted(engine) as spent:
-        began = time.perf_counter()
-        for _ in range(iterations):
-            net.forward()
-            net.backward()
-        host = time.perf_counter() - began
-        engine.synchronize()
-        whole = time.perf_counter() - began
-    net.context.whole_passes = False
+    with net.whole_passes():
+        net.forward()
+        net.backward()
+        with _counted(engine) as spent:
+            began = time.perf_counter()
+            for _ in range(iterations):
+                net.forward()
+                net.backward()
+            host = time.perf_counter() - began
+            engine.synchronize()
+            whole = time.perf_counter() - began
     per_pass = 1000 / iterations
     return Profile(rows, gemm_gflops(engine), memory_gbytes(engine), per_pass * whole, per_pass * (host - sum(spent)))
 

@@ -42,12 +42,12 @@ class RandomNet:
         self.shapes: dict[str, Shape] = {}  # of blobs that may be read
         self.unread: set[str] = set()
         self.numbers: dict[str, int] = {}
-        self.changes: set[str] = set()  # blobs that a layer in place has made what they are
         size = self.random.choice([6, 7, 8])
         shapes = f"shape {{ dim: {BATCH} dim: 3 dim: {size} dim: {size} }} shape {{ dim: {BATCH} }}"
         fillers = 'data_filler { type: "gaussian" } data_filler { type: "uniform" min: 0 max: 3.99 }'
         self.layers.append(
-            f'layer {{ name: "data" type: "DummyData" top: "x" top: "label" dummy_data_param {{ {shapes} {fillers} }} }}'
+            'layer { name: "data" type: "DummyData" top: "x" top: "label" '
+            f"dummy_data_param {{ {shapes} {fillers} }} }}"
         )
         self._made("x", (3, size, size))
         for _ in range(self.random.randint(3, 12)):
@@ -165,7 +165,7 @@ class RandomNet:
     def _crop(self) -> None:
         """A part of one blob as large as another, which may come from layers that learn, as in FCN-8s."""
         reference = self._pick()
-        channels, height, width = self.shapes[reference]
+        _, height, width = self.shapes[reference]
         larger = [blob for blob, shape in self.shapes.items() if shape[1] >= height and shape[2] >= width]
         bottom = self.random.choice(larger)
         offset = min(self.shapes[bottom][1] - height, self.shapes[bottom][2] - width, 1)
@@ -181,14 +181,14 @@ class RandomNet:
         self._layer(kind, [first, self.random.choice(like)], more, self.shapes[first])
 
     def _copies(self) -> None:
-        """Layers that move values: the batch twice and back, or channels repeated."""
+        """Channels repeated."""
         bottom = self._pick()
         channels, *size = self.shapes[bottom]
         if channels <= 8:
             self._layer("Tile", [bottom], "tile_param { tiles: 2 axis: 1 }", (2 * channels, *size))
 
     def _samples(self) -> None:
-        """Samples in another order, picked by the labels, or by what comes from layers that learn."""
+        """Samples in another order."""
         bottom = self._pick()
         index = self._name("index")
         filler = 'data_filler { type: "uniform" min: 0 max: 2.99 }'

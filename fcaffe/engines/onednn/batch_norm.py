@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from ctypes import c_float, c_int, c_uint
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,10 @@ class BatchNorm(Operations, PlainNormalization):
     batch_norm_memory = 0.25
     _threads: int
     _normals: dict[int, tuple[Array, Array]]
+
+    if TYPE_CHECKING:
+
+        def copy(self, x: Array, y: Array) -> None: ...
 
     def batch_norm_train(
         self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool, memory: Array
@@ -93,8 +97,8 @@ class BatchNorm(Operations, PlainNormalization):
         relu: bool,
         memory: Array,
     ) -> None:
-        """dx of each piece as if mean and variance were constants, which gives the sums as well; then what comes through
-        mean and variance, for which all sums must be there.
+        """dx of each piece as if mean and variance were constants, which gives the sums as well; then what comes
+        through mean and variance, for which all sums must be there.
 
         What path is taken goes by x alone, as in the forward pass, which has left `memory` in the order of x.
         """
