@@ -121,11 +121,11 @@ class Net(Graph):
         `finish`.
         """
         first = len(self.program.nodes) - 1 if start is None else start
-        clear = self.parameters.are_clear
+        clear = self.parameters.clear()
 
         def work() -> None:
-            if clear:  # anew, if an engine tries to record the pass in vain and then runs it
-                self.parameters.clear_diffs()
+            for blob in clear:  # anew, if an engine tries to record the pass in vain and then runs it
+                blob.is_clear = True
             if exchange is not None:
                 exchange.begin(self.parameters.diff)
             self._backward_nodes(first, end, exchange)

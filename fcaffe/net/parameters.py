@@ -107,10 +107,9 @@ class Parameters:
             if parameter.layer.type != "BatchNorm":  # whose blobs are no weights, and never get gradients
                 parameter.blob.clear_diff()
 
-    @property
-    def are_clear(self) -> bool:
-        """Whether `clear_diffs` has been called, and backward has not run since."""
-        return any(parameter.blob.is_clear for parameter in self.owned)
+    def clear(self) -> list[Blob]:
+        """Those whose gradients have been cleared, and not written or read since."""
+        return [parameter.blob for parameter in self.owned if parameter.blob.is_clear]
 
     def mark_written(self) -> None:
         """Gradients that were cleared have been written, by a pass that an engine had recorded."""

@@ -39,8 +39,8 @@ class NormalizesAndScales(FusedLayer):
         return scale.data, shift.data
 
     def gradient_of(self, bottom: Blob, wanted: bool) -> Array:
-        """Where to write the gradient of the bottom; thrown away if nobody wants it, as scale and bias may learn all the
-        same."""
+        """Where to write the gradient of the bottom: memory that is thrown away if nobody wants it and only scale and
+        bias learn."""
         return with_channels(bottom.diff if wanted else self.xp.empty_like(bottom.data))
 
     @contextlib.contextmanager
