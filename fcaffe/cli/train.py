@@ -15,7 +15,14 @@ from fcaffe.cli.gpus import TrainingGpus
 from fcaffe.cli.progress import progress_of
 from fcaffe.cli.signals import Signals
 from fcaffe.cli.timing import Timing
-from fcaffe.cli.workers import LaunchFlags, SharingFlags, launch_flags, sharing_flags, words_for_ranks
+from fcaffe.cli.workers import (
+    LaunchFlags,
+    SharingFlags,
+    check_same_flags,
+    launch_flags,
+    sharing_flags,
+    words_for_ranks,
+)
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.net.workers import Workers
@@ -103,6 +110,7 @@ def train(
         return launch(plan, words_for_ranks(), _newest_since_now(prefix))
     with world:
         launching.check(world)
+        check_same_flags(world)
         param = _solver_param(flags)
         gpu = gpus.take(param, world, on_cpu=bool(engines.engine))
         sharing = sharing.with_batch_of(gpus, world.size)
@@ -140,7 +148,9 @@ def train(
                 log.run_done()
         finally:
             solver.close()
-        return TERMINATED if solver.workers.sum(signals.terminated) else 0
+        terminated = solver.workers.sum(signals.terminated)
+        solver.leave_workers()
+        return TERMINATED if terminated else 0
 
 
 def _solver_param(flags: Flags) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
+from fcaffe import log
 from fcaffe.cli.gpus import NO_GPUS, TrainingGpus
 from fcaffe.errors import UsageError
 from fcaffe.parallel.launch import Plan
@@ -112,9 +113,15 @@ class SharingFlags:
         reduction = self._reduction(world, xp)
         bucket = int(self.bucket_mb * 2**20)
         per_worker = self.batch == "per-worker"
+        overlap = self.overlap and (world.threads or getattr(reduction, "on_streams", False))
+        if self.overlap and not overlap:
+            log.warning(
+                "This MPI cannot be called by several threads at once (MPI_THREAD_MULTIPLE): gradients are summed "
+                "after backward, as with --no-overlap"
+            )
         return {
             "workers": MpiWorkers(world.comm, per_worker, world.watchdog, timeline, reduction),
-            "exchange": ReducingExchange(reduction, bucket, self.overlap, world.watchdog, timeline),
+            "exchange": ReducingExchange(reduction, bucket, overlap, world.watchdog, timeline),
             "shards": self.reproducible,
             "sync_batch_norm": (self.bn or ("local" if per_worker else "sync")) == "sync",
         }
@@ -141,6 +148,23 @@ def words_for_ranks() -> list[str]:
     """The words of this command line, with which the launcher starts each rank."""
     words: list[str] = click.get_current_context().find_root().obj
     return [word for word in words if word.partition("=")[0] not in LAUNCHING]
+
+
+LOGGING = ("--log", "--log_dir", "--minloglevel", "--logtostderr", "--alsologtostderr", "--stderrthreshold", "--v")
+
+
+def check_same_flags(world: World) -> None:
+    """Raises UsageError on each rank that was started with other flags than rank 0, but for those of the log.
+
+    Such ranks would part at some sum, and wait for one another for ever. Collective.
+    """
+    if world.size == 1:
+        return
+    own = sorted(word for word in words_for_ranks() if word.partition("=")[0] not in LOGGING)
+    with world.watchdog.waiting("the comparison of flags"):
+        others = world.comm.bcast(own)
+    if differing := sorted(set(own) ^ set(others)):
+        raise UsageError(f"this rank and rank 0 were started with different flags: {' '.join(differing)}")
 
 
 LAUNCH = [

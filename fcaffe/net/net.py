@@ -20,6 +20,7 @@ from fcaffe.net.node import Node
 from fcaffe.net.precision import choose_types
 from fcaffe.net.program import Program
 from fcaffe.net.rewrite import rewrite, unseen_fusions
+from fcaffe.net.workers import UnheardWorkers
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -254,8 +255,17 @@ class Net(Graph):
     def first_bad_blob(self) -> str | None:
         """Which value of the forward pass was the first that is not finite, or None.
 
-        Values that others have overwritten since, or that fused layers have left out, are computed again.
+        Values that others have overwritten since, or that fused layers have left out, are computed again. Each worker
+        does so for itself: where its search ends depends on what it finds.
         """
+        workers = self.context.workers
+        self.context.workers = UnheardWorkers(workers)
+        try:
+            return self._first_bad_blob()
+        finally:
+            self.context.workers = workers
+
+    def _first_bad_blob(self) -> str | None:
         self.program = self.plain
         if self.context.whole_passes:
             self.arena.follow(self.plain)

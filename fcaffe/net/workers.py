@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 
 from fcaffe.data.share import Share
+from fcaffe.errors import UsageError
 
 
 class Workers:
@@ -52,3 +54,20 @@ class Workers:
     def gather(self, thing: Any) -> list[Any] | None:
         """At worker 0 everybody's, in the order of ranks; elsewhere None."""
         return [thing]
+
+    def close(self) -> None:
+        """Give back what was taken to reach the others; all workers must call this."""
+
+    def check_same(self, what: str, content: bytes) -> None:
+        """Raises UsageError on each worker whose `content` differs from that of worker 0; all must call this."""
+        if self.broadcast_object(sha256(content).digest()) != sha256(content).digest():
+            raise UsageError(f"{what} of worker {self.rank} differ from those of worker 0: give all the same")
+
+
+class UnheardWorkers(Workers):
+    """In place of the workers of a net while one of them looks for a fault of its own: the others take no part, so its
+    sums are over nothing but its own values."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.rank, self.size = workers.rank, workers.size
+        self.in_shards, self.per_worker = workers.in_shards, workers.per_worker

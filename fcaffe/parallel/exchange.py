@@ -26,6 +26,8 @@ class Reduction(Protocol):
 
     def sum(self, buffer: Array) -> None: ...
 
+    def close(self) -> None: ...
+
     def summary(self) -> str: ...
 
 
@@ -59,7 +61,7 @@ class ReducingExchange(GradientExchange):
         self.compression = getattr(reduction, "compression", "")
         self.on_streams = getattr(reduction, "on_streams", False)
         self._device: Any = reduction if getattr(reduction, "on_device", False) else None
-        self._buckets: queue.Queue[tuple[Array, Any]] = queue.Queue()  # on a device with an event: it is written
+        self._buckets: queue.Queue[tuple[Array, Any] | None] = queue.Queue()  # on a device with an event: it is written
         self._kept: list[tuple[Array, Any]] = []  # likewise, for `finish`
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -126,6 +128,14 @@ class ReducingExchange(GradientExchange):
         took = f"Sums of gradients took {self.seconds:.2f} s, {hidden:.2f} s of it hidden behind backward"
         return f"{took}; {more}" if more else took
 
+    def close(self) -> None:
+        """Give back the reduction's communicators and memory, the gradients' too. Collective."""
+        if self._thread is not None:
+            self._buckets.put(None)
+            self._thread.join()
+            self._thread = None
+        self.reduction.close()
+
     def _hand_over(self, start: int) -> None:
         """The bucket from `start` to where the last one began."""
         if start >= self._end:
@@ -144,8 +154,8 @@ class ReducingExchange(GradientExchange):
                 self._thread.start()
 
     def _sum_forever(self) -> None:
-        while True:
-            bucket, ready = self._buckets.get()
+        while (work := self._buckets.get()) is not None:
+            bucket, ready = work
             try:
                 if self._error is None:
                     self._sum(bucket, ready, EXCHANGE)

@@ -1,8 +1,9 @@
-"""The guard of the ranks of one host: names the rank that dies or hangs, and ends the others.
+"""The guard of the ranks of one host: names whoever of the job dies or hangs, and ends the ranks.
 
 A process of its own (`watchdog.py` starts it), because it must outlive the ranks: when one of them is killed, mpiexec
 kills the others before they could say which. And because a rank can hang with Python's lock held, and needs its cores
-for other things. It imports nothing but the standard library, so that it starts at once and stays small.
+for other things. It imports nothing but the standard library, so that it starts at once and stays small. The ranks in
+turn watch the guard, see `watchdog.py`.
 
 What it knows of its ranks is in a table that they share with it, one slot each; once a second the guards of all hosts
 send one another their tables. A rank lives as long as its count of beats changes. For how long it has not is measured
@@ -12,9 +13,11 @@ by the guard's own ticks, so a job that a batch system suspends and resumes has 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import mmap
 import os
+import runpy
 import select
 import signal
 import socket
@@ -28,6 +31,9 @@ from typing import Any, NamedTuple
 # A rank's slot: rank, process, beats, iteration, state, the operation's name.
 SLOT = struct.Struct("<qqqqq88s")
 FAULT = struct.Struct("<dq")  # when, and a rank of the host: what a guard that has found a fault tells the others
+HEADER = struct.Struct("<qqc")  # of a message between guards: who sends it, the how-many-eth it is, and what is in it
+SLOTS_INSIDE, FAULT_INSIDE = b"s", b"f"
+SEAL = 32  # bytes of the HMAC at the end of a message
 WORKING, WAITING, LEAVING, FAILED, STOPPED = range(5)
 
 TICK = 0.25  # seconds
@@ -37,6 +43,10 @@ SILENCE = 3.5  # seconds without a report after which a host counts as cut off
 MARK = b"\x1efcaffe "  # begins a report to the launcher, on standard output; `launch.py` takes them out
 GRACE = 3.0  # seconds that a host's MPI daemon has to end after its ranks
 DAEMONS = ("hydra_pmi_proxy", "pmi_proxy", "orted", "prted")
+STARTERS = ("mpiexec", "mpiexec.hydra", "mpirun", "orterun", "prterun")
+LAUNCHER_NAME = "fcaffe's launcher"
+LAUNCHER = "FCAFFE_LAUNCHER"  # the process number of fcaffe's own launcher
+SECRET = "FCAFFE_SECRET"  # of the job; proves that a message between guards comes from one of them
 
 
 class Slot(NamedTuple):
@@ -64,6 +74,7 @@ class Process:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.name = process_name(pid)
         self.began = _stat(pid)[19:20]  # against another process that gets the same number later
 
     def gone(self) -> bool:
@@ -84,17 +95,47 @@ class Process:
                 os.kill(self.pid, number)
 
 
-class Network:
-    """The guards of the other hosts: their tables, as last heard of. `guards` has (host, UDP port) of each."""
+class Starter(Process):
+    """What has started the ranks: MPI's daemon on their host, mpiexec, or fcaffe's launcher.
 
-    def __init__(self, guards: list[tuple[str, int]], handle: int, token: str) -> None:
-        self.socket = socket.socket(fileno=handle)
-        self.socket.setblocking(False)
-        self.token = token.encode()
+    `stderr` is where it writes its errors, if that can be opened: what goes there reaches the user also when it, and
+    with it the way on which the errors of ranks travel, has gone.
+    """
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(pid)
+        self.is_daemon = self.name in DAEMONS
+        self.is_launcher = str(pid) == os.environ.get(LAUNCHER)
+        self.stderr: int | None = None
+        if not self.is_daemon:
+            with contextlib.suppress(OSError):
+                flags = os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
+                self.stderr = os.open(f"/proc/{pid}/fd/2", flags)
+
+    def __str__(self) -> str:
+        return f"{LAUNCHER_NAME if self.is_launcher else self.name or 'the process'} (process {self.pid})"
+
+
+class Network:
+    """The guards of the other hosts: their tables, as last heard of. `guards` has (host, UDP port) of each.
+
+    Messages are sealed: an HMAC with the job's `key` over the sender's number and a count, so nobody else can make one
+    up, and none is taken twice. The `key` itself is never sent. Without a socket there are no other hosts.
+    """
+
+    def __init__(self, guards: list[tuple[str, int]], handle: int | None, key: bytes, number: int) -> None:
+        self.socket = None if handle is None else socket.socket(fileno=handle)
+        self.key = key
+        self.number = number
+        self.sent = 0
+        self.last: dict[int, int] = {}  # the count of the last message from each guard
         self.addresses: list[tuple[str, int]] = []
-        self.slots: dict[str, list[Slot]] = {}  # by the address that they come from
+        self.slots: dict[str, list[Slot]] = {}  # by the number of the guard that sent them
         self.heard: dict[str, float] = {}
         self.faults: list[tuple[float, int]] = []
+        if self.socket is None:
+            return
+        self.socket.setblocking(False)
         resolving = threading.Thread(target=self.resolve, args=(guards,), daemon=True)
         resolving.start()
         resolving.join(0.5)  # a name service that is down would take much longer
@@ -105,11 +146,11 @@ class Network:
                 self.addresses.append((socket.gethostbyname(host), port))
 
     def send(self, slots: Iterable[Slot]) -> None:
-        self._send(b"".join(SLOT.pack(*slot[:-1], slot.operation.encode()) for slot in slots))
+        self._send(SLOTS_INSIDE, b"".join(SLOT.pack(*slot[:-1], slot.operation.encode()) for slot in slots))
 
     def send_fault(self, when: float, rank: int) -> None:
         """Tell that the guard of this rank has found a fault."""
-        self._send(FAULT.pack(when, rank))
+        self._send(FAULT_INSIDE, FAULT.pack(when, rank))
 
     def knows_of_fault(self, rank: int) -> bool:
         """Whether another guard has found a fault before that of this rank, which does so now, and tells the others.
@@ -129,25 +170,38 @@ class Network:
             time.sleep(HEARING)  # till it has said so: what we end now may take mpiexec with it
         return known
 
-    def _send(self, content: bytes) -> None:
+    def _send(self, kind: bytes, content: bytes) -> None:
+        if self.socket is None:
+            return
+        self.sent += 1
+        message = HEADER.pack(self.number, self.sent, kind) + content
         for address in self.addresses:
             with contextlib.suppress(OSError):
-                self.socket.sendto(self.token + content, address)
+                self.socket.sendto(message + self.seal(message), address)
+
+    def seal(self, message: bytes) -> bytes:
+        return hmac.digest(self.key, message, "sha256")
 
     def receive(self) -> None:
-        while True:
+        while self.socket is not None:
             try:
-                message, (address, port) = self.socket.recvfrom(1 << 16)
+                sealed = self.socket.recv(1 << 16)
             except OSError:
                 return
-            if not message.startswith(self.token):
-                continue
-            content = message[len(self.token) :]
-            if len(content) == FAULT.size:
-                self.faults.append(FAULT.unpack(content))
-            else:
-                self.slots[f"{address}:{port}"] = read_slots(content)
-                self.heard[f"{address}:{port}"] = time.monotonic()
+            message, seal = sealed[:-SEAL], sealed[-SEAL:]
+            if len(message) >= HEADER.size and hmac.compare_digest(seal, self.seal(message)):
+                sender, count, kind = HEADER.unpack_from(message)
+                self.take(sender, count, kind, message[HEADER.size :])
+
+    def take(self, sender: int, count: int, kind: bytes, content: bytes) -> None:
+        if sender == self.number or count <= self.last.get(sender, 0):
+            return  # what somebody has recorded and plays again
+        self.last[sender] = count
+        if kind == FAULT_INSIDE:
+            self.faults.append(FAULT.unpack(content))
+        else:
+            self.slots[str(sender)] = read_slots(content)
+            self.heard[str(sender)] = time.monotonic()
 
     def silent(self) -> list[Slot]:
         """The ranks of hosts that have been heard of, but no longer are."""
@@ -173,13 +227,20 @@ class Guard:
         slots = read_slots(table)
         self.ranks = [Process(slot.pid) for slot in slots]
         self.host = hosts[slots[0].rank]
-        self.parents = [Process(pid) for pid in {_daemon_above(rank.pid) for rank in self.ranks} if pid > 1]
+        chains = [_starters_above(rank.pid) for rank in self.ranks]
+        self.starters = [Starter(pid) for pid in dict.fromkeys(pid for chain in chains for pid in chain)]
         self.deaths: list[int] = []  # in their order
         self.pipes = pipes
         self.epoll = select.epoll() if hasattr(select, "epoll") else None
+        self.dead_starter: Starter | None = None
+        self.handles: dict[int, Starter] = {}  # that the kernel makes readable when a starter ends
         if self.epoll:
-            for pipe in pipes:
-                self.epoll.register(pipe, select.EPOLLIN | select.EPOLLONESHOT)
+            if hasattr(os, "pidfd_open"):
+                for starter in self.starters:
+                    with contextlib.suppress(OSError):  # gone already, or an old kernel
+                        self.handles[os.pidfd_open(starter.pid)] = starter
+            for handle in (*pipes, *self.handles):
+                self.epoll.register(handle, select.EPOLLIN | select.EPOLLONESHOT)
         self.quiet = [0.0] * len(slots)  # seconds without a beat
         self.beats = [-1] * len(slots)
         self.fault = self.failed = False
@@ -198,16 +259,23 @@ class Guard:
             self.end_daemons()
 
     def sleep(self) -> None:
-        """For a tick, or until a rank dies; note deaths.
+        """For a tick, or until a rank or a starter dies; note deaths.
 
         mpiexec sees the first one's connection close, and kills the others within a millisecond. So who was first is
         told by pipes, which close at the same moment, and epoll has events in the order in which they came. The end of
         the process itself comes later by some milliseconds, in any order.
         """
         if self.epoll:
-            self.deaths += [self.pipes.index(pipe) for pipe, _ in self.epoll.poll(TICK)]
+            for handle, _ in self.epoll.poll(TICK):
+                if handle in self.handles:
+                    self.note_end_of(self.handles[handle])
+                else:
+                    self.deaths.append(self.pipes.index(handle))
         else:
             time.sleep(TICK / 10)
+        for starter in self.starters:
+            if starter.gone():
+                self.note_end_of(starter)
         self.deaths += [i for i, rank in enumerate(self.ranks) if i not in self.deaths and rank.gone()]
 
     def look(self, seconds: float) -> None:
@@ -220,18 +288,35 @@ class Guard:
         if failed and not self.failed:
             self.network.send_fault(0.0, slots[0].rank)  # before all others: what it says of itself says more
         self.failed = failed
-        if not self.fault and not failed:
+        starter = self.dead_starter
+        if failed and starter is not None and not starter.is_launcher:
+            starter = None  # mpiexec ends once a rank has failed; the launcher stays
+        if not self.fault and starter is not None and (dead or len(self.deaths) < len(slots)):
+            self.end_orphans(starter, slots)
+        elif not self.fault and not failed:
             if dead:
                 self.end(f"{self.names(dead[:1])} died in {dead[0].where()}: killed, or crashed outside of Python")
             elif overdue:
                 self.end(self.hung(overdue[0], slots))
-            elif len(self.deaths) < len(slots) and any(parent.gone() for parent in self.parents):
-                self.end(f"MPI's process on {self.host} that had started {self.names(slots)} has gone; so do they")
         if time.monotonic() > self.next_report:
             self.next_report = time.monotonic() + REPORT
             self.network.send(slot._replace(state=STOPPED) if _is_stopped(slot.pid) else slot for slot in slots)
             if self.reports:
                 _write(1, report(max(slot.iteration for slot in slots)))
+
+    def note_end_of(self, starter: Starter) -> None:
+        """The first starter to end is to blame for all, unless a rank had died before and it ends for that."""
+        slots = read_slots(self.table)
+        if self.dead_starter is None and all(slots[index].state == LEAVING for index in self.deaths):
+            self.dead_starter = starter
+
+    def end_orphans(self, starter: Starter, slots: list[Slot]) -> None:
+        """The starter has died before the ranks had ended: so do they."""
+        index = self.starters.index(starter)
+        if starter.is_daemon:
+            index += 1  # what it writes goes the way of what ranks write
+        stderr = next((one.stderr for one in self.starters[index:] if one.stderr is not None), None)
+        self.end(f"{starter} on {self.host} died, which had started {self.names(slots)}; so do they", stderr)
 
     def overdue(self, index: int, slot: Slot, seconds: float) -> bool:
         if slot.beats != self.beats[index]:
@@ -286,20 +371,24 @@ class Guard:
                 words.append(f"ranks {_some([slot.rank for slot in group])} on {host}")
         return " and ".join(words)
 
-    def end(self, message: str) -> None:
-        """Say why, and end all ranks of this host; mpiexec, if it can still be reached, ends those of the others."""
+    def end(self, message: str, stderr: int | None = None) -> None:
+        """Say why, and end all ranks of this host; mpiexec, if it can still be reached, ends those of the others.
+
+        `stderr` is where to say it, if not where ranks write their errors.
+        """
         self.fault = True
         if not self.network.knows_of_fault(read_slots(self.table)[0].rank):  # of which this one is a consequence
             line = sys._getframe(1).f_lineno
             now = time.time()
             stamp = time.strftime("%m%d %H:%M:%S", time.localtime(now))  # a line as those of fcaffe.log
-            _write(2, f"F{stamp}.{int(now % 1 * 1e6):06d} {os.getpid():5d} guard.py:{line}] {message}\n".encode())
+            tag = f"F{stamp}.{int(now % 1 * 1e6):06d} {os.getpid():5d} guard.py:{line}]"
+            _write(2 if stderr is None else stderr, f"{tag} {message}\n".encode())
         for rank in self.ranks:
             rank.kill()
 
     def end_daemons(self) -> None:
         """MPI's process on a host that is cut off does not know that the job is over, and would stay for good."""
-        daemons = [parent for parent in self.parents if _name(parent.pid) in DAEMONS]
+        daemons = [starter for starter in self.starters if starter.is_daemon]
         for number in (signal.SIGTERM, signal.SIGKILL):
             deadline = time.monotonic() + GRACE
             while time.monotonic() < deadline and not all(daemon.gone() for daemon in daemons):
@@ -322,7 +411,7 @@ def _write(stream: int, data: bytes) -> None:
         os.write(stream, data)
 
 
-def _name(pid: int) -> str:
+def process_name(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/comm") as file:
             return file.read().strip()
@@ -343,14 +432,24 @@ def _is_stopped(pid: int) -> bool:
     return _stat(pid)[:1] in (["T"], ["t"])
 
 
-def _daemon_above(pid: int) -> int:
-    """MPI's daemon among the ancestors of a rank, else its parent; 0 if unknown."""
-    parent = ancestor = int((_stat(pid) or ["", "0"])[1])
-    while ancestor > 1:
-        if _name(ancestor) in DAEMONS:
-            return ancestor
-        ancestor = int((_stat(ancestor) or ["", "0"])[1])
-    return parent
+def _parent(pid: int) -> int:
+    """0 if unknown."""
+    return int((_stat(pid) or ["", "0"])[1])
+
+
+def _starters_above(pid: int) -> list[int]:
+    """Those processes above a rank that have started it, the nearest first: its parent, and on from there to MPI's
+    daemon, to mpiexec, and to fcaffe's launcher."""
+    chain, known = [], 1
+    while (pid := _parent(pid)) > 1:
+        chain.append(pid)
+        if _starts_ranks(pid):
+            known = len(chain)
+    return [one for one in chain[:known] if one == chain[0] or _starts_ranks(one)]
+
+
+def _starts_ranks(pid: int) -> bool:
+    return process_name(pid) in (*DAEMONS, *STARTERS) or str(pid) == os.environ.get(LAUNCHER)
 
 
 def main() -> None:
@@ -358,9 +457,14 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it goes when the ranks have gone
     told: dict[str, Any] = json.load(sys.stdin)
-    network = Network([(host, port) for host, port in told["guards"]], told["socket"], told["token"])
+    leftovers = runpy.run_path(os.path.join(os.path.dirname(__file__), "leftovers.py"))
+    leftovers["remove_memory"]()  # of jobs before this one, of which nothing was left to do so
+    leftovers["remove_folders"]()
+    guards = [(host, port) for host, port in told["guards"]]
+    network = Network(guards, told["socket"], bytes.fromhex(told["key"]), told["number"])
     table = mmap.mmap(told["table"], 0, prot=mmap.PROT_READ)
     Guard(table, told["pipes"], told["timeout"], told["hosts"], network, told["reports"]).watch()
+    leftovers["remove_memory"]()
 
 
 if __name__ == "__main__":

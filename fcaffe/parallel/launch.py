@@ -1,14 +1,17 @@
-"""Starts the ranks of a job that was started alone, with the machine's mpiexec, and stays until they have ended."""
+"""Starts the ranks of a job that was started alone, and stays until they have ended.
+
+Ranks of this host are its own children where the MPI allows that (`local_ranks.py`); else the machine's mpiexec starts
+them. However a run ends, nothing of it is left on this host when the next one starts.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
+import secrets
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,15 +21,22 @@ from types import FrameType
 from typing import IO, Any
 
 from fcaffe import log
-from fcaffe.parallel import relay
-from fcaffe.parallel.guard import MARK
-from fcaffe.parallel.mpiexec import find_mpiexec, outside_environment
+from fcaffe.errors import UsageError
+from fcaffe.parallel import leftovers, relay
+from fcaffe.parallel.guard import LAUNCHER, MARK, SECRET
+from fcaffe.parallel.leftovers import JOB
+from fcaffe.parallel.local_ranks import LocalRanks
+from fcaffe.parallel.mpiexec import MpiexecRun, find_mpiexec, outside_environment
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT
 from fcaffe.parallel.world import LAUNCHED
 
 FATAL = 134
-ORDERLY = (0, 1, 130, FATAL, 141, 143)  # a rank that ends with another code has not said why: that is a fault
+ORDERLY = (0, 1, 129, 130, FATAL, 141, 143)  # a rank that ends with another code has not said why: that is a fault
+FAULTS_FROM = ("guard.py", "watchdog.py")  # source files of the fatal lines that tell of one, whatever the code
+# Codes of mpiexec when a rank that did not yet listen to signals, or mpiexec itself, was told to end.
+TOLD_TO_END = {int(number): int(number) for number in (signal.SIGINT, signal.SIGTERM)}
 MARGIN = 30  # seconds beyond the time-out of the ranks, who notice first, before the launcher gives a job up
+LAST_WORDS = 5  # seconds that the guard has to end after the ranks
 AFTERMATH = 15  # seconds that mpiexec has to end after a rank's fatal line; if the network is cut it may wait for ever
 RETRY, PATIENCE = 5, 900  # seconds between attempts to start again, and of all of them: a host may need to come back
 
@@ -53,16 +63,25 @@ def launch(plan: Plan, words: Sequence[str], newest_snapshot: Callable[[], str |
     """Run `fcaffe WORDS` on all workers; returns its exit code.
 
     After a fault it starts again, up to `plan.restarts` times, from `newest_snapshot()`, or, without one, as at first.
-    Raises UsageError if there is no MPI.
+    A signal that asks for the end is no fault, whomever of the job it strikes. Raises UsageError if there is no MPI.
     """
     mpiexec = find_mpiexec()
-    environment = {**outside_environment(), LAUNCHED: str(plan.workers)}
+    environment = {
+        **outside_environment(),
+        LAUNCHED: str(plan.workers),
+        LAUNCHER: str(os.getpid()),
+        SECRET: secrets.token_hex(32),  # other users see command lines, but no environments
+    }
 
     def run(*more: str) -> Job:
         program = [*_program(), *words, *more]
-        job = Job(
-            mpiexec.command(plan.workers, plan.hosts, plan.mpi_args, program, environment), environment, plan.timeout
-        )
+        own = {**environment, JOB: secrets.token_hex(8)}
+        if mpiexec.speaks_pmi and not plan.hosts and not plan.mpi_args:
+            told = f"{plan.workers} x {shlex.join(program)}"
+            job = Job(told, lambda: LocalRanks(program, plan.workers, own), own[JOB], plan.timeout)
+        else:
+            command = mpiexec.command(plan.workers, plan.hosts, plan.mpi_args, program, own)
+            job = Job(shlex.join(command), lambda: MpiexecRun(command, own), own[JOB], plan.timeout)
         job.run()
         return job
 
@@ -97,18 +116,20 @@ def _program() -> list[str]:
 
 
 class Job:
-    """One run of mpiexec.
+    """One run of the ranks, which `start` starts; `command` says in the log how. Their processes on this host have
+    `name` in their environment.
 
     `started`: all ranks have found one another. `fault`: it did not end by itself, nor by an error that would come
     again. `reason`: why, if nobody has told it yet. `iteration`: the last that is known. `unwritten`: the error because
     of which what the ranks printed, to a standard output that is more than a log, is not whole.
     """
 
-    def __init__(self, command: Sequence[str], environment: dict[str, str], timeout: float) -> None:
+    def __init__(self, command: str, start: Callable[[], LocalRanks | MpiexecRun], name: str, timeout: float) -> None:
         self.command = command
-        self.environment = environment
+        self.start = start
+        self.name = name
         self.timeout = timeout
-        self.process: subprocess.Popen[bytes] | None = None
+        self.ranks: LocalRanks | MpiexecRun | None = None
         self.started = False
         self.fault = False
         self.reason = ""
@@ -118,50 +139,65 @@ class Job:
         self._interrupted = 0  # by this signal
         self._fatal_from = ""  # source file of the first fatal line
         self._told: float | None = None  # when it came
-        self._silence = 0  # seconds since the last report
+        self._heard = 0.0  # when the last report came
 
     def run(self) -> None:
         with self._signals():
-            log.info("Starting the ranks: " + shlex.join(self.command))
-            self.process = subprocess.Popen(
-                self.command,
-                env=self.environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # the terminal's Ctrl-C goes to us alone
-                preexec_fn=_die_with_parent,
-            )
+            log.info("Starting the ranks: " + self.command)
+            self._heard = time.monotonic()
+            ranks = self.ranks = self.start()
             if self._interrupted:
                 self._kill()
             streams = (
-                (self.process.stdout, sys.stdout, self._pass_out),
-                (self.process.stderr, sys.stderr, self._pass_err),
+                (ranks.stdout, sys.stdout, self._pass_out),
+                (ranks.stderr, sys.stderr, self._pass_err),
             )
             threads = [threading.Thread(target=self._copy, args=stream, daemon=True) for stream in streams]
             for thread in threads:
                 thread.start()
-            code = self._wait(self.process)
-            for thread in threads:
-                thread.join(AFTERMATH)
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        self._conclude(code)
+            code = self._wait(ranks)
+            self._clear(threads)
+        ranks.close()
+        self._conclude(ranks, code)
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+    def _wait(self, ranks: LocalRanks | MpiexecRun) -> int:
         while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(1)
-            self._silence += 1
-            if 0 < self.timeout < self._silence - MARGIN:
-                self.reason = f"No sign of life of rank 0 for {self._silence} s, {self._last()}. "
+            if (code := ranks.wait(1)) is not None:
+                return code
+            silence = time.monotonic() - self._heard
+            if 0 < self.timeout < silence - MARGIN:
+                self.reason = f"No sign of life of rank 0 for {silence:.0f} s, {self._last()}. "
                 self._kill()
             elif self._told is not None and time.monotonic() - self._told > AFTERMATH:
                 self._kill()
 
-    def _conclude(self, code: int) -> None:
-        orderly = code in ORDERLY and self._fatal_from != "guard.py"
+    def _clear(self, threads: Sequence[threading.Thread]) -> None:
+        """See that nothing of the run is left on this host: neither processes, of which the guard is the last to go by
+        itself, nor shared memory of those that were killed."""
+        deadline = time.monotonic() + LAST_WORDS
+        while (left := leftovers.processes_of(self.name)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for process in left:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        for thread in threads:
+            thread.join(LAST_WORDS)
+        deadline = time.monotonic() + AFTERMATH
+        while (left := leftovers.processes_of(self.name)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if left:
+            raise UsageError(
+                f"process {left[0]} of this job cannot be killed: end it before training goes on "
+                f"(ps -o stat,wchan -p {left[0]} says what it waits for)"
+            )
+        leftovers.remove_memory()
+
+    def _conclude(self, ranks: LocalRanks | MpiexecRun, code: int) -> None:
+        told_to_end = ranks.killed_by if isinstance(ranks, LocalRanks) else TOLD_TO_END.get(code, 0)
+        if told_to_end in relay.RELAYED and not self._interrupted:
+            self._interrupted = told_to_end
+            log.warning(f"{signal.Signals(told_to_end).name} has ended a process of this job, {self._last()}")
+        orderly = code in ORDERLY and self._fatal_from not in FAULTS_FROM
         self.fault = not orderly and not self._interrupted
         if self._interrupted and code != 0:
             self.code = 128 + self._interrupted
@@ -169,8 +205,11 @@ class Job:
             self.code = code if orderly else FATAL
         if not self.fault or self._told is not None:
             self.reason = ""
+        elif not self.reason and ranks.killed_by:
+            self.reason = f"rank {ranks.first} was killed by signal {ranks.killed_by}, {self._last()}. "
         elif not self.reason:
-            self.reason = f"{self.command[0]} ended with code {code}, {self._last()}; what it said stands above. "
+            who = f"rank {ranks.first}" if isinstance(ranks, LocalRanks) else self.command.split()[0]
+            self.reason = f"{who} ended with code {code}, {self._last()}; what it said stands above. "
 
     def _last(self) -> str:
         if not self.started:
@@ -192,7 +231,7 @@ class Job:
     def _pass_out(self, line: bytes) -> bytes:
         before, mark, report = line.partition(MARK)
         if mark:
-            self.started, self._silence = True, 0
+            self.started, self._heard = True, time.monotonic()
             self.iteration = int(report)
             return before
         return b"" if MISLEADING.match(line) else line
@@ -228,20 +267,9 @@ class Job:
             self._interrupted = number
         if again or not self.started:
             self._kill()
-        elif self.process is not None and self.process.stdin is not None:
-            relay.send(number, self.process.stdin)
+        elif self.ranks is not None:
+            relay.send(number, self.ranks.stdin)
 
     def _kill(self) -> None:
-        """mpiexec, and what it has started here; on other hosts MPI's processes notice that it has gone."""
-        if self.process is not None:
-            with contextlib.suppress(OSError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-
-
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def _die_with_parent() -> None:
-    """In mpiexec's process before it becomes mpiexec: if the launcher is killed, so is it, and the ranks after it."""
-    if _libc is not None:
-        _libc.prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG
+        if self.ranks is not None:
+            self.ranks.kill()

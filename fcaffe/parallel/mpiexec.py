@@ -1,17 +1,21 @@
-"""The mpiexec that belongs to mpi4py's MPI library, and how it is told what to start where."""
+"""The mpiexec that belongs to mpi4py's MPI library, how it is told what to start where, and one run of it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 from fcaffe.errors import UsageError
+from fcaffe.parallel.local_ranks import dies_with
 from fcaffe.threads import environment_of_others
 
 # Set by mpiexec for its ranks; an mpiexec that finds them believes that it is one.
@@ -22,6 +26,7 @@ OF_A_RANK = re.compile(
 TO_OTHER_HOSTS = re.compile(
     r"FCAFFE_|PYTHON|OMP_NUM|OPENBLAS_|MKL_|GLOG_|(LD_LIBRARY_)?PATH$"
 )  # Open MPI passes none on
+OF_OPEN_MPI = re.compile("Open ?MPI|OpenRTE|PRRTE")  # what its mpiexec says of itself
 LOADED = """
 import mpi4py
 mpi4py.rc.initialize = False
@@ -37,8 +42,11 @@ except (OSError, StopIteration):
 
 @dataclass(frozen=True)
 class Mpiexec:
+    """`speaks_pmi`: this MPI's library asks its launcher by PMI-1, so ranks of one host can do without an mpiexec."""
+
     path: str
     open_mpi: bool
+    speaks_pmi: bool = False
 
     def command(
         self,
@@ -78,8 +86,11 @@ def find_mpiexec() -> Mpiexec:
     open_mpi = "Open MPI" in version
     for folder in [*_beside(library), *os.environ.get("PATH", "").split(os.pathsep)]:
         candidate = shutil.which("mpiexec", path=folder)
-        if candidate is not None and _is_open_mpi(candidate) is open_mpi:
-            return Mpiexec(candidate, open_mpi)
+        if candidate is None:
+            continue
+        said = _version_of(candidate)
+        if bool(OF_OPEN_MPI.search(said)) is open_mpi:
+            return Mpiexec(candidate, open_mpi, speaks_pmi=version.startswith("MPICH") and "HYDRA" in said)
     raise UsageError(
         f"There is no mpiexec of the MPI that mpi4py uses ({version.strip()}), neither beside it nor in PATH: add its "
         "folder to PATH"
@@ -92,6 +103,44 @@ def _beside(library: str) -> list[str]:
     return [os.path.normpath(os.path.join(folder, up, "bin")) for up in ("..", "../..", "../../..")] if library else []
 
 
-def _is_open_mpi(mpiexec: str) -> bool:
-    said = subprocess.run([mpiexec, "--version"], env=outside_environment(), capture_output=True, text=True).stdout
-    return bool(re.search("Open ?MPI|OpenRTE|PRRTE", said))
+def _version_of(mpiexec: str) -> str:
+    return subprocess.run([mpiexec, "--version"], env=outside_environment(), capture_output=True, text=True).stdout
+
+
+class MpiexecRun:
+    """One run of mpiexec; see LocalRanks, which has the same parts."""
+
+    first: int | None = None  # which rank ended first is not known
+    killed_by = 0
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # the terminal's Ctrl-C goes to the launcher alone
+            preexec_fn=dies_with(os.getpid()),
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self.stdin: IO[bytes] = self._process.stdin
+        self.stdout: IO[bytes] = self._process.stdout
+        self.stderr: IO[bytes] = self._process.stderr
+
+    def wait(self, seconds: float) -> int | None:
+        """mpiexec's exit code, once it has ended; None if that takes longer than so many seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
+
+    def kill(self) -> None:
+        """mpiexec, and what it has started here; on other hosts MPI's processes notice that it has gone."""
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.stdin.close()

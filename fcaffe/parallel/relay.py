@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import IO
 
@@ -18,6 +19,7 @@ from fcaffe import log
 
 RELAYED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 LAUNCHER_GONE = 134
+TURN = 2.0  # seconds
 
 
 def send(number: int, stream: IO[bytes]) -> None:
@@ -37,6 +39,7 @@ def _deliver(gone: Callable[[], None], stream: int) -> None:
         for line in lines:
             if line.strip().isdigit():
                 os.kill(os.getpid(), int(line))
+    time.sleep(TURN)  # the guard, if it is on the launcher's host, knows better where this can still be read
     gone()
     log.fatal("The process that started the ranks has died; so does the job")
     os._exit(LAUNCHER_GONE)

@@ -1,24 +1,32 @@
-"""What a rank tells the guard of its host: what it is doing, in which iteration."""
+"""What a rank tells the guard of its host: what it does, in which iteration. And how it sees that the guard lives."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import mmap
 import os
 import secrets
+import select
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fcaffe import log
 from fcaffe.parallel import guard
-from fcaffe.parallel.guard import FAILED, LEAVING, SLOT, WAITING, WORKING
+from fcaffe.parallel.guard import FAILED, LEAVING, SECRET, SLOT, WAITING, WORKING
+from fcaffe.parallel.leftovers import JOB, OF_RANKS
 
 DEFAULT_TIMEOUT = 300  # seconds
+UNGUARDED = 134  # exit code of a rank whose guard has died
+TURN = 1.0  # seconds that the first rank of a host has to say so before the others do
 
 
 class Watchdog:
@@ -64,37 +72,82 @@ def start(world: Any, host: Any, hosts: Sequence[str], timeout: float, reports: 
     `world` and `host` are the communicators of all ranks and of this host's; `hosts` has the host of each rank. With
     `reports` the guard tells the launcher on standard output how far training is.
     """
-    folder, pipes = "", []
+    folder, pipes, lives = "", [], -1
     if host.rank == 0:
-        folder = tempfile.mkdtemp(prefix="fcaffe-ranks-")
+        folder = tempfile.mkdtemp(prefix=f"{OF_RANKS}{os.getpid()}-")
         with open(f"{folder}/table", "wb") as file:
             file.truncate(host.size * SLOT.size)
         for index in range(host.size):
             os.mkfifo(f"{folder}/{index}")
             pipes.append(os.open(f"{folder}/{index}", os.O_RDONLY | os.O_NONBLOCK))
+        os.mkfifo(f"{folder}/guard")
+        guard_lives = os.open(f"{folder}/guard", os.O_RDONLY | os.O_NONBLOCK)
+        lives = os.open(f"{folder}/guard", os.O_WRONLY)  # the guard's end: open as long as it lives
     folder = host.bcast(folder)
-    token = world.bcast(secrets.token_hex(8))
-    with open(f"{folder}/table", "r+b") as file, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as guards_socket:
-        guards_socket.bind(("", 0))
+    key = _key(world)
+    with open(f"{folder}/table", "r+b") as file, _socket_between(hosts) as guards_socket:
         watchdog = Watchdog(world.rank, mmap.mmap(file.fileno(), 0), host.rank)
         os.open(f"{folder}/{host.rank}", os.O_WRONLY)  # held until this process ends
+        if host.rank > 0:
+            guard_lives = os.open(f"{folder}/guard", os.O_RDONLY | os.O_NONBLOCK)
         host.Barrier()
-        first = (hosts[world.rank], guards_socket.getsockname()[1]) if host.rank == 0 else None
+        port = guards_socket.getsockname()[1] if guards_socket else 0
+        first = (hosts[world.rank], port) if host.rank == 0 and guards_socket else None
         guards = [other for other in world.allgather(first) if other not in (None, first)]
         if host.rank == 0:
             shutil.rmtree(folder)
-            handles = {"table": file.fileno(), "socket": guards_socket.fileno(), "pipes": pipes}
-            told = {"guards": guards, "hosts": hosts, "timeout": timeout, "reports": reports, "token": token}
+            handles = {"table": file.fileno(), "pipes": pipes, "socket": None}
+            passed = [file.fileno(), *pipes, lives]
+            if guards_socket:
+                handles["socket"] = guards_socket.fileno()
+                passed.append(guards_socket.fileno())
+            told = {"guards": guards, "hosts": hosts, "timeout": timeout, "reports": reports}
             watchdog.guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", guard.__file__],
                 stdin=subprocess.PIPE,
-                pass_fds=[file.fileno(), guards_socket.fileno(), *pipes],
+                pass_fds=passed,
                 cwd="/",
                 start_new_session=True,  # mpiexec kills the ranks' sessions
             )
             assert watchdog.guard.stdin is not None
             with watchdog.guard.stdin as stdin:
-                stdin.write(json.dumps({**told, **handles}).encode())
-            for pipe in pipes:
-                os.close(pipe)
+                stdin.write(json.dumps({**told, **handles, "key": key.hex(), "number": world.rank}).encode())
+            for handle in (*pipes, lives):
+                os.close(handle)
+        number = host.bcast(watchdog.guard.pid if watchdog.guard else 0)
+    watch = threading.Thread(
+        target=_watch_guard,
+        args=(guard_lives, f"the guard (process {number}) on {hosts[world.rank]}", TURN * min(host.rank, 1)),
+        name="watch over the guard",
+        daemon=True,
+    )
+    watch.start()
     return watchdog
+
+
+def _key(world: Any) -> bytes:
+    """The secret of this run between the guards; of the launcher's environment, or, if something else has started the
+    ranks, of rank 0's making. Collective."""
+    made = world.bcast(secrets.token_hex(32))
+    return hashlib.sha256(f"{os.environ.get(SECRET, made)} {os.environ.get(JOB, '')}".encode()).digest()
+
+
+@contextlib.contextmanager
+def _socket_between(hosts: Sequence[str]) -> Iterator[socket.socket | None]:
+    """For the messages between guards; None where there is one host, on which nothing is to be open to the network."""
+    if len(set(hosts)) == 1:
+        yield None
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as guards_socket:
+        guards_socket.bind(("", 0))
+        yield guards_socket
+
+
+def _watch_guard(lives: int, name: str, turn: float) -> None:
+    """End this rank, and so the job, when the guard ends before it: nobody would notice any more that a rank hangs."""
+    poll = select.poll()
+    poll.register(lives, 0)  # the end of whoever holds the other end is told anyway
+    poll.poll()
+    time.sleep(turn)
+    log.fatal(f"{name} died, which watches over the ranks there: killed, or crashed; so does the job")
+    os._exit(UNGUARDED)

@@ -90,6 +90,9 @@ class MpiWorkers(Workers):
         with self._waiting("a gathering"):
             return self.comm.gather(thing, 0)
 
+    def close(self) -> None:
+        self.comm.Free()
+
     @contextlib.contextmanager
     def _waiting(self, operation: str) -> Iterator[None]:
         with self.watchdog.waiting(operation), self.timeline.span(WAIT):

@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.parallel import guard, relay, watchdog
+from fcaffe.parallel.local_ranks import dies_with
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT, Watchdog
+from fcaffe.threads import ranks_on_host
 
 LAUNCHED = "FCAFFE_LAUNCHED"  # set by `launch.py` to the number of ranks
 
@@ -34,6 +36,7 @@ LAUNCHERS = [
     ("PMIx", ("PMIX_RANK",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
     ("Slurm", ("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
 ]
+NETWORK_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NCCL_SOCKET_IFNAME")
 HOST_NAMES = ("PMI_HOSTNAME", "PMIX_HOSTNAME", "SLURMD_NODENAME")
 REMEDY = (
     "start it with this MPI's own mpiexec, or build mpi4py for that launcher's (pip install --no-binary mpi4py mpi4py)"
@@ -107,8 +110,8 @@ class RankError(Exception):
 class World:
     """All ranks of the job; the default is a process that runs alone. `hosts` has the host of each rank.
 
-    As the context of a `with`, it turns every exception of the body into a RankError if there are other ranks, and
-    lets SIGTERM and SIGHUP raise SystemExit.
+    As the context of a `with`, it turns every exception of the body into a RankError if there are other ranks.
+    `threads`: this MPI can be called by several threads at once.
     """
 
     comm: Any = None
@@ -118,6 +121,7 @@ class World:
     local_size: int = 1
     hosts: tuple[str, ...] = field(default_factory=lambda: (host_name(),))
     watchdog: Watchdog = field(default_factory=Watchdog)
+    threads: bool = True
 
     def __str__(self) -> str:
         hosts = list(dict.fromkeys(self.hosts))
@@ -127,9 +131,6 @@ class World:
         return message if self.size == 1 else f"rank {self.rank} on {host_name()}: {message}"
 
     def __enter__(self) -> World:
-        if self.size > 1:
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, _exit)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -158,16 +159,22 @@ class World:
 def join(timeout: float = DEFAULT_TIMEOUT) -> World:
     """Take this process's place among the ranks. MPI is imported only if a launcher says that there are several.
 
-    `timeout` in seconds: how long an operation may take before the job is ended; 0 for ever. Raises UsageError.
+    `timeout` in seconds: how long an operation may take before the job is ended; 0 for ever. From here on SIGTERM and
+    SIGHUP raise SystemExit in a rank, as SIGINT raises KeyboardInterrupt: one that is told to end then says so to all,
+    and is not taken for one that was killed. Raises UsageError.
     """
     start = started_as()
     if start is None:
         return World()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _exit)
+    _die_with_starter()
+    _stay_on_this_host(start)
     mpi = _load_mpi(start)
     world = World()
     try:
         with _starting(start, mpi, timeout):
-            world.comm = _comm_world(start, mpi)
+            world.comm, world.threads = _comm_world(start, mpi)
             world.rank, world.size = world.comm.rank, world.comm.size
             local = world.comm.Split_type(mpi.COMM_TYPE_SHARED)
             world.local_rank, world.local_size = local.rank, local.size
@@ -178,11 +185,26 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
             relay.listen(gone=lambda: world.watchdog.leave(failed=True))
             os.write(1, guard.report(-1))  # that all ranks have found one another
         local.Free()
-    except Exception as error:
+    except BaseException as error:
         if world.size == 1:
             raise
         raise RankError(world) from error
     return world
+
+
+def _die_with_starter() -> None:
+    """Let the kernel end this rank when MPI's daemon on this host, which has started it, dies: nothing else would, if
+    this rank is stopped or the guard is dead as well. fcaffe's launcher has seen to that itself."""
+    parent = os.getppid()
+    if guard.process_name(parent) in guard.DAEMONS:
+        dies_with(parent)()
+
+
+def _stay_on_this_host(start: Start) -> None:
+    """If all ranks are on this host, nothing is to be open to the network: MPI and NCCL may use the loopback only."""
+    if start.size and ranks_on_host() == start.size:
+        for variable in NETWORK_INTERFACES:
+            os.environ.setdefault(variable, "lo")
 
 
 def _load_mpi(start: Start) -> Any:
@@ -207,16 +229,22 @@ def _load_mpi(start: Start) -> Any:
     raise UsageError(f"{start}, but {problem}")
 
 
-def _comm_world(start: Start, mpi: Any) -> Any:
+def _comm_world(start: Start, mpi: Any) -> tuple[Any, bool]:
+    """MPI's world, and whether several threads may call MPI at once."""
     if not mpi.Is_initialized():
         with _no_warnings():
             mpi.Init_thread(mpi.THREAD_MULTIPLE)
+    if mpi.Query_thread() < mpi.THREAD_FUNNELED:
+        raise UsageError(
+            f"{_library(mpi)} was built, or started, for processes without threads (MPI_THREAD_SINGLE), and fcaffe "
+            "reads data in threads: use an MPI that provides MPI_THREAD_FUNNELED or more"
+        )
     if mpi.COMM_WORLD.size == 1 and start.size > 1:
         _wait_for_turn(start.rank)
         raise UsageError(
             f"{start}, but {_library(mpi)} does not know its launcher and has one rank only: {start.remedy}"
         )
-    return mpi.COMM_WORLD
+    return mpi.COMM_WORLD, mpi.Query_thread() >= mpi.THREAD_MULTIPLE
 
 
 def _library(mpi: Any) -> str:

@@ -53,6 +53,9 @@ class GradientExchange:
     def restore_state(self, state: State) -> None:
         """Go on from what `state` gave."""
 
+    def close(self) -> None:
+        """Give back what was allocated, after which no gradients may be touched. All workers must call this."""
+
     def summary(self) -> str:
         """For the log: what it has taken; empty if there was nothing to do."""
         return ""

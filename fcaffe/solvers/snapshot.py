@@ -96,6 +96,12 @@ def restore(solver: Solver, path: str) -> None:
     worker 0's. Raises SnapshotError.
     """
     state, model, model_path = _read(solver, path)
+    iteration = solver.workers.broadcast_object(state.iteration)
+    if iteration != state.iteration:
+        raise SnapshotError(
+            f"{path} is of iteration {state.iteration} here and of {iteration} for worker 0: all workers must see the "
+            "same files"
+        )
     log.restoring_history(solver.param.type)
     copy_weights(solver.net, model, model_path)
     solver.iteration = state.iteration
@@ -121,23 +127,31 @@ def restore(solver: Solver, path: str) -> None:
 def restore_newest(solver: Solver) -> str | None:
     """Resume from the newest snapshot under the solver's prefix that is whole; returns its path, or None.
 
-    One of another run is no damage, to be passed over, but an OtherRunError: to start anew under the same prefix would
-    write over its files.
+    Worker 0 picks it for all: on another host a file may be there later, or not be readable. One of another run is no
+    damage, to be passed over, but an OtherRunError: to start anew under the same prefix would write over its files.
     """
-    prefix = solver.param.snapshot_prefix
-    for path in states(prefix):
+    path, problem = solver.workers.broadcast_object(_newest_whole(solver) if solver.workers.rank == 0 else None)
+    if problem is not None:
+        raise OtherRunError(problem)
+    if path is None:
+        log.info(f"No whole snapshot {solver.param.snapshot_prefix}_iter_*.solverstate[.h5]: starting from iteration 0")
+        return None
+    log.resuming(path)
+    solver.restore(path)
+    return str(path)
+
+
+def _newest_whole(solver: Solver) -> tuple[str | None, str | None]:
+    """The path, or what is wrong if a state of another run is in the way."""
+    for path in states(solver.param.snapshot_prefix):
         try:
             _read(solver, path)
+            return path, None
         except OtherRunError as problem:
-            raise OtherRunError(f"{problem}; or give this run another snapshot_prefix") from None
+            return None, f"{problem}; or give this run another snapshot_prefix"
         except SnapshotError as problem:
             log.warning(f"Passing over {path}: {problem}")
-            continue
-        log.resuming(path)
-        solver.restore(path)
-        return path
-    log.info(f"No whole snapshot {prefix}_iter_*.solverstate[.h5]: starting from iteration 0")
-    return None
+    return None, None
 
 
 class Memory:
@@ -149,14 +163,13 @@ class Memory:
         self.iteration, self.current_step = solver.iteration, solver.current_step
         self.point = Point.of(solver).copy()
 
-    def write(self, solver: Solver) -> str:
-        """Put the solver back there and write a snapshot; returns the state's path. All workers call this."""
+    def put_back(self, solver: Solver) -> None:
+        """Bring the solver back to this state. All workers call this."""
         solver.data[...] = self.data
         for history, kept in zip(solver.history, self.history, strict=True):
             history[...] = kept
         solver.iteration, solver.current_step = self.iteration, self.current_step
         self.point.put_back(solver)
-        return solver.snapshot()
 
 
 def states(prefix: str) -> list[str]:

@@ -15,9 +15,9 @@ from fcaffe import log
 from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
 from fcaffe.engines.memory import aligned_zeros
-from fcaffe.errors import SolverError
+from fcaffe.errors import SnapshotError, SolverError
 from fcaffe.net import Context, Net
-from fcaffe.net.blob import Array
+from fcaffe.net.blob import Array, Blob
 from fcaffe.net.memory_need import check_memory, memory_errors
 from fcaffe.net.shards import Shards
 from fcaffe.net.weights import load_weights, tell_untouched
@@ -110,13 +110,16 @@ class Solver(Update):
             as_worker_0=workers.broadcast_object,
         )
         net_param, source = train_net_param(param)
+        _check_same(workers, "the solver and its training net", param, net_param)
         log.creating_train_net(source)
         self.net = Net(net_param, self.context)
         if parts.size > 1 and self.context.share is None and not parts.per_worker:
             raise SolverError(f"the training net has no layer that reads a batch, {parts.splitting}")
         self._finetune(self.net)
         self.test_nets: list[Net] = []
-        for index, (net_param, source) in enumerate(test_net_params(param)):
+        test_params = test_net_params(param)
+        _check_same(workers, "the test nets", *(net_param for net_param, _ in test_params))
+        for index, (net_param, source) in enumerate(test_params):
             log.creating_test_net(index, f"specified by {source}")
             turns = Turns(workers.rank, workers.size, param.test_iter[index])
             context = Context(
@@ -300,33 +303,62 @@ class Solver(Update):
         if self.sharded:
             sums = self.sharded.outputs
         else:
-            sums = [self.workers.sum_array(values) for values in self.output_values()]
+            outputs = zip(self.net.outputs(), self.output_values(), strict=True)
+            sums = [self._over_workers(blob, values) for (_, blob, _), values in outputs]
         index = 0
         for (name, _, weight), values in zip(self.net.outputs(), sums, strict=True):
             for value in values:
                 log.net_output("Train", index, name, float(value), weight)
                 index += 1
 
+    def _over_workers(self, blob: Blob, values: np.ndarray) -> np.ndarray:
+        """An output of the training net over the whole batch, for worker 0; all workers must call this.
+
+        It is the sum of the workers' values; or, where there is one for each sample, those of all samples in the order
+        of the batch, of which the workers may have unequal numbers.
+        """
+        if self.workers.size == 1:
+            return values
+        for_each = bool(self.share.count) and blob.shape[:1] == (self.share.count,)
+        if self.workers.sum(for_each) < self.workers.size:
+            return self.workers.sum_array(values)
+        return np.concatenate(self.workers.gather(values) or [values])
+
     def output_values(self) -> list[np.ndarray]:
         """The training net's outputs after a pass, each flat."""
         return [self.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in self.net.outputs()]
 
     def _check_weights(self) -> None:
-        """A weight that is no number need not show in the loss: a ReLU may make a 0 of it."""
-        if self.on_nan != "continue" and not self.engine.is_finite(self.data):
+        """A weight that is no number need not show in the loss: a ReLU may make a 0 of it.
+
+        Statistics of BatchNorm that each worker has of its own may have gone wrong on one of them alone, so the workers
+        agree on whether to stop.
+        """
+        if self.on_nan == "continue":
+            return
+        bad = not self.engine.is_finite(self.data)
+        if self.workers.sum(bad):
             self.stop_at_nan("a weight is not finite", self.net.first_bad_blob())
 
     def stop_at_nan(self, what: str, bad_blob: str | None, iteration: int | None = None) -> None:
-        """Raise, on all workers, the SolverError that says where the first value is that is not finite."""
+        """Raise the SolverError that says where the first value is that is not finite. All workers must come here."""
         found = [bad for bad in self.workers.gather(bad_blob) or [] if bad]
         iteration = self.iteration if iteration is None else iteration
         bad, saved = found[0] if found else "the loss itself", ""
         if self.on_nan == "snapshot" and self._last_good is not None:
-            saved = f"; the last good state is in {self._last_good.write(self)}"
+            saved = self._save_last_good(self._last_good)
         raise SolverError(
             f"iteration {iteration}: {what}; the first value that is not finite is in {bad}"
             f"{saved}. Lower base_lr, set clip_gradients, or check the data (--on-nan continue goes on all the same)"
         )
+
+    def _save_last_good(self, state: snapshot.Memory) -> str:
+        """Write the state as a snapshot, and say where it is, or why it could not be written."""
+        state.put_back(self)
+        try:
+            return f"; the last good state is in {self.snapshot()}"
+        except (SnapshotError, OSError) as problem:
+            return f"; the last good state could not be written ({problem})"
 
     # --- testing ------------------------------------------------------------------------------------------------------
 
@@ -384,6 +416,17 @@ class Solver(Update):
             for blob, values in zip(blobs, own, strict=True):
                 blob.data[...] = values
 
+    def leave_workers(self) -> None:
+        """Give back communicators and shared memory after the last sum. The solver keeps its weights but cannot train.
+
+        All workers must call this, so it has no place where an error has ended one of them.
+        """
+        if self.engine.xp is np:  # where the gradients lie in memory that the exchange gives back
+            self.diff = aligned_zeros(np, self.diff.size)
+            self.net.parameters.flatten(self.data, self.diff)
+        self.exchange.close()
+        self.workers.close()
+
     def close(self) -> None:
         for net in (self.net, *self.test_nets):
             net.close()
@@ -421,6 +464,19 @@ class Solver(Update):
                     '(topk): use type: "SGD", or another compression'
                 )
             self.exchange.take_momentum(param.momentum, param.clip_gradients)
+
+
+def _check_same(workers: Workers, what: str, *messages: Any) -> None:
+    """Workers that run other nets, or other settings, would part at some sum and wait for one another for ever."""
+    if workers.size == 1:
+        return
+    texts = []
+    for message in messages:
+        own = type(message).FromString(message.SerializeToString())
+        if "device_id" in own.DESCRIPTOR.fields_by_name:
+            own.ClearField("device_id")  # each has its own
+        texts.append(str(own))
+    workers.check_same(what, "".join(texts).encode())
 
 
 _registry: dict[str, type[Solver]] = {}
