@@ -13,6 +13,7 @@ by the guard's own ticks, so a job that a batch system suspends and resumes has 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hmac
 import json
 import mmap
@@ -44,6 +45,9 @@ MARK = b"\x1efcaffe "  # begins a report to the launcher, on standard output; `l
 GRACE = 3.0  # seconds that a host's MPI daemon has to end after its ranks
 DAEMONS = ("hydra_pmi_proxy", "pmi_proxy", "orted", "prted")
 STARTERS = ("mpiexec", "mpiexec.hydra", "mpirun", "orterun", "prterun")
+PF_EXITING = 4  # among a process's flags, as Linux shows them
+SIGNAL_OF_STATUS = 0x7F
+PIDFD_GETFD = 438  # Linux's number of this system call, on every processor
 LAUNCHER_NAME = "fcaffe's launcher"
 LAUNCHER = "FCAFFE_LAUNCHER"  # the process number of fcaffe's own launcher
 SECRET = "FCAFFE_SECRET"  # of the job; proves that a message between guards comes from one of them
@@ -80,7 +84,7 @@ class Process:
     def gone(self) -> bool:
         now = _stat(self.pid)
         if now or self.began:
-            return now[19:20] != self.began or now[:1] == ["Z"]
+            return now[19:20] != self.began or (now[0] == "Z" and int(now[17]) <= 1)  # with its last thread
         try:  # not Linux
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -88,6 +92,16 @@ class Process:
         except PermissionError:
             pass
         return False
+
+    def exit_status(self) -> int | None:
+        """As wait() gives it, while the process is a zombie; None if it is not known."""
+        now = _stat(self.pid)
+        return int(now[49]) if now[19:20] == self.began and now[:1] == ["Z"] and len(now) > 49 else None
+
+    def is_ending(self) -> bool:
+        """Whether the kernel is taking it down, or has done so."""
+        now = _stat(self.pid)
+        return self.gone() or bool(now and int(now[6]) & PF_EXITING)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         if not self.gone():
@@ -106,11 +120,7 @@ class Starter(Process):
         super().__init__(pid)
         self.is_daemon = self.name in DAEMONS
         self.is_launcher = str(pid) == os.environ.get(LAUNCHER)
-        self.stderr: int | None = None
-        if not self.is_daemon:
-            with contextlib.suppress(OSError):
-                flags = os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
-                self.stderr = os.open(f"/proc/{pid}/fd/2", flags)
+        self.stderr = None if self.is_daemon else _errors_of(pid)
 
     def __str__(self) -> str:
         return f"{LAUNCHER_NAME if self.is_launcher else self.name or 'the process'} (process {self.pid})"
@@ -254,6 +264,9 @@ class Guard:
             now = time.monotonic()
             self.look(min(now - before, 4 * TICK))
             before = now
+        deadline = time.monotonic() + GRACE
+        while time.monotonic() < deadline and not all(rank.gone() for rank in self.ranks):
+            time.sleep(0.005)  # their pipes have closed, and the last of their memory goes a moment later
         if self.fault:
             os.closerange(0, 3)  # for which the daemon waits
             self.end_daemons()
@@ -274,7 +287,7 @@ class Guard:
         else:
             time.sleep(TICK / 10)
         for starter in self.starters:
-            if starter.gone():
+            if starter not in self.handles.values() and starter.gone():
                 self.note_end_of(starter)
         self.deaths += [i for i, rank in enumerate(self.ranks) if i not in self.deaths and rank.gone()]
 
@@ -305,10 +318,21 @@ class Guard:
                 _write(1, report(max(slot.iteration for slot in slots)))
 
     def note_end_of(self, starter: Starter) -> None:
-        """The first starter to end is to blame for all, unless a rank had died before and it ends for that."""
+        """The first starter to end is to blame for all, unless a rank had died before and it ends for that.
+
+        One that is killed closes its connections before it is seen to have ended; so one further down, which was not
+        killed but ends for that, may seem to be the first.
+        """
         slots = read_slots(self.table)
-        if self.dead_starter is None and all(slots[index].state == LEAVING for index in self.deaths):
-            self.dead_starter = starter
+        if self.dead_starter is not None or any(slots[index].state != LEAVING for index in self.deaths):
+            return
+        self.dead_starter = starter
+        if (starter.exit_status() or 0) & SIGNAL_OF_STATUS:
+            return
+        for above in self.starters[self.starters.index(starter) + 1 :]:
+            status = above.exit_status()
+            if above.is_ending() and (status is None or status & SIGNAL_OF_STATUS):
+                self.dead_starter = above
 
     def end_orphans(self, starter: Starter, slots: list[Slot]) -> None:
         """The starter has died before the ranks had ended: so do they."""
@@ -430,6 +454,21 @@ def _stat(pid: int) -> list[str]:
 
 def _is_stopped(pid: int) -> bool:
     return _stat(pid)[:1] in (["T"], ["t"])
+
+
+def _errors_of(pid: int) -> int | None:
+    """A handle of what a process has as its standard error; None if it may not be had.
+
+    It should be the very same open file: of one opened anew the place to write at is another, and the process, or the
+    shell that started it, would write over what we have written.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        number = ctypes.CDLL(None).syscall(PIDFD_GETFD, os.pidfd_open(pid), 2, 0)
+        if number >= 0:
+            return int(number)
+    with contextlib.suppress(OSError):
+        return os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK)
+    return None
 
 
 def _parent(pid: int) -> int:

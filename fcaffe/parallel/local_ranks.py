@@ -113,13 +113,20 @@ class LocalRanks:
                 return self._code
             if time.monotonic() > deadline:
                 return None
-            for key, _ in self._sockets.select(TICK) if self._sockets.get_map() else ():
-                self._hear(key.data, key.fileobj)  # type: ignore[arg-type]
-            if not self._sockets.get_map():
-                time.sleep(TICK / 10)
+            if not self._listen(TICK):
+                time.sleep(0.0 if self._sockets.get_map() else TICK / 10)
+
+    def _listen(self, seconds: float) -> bool:
+        """Answer what ranks ask; whether one has, within so many seconds."""
+        ready = self._sockets.select(seconds) if self._sockets.get_map() else []
+        for key, _ in ready:
+            self._hear(key.data, key.fileobj)  # type: ignore[arg-type]
+        return bool(ready)
 
     def _have_ended(self) -> bool:
         codes = [process.poll() for process in self._processes]
+        while self._listen(0):
+            pass  # the last words of those that have ended are still to be read
         for rank, code in enumerate(codes):
             in_order = code is None or (code == 0 and (rank in self._leaving or not any(c is None for c in codes)))
             if not in_order and self.first is None:
