@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections import deque
 from types import FrameType
 from typing import Any
 
 from fcaffe.errors import UsageError
+from fcaffe.parallel.world import told_to_end
 from fcaffe.solvers import Action
 
 EFFECTS = {"stop": Action.STOP, "snapshot": Action.SNAPSHOT, "none": Action.NONE}
@@ -23,18 +25,22 @@ class Signals:
         self._effects = {signal.SIGINT: effect(sigint_effect), signal.SIGTERM: Action.TERMINATE}
         if hasattr(signal, "SIGHUP"):  # Windows has none
             self._effects[signal.SIGHUP] = effect(sighup_effect)
-        self._noted = Action.NONE
+        self._noted: deque[Action] = deque()  # a signal may come between any two steps: what is in here is not lost
         self._before: dict[signal.Signals, Any] = {}
         self.terminated = False
 
     def requested(self) -> Action:
         """The most urgent effect of the signals since the last call."""
-        action, self._noted = self._noted, Action.NONE
+        action = Action.NONE
+        while self._noted:
+            action = max(action, self._noted.popleft(), key=URGENCY.index)
         self.terminated |= action is Action.TERMINATE
         return action
 
     def __enter__(self) -> Signals:
         self._before = {number: signal.signal(number, self._note) for number in self._effects}
+        if told_to_end:
+            self._noted.append(Action.TERMINATE)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -42,7 +48,7 @@ class Signals:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._noted = max(self._noted, self._effects[signal.Signals(number)], key=URGENCY.index)
+        self._noted.append(self._effects[signal.Signals(number)])
 
 
 def effect(name: str) -> Action:

@@ -45,7 +45,7 @@ MARK = b"\x1efcaffe "  # begins a report to the launcher, on standard output; `l
 GRACE = 3.0  # seconds that a host's MPI daemon has to end after its ranks
 DAEMONS = ("hydra_pmi_proxy", "pmi_proxy", "orted", "prted")
 STARTERS = ("mpiexec", "mpiexec.hydra", "mpirun", "orterun", "prterun")
-PF_EXITING = 4  # among a process's flags, as Linux shows them
+PF_EXITING, PF_SIGNALED = 4, 0x400  # among a process's flags, as Linux shows them
 SIGNAL_OF_STATUS = 0x7F
 PIDFD_GETFD = 438  # Linux's number of this system call, on every processor
 LAUNCHER_NAME = "fcaffe's launcher"
@@ -454,6 +454,12 @@ def _stat(pid: int) -> list[str]:
 
 def _is_stopped(pid: int) -> bool:
     return _stat(pid)[:1] in (["T"], ["t"])
+
+
+def was_killed(pid: int) -> bool:
+    """Whether a process that is ending does so by a signal, as far as that can still be seen."""
+    now = _stat(pid)
+    return bool(now and int(now[6]) & PF_SIGNALED)
 
 
 def _errors_of(pid: int) -> int | None:

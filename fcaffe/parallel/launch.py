@@ -31,7 +31,8 @@ from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT
 from fcaffe.parallel.world import LAUNCHED
 
 FATAL = 134
-ORDERLY = (0, 1, 129, 130, FATAL, 141, 143)  # a rank that ends with another code has not said why: that is a fault
+ASKED_FOR = (129, 130, 143)  # exit codes of a rank that was told to end: SIGHUP, SIGINT, SIGTERM
+ORDERLY = (0, 1, *ASKED_FOR, FATAL, 141)  # a rank that ends with another code has not said why: that is a fault
 FAULTS_FROM = ("guard.py", "watchdog.py")  # source files of the fatal lines that tell of one, whatever the code
 # Codes of mpiexec when a rank that did not yet listen to signals, or mpiexec itself, was told to end.
 TOLD_TO_END = {int(number): int(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -197,7 +198,8 @@ class Job:
         if told_to_end in relay.RELAYED and not self._interrupted:
             self._interrupted = told_to_end
             log.warning(f"{signal.Signals(told_to_end).name} has ended a process of this job, {self._last()}")
-        orderly = code in ORDERLY and self._fatal_from not in FAULTS_FROM
+        # A rank that was told to end may be gone before the guard knows why.
+        orderly = code in ASKED_FOR or (code in ORDERLY and self._fatal_from not in FAULTS_FROM)
         self.fault = not orderly and not self._interrupted
         if self._interrupted and code != 0:
             self.code = 128 + self._interrupted

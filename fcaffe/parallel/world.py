@@ -45,6 +45,7 @@ SLURM_REMEDY = (
     "start it with srun --mpi=TYPE, of a type that this MPI knows (srun --mpi=list), or with this MPI's own mpiexec; "
     "in a batch script, unset SLURM_PROCID to let --workers N start the ranks"
 )
+told_to_end: list[int] = []  # signals that have raised SystemExit
 TAKEN, PASSED_ON = 2.0, 0.05  # seconds, at most, that mpiexec has to read what a rank wrote, and to pass it on
 TURN = 0.5  # seconds that rank 0 has to say, before others do, what is wrong with all
 
@@ -131,11 +132,17 @@ class World:
         return message if self.size == 1 else f"rank {self.rank} on {host_name()}: {message}"
 
     def __enter__(self) -> World:
+        if self.size > 1:
+            try:
+                _raise_signals()
+            except BaseException as error:
+                raise RankError(self) from error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self.size == 1:
             return
+        _handle_signals(signal.SIG_IGN)  # there is nothing left to stop; and the end must not be cut short
         if error is not None:
             raise RankError(self) from error
         with self.watchdog.waiting("the end of the other ranks"):
@@ -159,15 +166,16 @@ class World:
 def join(timeout: float = DEFAULT_TIMEOUT) -> World:
     """Take this process's place among the ranks. MPI is imported only if a launcher says that there are several.
 
-    `timeout` in seconds: how long an operation may take before the job is ended; 0 for ever. From here on SIGTERM and
-    SIGHUP raise SystemExit in a rank, as SIGINT raises KeyboardInterrupt: one that is told to end then says so to all,
-    and is not taken for one that was killed. Raises UsageError.
+    `timeout` in seconds: how long an operation may take before the job is ended; 0 for ever. Raises UsageError.
+
+    From here on SIGTERM, SIGHUP and SIGINT raise SystemExit in a rank, so that one that is told to end says so to all.
+    While there is a guard but the body of the `with` has not yet begun, they wait for that: an exception would get past
+    it, and the guard would take the rank for one that was killed.
     """
     start = started_as()
     if start is None:
         return World()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _exit)
+    _raise_signals()
     _die_with_starter()
     _stay_on_this_host(start)
     mpi = _load_mpi(start)
@@ -179,6 +187,7 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
             local = world.comm.Split_type(mpi.COMM_TYPE_SHARED)
             world.local_rank, world.local_size = local.rank, local.size
             world.hosts = tuple(world.comm.allgather(host_name()))
+        _handle_signals(_note)
         reports = LAUNCHED in os.environ and world.rank == 0
         world.watchdog = watchdog.start(world.comm, local, world.hosts, timeout, reports)
         if reports:
@@ -266,13 +275,14 @@ def _starting(start: Start, mpi: Any, timeout: float) -> Iterator[None]:
     """While MPI starts it may end this process, or hang: a child that waits for the end of the `with` says so then."""
     read, write = os.pipe()
     parent = os.getpid()
+    launched = str(os.getppid()) == os.environ.get(guard.LAUNCHER)
     with _no_warnings():  # Python warns if there are threads, here BLAS's, which the child does not use
         child = os.fork()
     if child == 0:
         try:
             os.setsid()  # survive it if mpiexec kills our parent for another rank's failure
             os.close(write)
-            _watch_start(start, _library(mpi), read, parent, timeout)
+            _watch_start(start, _library(mpi), read, parent, launched, timeout)
         finally:
             os._exit(0)
     os.close(read)
@@ -285,10 +295,10 @@ def _starting(start: Start, mpi: Any, timeout: float) -> Iterator[None]:
         os.waitpid(child, 0)
 
 
-def _watch_start(start: Start, library: str, read: int, parent: int, timeout: float) -> None:
+def _watch_start(start: Start, library: str, read: int, parent: int, launched: bool, timeout: float) -> None:
     heard, _, _ = select.select([read], [], [], timeout or None)
-    if heard and os.read(read, 1):
-        return
+    if heard and (os.read(read, 1) or launched or guard.was_killed(parent)):
+        return  # it started; or others know better why it did not: the launcher, or who has killed it
     _wait_for_turn(start.rank)
     if heard:
         log.fatal(f"{start} on {host_name()}, but {library} did not start: {start.remedy}")
@@ -323,5 +333,25 @@ def _wait_for_turn(rank: int) -> None:
         time.sleep(TURN + min(rank, 100) / 50)
 
 
+def _handle_signals(handler: Any) -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, handler)
+
+
+def _raise_signals() -> None:
+    """From now on, and for those that were noted before, signals raise SystemExit."""
+    _handle_signals(_exit)
+    if told_to_end:
+        _exit(told_to_end[0], None)
+
+
+def _note(number: int, _: FrameType | None) -> None:
+    told_to_end.append(number)
+
+
 def _exit(number: int, _: FrameType | None) -> None:
+    """Once; a second signal would cut short what the first has begun. It is noted as well, since a library's code that
+    calls ours may lose an exception."""
+    _handle_signals(signal.SIG_IGN)
+    told_to_end.append(number)
     sys.exit(128 + number)
