@@ -57,8 +57,11 @@ def asking() -> Iterator[None]:
 def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     """The h5py.File at `path`, to read."""
     library = h5py()
-    with asking():
+    try:
         require_file(path)
+    except OSError as problem:
+        raise UnreadableError(problem.strerror) from problem
+    with asking():
         file = library.File(path, "r")
     with file:
         yield file

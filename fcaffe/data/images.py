@@ -29,7 +29,7 @@ class Color(enum.Enum):
 
 def opencv() -> Any:
     """The cv2 module; without it a DataError says what to install."""
-    if "cv2" in sys.modules:
+    if sys.modules.get("cv2") is not None:
         return sys.modules["cv2"]
     is_set = LIMIT_VARIABLE in os.environ
     os.environ.setdefault(LIMIT_VARIABLE, LIMIT)

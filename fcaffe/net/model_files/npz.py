@@ -116,8 +116,11 @@ def _asking() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
-    with _asking():
+    try:
         require_file(path)
+    except OSError as problem:
+        raise _UnreadableError(problem.strerror) from problem
+    with _asking():
         archive = zipfile.ZipFile(path)
     with archive:
         yield archive
