@@ -29,6 +29,8 @@ class Sliding(Layer):
         )
         if 0 in self.windows.kernel or 0 in self.windows.stride:
             raise self.error("kernel and stride must be positive")
+        if 0 in self.windows.dilation:
+            raise self.error("dilation must be positive: 1 is a window without gaps")
 
     def output_size(self, size: tuple[int, ...]) -> tuple[int, ...]:
         return self.windows.convolved(size)

@@ -144,6 +144,7 @@ class Layer:
                         f"does not work in place, for it makes {blob.shape} of {self.bottom_name(index)} {shape}; "
                         "give its top another name"
                     )
+            self._set_loss_weights(top)
         except NetError as problem:  # blobs and fillers do not know whose they are
             if str(problem).startswith("layer "):
                 raise
@@ -151,7 +152,6 @@ class Layer:
             raise kind(str(self.error(str(problem)))) from None
         except (MemoryError, OverflowError) as problem:
             raise self.does_not_fit(problem) from problem
-        self._set_loss_weights(top)
 
     def loss(self, top: list[Blob]) -> float:
         """The weighted sum of those tops that carry a loss, in float32."""

@@ -47,6 +47,7 @@ NETS = {
     "pad": (INPUT + convolution("kernel_size: 3 pad: 4294967295"), "at most"),
     "stride": (INPUT + layer("Pooling", "pooling_param { kernel_size: 3 stride: 4294967295 }"), "at most"),
     "no stride": (INPUT + layer("Pooling", "pooling_param { kernel_size: 3 stride: 0 }"), "must be positive"),
+    "no dilation": (INPUT + convolution("kernel_size: 3 dilation: 0"), "dilation must be positive"),
     "no group": (INPUT + convolution("kernel_size: 3 group: 0"), "group 0"),
     "tiles": (INPUT + layer("Tile", "tile_param { axis: 0 tiles: 2147483647 }"), "4294967294, 3, 8, 8|out of memory"),
     "levels": (INPUT + layer("SPP", "spp_param { pyramid_height: 4294967295 }"), "pyramid_height"),
