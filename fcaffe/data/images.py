@@ -29,8 +29,8 @@ class Color(enum.Enum):
 
 def opencv() -> Any:
     """The cv2 module; without it a DataError says what to install."""
-    if sys.modules.get("cv2") is not None:
-        return sys.modules["cv2"]
+    if loaded := sys.modules.get("cv2"):
+        return loaded
     is_set = LIMIT_VARIABLE in os.environ
     os.environ.setdefault(LIMIT_VARIABLE, LIMIT)
     try:
