@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fcaffe.layers.labels import check_label_count, find_labels, read_labels
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Half, Layer, register
+from fcaffe.net.layer import Half, Layer, Traits, register
 
 
 @register("Accuracy")
@@ -15,13 +17,11 @@ class Accuracy(Layer):
     as better. Where there is nothing to count, 0. The counts are over all workers: their accuracies add up.
     """
 
-    bottoms = 2
-    tops = (1, 2)
-    half = Half.FIRST
+    traits = Traits(bottoms=2, tops=(1, 2), half=Half.FIRST)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         ignores = self._ignored_label() is not None
-        self.needs_host = len(top) > 1 or (ignores and self.context.workers.size > 1)
+        self.traits = replace(self.traits, needs_host=len(top) > 1 or (ignores and self.context.workers.size > 1))
         if ignores:
             self.refuse_shards("divides by the number of labels in the whole batch that are not ignored")
         if len(top) > 1:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeGuard
 
 import numpy as np
 
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Half, Layer, register
+from fcaffe.net.layer import Half, Layer, Traits, register
 
 
 class Activation(Layer):
     """Base: one bottom, one top of the same shape."""
 
-    bottoms = 1
-    tops = 1
-    reshapes_by_shape = True
-    repeatable = True
+    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].reshape(*bottom[0].shape)
@@ -26,7 +24,7 @@ class Activation(Layer):
 class ReLU(Activation):
     """top = max(x, 0) + negative_slope * min(x, 0). At 0 the gradient is that of the negative side."""
 
-    half = Half.SAME
+    traits = replace(Activation.traits, half=Half.SAME)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.engine.relu_forward(bottom[0].data, top[0].data, self.param.relu_param.negative_slope)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from fcaffe.layers.reshape import rows_of
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 
 
 @register("ArgMax")
@@ -18,11 +19,12 @@ class ArgMax(Layer):
     padded with ones to the bottom's number of axes.
     """
 
-    bottoms = 1
-    tops = 1
+    traits = Traits(bottoms=1, tops=1)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.needs_host = self.param.argmax_param.top_k > 1  # sorting on a device is waited for
+        self.traits = replace(
+            self.traits, needs_host=self.param.argmax_param.top_k > 1
+        )  # sorting on a device is waited for
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.argmax_param, bottom[0].shape

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Half, Layer, register
+from fcaffe.net.layer import Half, Layer, Traits, register
 from fcaffe.net.state import Held, State
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
@@ -20,11 +22,7 @@ class BatchNorm(Layer):
     or, with use_global_stats (the default of TEST), the sums divided by the third blob.
     """
 
-    bottoms = 1
-    tops = 1
-    half = Half.SAME
-    reshapes_by_shape = True
-    repeatable = True
+    traits = Traits(bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, held=Held.MEAN)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.batch_norm_param
@@ -42,7 +40,9 @@ class BatchNorm(Layer):
         self.normalized = Blob(self.xp, (), channels_last=True)  # the top, for backward over several workers
         self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
         self.memory = Blob(self.xp)
-        self.needs_host = not self.use_global_stats and self._workers().size > 1  # which add up through the host
+        self.traits = replace(
+            self.traits, needs_host=not self.use_global_stats and self._workers().size > 1
+        )  # which add up through the host
         if self.alone and not self.use_global_stats:
             self.bottom_copy = Blob(self.xp, (), channels_last=True)
 
@@ -53,8 +53,6 @@ class BatchNorm(Layer):
         top[0].reshape(*shape)
         self.normalized.reshape(*shape)
         self.memory.reshape(int(self.engine.batch_norm_memory * top[0].count) + 1)
-
-    held = Held.MEAN
 
     def state(self) -> State:
         """The running statistics where each worker has its own, since a model has the mean over the workers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fcaffe.layers.labels import find_indices, read_indices
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 
 
 @register("Filter")
@@ -15,9 +15,7 @@ class Filter(Layer):
     being built there is nothing in the selector yet, and all samples count.
     """
 
-    bottoms = (2, None)
-    tops = (1, None)
-    needs_host = True
+    traits = Traits(bottoms=(2, None), tops=(1, None), needs_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if len(top) != len(bottom) - 1:
@@ -60,8 +58,7 @@ class BatchReindex(Layer):
     On an asynchronous engine an index that is none shows as a sample of NaN: see `explain`.
     """
 
-    bottoms = 2
-    tops = 1
+    traits = Traits(bottoms=2, tops=1)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.refuse_shards("picks samples from anywhere in the batch")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Half, Layer, register
+from fcaffe.net.layer import Half, Layer, Traits, register
 
 
 class AlongAxis(Layer):
     """Base: knows the axis, which is also accepted in its old spelling."""
 
     axis: int
-    repeatable = True
-    half = Half.SAME
+    traits = Traits(half=Half.SAME, repeatable=True)
 
     def find_axis(self, bottom: Blob, p: Any, old_field: str) -> int:
         if not p.HasField(old_field):
@@ -35,9 +35,7 @@ class AlongAxis(Layer):
 class Concat(AlongAxis):
     """top = the bottoms one after the other along `axis`; their other axes agree."""
 
-    bottoms = (1, None)
-    tops = 1
-    reshapes_by_shape = True
+    traits = replace(AlongAxis.traits, bottoms=(1, None), tops=1, reshapes_by_shape=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.axis = axis = self.find_axis(bottom[0], self.param.concat_param, "concat_dim")
@@ -59,8 +57,7 @@ class Concat(AlongAxis):
 class Slice(AlongAxis):
     """tops = the bottom cut along `axis` at the slice_points, or into equal parts."""
 
-    bottoms = 1
-    tops = (1, None)
+    traits = replace(AlongAxis.traits, bottoms=1, tops=(1, None))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.slice_param

@@ -7,7 +7,7 @@ import math
 from fcaffe.engines.windows import Windows
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.layer import Half, Layer, register
+from fcaffe.net.layer import Half, Layer, Traits, register
 
 
 class Sliding(Layer):
@@ -78,13 +78,15 @@ class Convolution(Sliding):
     Several bottoms share the weights, each with its own top. Output size: floor((n + 2 pad - extent) / stride) + 1.
     """
 
-    bottoms = (1, None)
-    tops = (1, None)
-    half = Half.ANY
-    reshapes_by_shape = True
-    same_number = True
-    repeatable = True
-    reads_before_writing = True
+    traits = Traits(
+        bottoms=(1, None),
+        tops=(1, None),
+        same_number=True,
+        half=Half.ANY,
+        reshapes_by_shape=True,
+        repeatable=True,
+        reads_before_writing=True,
+    )
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.find_windows(bottom[0])

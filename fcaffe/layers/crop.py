@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 
 
 @register("Crop")
@@ -14,8 +14,7 @@ class Crop(Layer):
     only the shape counts, so its gradient is zero.
     """
 
-    bottoms = 2
-    tops = 1
+    traits = Traits(bottoms=2, tops=1)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape, wanted = self.param.crop_param, bottom[0].shape, bottom[1].shape

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from fcaffe.data.transformer import Transformer
 from fcaffe.engines.engine import Pending
 from fcaffe.errors import DataError
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Count, Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 from fcaffe.net.state import Held, State
 from fcaffe.timeline import DATA
 
@@ -44,7 +45,7 @@ def share_of_batch(layer: Layer, batch_size: int) -> Share:
 class Reader(Layer):
     """Base of the layers that read records one after the other. Where it stands is the same on all workers."""
 
-    held = Held.ALIKE
+    traits = Traits(held=Held.ALIKE)
 
     def reader_state(self) -> tuple[int, bytes]:
         """(records read since the first, what else the reading depends on, such as the state of a generator)."""
@@ -69,9 +70,7 @@ class ReadingLayer(Reader):
     reader is that after the last batch that the net has had, whatever the thread has read since.
     """
 
-    bottoms = 0
-    tops: Count = (1, 2)
-    reads_host = True
+    traits = replace(Reader.traits, bottoms=0, tops=(1, 2), reads_host=True)
     size_logged_at = "data_layer.cpp:45"  # where Caffe logs the size of the output
 
     def open_source(self, transformer: Transformer) -> BatchSource:

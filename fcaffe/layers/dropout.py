@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from fcaffe.layers.activations import Activation
 from fcaffe.net.blob import Blob
@@ -14,7 +15,7 @@ from fcaffe.proto import caffe_pb2 as pb
 class Dropout(Activation):
     """TRAIN: top = x / (1 - ratio) where kept, else 0. TEST: top = x, since the expectation is the same."""
 
-    half = Half.SAME
+    traits = replace(Activation.traits, half=Half.SAME)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         ratio = self.param.dropout_param.dropout_ratio
@@ -22,7 +23,9 @@ class Dropout(Activation):
             raise self.error(f"dropout_ratio must be from 0 to 1, not {ratio:g}")
         self.scale = 1 / (1 - ratio) if ratio < 1 else math.inf
         self.mask = Blob(self.xp, (), channels_last=True, dtype=self.engine.mask_dtype)
-        self.needs_host = self.phase == pb.TRAIN and self.context.noise == "caffe"  # which draws one by one
+        self.traits = replace(
+            self.traits, needs_host=self.phase == pb.TRAIN and self.context.noise == "caffe"
+        )  # which draws one by one
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)

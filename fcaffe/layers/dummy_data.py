@@ -6,7 +6,7 @@ import numpy as np
 
 from fcaffe.net.blob import Blob
 from fcaffe.net.fillers import FILLERS, fill, holds_values
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 OLD_FIELDS = ("num", "channels", "height", "width")
@@ -19,9 +19,7 @@ class DummyData(Layer):
     Constant tops are filled once; the others in every forward pass, from the run's random stream.
     """
 
-    bottoms = 0
-    tops = (1, None)
-    reads_host = True
+    traits = Traits(bottoms=0, tops=(1, None), reads_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.refuse_split("its shape")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fcaffe import log
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Half, Layer, register
+from fcaffe.net.layer import Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 PROD, SUM, MAX = pb.EltwiseParameter.PROD, pb.EltwiseParameter.SUM, pb.EltwiseParameter.MAX
@@ -17,11 +17,7 @@ class Eltwise(Layer):
     MAX gives its gradient to one bottom: of equal ones to the second, unless a later one is strictly larger.
     """
 
-    bottoms = (2, None)
-    tops = 1
-    half = Half.SAME
-    reshapes_by_shape = True
-    repeatable = True
+    traits = Traits(bottoms=(2, None), tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.eltwise_param

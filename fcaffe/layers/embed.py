@@ -5,7 +5,7 @@ from __future__ import annotations
 from fcaffe.layers.labels import find_indices, read_indices
 from fcaffe.net.blob import Blob
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 
 
 @register("Embed")
@@ -16,8 +16,7 @@ class Embed(Layer):
     of these shows as a vector of NaN: see `explain`.
     """
 
-    bottoms = 1
-    tops = 1
+    traits = Traits(bottoms=1, tops=1)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.embed_param

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fcaffe.data.hdf5 import Hdf5Rows
 from fcaffe.data.room import check_room
 from fcaffe.errors import DataError
@@ -18,9 +20,7 @@ class HDF5Data(Reader):
     transformed, nothing drawn from the run's random stream, and a file is read as a whole when its turn comes.
     """
 
-    bottoms = 0
-    tops = (1, None)
-    reads_host = True
+    traits = replace(Reader.traits, bottoms=0, tops=(1, None), reads_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.hdf5_data_param

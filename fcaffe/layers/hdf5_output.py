@@ -10,7 +10,7 @@ from fcaffe.data.hdf5_file import h5py
 from fcaffe.errors import DataError
 from fcaffe.layers.data import reading_errors
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 
 
 @register("HDF5Output")
@@ -20,9 +20,7 @@ class HDF5Output(Layer):
     As in Caffe a file holds one pass; a second one is an error. The file appears with the pass, complete.
     """
 
-    bottoms = 2
-    tops = 0
-    needs_host = True
+    traits = Traits(bottoms=2, tops=0, needs_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.path = self.param.hdf5_output_param.file_name

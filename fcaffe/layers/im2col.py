@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fcaffe.layers.convolution import Sliding
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import register
+from fcaffe.net.layer import Traits, register
 
 
 @register("Im2col")
@@ -14,8 +14,7 @@ class Im2col(Sliding):
     Windows are those of convolution_param; num_output and group mean nothing here.
     """
 
-    bottoms = 1
-    tops = 1
+    traits = Traits(bottoms=1, tops=1)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.find_windows(bottom[0])

@@ -6,7 +6,7 @@ import math
 
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.layer import Half, Layer, register
+from fcaffe.net.layer import Half, Layer, Traits, register
 
 
 @register("InnerProduct")
@@ -16,12 +16,9 @@ class InnerProduct(Layer):
     With `transpose` the weights are (K, num_output). The axes before `axis` stay as they are.
     """
 
-    bottoms = 1
-    tops = 1
-    half = Half.ANY
-    reshapes_by_shape = True
-    repeatable = True
-    reads_before_writing = True
+    traits = Traits(
+        bottoms=1, tops=1, half=Half.ANY, reshapes_by_shape=True, repeatable=True, reads_before_writing=True
+    )
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.inner_product_param

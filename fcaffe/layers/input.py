@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 
 
 @register("Input")
 class Input(Layer):
     """Tops of the given shapes: one for each, one for all, or none (whoever feeds the net reshapes them)."""
 
-    bottoms = 0
-    tops = (1, None)
+    traits = Traits(bottoms=0, tops=(1, None))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.refuse_split("its shape")

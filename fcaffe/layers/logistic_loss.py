@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from fcaffe.errors import SnapshotError
 from fcaffe.layers.labels import check_sample_labels, find_sample_labels, read_labels, read_sample_labels
@@ -67,10 +68,7 @@ class InfogainLoss(SoftmaxWithLoss):
     softmax; both tops then need a loss_weight.
     """
 
-    bottoms = (2, 3)
-    tops = (1, 2)
-    needs_host = True
-    half = Half.NONE
+    traits = replace(SoftmaxWithLoss.traits, bottoms=(2, 3), tops=(1, 2), half=Half.NONE, needs_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from fcaffe import log
 from fcaffe.layers.labels import check_label_count, label_error, read_labels
 from fcaffe.layers.reshape import copy_values
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Count, Half, Layer, register
+from fcaffe.net.layer import Half, Layer, Traits, register
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -24,9 +25,7 @@ class LossLayer(Layer):
     Labels get no gradient.
     """
 
-    bottoms: Count = 2
-    tops: Count = 1
-    auto_tops = True
+    traits = Traits(bottoms=2, tops=1, auto_tops=True)
     mode: int  # of the divisor, where there is a choice
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -97,14 +96,14 @@ class SoftmaxWithLoss(LossLayer):
     asynchronous engine a label that is no class shows as a loss that is no number: see `explain`.
     """
 
-    half = Half.FIRST
+    traits = replace(LossLayer.traits, half=Half.FIRST)
     divisor: float | None  # None: the number of positions that count
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
         log.making_layer(self.name)  # Caffe has a Softmax layer of this name in here
         self.mode = self.read_normalization(VALID)
-        self.needs_host = self.needs_host or self.counts_over_workers()
+        self.traits = replace(self.traits, needs_host=self.traits.needs_host or self.counts_over_workers())
         self.probability = Blob(self.xp, (), channels_last=True)
         self.valid = Blob(self.xp)  # how many positions count
         self.wrong = Blob(self.xp, (2,), dtype="int64")  # a label that is no class
@@ -174,7 +173,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
         self.mode = self.read_normalization(BATCH_SIZE)
-        self.needs_host = self.counts_over_workers()
+        self.traits = replace(self.traits, needs_host=self.counts_over_workers())
         self.divisor = Blob(self.xp)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

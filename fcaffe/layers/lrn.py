@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fcaffe.engines.windows import Windows
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Half, Layer, register
+from fcaffe.net.layer import Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -16,10 +18,7 @@ class LRN(Layer):
     squares, where padding counts; k has no effect there, as in Caffe.
     """
 
-    bottoms = 1
-    tops = 1
-    reshapes_by_shape = True
-    repeatable = True
+    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         size = self.param.lrn_param.local_size
@@ -27,7 +26,7 @@ class LRN(Layer):
             raise self.error(f"local_size must be odd, not {size}")
         self.windows = Windows((size, size), (1, 1), (size // 2, size // 2), (1, 1))
         if self.param.lrn_param.norm_region == pb.LRNParameter.ACROSS_CHANNELS:
-            self.half = Half.SAME
+            self.traits = replace(self.traits, half=Half.SAME)
         self.scale = Blob(self.xp, (), channels_last=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fcaffe.layers.recurrent import Recurrent
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 
 
 def split(gates: Array) -> list[Array]:
@@ -91,8 +91,7 @@ class LSTM(Recurrent):
 class LSTMUnit(Layer):
     """One step of an LSTM. Bottoms: c_prev (1, N, H), gates (1, N, 4H), cont (1, N). Tops: c and h, (1, N, H)."""
 
-    bottoms = 3
-    tops = 2
+    traits = Traits(bottoms=3, tops=2)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if any(blob in bottom for blob in top):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from fcaffe.layers.labels import check_sample_labels, find_sample_labels, read_sample_labels
 from fcaffe.layers.loss import LossLayer
@@ -65,7 +66,7 @@ class ContrastiveLoss(LossLayer):
     With `legacy_version` unlike pairs count max(0, margin - d^2).
     """
 
-    bottoms = 3
+    traits = replace(LossLayer.traits, bottoms=3)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)

@@ -12,7 +12,7 @@ from fcaffe import log
 from fcaffe.data.datum import datum_to_array
 from fcaffe.data.transformer import Transformer
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 from fcaffe.net.state import State
 
 
@@ -20,9 +20,7 @@ from fcaffe.net.state import State
 class MemoryData(Layer):
     """Cycles through arrays given by `reset` or `add`: tops data (batch_size, C, H, W) and label (batch_size)."""
 
-    bottoms = 0
-    tops = 2
-    reads_host = True
+    traits = Traits(bottoms=0, tops=2, reads_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.refuse_split("memory_data_param.batch_size")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fcaffe.layers.reshape import copy_values
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 
 
 @register("MVN")
@@ -15,8 +15,7 @@ class MVN(Layer):
     (N, C, H, W). In place too.
     """
 
-    bottoms = 1
-    tops = 1
+    traits = Traits(bottoms=1, tops=1)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.deviation = Blob(self.xp)

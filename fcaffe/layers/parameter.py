@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 
 
 @register("Parameter")
 class Parameter(Layer):
     """top = a parameter of this `shape`, the very same memory; it starts at 0."""
 
-    bottoms = 0
-    tops = 1
+    traits = Traits(bottoms=0, tops=1)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.add_blob().reshape(*self.param.parameter_param.shape.dim)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from fcaffe.engines.windows import Windows
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Half, Layer, register
+from fcaffe.net.layer import Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 MAX, AVE, STOCHASTIC = pb.PoolingParameter.MAX, pb.PoolingParameter.AVE, pb.PoolingParameter.STOCHASTIC
@@ -21,9 +22,7 @@ class Pooling(Layer):
     outside the image, as in Caffe: MAX then gives -FLT_MAX, AVE 0 / 0.
     """
 
-    bottoms = 1
-    tops = (1, 2)
-    reshapes_by_shape = True
+    traits = Traits(bottoms=1, tops=(1, 2), reshapes_by_shape=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.pooling_param
@@ -48,8 +47,9 @@ class Pooling(Layer):
             raise self.error(f"pad {pad} must be smaller than the kernel {kernel}")
         self.windows = Windows(kernel, stride, pad, (1, 1))
         if self.method != STOCHASTIC and len(top) == 1:  # places and probabilities want float32
-            self.half = Half.SAME
-        self.needs_host = self.method == STOCHASTIC and self.phase == pb.TRAIN  # which draws there
+            self.traits = replace(self.traits, half=Half.SAME)
+        draws = self.method == STOCHASTIC and self.phase == pb.TRAIN  # on the host
+        self.traits = replace(self.traits, needs_host=draws, repeatable=self.method != STOCHASTIC)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.check_axes(bottom[0])
@@ -71,10 +71,6 @@ class Pooling(Layer):
     def check_axes(self, bottom: Blob) -> None:
         if len(bottom.shape) != 4:
             raise self.error(f"needs a bottom of four axes (N, C, H, W), not {bottom.shape}")
-
-    @property
-    def repeatable(self) -> bool:  # type: ignore[override]
-        return self.method != STOCHASTIC
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*top[1:], *([self.memory] if len(top) == 1 and self.method != AVE else [])]

@@ -17,7 +17,7 @@ from fcaffe import log
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.host_views import HostViews, host_views
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 from fcaffe.net.state import State
 
 # Makes `import caffe` work for user code and returns that module, with the `Layer` and `Blob` that user code sees.
@@ -44,7 +44,7 @@ class Python(Layer):
     the prototxt. `share_in_parallel` changes nothing: every worker is a process of its own, with its own instance.
     """
 
-    needs_host = True
+    traits = Traits(needs_host=True)
     views: HostViews
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -7,6 +7,7 @@ before (the input's share of the gates, the gradients of all weights) is one mat
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from fcaffe.engines.memory import check_room
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.fillers import fill, fill_blob, holds_values
-from fcaffe.net.layer import Layer
+from fcaffe.net.layer import Layer, Traits
 from fcaffe.net.state import Held, State
 
 
@@ -31,7 +32,7 @@ class Recurrent(Layer):
     Parameters: input weights (gates * num_output, D), their bias, [static weights], then those of `step_parameters`.
     """
 
-    held = Held.STREAMS
+    traits = Traits(held=Held.STREAMS)
     states = 1  # arrays (N, num_output) that pass from step to step
     gates = 1  # values per output that a step computes from the input and the state
 
@@ -39,8 +40,8 @@ class Recurrent(Layer):
         super().__init__(param, context)
         self.expose_hidden: bool = self.param.recurrent_param.expose_hidden
         self.exposed = self.states if self.expose_hidden else 0
-        self.bottoms = (2 + self.exposed, 3 + self.exposed)
-        self.tops = 1 + self.exposed
+        exposed = self.exposed
+        self.traits = replace(self.traits, bottoms=(2 + exposed, 3 + exposed), tops=1 + exposed)
 
     def step_parameters(self) -> list[tuple[tuple[int, ...], Any]]:
         """Shape and filler of each parameter that belongs to a step."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 SUM, ASUM, SUMSQ, MEAN = (getattr(pb.ReductionParameter, name) for name in ("SUM", "ASUM", "SUMSQ", "MEAN"))
@@ -15,8 +15,7 @@ SUM, ASUM, SUMSQ, MEAN = (getattr(pb.ReductionParameter, name) for name in ("SUM
 class Reduction(Layer):
     """top = coeff times the sum, sum of magnitudes, sum of squares or mean of all axes from `axis` on."""
 
-    bottoms = 1
-    tops = 1
+    traits = Traits(bottoms=1, tops=1)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.reduction_param, bottom[0].shape

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 
 from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Half, Layer, register
+from fcaffe.net.layer import Half, Layer, Traits, register
 
 
 class Reshaping(Layer):
     """Base: copies, since channels-last memory has no view of another shape in C order."""
 
-    bottoms = 1
-    tops = 1
-    half = Half.SAME
-    repeatable = True
+    traits = Traits(bottoms=1, tops=1, half=Half.SAME, repeatable=True)
 
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
         raise NotImplementedError

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fcaffe import log
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.layer import Half, Layer, register
+from fcaffe.net.layer import Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -17,10 +18,7 @@ class Broadcasting(Layer):
     The operand is the second bottom, or a parameter of `num_axes` axes (-1: all to the end; 0: a scalar).
     """
 
-    bottoms = (1, 2)
-    tops = 1
-    reshapes_by_shape = True
-    repeatable = True
+    traits = Traits(bottoms=(1, 2), tops=1, reshapes_by_shape=True, repeatable=True)
 
     def own_param(self) -> Any:
         """The message with axis and num_axes."""
@@ -109,7 +107,7 @@ class Scale(Broadcasting):
             fill_blob(self.add_blob(*self.operand(bottom).shape), p.bias_filler, self.context.random)
         self.bottom_copy = Blob(self.xp, (), channels_last=True)
         if len(bottom) == 1:
-            self.half = Half.SAME
+            self.traits = replace(self.traits, half=Half.SAME)
 
     @property
     def is_per_channel(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fcaffe.layers.activations import Activation
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Half, register
@@ -11,7 +13,7 @@ from fcaffe.net.layer import Half, register
 class Softmax(Activation):
     """top = exp(x) / sum of exp(x) along `axis`; the maximum is subtracted first. In place too."""
 
-    half = Half.FIRST
+    traits = replace(Activation.traits, half=Half.FIRST)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.axis = bottom[0].canonical_axis(self.param.softmax_param.axis)

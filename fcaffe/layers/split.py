@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Half, Layer, register
+from fcaffe.net.layer import Half, Layer, Traits, register
 
 
 @register("Split")
 class Split(Layer):
     """All tops are the bottom (the very same memory); its gradient is the sum of theirs."""
 
-    bottoms = 1
-    tops = (1, None)
-    half = Half.SAME
-    reshapes_by_shape = True
-    repeatable = True
+    traits = Traits(bottoms=1, tops=(1, None), half=Half.SAME, reshapes_by_shape=True, repeatable=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if any(blob is bottom[0] for blob in top):
@@ -45,8 +41,7 @@ class Split(Layer):
 class Silence(Layer):
     """Takes blobs so that they are no outputs of the net."""
 
-    bottoms = (1, None)
-    tops = 0
+    traits = Traits(bottoms=(1, None), tops=0)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fcaffe.layers.pooling import Pooling
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 MOST_LEVELS = 16  # the last of which has 2^15 x 2^15 bins for each channel
@@ -20,8 +20,7 @@ class SPP(Layer):
     With a pyramid_height of 1 the top is (N, C, 1, 1).
     """
 
-    bottoms = 1
-    tops = 1
+    traits = Traits(bottoms=1, tops=1)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         height = self.param.spp_param.pyramid_height

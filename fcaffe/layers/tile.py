@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net.layer import Layer, Traits, register
 
 
 @register("Tile")
 class Tile(Layer):
     """top = the bottom `tiles` times, one after the other along `axis`."""
 
-    bottoms = 1
-    tops = 1
+    traits = Traits(bottoms=1, tops=1)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.tile_param, bottom[0].shape

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fcaffe import log
 from fcaffe.data.prefetch import BatchSource
 from fcaffe.data.transformer import Transformer
@@ -15,7 +17,7 @@ from fcaffe.net.layer import register
 class WindowData(ReadingLayer):
     """Tops data (batch_size, 3, crop_size, crop_size) and label (batch_size), in which 0 is the background."""
 
-    tops = 2
+    traits = replace(ReadingLayer.traits, tops=2)
     size_logged_at = "window_data_layer.cpp:180"
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -89,8 +89,9 @@ class Graph:
             self._append_bottom(node, param, index)
         for index in range(len(param.top)):
             self._append_top(node, param, index)
-        if layer.auto_tops:
-            needed = layer.tops if isinstance(layer.tops, int) else layer.tops[0]
+        if layer.traits.auto_tops:
+            tops = layer.traits.tops
+            needed = tops if isinstance(tops, int) else tops[0]
             for index in range(len(param.top), needed):
                 self._append_top(node, param, index)
         layer.initialize(node.bottoms, node.tops)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,16 +30,35 @@ class Half(Enum):
     ANY = "each bottom and top may have either type"
 
 
+@dataclass(frozen=True)
+class Traits:
+    """What the net has to know of a layer beside its methods. A class states them; `setup` may replace them by others,
+    by what the prototxt says."""
+
+    bottoms: Count = (0, None)  # how many it takes: a number, or a range whose end may be open
+    tops: Count = (0, None)
+    same_number: bool = False  # as many tops as bottoms
+    auto_tops: bool = False  # tops that the prototxt leaves out are made up
+    half: Half = Half.NONE
+    reshapes_by_shape: bool = False  # `reshape` has nothing to do unless shapes have changed
+    repeatable: bool = False  # `forward` may run again, with `context.recomputing` set, and leaves the very same
+    reads_before_writing: bool = False  # `backward` has read its bottom's data when it begins to write its gradient
+    reads_host: bool = False  # brings data from the host, so it comes before all that a device does by itself
+    needs_host: bool = False  # waits for what has been computed, so the work of a pass cannot be recorded
+    held: Held = Held.OWN  # how several workers that train hold the state
+
+
 class Layer:
     """One step of a net: reads its bottoms, writes its tops.
 
-    A subclass says how many of each it takes (a number, or a range whose end may be open) and overrides
+    A subclass states its `traits`, above all how many of each it takes, and overrides
 
     - `setup`: check parameters, make parameter blobs; once;
     - `reshape`: set the shapes of the tops from those of the bottoms; before every forward pass;
     - `forward`: write `top[i].data` in place;
     - `backward`: write `bottom[i].diff` where `propagate_down[i]`, and ADD to `self.blobs[i].diff`, since gradients
-      add up over `iter_size` passes and over layers that share parameters.
+      add up over `iter_size` passes and over layers that share parameters;
+    - `saved`, if backward does not read all of its bottoms and tops, or reads own blobs that forward writes.
 
     The layer that is asked for the gradient of a bottom is responsible for all of it: whatever lay in `bottom[i].diff`
     before, which in whole passes may be any other array's values, is overwritten. Where the top does not depend on the
@@ -50,16 +70,7 @@ class Layer:
     so that a run which goes on from a snapshot does what it would have done without.
     """
 
-    bottoms: Count = (0, None)
-    tops: Count = (0, None)
-    same_number: bool = False  # as many tops as bottoms
-    auto_tops: bool = False  # tops that the prototxt leaves out are made up
-    reshapes_by_shape: bool = False  # whether `reshape` has nothing to do unless shapes have changed
-    half: Half = Half.NONE
-    reads_host: bool = False  # brings data from the host, so it comes before all that a device does by itself
-    needs_host: bool = False  # waits for what has been computed, so the work of a pass cannot be recorded
-    repeatable: bool = False  # `forward` may run again, with `context.recomputing` set, and leaves the very same
-    reads_before_writing: bool = False  # `backward` has read its bottom's data when it begins to write its gradient
+    traits: Traits = Traits()
     bottom_copy: Blob | None = None  # of a layer whose backward reads the bottom: see `keep_bottom`
 
     def __init__(self, param: Any, context: Context) -> None:
@@ -112,7 +123,10 @@ class Layer:
 
     # --- what is carried over from one pass to the next, besides parameters and the run's random stream ---
 
-    held: Held = Held.OWN  # how several workers that train hold the state
+    @property
+    def held(self) -> Held:
+        """How several workers that train hold the state."""
+        return self.traits.held
 
     def state(self) -> State:
         """Copies of everything that later passes depend on; empty if there is nothing."""
@@ -129,9 +143,9 @@ class Layer:
 
     def initialize(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Check the number of blobs, set up, give the tops their shapes and loss weights."""
-        self._check_count(len(bottom), self.bottoms, "bottom", "input")
-        self._check_count(len(top), self.tops, "top", "output")
-        if self.same_number and len(bottom) != len(top):
+        self._check_count(len(bottom), self.traits.bottoms, "bottom", "input")
+        self._check_count(len(top), self.traits.tops, "top", "output")
+        if self.traits.same_number and len(bottom) != len(top):
             raise self.error(f"needs as many tops as bottoms, not {len(top)} for {len(bottom)}")
         try:
             shapes = [blob.shape for blob in bottom]

@@ -91,7 +91,7 @@ class Net(Graph):
         nodes = self.program.nodes[start : None if end is None else end + 1]
         if whole and self.context.engine.asynchronous:
             for node in nodes:
-                if node.layer.reads_host:
+                if node.layer.traits.reads_host:
                     node.forward()
             self._repeat("forward", lambda: self._forward_on_device(nodes))
             return self.context.engine.read_later(self._loss)
@@ -153,7 +153,7 @@ class Net(Graph):
         self.arena.move(START)
         self._loss[...] = 0
         for node in nodes:
-            if node.layer.reads_host:
+            if node.layer.traits.reads_host:
                 continue
             node.forward()
             for weight, blob in zip(node.layer.loss_weights, node.tops, strict=False):
@@ -197,7 +197,7 @@ class Net(Graph):
         """Work of whole passes, which an engine may record, as long as no blob changes its shape or memory, and the
         seed stays."""
         engine = self.context.engine
-        if not engine.asynchronous or any(node.layer.needs_host for node in self.nodes):
+        if not engine.asynchronous or any(node.layer.traits.needs_host for node in self.nodes):
             work()
             return
         engine.repeat(self, f"{what} pass", (self.context.seed, self.arena.version, *self.program.versions), work)

@@ -33,7 +33,7 @@ class Node:
 
     def reshape(self) -> None:
         """Let the layer take over the shapes of its bottoms, if they may have changed."""
-        if self.layer.reshapes_by_shape:
+        if self.layer.traits.reshapes_by_shape:
             if self.versions == [blob.version for blob in self.blobs]:
                 return
             self.layer.reshape(self.bottoms, self.tops)

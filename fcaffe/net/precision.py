@@ -18,7 +18,7 @@ def choose_types(net: Graph) -> None:
     groups = _Groups()
     wide = {net.blobs[index] for index in (*net.input_ids, *net.output_ids)}
     for node in net.nodes:
-        rule = node.layer.half
+        rule = node.layer.traits.half
         if rule is Half.SAME:
             groups.join(node.blobs)
         elif rule is Half.NONE:

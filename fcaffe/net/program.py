@@ -123,7 +123,7 @@ class Program:
 
     def _access(self, node: Node) -> Access:
         layer, bottoms, tops = node.layer, node.bottoms, node.tops
-        access = Access(reads_before_writing=layer.reads_before_writing and len(bottoms) == 1)
+        access = Access(reads_before_writing=layer.traits.reads_before_writing and len(bottoms) == 1)
         access.reads = self._keys((blob._data for blob in bottoms), self.activations)
         access.writes = self._keys((blob._data for blob in tops), self.activations)
         if self.inference:

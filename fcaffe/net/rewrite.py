@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer
+from fcaffe.net.layer import Layer, Traits
 from fcaffe.net.node import Node
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -30,8 +30,7 @@ class FusedLayer(Layer):
     gradients; it has none of its own.
     """
 
-    reshapes_by_shape = True
-    repeatable = True
+    traits = Traits(reshapes_by_shape=True, repeatable=True)
     forward_is_unseen = False  # where all but the first layer work in place, forward leaves every blob as they would
 
     def __init__(self, nodes: Sequence[Node]) -> None:

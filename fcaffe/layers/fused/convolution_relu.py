@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.convolution import Convolution
@@ -14,7 +15,7 @@ from fcaffe.net.rewrite import FusedLayer
 class ConvolutionReLU(FusedLayer):
     """top = max(convolution(bottom), 0), which engines compute as they store the outputs."""
 
-    reads_before_writing = True
+    traits = replace(FusedLayer.traits, reads_before_writing=True)
     forward_is_unseen = True
 
     def __init__(self, nodes: Sequence[Node]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.inner_product import InnerProduct
@@ -14,7 +15,7 @@ from fcaffe.net.rewrite import FusedLayer
 class InnerProductReLU(FusedLayer):
     """top = max(inner product(bottom), 0)."""
 
-    reads_before_writing = True
+    traits = replace(FusedLayer.traits, reads_before_writing=True)
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(nodes)

@@ -188,7 +188,7 @@ def _groups(program: Program) -> list[Group]:
         group.internal |= access.saved
         macs = getattr(node.layer, "macs", None)
         group.work += macs(node.bottoms, node.tops) if macs else 0
-        group.repeatable &= node.layer.repeatable and bool(node.bottoms)
+        group.repeatable &= node.layer.traits.repeatable and bool(node.bottoms)
     for group in groups.values():
         group.inputs -= group.outputs
     return list(groups.values())
