@@ -2,7 +2,7 @@
 channel's values.
 
 A float32 sum that takes one value after the other loses a digit with every hundredfold of them. Here a sum is float32
-over a few hundred values only; what comes of those is added up in float64. The order is always the same.
+over some dozen values only; what comes of those is added up in float64. The order is always the same.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ import numpy as np
 Array = Any
 ForEach = Callable[[Callable[..., None], Sequence[tuple[Any, ...]]], None]  # as Engine.for_each
 
-BLOCK = 256  # values that are added up in float32
-WIDTH = (
-    1024  # neighbouring values of a row that are added up side by side: several times the channels, if these are few
-)
+FEWEST, MOST = 16, 64  # values that are added up in float32
 PIECE = 1 << 16  # values that are taken at a time: they stay near a core from one sum to the next
-FAR = 32  # times the variance: from where on the square of a mean leaves too few digits of the mean square
+FEW = 1 << 14  # values that are taken in float64 right away
+FAR = 16  # times the variance: from where on the square of a mean leaves too few digits of the mean square
 
 
 def channels_last(x: Array) -> Array:
@@ -75,11 +73,13 @@ def _add_up(a: Array | None, b: Array, shift: Array | None, for_each: ForEach) -
     channels = b.shape[1]
     if not b.size:
         return np.zeros((2, channels))
-    if b.ndim > 2 and b.flags.c_contiguous:
+    if b.ndim > 2 and b.size > FEW and b.flags.c_contiguous:
         return _add_up_planes(a, b, shift)
-    left, right = None if a is None else _rows(a), _rows(b)
-    together = max(1, WIDTH // channels)  # rows that are one
-    step = max(1, min(BLOCK, PIECE // (together * channels))) * together
+    dtype = np.float64 if b.size <= FEW else np.float32
+    left, right = None if a is None else _rows(a, dtype), _rows(b, dtype)
+    length = max(FEWEST, min(MOST, len(right) >> 10))
+    together = max(1, PIECE // (length * channels))  # rows that are one, so that many sums go on side by side
+    step = length * together
     whole = len(right) - len(right) % together
     pieces = [(start, min(start + step, whole), together) for start in range(0, whole, step)]
     pieces += [(whole, len(right), 1)] if whole < len(right) else []
@@ -93,11 +93,11 @@ def _add_up(a: Array | None, b: Array, shift: Array | None, for_each: ForEach) -
         if wide is not None:
             first = first - wide[:columns]
             second = first if b is a else second
-        sums = np.einsum("r,rc->c", np.ones(len(second), np.float32), second)
-        found[number, 0] = sums.reshape(together, channels).sum(axis=0, dtype=np.float64)
+        sums = np.zeros((2, columns), dtype)
+        np.einsum("r,rc->c", np.ones(len(second), dtype), second, out=sums[0])
         if first is not None:
-            sums = np.einsum("rc,rc->c", first, second)
-            found[number, 1] = sums.reshape(together, channels).sum(axis=0, dtype=np.float64)
+            np.einsum("rc,rc->c", first, second, out=sums[1])
+        found[number] = sums.reshape(2, together, channels).sum(axis=1, dtype=np.float64)
 
     for_each(add_up, [(number, *piece) for number, piece in enumerate(pieces)])
     return found.sum(axis=0)
@@ -117,6 +117,6 @@ def _add_up_planes(a: Array | None, b: Array, shift: Array | None) -> Array:
     return found
 
 
-def _rows(x: Array) -> Array:
-    """(values of a channel, C), float32."""
-    return channels_last(x).reshape(-1, x.shape[1]).astype(np.float32, copy=False)
+def _rows(x: Array, dtype: Any) -> Array:
+    """(values of a channel, C)."""
+    return channels_last(x).reshape(-1, x.shape[1]).astype(dtype, copy=False)

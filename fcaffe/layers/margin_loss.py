@@ -100,6 +100,8 @@ class ContrastiveLoss(LossLayer):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[2]:  # as in Caffe it counts as a constant, wherever it comes from
+            if self.param.propagate_down:
+                raise self.error("cannot give its third bottom a gradient; set propagate_down: false for it")
             bottom[2].diff[...] = 0
         gradients = top[0].diff / self.samples * self.slopes.data[:, None] * self.difference.data
         for blob, down, sign in zip(bottom, propagate_down, (1, -1), strict=False):

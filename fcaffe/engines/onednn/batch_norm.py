@@ -22,8 +22,8 @@ from fcaffe.engines.onednn.library import Layout, address
 from fcaffe.engines.onednn.operation import SMALL, Operation, Operations
 
 GLOBAL_STATISTICS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8  # dnnl_normalization_flags_t
-WIDTH = 128  # values side by side of a piece, if the channels alone are not as many
-PIECE, PIECE_OF_THREAD = 1 << 17, 1 << 18  # values of a piece: where there is one thread, it stays in its cache
+WIDTH = 512  # values side by side of a piece, if the channels alone are not as many
+PIECE = 1 << 17  # values of a piece for each thread: with one thread it stays in its cache
 VECTOR = 16  # float32 values of AVX-512
 
 Array = Any
@@ -61,9 +61,11 @@ class BatchNorm(Operations, PlainNormalization):
             return
         out = y if y.strides == x.strides else np.empty_like(x)
         numbers = Repeated(mean, variance, *(affine or ()))
+        source, target, kept = address(x), address(out), address(memory)
         for piece in self._pieces(x):
-            outs = _place(out, piece), address(memory) + piece.start
-            self._normalize_piece(x, piece, affine, eps)((_place(x, piece), *numbers.places(piece)), outs)
+            ins = source + 4 * piece.start, *numbers.places(piece)
+            outs = target + 4 * piece.start, kept + piece.start
+            self._normalize_piece(x, piece, affine, eps)(ins, outs)
         if out is not y:
             self.copy(out, y)
 
@@ -149,12 +151,15 @@ class BatchNorm(Operations, PlainNormalization):
             given, dy = dy, np.empty_like(x)
             self.copy(given, dy)
         sums = np.zeros((2, x.shape[1]))
+        source, slope, target = address(x), address(dy), address(dx)
+        kept = None if memory is None else address(memory)
         for piece in self._pieces(x):
-            found = np.empty((2, piece.groups, x.shape[1]), np.float32)
-            outs = [_place(dx, piece), address(found[0]), address(found[1])]
-            outs += [] if memory is None else [address(memory) + piece.start]
-            ins = (_place(x, piece), _place(dy, piece), *numbers.places(piece))
-            self._backward_of_piece(x, piece, eps, memory is not None)(ins, tuple(outs))
+            found, start = np.empty((2, piece.groups, x.shape[1]), np.float32), 4 * piece.start
+            first = address(found)
+            ins = source + start, slope + start, *numbers.places(piece)
+            outs = target + start, first, first + found.nbytes // 2
+            operation = self._backward_of_piece(x, piece, eps, kept is not None)
+            operation(ins, outs if kept is None else (*outs, kept + piece.start))
             sums += found.sum(axis=1, dtype=np.float64)
         return sums
 
@@ -231,7 +236,7 @@ class BatchNorm(Operations, PlainNormalization):
         return Layout(self.library, (1, channels, length, 1), dnnl.F32, (channels * length, *inner, inner[1]))
 
     def _pieces(self, x: Array) -> Iterator[Piece]:
-        values = PIECE if self._threads == 1 else PIECE_OF_THREAD * self._threads
+        values = PIECE * self._threads
         channels, rest = x.shape[1], 1
         if _is_channels_last(x):  # rows of channels
             count = x.size // channels
@@ -254,12 +259,13 @@ class Repeated:
 
     def __init__(self, *numbers: Array) -> None:
         self._numbers = numbers
-        self._found: dict[int, list[Array]] = {}
+        self._found: dict[int, tuple[list[Array], list[int]]] = {}
 
     def places(self, piece: Piece) -> list[int]:
         if piece.groups not in self._found:
-            self._found[piece.groups] = [np.tile(each, piece.groups) for each in self._numbers]
-        return [address(each) for each in self._found[piece.groups]]
+            arrays = [np.tile(each, piece.groups) for each in self._numbers]
+            self._found[piece.groups] = arrays, [address(each) for each in arrays]
+        return self._found[piece.groups][1]
 
 
 def _is_channels_last(x: Array) -> bool:
@@ -275,10 +281,6 @@ def _is_taken(x: Array) -> bool:
 def _kind(x: Array, piece: Piece) -> tuple[Any, ...]:
     """What the operations of a piece depend on."""
     return _is_channels_last(x), x.shape[1], piece.groups, piece.length
-
-
-def _place(array: Array, piece: Piece) -> int:
-    return address(array) + 4 * piece.start
 
 
 def _flags(affine: Affine, relu: bool) -> int:
