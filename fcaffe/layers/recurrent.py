@@ -112,6 +112,8 @@ class Recurrent(Layer):
         return {str(index): np.array(self.engine.to_numpy(blob.data)) for index, blob in enumerate(self.hidden)}
 
     def restore_state(self, state: State) -> None:
+        if self.expose_hidden:
+            return
         arrays = [state.get(str(index)) for index in range(len(self.hidden))]
         for blob, array in zip(self.hidden, arrays, strict=True):
             if array is None or array.shape != blob.shape:
