@@ -283,7 +283,7 @@ class Guard:
                 if handle in self.handles:
                     self.note_end_of(self.handles[handle])
                 else:
-                    self.deaths.append(self.pipes.index(handle))
+                    self.note_death_of(self.pipes.index(handle))
         else:
             time.sleep(TICK / 10)
         for starter in self.starters:
@@ -327,12 +327,25 @@ class Guard:
         if self.dead_starter is not None or any(slots[index].state != LEAVING for index in self.deaths):
             return
         self.dead_starter = starter
-        if (starter.exit_status() or 0) & SIGNAL_OF_STATUS:
-            return
-        for above in self.starters[self.starters.index(starter) + 1 :]:
-            status = above.exit_status()
-            if above.is_ending() and (status is None or status & SIGNAL_OF_STATUS):
-                self.dead_starter = above
+        if not (starter.exit_status() or 0) & SIGNAL_OF_STATUS:
+            self.dead_starter = self.killed_from(self.starters.index(starter) + 1) or starter
+
+    def note_death_of(self, index: int) -> None:
+        """A rank dies with what has started it, and may be seen to have ended first, as a process with several threads
+        takes its time."""
+        is_first = all(read_slots(self.table)[other].state == LEAVING for other in self.deaths)
+        if self.dead_starter is None and is_first:
+            self.dead_starter = self.killed_from(0)
+        self.deaths.append(index)
+
+    def killed_from(self, index: int) -> Starter | None:
+        """The last of the starters from that one on that is ending now, other than by itself."""
+        found = None
+        for starter in self.starters[index:]:
+            if starter.is_ending():
+                status = starter.exit_status()
+                found = starter if status is None or status & SIGNAL_OF_STATUS else found
+        return found
 
     def end_orphans(self, starter: Starter, slots: list[Slot]) -> None:
         """The starter has died before the ranks had ended: so do they."""

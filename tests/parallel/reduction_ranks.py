@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import sys
 import time
 import zlib
@@ -225,6 +226,23 @@ def patience() -> None:
             print(json.dumps({name: seconds[1:]}))
 
 
-{"one-host": one_host, "several-hosts": several_hosts, "patience": patience, "choices": choices, "refusals": refusals}[
-    sys.argv[1]
-]()
+def repeated() -> None:
+    """Made and closed again and again, more often than MPI has communicators, reductions leave nothing behind."""
+    comm = MPI.COMM_WORLD
+    numbers = []
+    for _ in range(ROUNDS):
+        for name in ("shared", "hierarchical", "auto", "ring"):
+            reduction = create_reduction(name, comm)
+            buffer = reduction.allocate(2 * SHORT)
+            buffer[:] = 1
+            reduction.sum(buffer)
+            assert buffer[0] == comm.size and reduction.total(buffer)[0] == comm.size**2
+            reduction.close()
+        with open("/proc/self/maps") as maps:
+            numbers.append((sum("/dev/shm" in line for line in maps), len(os.listdir("/proc/self/fd"))))
+    assert len(set(numbers[10:])) == 1, f"shared mappings and handles: {numbers[10]}, later {numbers[-1]}"
+
+
+ROUNDS = 250  # of at least 9 communicators each, and MPICH has 2048
+CHECKS = [one_host, several_hosts, patience, choices, refusals, repeated]
+next(check for check in CHECKS if check.__name__ == sys.argv[1].replace("-", "_"))()

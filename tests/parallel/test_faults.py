@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import re
 import signal
+import socket
+import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +21,7 @@ from fcaffe.parallel.guard import SLOT, STOPPED, WAITING, WORKING, Guard, Networ
 from tests.parallel.conftest import FCAFFE, MPIEXEC, Job, needs_mpi, until
 from tests.parallel.test_emulated_cluster import Cluster, why_not
 
+CHECK = Path(__file__).parents[2] / "scripts" / "check_faults"
 Start = Callable[..., Job]
 FAILING = """
 layer { name: "failing" type: "Python" bottom: "ip" python_param { module: "failing" layer: "Failing" } }
@@ -157,10 +163,54 @@ def test_no_rank_outlives_the_launcher(start: Start, number: signal.Signals) -> 
     """SIGTERM comes before the ranks have met."""
     job = start("--workers", "3", solver="long.prototxt")
     job.wait_for("Iteration 0 (" if number == signal.SIGKILL else "Starting the ranks")
+    if number == signal.SIGKILL:
+        assert all(address in ("127.0.0.1", "::1") for address in listening(job)), "open to the network"
     os.kill(job.process.pid, number)
     assert job.wait() in (143, -signal.SIGKILL)
     until(lambda: not job.processes(), 10)
     assert not job.processes()
+    launcher = rf"fcaffe's launcher \(process {job.process.pid}\) on \S+ died, which had started ranks 0, 1, 2 .*"
+    assert [bool(re.fullmatch(launcher, line)) for line in job.fatal] == [True] * (number == signal.SIGKILL)
+
+
+@needs_mpi
+@pytest.mark.parametrize(("under", "victim"), [([], "guard.py"), ([MPIEXEC, "-n", "2"], "hydra_pmi_proxy")])
+def test_whoever_of_a_job_is_killed_is_named_and_all_end(start: Start, under: list[object], victim: str) -> None:
+    job = start(*([] if under else ["--workers", "2"]), under=under, solver="long.prototxt")
+    job.wait_for("Iteration 0 (")
+    commands = {process: Path(f"/proc/{process}/cmdline").read_text() for process in job.processes()}
+    (killed,) = [process for process, command in commands.items() if victim in command]
+    os.kill(killed, signal.SIGKILL)
+    assert job.wait() not in (0, -signal.SIGKILL)
+    until(lambda: not job.processes(), 10)
+    assert not job.processes()
+    assert len(job.fatal) == 1 and f"(process {killed}) on " in job.fatal[0] and " died, " in job.fatal[0], job.text
+
+
+@needs_mpi
+def test_whatever_breaks_one_rank_ends_all_alike() -> None:
+    """The script has many more cases."""
+    done = subprocess.run([sys.executable, CHECK, "--short"], capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def listening(job: Job) -> set[str]:
+    """The addresses on which the processes of a job listen, by TCP and UDP."""
+    handles = {}
+    for process in job.processes():
+        for handle in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                handles[os.readlink(handle)] = process
+    found = set()
+    for table in ("tcp", "udp", "tcp6", "udp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if f"socket:[{words[9]}]" in handles and words[3] in ("0A", "07"):  # listening; UDP's only state
+                packed = bytes.fromhex(words[1].partition(":")[0])
+                numbers = struct.unpack(f"<{len(packed) // 4}I", packed)
+                family = socket.AF_INET if len(numbers) == 1 else socket.AF_INET6
+                found.add(socket.inet_ntop(family, struct.pack(f">{len(numbers)}I", *numbers)))
+    return found
 
 
 @needs_mpi
@@ -193,6 +243,37 @@ def test_an_error_that_would_come_again_is_no_reason_to_restart(start: Start) ->
 
 
 # --- the guard's judgement --------------------------------------------------------------------------------------------
+
+
+def pair_of_networks() -> tuple[Network, Network, socket.socket, tuple[str, int]]:
+    """Two guards that hear one another, and a stranger's socket with the address of the second."""
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
+    for each in sockets[:2]:
+        each.bind(("127.0.0.1", 0))
+    addresses = [each.getsockname() for each in sockets[:2]]
+    first = Network([addresses[1]], sockets[0].detach(), b"key", 0)
+    second = Network([addresses[0]], sockets[1].detach(), b"key", 4)
+    return first, second, sockets[2], addresses[1]
+
+
+def test_guards_believe_nobody_but_one_another() -> None:
+    first, second, stranger, address = pair_of_networks()
+    assert first.socket and second.socket
+    sent: list[bytes] = []
+    first.seal = lambda message: sent.append(message + Network.seal(first, message)) or sent[-1][-32:]  # type: ignore
+    first.send_fault(1.0, 0)
+    until(lambda: second.receive() or second.faults, 5)  # type: ignore[func-returns-value]
+    assert second.faults == [(1.0, 0)]
+    assert b"key" not in sent[0]
+    changed = bytearray(sent[0])
+    changed[-40] ^= 1
+    for forged in (sent[0], bytes(changed), sent[0][:-1], b"", b"x" * 32, b"x" * 200):  # the first: played again
+        stranger.sendto(forged, address)
+    first.send([slot(0, WORKING)])
+    until(lambda: second.receive() or second.slots, 5)  # type: ignore[func-returns-value]
+    assert second.faults == [(1.0, 0)] and [one.rank for one in second.everyone()] == [0]
+    for each in (first.socket, second.socket, stranger):
+        each.close()
 
 
 class Heard(Network):

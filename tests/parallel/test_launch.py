@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fcaffe import threads
 from fcaffe.errors import UsageError
+from fcaffe.parallel import world
 from fcaffe.parallel.mpiexec import Mpiexec
 from fcaffe.parallel.placement import parse_hosts, place, read_hostfile
 from fcaffe.parallel.world import LAUNCHED, started_as
@@ -90,6 +92,42 @@ def test_ranks_of_a_host_share_its_cores(
     monkeypatch.delenv("MPI_LOCALNRANKS")
     monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", f"{ranks}(x2),1")
     assert threads.fair_threads() == expected
+
+
+@pytest.mark.parametrize(("provided", "expected"), [(3, True), (2, False), (1, False), (0, None)])
+def test_the_thread_level_that_mpi_provides_is_looked_at(provided: int, expected: bool | None) -> None:
+    mpi = SimpleNamespace(
+        **{"THREAD_FUNNELED": 1, "THREAD_MULTIPLE": 3, "COMM_WORLD": SimpleNamespace(size=2)},
+        Is_initialized=lambda: True,
+        Query_thread=lambda: provided,
+        Get_library_version=lambda: "An MPI 1.0",
+    )
+    start = started_as({"PMI_RANK": "0", "PMI_SIZE": "2"})
+    assert start is not None
+    if expected is None:
+        with pytest.raises(UsageError, match=r"An MPI 1\.0 was built, or started, for processes without threads"):
+            world._comm_world(start, mpi)
+    else:
+        assert world._comm_world(start, mpi) == (mpi.COMM_WORLD, expected)
+
+
+@needs_mpi
+@pytest.mark.parametrize("threads", [True, False])
+def test_without_several_threads_in_mpi_gradients_are_summed_after_backward(threads: bool) -> None:
+    code = f"""
+import numpy as np
+from mpi4py import MPI
+from fcaffe.cli.workers import SharingFlags
+from fcaffe.parallel.world import World
+from fcaffe.timeline import Timeline
+world = World(MPI.COMM_SELF, size=2, threads={threads})
+flags = SharingFlags("global", "ring", "", 4.0, True, None, 0)
+exchange = flags.for_solver(world, Timeline(), np)["exchange"]
+print(exchange.overlap)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == f"{threads}\n", done.stderr
+    assert ("MPI_THREAD_MULTIPLE" in done.stderr) is not threads
 
 
 def losses(log: str) -> list[float]:

@@ -51,6 +51,10 @@ def test_choices() -> None:
     run(3, "choices")
 
 
+def test_nothing_is_left_of_reductions_that_were_closed() -> None:
+    run(2, "repeated")
+
+
 def test_refusals() -> None:
     run(1, "refusals")
 

@@ -6,7 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe.engines.memory import aligned_zeros
-from fcaffe.errors import UsageError
+from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.parallel.reductions.host_memory import HostMemory, Rows
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import Reduction, create_reduction, part_of, register
@@ -31,7 +31,12 @@ class Hierarchical(Reduction):
         self.hosts = Hosts(self.comm)
         self.alone = max(self.hosts.sizes) == 1  # everybody on a host of his own
         self.streams = min(self.hosts.sizes)
-        self.memory = HostMemory(self.hosts.comm, self.comm)
+        try:
+            self.memory = HostMemory(self.hosts.comm, self.comm)
+        except FcaffeError:
+            self.hosts.close()
+            super().close()
+            raise
         self._stand_in: Rows | None = None
         stream = min(self.memory.rank, self.streams)  # the last number: ranks without one
         peers = cast(MPI.Intracomm, self.comm.Split(stream, self.hosts.index))

@@ -25,12 +25,22 @@ class Shared(Reduction):
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
         hosts = Hosts(self.comm)
+        hosts.close()
         if hosts.count > 1:
+            super().close()
             raise FcaffeError(
                 f"reduction shared: the ranks are on {hosts.count} hosts, which share no memory; use hierarchical"
             )
-        self.memory = HostMemory(self.comm, self.comm)
-        self._short = self.memory.allocate(2 * SHORT).data.reshape(self.ranks, 2, SHORT)
+        try:
+            self.memory = HostMemory(self.comm, self.comm)
+        except FcaffeError:
+            super().close()
+            raise
+        try:
+            self._short = self.memory.allocate(2 * SHORT).data.reshape(self.ranks, 2, SHORT)
+        except FcaffeError:
+            self.close()
+            raise
         self._turn = 0
         self._chunks: Rows | None = None
 
