@@ -79,7 +79,7 @@ class InGraphs(Case):
 
 def same_state(kind: str, example: Any) -> tuple[InGraphs, InGraphs]:
     made = InGraphs(kind, example), InGraphs(kind, example)
-    if made[0].layer.needs_host or made[0].layer.reads_host:
+    if made[0].layer.traits.needs_host or made[0].layer.traits.reads_host:
         pytest.skip("runs outside of graphs")
     return made
 
@@ -119,4 +119,4 @@ def test_only_layers_that_say_so_wait(kind: str, example: Any) -> None:
     with stand_in_cupy.watched() as (waits, uploads):
         case.step_forward()
         case.step_backward()
-    assert case.layer.needs_host or case.layer.reads_host or not (waits or uploads)
+    assert case.layer.traits.needs_host or case.layer.traits.reads_host or not (waits or uploads)

@@ -156,7 +156,7 @@ def test_losses_and_accuracy_need_no_host(device_net, monkeypatch):
         node.forward()
     stream.begin_capture()
     for node in nodes:
-        assert not node.layer.needs_host
+        assert not node.layer.traits.needs_host
         node.forward()
     graph = stream.end_capture()
     monkeypatch.setattr(engine_choice, "chosen", NumpyEngine)
