@@ -165,4 +165,4 @@ def test_a_profile_leaves_the_net_as_it_was(monkeypatch: pytest.MonkeyPatch, fai
     storages = [storage for blob in net.blobs for storage in (blob._data, blob._diff)]
     buffers = [storage.buffer for storage in storages if storage.buffer is not None]
     assert not any(np.shares_memory(a, b) for i, a in enumerate(buffers) for b in buffers[:i]), "an arena is left"
-    assert not any(layer.followers for layer in net.layers)
+    assert net.fused is net.plain is net.program
