@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fcaffe.engines.channels import channels_last
+from fcaffe.engines.channels import channels_last, is_near
 from fcaffe.engines.normalization import Affine, PlainNormalization
 from fcaffe.engines.onednn import library as dnnl
 from fcaffe.engines.onednn.library import Layout, address
@@ -24,6 +24,7 @@ from fcaffe.engines.onednn.operation import SMALL, Operation, Operations
 GLOBAL_STATISTICS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8  # dnnl_normalization_flags_t
 WIDTH = 512  # values side by side of a piece, if the channels alone are not as many
 PIECE = 1 << 17  # values of a piece for each thread: with one thread it stays in its cache
+MOST_SUMMED = 64  # values of a channel that are added up in float32
 VECTOR = 16  # float32 values of AVX-512
 
 Array = Any
@@ -68,6 +69,41 @@ class BatchNorm(Operations, PlainNormalization):
             self._normalize_piece(x, piece, affine, eps)(ins, outs)
         if out is not y:
             self.copy(out, y)
+
+    def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
+        """From the moments that oneDNN finds in each piece; it normalises that as well, into memory that nobody reads."""
+        if not _is_taken(x) or not _is_channels_last(x) or x.size < PIECE:
+            super().batch_norm_moments(x, mean, variance)
+            return
+        source, pieces = address(x), list(self._pieces(x, MOST_SUMMED))
+        scratch = self.library.temporary(
+            dnnl.DST, 4 * max(piece.groups * piece.length for piece in pieces) * x.shape[1]
+        )
+        counts, found = [], []
+        for piece in pieces:
+            moments = np.empty((2, piece.groups, x.shape[1]), np.float32)
+            first = address(moments)
+            outs = scratch, first, first + moments.nbytes // 2
+            self._moments_of_piece(x, piece)((source + 4 * piece.start,), outs)
+            found.append(moments)
+            counts += [piece.length] * piece.groups
+        means, variances = np.concatenate(found, axis=1, dtype=np.float64)
+        share = np.array(counts) / sum(counts)
+        mean64 = share @ means
+        variance64 = share @ (variances + (means - mean64) ** 2)
+        if np.all(is_near(mean64, variance64)):
+            mean[...], variance[...] = mean64, variance64
+        else:  # then float32 has too few digits for the sums of a piece
+            super().batch_norm_moments(x, mean, variance)
+
+    def _moments_of_piece(self, x: Array, piece: Piece) -> Operation:
+        def build() -> Operation:
+            layout, channels = self._piece_layout(x, piece), piece.groups * x.shape[1]
+            description = self._describe_batch_norm(layout, 1.0, 0, dnnl.FORWARD_TRAINING)
+            outputs = {dnnl.DST: layout, **self._of_channels(channels, dnnl.MEAN, dnnl.VARIANCE)}
+            return Operation(self.library, description, {dnnl.SRC: layout}, outputs)
+
+        return self.operation(("batch norm moments", *_kind(x, piece)), build)
 
     def batch_norm_apply(
         self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool
@@ -235,13 +271,14 @@ class BatchNorm(Operations, PlainNormalization):
         inner = (1, channels) if _is_channels_last(x) else (length, 1)
         return Layout(self.library, (1, channels, length, 1), dnnl.F32, (channels * length, *inner, inner[1]))
 
-    def _pieces(self, x: Array) -> Iterator[Piece]:
+    def _pieces(self, x: Array, longest: int = PIECE) -> Iterator[Piece]:
+        """All of x, in pieces; of channels-last arrays a channel of a group has at most `longest` values."""
         values = PIECE * self._threads
         channels, rest = x.shape[1], 1
         if _is_channels_last(x):  # rows of channels
             count = x.size // channels
             step = VECTOR // math.gcd(VECTOR, channels)
-            together = max(1, WIDTH // channels // step * step)
+            together = max(1, WIDTH // channels // step * step, values // (channels * longest) // step * step)
         else:  # images whose channels are stretches of memory
             count, rest = x.shape[0], x.size // x.shape[0] // channels
             together = max(1, values // (channels * rest))
