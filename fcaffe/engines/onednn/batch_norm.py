@@ -71,7 +71,7 @@ class BatchNorm(Operations, PlainNormalization):
             self.copy(out, y)
 
     def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
-        """From the moments that oneDNN finds in each piece; it normalises that as well, into memory that nobody reads."""
+        """From the moments that oneDNN finds in each piece, which it normalises too, into memory that nobody reads."""
         if not _is_taken(x) or not _is_channels_last(x) or x.size < PIECE:
             super().batch_norm_moments(x, mean, variance)
             return
