@@ -30,7 +30,7 @@ class Hdf5Error(FcaffeError):
 
 
 class UnreadableError(Hdf5Error):
-    """What h5py said of a file that is damaged, or of a name that the file cannot take."""
+    """What a library said of a file that is damaged, or of a name that the file cannot take."""
 
 
 def h5py() -> Any:
@@ -44,7 +44,7 @@ def h5py() -> Any:
 
 @contextlib.contextmanager
 def asking() -> Iterator[None]:
-    """For one call of h5py and nothing else: what it raises, of many kinds, becomes an UnreadableError."""
+    """For one call of a library that reads a file: what it raises, of many kinds, becomes an UnreadableError."""
     try:
         yield
     except MemoryError:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from fcaffe.data.hdf5_file import MOST_PACKED
+from fcaffe.data.hdf5_file import MOST_PACKED, UnreadableError, asking
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import require_file
@@ -43,7 +43,7 @@ def read(path: str | os.PathLike[str], places: Places | None = None) -> Model:
     try:
         with _opened(path) as archive:
             return _read(archive, os.path.getsize(path), places)
-    except _UnreadableError as problem:
+    except UnreadableError as problem:
         raise SnapshotError(f"cannot read {path} ({problem}): it is damaged, cut off or no .npz of arrays") from problem
     except SnapshotError as problem:
         raise SnapshotError(f"{path}: {problem}") from problem
@@ -57,7 +57,7 @@ def _read(archive: zipfile.ZipFile, size: int, places: Places | None) -> Model:
     try:
         param = pb.NetParameter.FromString(outline.tobytes())
     except DecodeError as problem:
-        raise _UnreadableError(f'its array "{_NET}" describes no net') from problem
+        raise UnreadableError(f'its array "{_NET}" describes no net') from problem
     check_text(param)
     layers = [layer_from_outline(layer) for layer in param.layer]
     by_name = {layer.name: layer for layer in layers if layer.blobs}
@@ -99,28 +99,13 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
         np.savez(file, **arrays)
 
 
-class _UnreadableError(SnapshotError):
-    """What zipfile, zlib and NumPy say of a damaged file."""
-
-
-@contextlib.contextmanager
-def _asking() -> Iterator[None]:
-    """For calls of zipfile and NumPy and nothing else: what they raise, of many kinds, becomes an _UnreadableError."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as problem:
-        raise _UnreadableError(" ".join(str(problem).split()) or type(problem).__name__) from problem
-
-
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
     try:
         require_file(path)
     except OSError as problem:
-        raise _UnreadableError(problem.strerror) from problem
-    with _asking():
+        raise UnreadableError(problem.strerror) from problem
+    with asking():
         archive = zipfile.ZipFile(path)
     with archive:
         yield archive
@@ -129,7 +114,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
 def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     """Shape, order, type and place of a member's values. Its size must be what its header says, so nobody allocates
     for a damaged header."""
-    with _asking(), archive.open(info) as file:
+    with asking(), archive.open(info) as file:
         start = io.BytesIO(file.read(1 << 16))
         version = np.lib.format.read_magic(start)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -143,6 +128,6 @@ def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[tuple[int,
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     """A member as an array."""
     shape, fortran, dtype, start = _header(archive, info)
-    with _asking():
+    with asking():
         values = np.frombuffer(archive.read(info), dtype, offset=start)
     return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
