@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fcaffe.engines.memory import obtainable_bytes
+from fcaffe.engines.memory import obtainable_bytes, readable_size
 from fcaffe.errors import DataError
 
 OVERHEAD = 1000  # bytes, about, of a batch without its values
 
 
-def check_room(shapes: Sequence[Sequence[int]], batches: int = 1, reading: int = 0) -> None:
+def check_batches(shapes: Sequence[Sequence[int]], batches: int = 1, reading: int = 0) -> None:
     """A DataError if this process cannot have so many batches, each of float32 arrays of these shapes, and `reading`
     bytes of what one of them is made from."""
     available = obtainable_bytes(np)
@@ -23,15 +23,11 @@ def check_room(shapes: Sequence[Sequence[int]], batches: int = 1, reading: int =
     what = " + ".join(" x ".join(map(str, shape)) for shape in shapes)
     if size + reading > available:
         raise DataError(
-            f"to read a batch of {what} values takes {_bytes(size + reading)}, but this process can have "
-            f"{_bytes(available)}: "
-            "lower batch_size, or the size of the images"
+            f"to read a batch of {what} values takes {readable_size(size + reading)}, but this process can have "
+            f"{readable_size(available)}: lower batch_size, or the size of the images"
         )
+    most = (available - reading) // size
     raise DataError(
-        f"data_param.prefetch: {batches} batches of {_bytes(size)} take {_bytes(size * batches)}, but this process "
-        f"can have {_bytes(available)}: lower it to {(available - reading) // size} or less (Caffe's default is 4)"
+        f"data_param.prefetch: {batches} batches of {readable_size(size)} take {readable_size(size * batches)}, but "
+        f"this process can have {readable_size(available)}: lower it to {most} or less (Caffe's default is 4)"
     )
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"

@@ -40,6 +40,11 @@ def check_room(size: int) -> None:
         raise OutOfMemoryError(f"an array of {size:,} bytes does not fit: this process can have {free:,} bytes more")
 
 
+def readable_size(count: int) -> str:
+    """Bytes for humans: 123 MB, 4.56 GB."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
+
+
 def logical_view(flat: Any, shape: tuple[int, ...], channels_last: bool) -> Any:
     """The values of a flat array as (N, C, spatial...), where they lie in this order or, channels last, C behind."""
     if not channels_last:

@@ -12,7 +12,7 @@ from fcaffe import log
 from fcaffe.data.backends import open_database
 from fcaffe.data.batches import DatumBatches
 from fcaffe.data.prefetch import BatchSource, Prefetcher
-from fcaffe.data.room import check_room
+from fcaffe.data.room import check_batches
 from fcaffe.data.share import Share
 from fcaffe.data.transformer import Transformer
 from fcaffe.engines.engine import Pending
@@ -89,7 +89,7 @@ class ReadingLayer(Reader):
             transformer.seed(random)
             self.share = share_of_batch(self, source.batch_size)
             source.divide(self.share, self.context.turns)
-            check_room([source.shape, source.shape[:1]], depth, source.shape[0] * source.item_bytes)
+            check_batches([source.shape, source.shape[:1]], depth, source.shape[0] * source.item_bytes)
         random.draw()  # in Caffe the seed of the reading thread, which has no use for it
         self.prefetcher = Prefetcher(source, depth, f'layer "{self.name}"', self.engine.host_array)
         self._state = source.state()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fcaffe.data.hdf5 import Hdf5Rows
-from fcaffe.data.room import check_room
+from fcaffe.data.room import check_batches
 from fcaffe.errors import DataError
 from fcaffe.layers.data import Reader, reading_errors, share_of_batch
 from fcaffe.net.blob import Blob
@@ -31,7 +31,7 @@ class HDF5Data(Reader):
         with reading_errors(self):
             self.rows = Hdf5Rows(p.source, list(self.param.top), p.shuffle, self.context.seed)
             self.share = share_of_batch(self, p.batch_size)
-            check_room([(self.share.total, *shape) for shape in self.rows.row_shapes])
+            check_batches([(self.share.total, *shape) for shape in self.rows.row_shapes])
         self._reshape(top)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.memory import obtainable_bytes
+from fcaffe.engines.memory import obtainable_bytes, readable_size
 from fcaffe.errors import NetError
 from fcaffe.net.net import Net
 
@@ -47,10 +47,11 @@ class MemoryNeed:
 
     def __str__(self) -> str:
         text = (
-            f"{size(self.total)} = parameters {size(self.parameters)} + gradients {size(self.gradients)} + histories "
-            f"{size(self.histories)} + activations {size(self.activations)} for a batch of {self.batch}"
+            f"{readable_size(self.total)} = parameters {readable_size(self.parameters)} + gradients "
+            f"{readable_size(self.gradients)} + histories {readable_size(self.histories)} + activations "
+            f"{readable_size(self.activations)} for a batch of {self.batch}"
         )
-        return text + (f" ({size(self.with_recompute)} with --recompute)" if self.can_save else "")
+        return text + (f" ({readable_size(self.with_recompute)} with --recompute)" if self.can_save else "")
 
     @property
     def can_save(self) -> bool:
@@ -67,7 +68,7 @@ class MemoryNeed:
         if (fits := self.largest_batch(available, self.activations)) > 0:
             ways.append(f"set batch_size to {min(fits, self.batch - 1)} or less, with iter_size to make up for it")
         if self.can_save and self.fixed + self.with_recompute <= available:
-            ways.append(f"use --recompute, which takes {size(self.fixed + self.with_recompute)}")
+            ways.append(f"use --recompute, which takes {readable_size(self.fixed + self.with_recompute)}")
         elif self.can_save and (fits := self.largest_batch(available, self.with_recompute)) > 0:
             ways.append(f"use --recompute with a batch_size of {fits} or less")
         if not ways:
@@ -84,10 +85,10 @@ class MemoryNeed:
         if self.total <= available:
             others = "workspaces, data and other programs take the rest"
             return NetError(
-                f"{message}, of {size(available)} that this process can have; {others}: lower batch_size, or use "
-                f"--recompute ({problem})"
+                f"{message}, of {readable_size(available)} that this process can have; {others}: lower batch_size, or "
+                f"use --recompute ({problem})"
             )
-        return NetError(f"{message}, but this process can have {size(available)}: {self.advice(available)}")
+        return NetError(f"{message}, but this process can have {readable_size(available)}: {self.advice(available)}")
 
 
 def check_memory(net: Net, histories: int = 0) -> MemoryNeed:
@@ -110,8 +111,3 @@ def memory_errors(net: Net, histories: int, xp: Any) -> Iterator[None]:
         yield
     except MemoryError as problem:
         raise MemoryNeed.of(net, histories, least=True).error(problem, obtainable_bytes(xp)) from problem
-
-
-def size(count: int) -> str:
-    """Bytes for humans: 123 MB, 4.56 GB."""
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
