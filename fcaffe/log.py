@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from fcaffe.errors import FcaffeError
 from fcaffe.outlet import Outlet
@@ -307,6 +308,15 @@ def net_output(phase: str, index: int, name: str, value: float, loss_weight: flo
     if loss_weight:
         text += f" (* {number(loss_weight)} = {number(loss_weight * value)} loss)"
     info(text, "solver.cpp:258" if phase == "Train" else "solver.cpp:414")
+
+
+def net_outputs(phase: str, outputs: Iterable[tuple[str, Any, float]], values: Iterable[Any]) -> None:
+    """Each output (name, blob, loss weight) of a net with its values, an array each, numbered throughout."""
+    numbered = (
+        (name, weight, value) for (name, _, weight), array in zip(outputs, values, strict=True) for value in array
+    )
+    for index, (name, weight, value) in enumerate(numbered):
+        net_output(phase, index, name, float(value), weight)
 
 
 def learning_rate(index: int, rate: float) -> None:

@@ -13,7 +13,7 @@ from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net, upgrade_solver
 from fcaffe.rng import CaffeRandom
-from fcaffe.solvers import Solver, create_solver
+from fcaffe.solvers import Solver
 from tests import engine_choice
 from tests.engine_choice import ENGINES, engine
 
@@ -55,13 +55,13 @@ def net_from() -> Callable[..., Net]:
 def solver_from(tmp_path: Path) -> Callable[..., Solver]:
     """solver_from(text, **fields): a solver whose snapshots go to the test's own folder."""
 
-    def make(text: str, noise: str = "caffe", **fields: Any) -> Solver:
+    def make(text: str, noise: str = "caffe", grow_batch: int = 0, **fields: Any) -> Solver:
         param = parse_text(text, pb.SolverParameter)
         upgrade_solver(param, "solver")
         if not param.HasField("snapshot_prefix"):
             param.snapshot_prefix = str(tmp_path / "snap")
         for name, value in fields.items():
             setattr(param, name, value)
-        return create_solver(param, engine(), noise)
+        return Solver(param, engine(), noise, grow_batch=grow_batch)
 
     return make

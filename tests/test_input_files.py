@@ -22,7 +22,7 @@ from fcaffe.errors import FcaffeError
 from fcaffe.net.model_files import hdf5, npz, read_model
 from fcaffe.parallel.placement import read_hostfile
 from fcaffe.proto import read_net, read_solver, text
-from fcaffe.solvers.state_files import read_state
+from fcaffe.solvers.snapshot.state_files import read_state
 from fcaffe.tools.convert import convert
 
 READERS: dict[str, Callable[[str], Any]] = {

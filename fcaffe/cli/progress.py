@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from fcaffe import log
-from fcaffe.solvers import Solver
+from fcaffe.solvers import Observer, Solver
 
 
 class Images(ProgressColumn):
@@ -45,20 +45,21 @@ def progress_of(solver: Solver) -> Iterator[None]:
         redirect_stderr=False,
         expand=True,
     )
-    task = bar.add_task("training", total=solver.param.max_iter, completed=solver.iteration, state="")
+    task = bar.add_task("training", total=solver.schedule.max_iter, completed=solver.iteration, state="")
 
-    def advance(loss: float, rate: float) -> None:
-        state = f"loss {log.number(loss)}  lr {log.number(rate)}"
-        bar.update(task, completed=solver.iteration, state=state)
+    class Advance(Observer):
+        def iteration_ends(self, loss: float, rate: float) -> None:
+            state = f"loss {log.number(loss)}  lr {log.number(rate)}"
+            bar.update(task, completed=solver.iteration, state=state)
 
     def show(line: str) -> None:
         bar.console.print(line, end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
 
-    solver.on_iteration.append(advance)
+    solver.observers.append(advance := Advance())
     log.set_show(show)
     try:
         with bar:
             yield
     finally:
         log.set_show(None)
-        solver.on_iteration.remove(advance)
+        solver.observers.remove(advance)

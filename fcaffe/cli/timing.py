@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from fcaffe import log
 from fcaffe.errors import FcaffeError
 from fcaffe.parallel.world import World
-from fcaffe.solvers import Solver, trace
-from fcaffe.solvers.time_summary import summarize
+from fcaffe.solvers import Solver
 from fcaffe.timeline import KEPT, KEPT_BY_ALL, OTHER, Timeline
+from fcaffe.tools import trace
+from fcaffe.tools.time_summary import summarize
 
 
 class Timing:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fcaffe import log, solvers
+from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags
 from fcaffe.cli.gpus import TrainingGpus
@@ -30,8 +30,10 @@ from fcaffe.parallel.launch import launch
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.parallel.world import World, join
 from fcaffe.proto import read_solver
-from fcaffe.solvers import Solver, create_solver, snapshot
+from fcaffe.solvers import Observer, Solver
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
+from fcaffe.solvers.snapshot.paths import states
+from fcaffe.solvers.snapshot.read import restore_newest
 
 AUTO = "auto"
 TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
@@ -120,7 +122,17 @@ def train(
         options = sharing.for_solver(world, timing.timeline, engine.xp)
         if scale_lr:
             _scale_rate(param, scale_lr, options.get("workers", Workers()))
-        solver = create_solver(param, engine, rng, timeline=timing.timeline, recompute=recompute, **options)
+        solver = Solver(
+            param,
+            engine,
+            rng,
+            timeline=timing.timeline,
+            recompute=recompute,
+            grow_batch=grow_batch or 0,
+            on_nan=on_nan,
+            requested_action=signals.requested,
+            **options,
+        )
         if (share := solver.context.share) and world.size > 1:
             samples = share.total * param.iter_size
             log.info(f"Effective batch: {samples} samples an iteration, over {world.size} workers")
@@ -130,14 +142,10 @@ def train(
                 f"Reproducible: each batch is computed as {sharing.reproducible} shards, one by one{threads}; what "
                 "they give is added up in one tree"
             )
-        solver.on_nan = on_nan
-        solver.requested_action = signals.requested
-        _report(solver, world.watchdog)
+        solver.observers.append(Reporter(solver, world.watchdog))
         try:
-            if grow_batch:
-                solvers.grow_batch(solver, grow_batch)
             if flags.snapshot == AUTO:
-                snapshot.restore_newest(solver)
+                restore_newest(solver)
             elif flags.snapshot:
                 log.resuming(flags.snapshot)
                 solver.restore(flags.snapshot)
@@ -182,22 +190,30 @@ def _newest_since_now(prefix: str) -> Callable[[], str | None]:
     """A function that finds the newest state which is written after this moment: of this run, not of one before."""
 
     def stamps() -> dict[str, int]:
-        return {path: os.stat(path).st_mtime_ns for path in snapshot.states(prefix)}
+        return {path: os.stat(path).st_mtime_ns for path in states(prefix)}
 
     before = stamps()
     return lambda: next((path for path, stamp in stamps().items() if before.get(path) != stamp), None)
 
 
-def _report(solver: Solver, watchdog: Watchdog) -> None:
-    """Let the watchdog know what the solver does."""
+class Reporter(Observer):
+    """Lets the watchdog know what the solver does."""
 
-    def doing(operation: str) -> Callable[..., None]:
-        return lambda *_: watchdog.beat(operation, solver.iteration)
+    def __init__(self, solver: Solver, watchdog: Watchdog) -> None:
+        self.solver = solver
+        self.watchdog = watchdog
 
-    solver.on_start.append(doing("forward and backward"))
-    solver.on_gradients_ready.append(doing("the update"))
-    solver.on_iteration.append(doing("a snapshot or a test"))
-    solver.on_test_batch.append(doing("a test"))
+    def iteration_begins(self) -> None:
+        self.watchdog.beat("forward and backward", self.solver.iteration)
+
+    def gradients_ready(self) -> None:
+        self.watchdog.beat("the update", self.solver.iteration)
+
+    def iteration_ends(self, loss: float, rate: float) -> None:
+        self.watchdog.beat("a snapshot or a test", self.solver.iteration)
+
+    def test_batch_begins(self) -> None:
+        self.watchdog.beat("a test", self.solver.iteration)
 
 
 def _announce(gpu: int | None, rng: str, world: World, engines: EngineFlags) -> Engine:

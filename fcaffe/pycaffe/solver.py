@@ -7,11 +7,30 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fcaffe import solvers
-from fcaffe.net.host_views import host_views
+from fcaffe.net.host_views import HostViews, host_views
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.net import Net
-from fcaffe.solvers.learning_rate import learning_rate
+
+
+class Callbacks(solvers.Observer):
+    """A script's functions, which may read and write any array."""
+
+    def __init__(self, views: HostViews, on_start: Callable[[], None], on_gradients_ready: Callable[[], None]) -> None:
+        self._views = views
+        self._on_start = on_start
+        self._on_gradients_ready = on_gradients_ready
+
+    def iteration_begins(self) -> None:
+        self._call(self._on_start)
+
+    def gradients_ready(self) -> None:
+        self._call(self._on_gradients_ready)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        self._views.pull()
+        function()
+        self._views.push()
 
 
 class Solver:
@@ -21,7 +40,7 @@ class Solver:
         self._bind(read_solver(solver_file))
 
     def _bind(self, param: Any) -> None:
-        self._solver = solvers.create_solver(param, session.engine(), session.noise, session.random, whole_passes=False)
+        self._solver = solvers.Solver(param, session.engine(), session.noise, random=session.random, whole_passes=False)
         self.param = self._solver.param
         self._views = host_views(self._solver.engine)
         self.net = Net._of(self._solver.net)
@@ -35,7 +54,7 @@ class Solver:
     @property
     def lr(self) -> float:
         """The rate of the next update."""
-        return learning_rate(self.param, self._solver.iteration, self._solver.current_step)
+        return self._solver.schedule.rate(self._solver.iteration, self._solver.current_step)
 
     def step(self, iterations: int) -> None:
         with self._at_work():
@@ -64,8 +83,7 @@ class Solver:
 
     def add_callback(self, on_start: Callable[[], None], on_gradients_ready: Callable[[], None]) -> None:
         """Call these before each iteration and before each update."""
-        self._solver.on_start += [self._views.pull, on_start, self._views.push]
-        self._solver.on_gradients_ready += [self._views.pull, on_gradients_ready, self._views.push]
+        self._solver.observers.append(Callbacks(self._views, on_start, on_gradients_ready))
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:

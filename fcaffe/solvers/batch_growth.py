@@ -11,16 +11,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import SolverError
 from fcaffe.solvers.learning_rate import warm_up, warm_up_end
-
-if TYPE_CHECKING:
-    from fcaffe.solvers.solver import Solver
+from fcaffe.solvers.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -32,76 +30,68 @@ class Phase:
     factor: float
 
 
-class BatchGrowth:
-    """The phases of a training, from the solver's parameters alone.
+class GrowingBatch(Schedule):
+    """The phases of a training, from the solver's parameters alone: each pass has `samples`, and all at most
+    `largest`.
 
-    Passes are whole numbers and at most `most`; what part of a drop they do not make up for, the rate takes.
+    Passes are whole numbers; what part of a drop they do not make up for, the rate takes. Raises SolverError if the
+    policy has no drops to replace, or if the batch is that large already.
     """
 
-    def __init__(self, param: Any, most: int) -> None:
-        if param.lr_policy not in ("step", "multistep"):
-            raise SolverError(f"batch growth needs lr_policy 'step' or 'multistep', not '{param.lr_policy}'")
-        if not 0 < param.gamma < 1:
-            raise SolverError(f"batch growth takes the place of drops by gamma, between 0 and 1, not {param.gamma:g}")
-        self.most = most
-        drops = list(_drops(param))
-        if drops and drops[0] < warm_up_end(param):
-            raise SolverError(f"batch growth at iteration {drops[0]} would begin before warm-up ends")
-        gamma = float(f"{param.gamma:.7g}")  # the number that was written, of which float32 keeps only the nearest
-        self.phases: list[Phase] = []
-        place = 0.0  # in iterations taken
-        for index, (start, end) in enumerate(zip([0, *drops], [*drops, param.max_iter], strict=True)):
-            drop = gamma**index
-            passes = most if most * drop <= param.iter_size else int(param.iter_size / drop * (1 + 1e-9))
-            self.phases.append(Phase(_up(place), passes, drop * passes / param.iter_size))
-            place += (end - start) * param.iter_size / passes
-        self.max_iter = _up(place)
+    def __init__(self, param: Any, samples: int, largest: int) -> None:
+        super().__init__(param)
+        if largest < samples * param.iter_size:
+            raise SolverError(
+                f"the batch of {samples * param.iter_size} samples cannot grow up to {largest}: give a larger number"
+            )
+        self.samples = samples
+        self.most_passes = largest // samples
+        self.phases = list(phases(param, self.most_passes))
+        self.max_iter = self.phases.pop().first
+        self._told = param.iter_size
+        iterations = f"{self.max_iter} iterations take the place of {param.max_iter}"
+        log.info(f"The batch grows where the rate would drop, up to {largest} samples: {iterations}")
 
-    def index(self, iteration: int) -> int:
+    def passes(self, iteration: int) -> int:
+        return self.phases[self._index(iteration)].passes
+
+    def next_step(self, iteration: int, current_step: int) -> int:
         """How many drops growth has taken the place of."""
+        if (passes := self.passes(iteration)) != self._told:
+            log.info(f"Effective batch: {passes * self.samples} samples an iteration from {iteration} on")
+            self._told = passes
+        return self._index(iteration)
+
+    def rate(self, iteration: int, current_step: int) -> float:
+        rate = warm_up(self.param, iteration) if iteration < warm_up_end(self.param) else self.param.base_lr
+        return float(np.float32(rate * self.phases[self._index(iteration)].factor))
+
+    def _index(self, iteration: int) -> int:
         return bisect_right(self.phases, iteration, key=lambda phase: phase.first) - 1
 
-    def phase(self, iteration: int) -> Phase:
-        return self.phases[self.index(iteration)]
 
-    def learning_rate(self, param: Any, iteration: int) -> float:
-        rate = warm_up(param, iteration) if iteration < warm_up_end(param) else param.base_lr
-        return float(np.float32(rate * self.phase(iteration).factor))
-
-
-def grow_batch(solver: Solver, largest: int) -> None:
-    """Let the solver's batch grow in place of its rate's decay, up to `largest` samples, and shorten its training.
-
-    Raises SolverError if its policy has no drops to replace, or if the batch is that large already.
-    """
-    if solver.exchange.takes_momentum:
-        raise SolverError(
-            "batch growth does not go with a compression that applies the momentum of SGD (topk): it would add up "
-            "gradients of batches of different sizes"
-        )
-    samples, param = solver.share.total, solver.param
-    if largest < samples * param.iter_size:
-        raise SolverError(
-            f"the batch of {samples * param.iter_size} samples cannot grow up to {largest}: give a larger number"
-        )
-    growth = solver.growth = BatchGrowth(param, largest // samples)
-    iterations = f"{growth.max_iter} iterations take the place of {param.max_iter}"
-    log.info(f"The batch grows where the rate would drop, up to {largest} samples: {iterations}")
-    param.max_iter = growth.max_iter
-    told = param.iter_size
-
-    def tell() -> None:
-        nonlocal told
-        if (passes := growth.phase(solver.iteration).passes) != told:
-            log.info(f"Effective batch: {passes * samples} samples an iteration from {solver.iteration} on")
-            told = passes
-
-    solver.on_start.append(tell)
+def phases(param: Any, most: int) -> Iterator[Phase]:
+    """The phases of a training whose passes grow up to `most`; the last one begins where the training ends."""
+    if param.lr_policy not in ("step", "multistep"):
+        raise SolverError(f"batch growth needs lr_policy 'step' or 'multistep', not '{param.lr_policy}'")
+    if not 0 < param.gamma < 1:
+        raise SolverError(f"batch growth takes the place of drops by gamma, between 0 and 1, not {param.gamma:g}")
+    drops = list(_drops(param))
+    if drops and drops[0] < warm_up_end(param):
+        raise SolverError(f"batch growth at iteration {drops[0]} would begin before warm-up ends")
+    gamma = float(f"{param.gamma:.7g}")  # the number that was written, of which float32 keeps only the nearest
+    first = 0.0  # in iterations taken
+    for index, (start, end) in enumerate(zip([0, *drops], [*drops, param.max_iter], strict=True)):
+        drop = gamma**index
+        passes = most if most * drop <= param.iter_size else int(param.iter_size / drop * (1 + 1e-9))
+        yield Phase(_up(first), passes, drop * passes / param.iter_size)
+        first += (end - start) * param.iter_size / passes
+    yield Phase(_up(first), 0, 0.0)
 
 
-def _up(place: float) -> int:
+def _up(iterations: float) -> int:
     """Rounded up, but for what is only the rounding of sums."""
-    return math.ceil(place - 1e-6)
+    return math.ceil(iterations - 1e-6)
 
 
 def _drops(param: Any) -> Iterator[int]:

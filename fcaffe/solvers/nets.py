@@ -1,10 +1,15 @@
-"""Which nets a solver trains and tests, from the many fields that can name them."""
+"""Which nets a solver trains and tests, from the many fields that can name them, and the weights they begin with."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from fcaffe import log
 from fcaffe.errors import SolverError
+from fcaffe.net import Net
+from fcaffe.net.weights import load_weights, tell_untouched
+from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, upgrade_net
 
@@ -48,6 +53,33 @@ def test_net_params(param: Any) -> list[Source]:
         raise SolverError("a solver with test nets needs a positive test_interval")
     states = list(param.test_state) or [None] * len(sources)
     return [(_with_state(net, pb.TEST, state), source) for (net, source), state in zip(sources, states, strict=True)]
+
+
+def finetune(net: Net, weights: Iterable[str], tell: bool = False) -> None:
+    """Copy the weights in the files that the solver's `weights` name, in order; an entry may hold several, by commas.
+    With `tell` the log names the layers that no file had anything for."""
+    paths = [path.strip() for entry in weights for path in entry.split(",")]
+    given: set[str] = set()
+    for path in paths:
+        if not path:
+            raise SolverError(f'the list of weights "{",".join(paths)}" has an empty name in it; take it out')
+        log.finetuning(path)
+        given.update(layer.name for layer in load_weights(net, path).layers)
+    if paths and tell:
+        tell_untouched(net, given, ", ".join(paths))
+
+
+def check_same(workers: Workers, what: str, *messages: Any) -> None:
+    """Workers that run other nets, or other settings, would part at some sum and wait for one another for ever."""
+    if workers.size == 1:
+        return
+    texts = []
+    for message in messages:
+        own = type(message).FromString(message.SerializeToString())
+        if "device_id" in own.DESCRIPTOR.fields_by_name:
+            own.ClearField("device_id")  # each has its own
+        texts.append(str(own))
+    workers.check_same(what, "".join(texts).encode())
 
 
 def _read(param: Any, field: str) -> Source:

@@ -35,7 +35,7 @@ from fcaffe.proto import (
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.binary import HDF5_MAGIC
 from fcaffe.proto.leftovers import remove_leftovers
-from fcaffe.solvers.state_files import State, is_hdf5_state, read_state, write_state
+from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
 
 _NPY_MAGIC = b"\x93NUMPY"
 

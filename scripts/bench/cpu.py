@@ -53,7 +53,7 @@ def fcaffe_racer(name: str, batch: int, training: bool, math: str) -> Racer:
     from fcaffe.proto import caffe_pb2 as pb
     from fcaffe.proto import parse_text
     from fcaffe.rng import CaffeRandom
-    from fcaffe.solvers import create_solver
+    from fcaffe.solvers import Solver
 
     log.set_minimum(1)
     engine = cpu_engine(math)
@@ -67,7 +67,7 @@ def fcaffe_racer(name: str, batch: int, training: bool, math: str) -> Racer:
         return Racer(lambda steps: [net.forward() for _ in range(steps)])
     solver_param = parse_text(SOLVER, pb.SolverParameter)
     solver_param.net_param.CopyFrom(net_param(name, batch, True))
-    solver = create_solver(solver_param, engine, "counter")
+    solver = Solver(solver_param, engine, "counter")
     solver.net.blob("data").data[...] = images
     solver.net.blob("label").data[...] = labels
     return Racer(solver.step)

@@ -48,7 +48,7 @@ def fcaffe_racer(cell: Cell, device: str, recompute: bool, imported: float) -> R
     from fcaffe.proto import caffe_pb2 as pb
     from fcaffe.proto import parse_text
     from fcaffe.rng import CaffeRandom
-    from fcaffe.solvers import create_solver
+    from fcaffe.solvers import Solver
 
     log.set_minimum(1)
     engine = cpu_engine(cell.math) if device == "cpu" else gpu_engine(int(device), cell.math)
@@ -74,7 +74,7 @@ def fcaffe_racer(cell: Cell, device: str, recompute: bool, imported: float) -> R
         solver_param = parse_text(SOLVER, pb.SolverParameter)
         solver_param.net_param.CopyFrom(net_param(cell.net, cell.batch, True))
         options = {"recompute": True} if recompute else {}
-        solver = create_solver(solver_param, engine, "counter", **options)
+        solver = Solver(solver_param, engine, "counter", **options)
         net = solver.net
         put("data", images)
         put("label", labels)

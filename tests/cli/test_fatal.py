@@ -11,7 +11,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from fcaffe.solvers.sgd import SGDSolver
+from fcaffe.solvers import Solver
 from tests.cli.conftest import NET, SOLVER, Result, write_records
 
 Run = Callable[..., Result]
@@ -181,10 +181,10 @@ def test_loss_that_is_no_number(run: Run) -> None:
 
 
 def test_faults_of_our_own_are_one_line_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(solver: SGDSolver) -> None:
+    def fail(solver: Solver) -> None:
         raise ZeroDivisionError("by\nzero")
 
-    monkeypatch.setattr(SGDSolver, "apply_update", fail)
+    monkeypatch.setattr(Solver, "apply_update", fail)
     fatal = run(TRAIN).fatal
     assert fatal.startswith("ZeroDivisionError: by zero (this is a fault in fcaffe or in a layer of yours;")
     assert "Traceback (most recent call last)" in run(f"{TRAIN} --traceback").err

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fcaffe.net.model_files import read_model
-from fcaffe.solvers.sgd import SGDSolver
+from fcaffe.solvers import Solver
 from tests.cli.conftest import Result
 from tests.proto.test_files import leftover
 
@@ -119,14 +119,14 @@ def test_snapshot_or_weights(run: Run) -> None:
 def test_signals(
     run: Run, monkeypatch: pytest.MonkeyPatch, number: str, effect: str, code: int, iterations: list[int]
 ) -> None:
-    update = SGDSolver.apply_update
+    update = Solver.apply_update
 
-    def update_with_signal(solver: SGDSolver) -> None:
+    def update_with_signal(solver: Solver) -> None:
         update(solver)
         if solver.iteration == 2:
             signal.raise_signal(signal.Signals[number])
 
-    monkeypatch.setattr(SGDSolver, "apply_update", update_with_signal)
+    monkeypatch.setattr(Solver, "apply_update", update_with_signal)
     before = signal.getsignal(signal.Signals[number])
     result = run(f"train -solver solver.prototxt {effect}")
     assert result.code == code
@@ -137,13 +137,13 @@ def test_signals(
 
 def test_sigterm_snapshots_whatever_the_solver_says(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     append("solver.prototxt", "snapshot_after_train: false")
-    update = SGDSolver.apply_update
+    update = Solver.apply_update
 
-    def update_with_signal(solver: SGDSolver) -> None:
+    def update_with_signal(solver: Solver) -> None:
         update(solver)
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(SGDSolver, "apply_update", update_with_signal)
+    monkeypatch.setattr(Solver, "apply_update", update_with_signal)
     assert run("train -solver solver.prototxt").code == 143
     assert Path("small_iter_1.solverstate").exists()
 
@@ -157,7 +157,7 @@ def test_interrupted_while_it_builds_the_net(run: Run, monkeypatch: pytest.Monke
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(importlib.import_module("fcaffe.cli.train"), "create_solver", interrupt)
+    monkeypatch.setattr(importlib.import_module("fcaffe.cli.train"), "Solver", interrupt)
     result = run("train -solver solver.prototxt")
     assert result.code == 130 and "Traceback" not in result.err and not result.messages[-1].startswith("F")
 

@@ -16,6 +16,7 @@ from tests.conftest import GOLDEN
 from tests.engine_choice import host
 from tests.gpu.training import give_batch, lenet_solver, losses, small_solver, weights
 from tests.solvers.test_golden_run import mnist  # noqa: F401
+from tests.watching import watch
 
 pytestmark = pytest.mark.gpu
 MakeEngine = Callable[..., Engine]
@@ -30,7 +31,7 @@ def test_lenet_follows_caffe(gpu_engine: MakeEngine, capfd: pytest.CaptureFixtur
     solver = lenet_solver(gpu_engine())
     expected = np.load(GOLDEN / "runs" / "lenet" / "exact.npz")["loss"]
     found: list[float] = []
-    solver.on_gradients_ready.append(lambda: found.append(float(host(solver.net.blob("loss").data))))
+    watch(solver, gradients_ready=lambda: found.append(float(host(solver.net.blob("loss").data))))
     solver.solve()
     solver.close()
     difference = np.abs(np.array(found) - expected)
@@ -65,7 +66,7 @@ def test_batches_arrive_whole_and_in_order(gpu_engine: MakeEngine) -> None:
         def look(solver=solver, batches=batches) -> None:
             batches.extend(host(solver.net.blob(name).data) for name in ("data", "label"))
 
-        solver.on_gradients_ready.append(look)
+        watch(solver, gradients_ready=look)
         solver.step(12)
         solver.close()
         seen.append(batches)

@@ -10,9 +10,10 @@ import numpy as np
 from fcaffe.engines import Engine
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_solver
-from fcaffe.solvers import Solver, create_solver
+from fcaffe.solvers import Solver
 from tests.conftest import GOLDEN
 from tests.engine_choice import host
+from tests.watching import watch
 
 SMALL = """
 net_param {
@@ -59,7 +60,7 @@ snapshot_after_train: false
 
 def small_solver(engine: Engine, extra: str = "", batch: int = 8, **options: Any) -> Solver:
     """Of a net with what usual nets are made of, and a batch of its own; `extra` is more of the solver's prototxt."""
-    solver = create_solver(parse_text(SMALL + extra, pb.SolverParameter), engine, "counter", **options)
+    solver = Solver(parse_text(SMALL + extra, pb.SolverParameter), engine, "counter", **options)
     give_batch(solver, batch)
     return solver
 
@@ -81,7 +82,7 @@ def lenet_solver(engine: Engine, **fields: Any) -> Solver:
     param = read_solver(folder / "solver.prototxt")
     for name, value in fields.items():
         setattr(param, name, value)
-    return create_solver(param, engine, "counter")
+    return Solver(param, engine, "counter")
 
 
 def weights(solver: Solver) -> np.ndarray:
@@ -92,8 +93,7 @@ def weights(solver: Solver) -> np.ndarray:
 def losses(solver: Solver, iterations: int) -> np.ndarray:
     """Of so many more iterations, one by one."""
     found: list[float] = []
-    follow = solver.on_gradients_ready
-    follow.append(lambda: found.append(float(host(solver.net.blob("loss").data))))
+    watch(solver, gradients_ready=lambda: found.append(float(host(solver.net.blob("loss").data))))
     solver.step(iterations)
-    follow.pop()
+    solver.observers.pop()
     return np.array(found)

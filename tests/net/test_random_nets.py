@@ -5,9 +5,10 @@ import pytest
 
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_solver
-from fcaffe.solvers import create_solver
+from fcaffe.solvers import Solver
 from tests.engine_choice import engine
 from tests.net.random_nets import RandomNet
+from tests.watching import watch
 
 pytestmark = pytest.mark.usefixtures("on_each_engine")
 
@@ -88,7 +89,7 @@ def make(text, whole, recompute=False):
         pb.SolverParameter,
     )
     upgrade_solver(param, "solver")
-    return create_solver(param, engine(), "counter", whole_passes=whole, recompute=recompute)
+    return Solver(param, engine(), "counter", whole_passes=whole, recompute=recompute)
 
 
 def fill_with_nan(net):
@@ -107,7 +108,7 @@ def fill_with_nan(net):
 
 def check(text, recompute=False):
     plain, whole = make(text, whole=False), make(text, whole=True, recompute=recompute)
-    whole.on_start.append(lambda: fill_with_nan(whole.net))
+    watch(whole, iteration_begins=lambda: fill_with_nan(whole.net))
     for _ in range(STEPS):
         plain.step(1)
         whole.step(1)

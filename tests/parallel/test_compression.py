@@ -18,7 +18,7 @@ from fcaffe.engines import cpu_engine
 from fcaffe.errors import FcaffeError, SolverError, UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
-from fcaffe.solvers import Solver, create_solver
+from fcaffe.solvers import Solver
 
 MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
 MPI = pytest.importorskip("mpi4py.MPI", reason="needs the extra fcaffe[mpi]")
@@ -187,7 +187,7 @@ def solver_with(scheme: str, kind: str = "SGD", more: str = "") -> Solver:
         layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "loss" loss_weight: 1
                  inner_product_param {{ num_output: 1 bias_term: false weight_filler {{ value: 2 }} }} }} }}"""
     exchange = ReducingExchange(make_compression(scheme, ALONE))
-    return create_solver(parse_text(text, pb.SolverParameter), cpu_engine(), exchange=exchange)
+    return Solver(parse_text(text, pb.SolverParameter), cpu_engine(), exchange=exchange)
 
 
 def test_the_solver_lends_its_momentum_and_clipping() -> None:

@@ -16,7 +16,7 @@ from fcaffe.cli import main
 from fcaffe.engines import NumpyEngine
 from fcaffe.errors import FcaffeError, NetError, SolverError, UsageError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers import Solver, create_solver
+from fcaffe.solvers import Solver
 from fcaffe.threads import VARIABLES
 from tests.cli.conftest import write_records
 from tests.parallel.conftest import FCAFFE, MPIEXEC, ROOT, needs_mpi
@@ -126,7 +126,7 @@ def make_solver(shards: int, more: str = "", loss: str = "", noise: str = "count
     if reader == "HDF5Data":
         net = HDF5_DATA + net[net.index('layer { name: "conv"') :]
     Path("net.prototxt").write_text(net)
-    return create_solver(param, NumpyEngine(), noise, shards=shards)
+    return Solver(param, NumpyEngine(), noise, shards=shards)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_what_else_is_refused(folder: Path) -> None:
 
 def test_a_loss_that_is_no_number_names_its_shard_s_blob(folder: Path) -> None:
     solver = make_solver(4)
-    solver.on_nan = "stop"
+    solver.nan_policy.on_nan = "stop"
     solver.data[:] = float("nan")
     with pytest.raises(FcaffeError, match=r'iteration 0: .*parameter 0 of layer "conv"'):
         solver.step(1)

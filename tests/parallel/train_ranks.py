@@ -12,7 +12,8 @@ from fcaffe.engines import cpu_engine
 from fcaffe.parallel.exchange import ReducingExchange
 from fcaffe.parallel.workers import MpiWorkers
 from fcaffe.proto import read_solver
-from fcaffe.solvers import create_solver
+from fcaffe.solvers import Solver
+from tests.watching import watch
 
 
 class Allreduce:
@@ -32,11 +33,11 @@ def main(path: str, iterations: str, out: str, bucket: str = "10000") -> None:
     comm = MPI.COMM_WORLD
     log.set_minimum(0 if comm.rank == 0 else 3)
     exchange = ReducingExchange(Allreduce(comm), int(bucket), overlap=int(bucket) > 0)
-    solver = create_solver(
+    solver = Solver(
         read_solver(path), cpu_engine(), "counter", workers=MpiWorkers(comm), exchange=exchange, sync_batch_norm=True
     )
     losses: list[float] = []
-    solver.on_iteration.append(lambda loss, _: losses.append(loss))
+    watch(solver, iteration_ends=lambda loss, _: losses.append(loss))
     solver.step(int(iterations))
     solver.test_all()
     solver.snapshot()

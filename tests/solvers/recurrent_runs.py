@@ -17,7 +17,9 @@ from fcaffe.data import array_to_datum, write_lmdb
 from fcaffe.engines import cpu_engine
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_solver
-from fcaffe.solvers import Solver, create_solver, snapshot
+from fcaffe.solvers import Solver
+from fcaffe.solvers.snapshot.paths import paths
+from tests.watching import watch
 
 NET = """
 net_param {{
@@ -55,7 +57,7 @@ def write_records(folder: Path) -> None:
 def solver_of(text: str, noise: str = "counter", **more: Any) -> Solver:
     param = parse_text(text, pb.SolverParameter)
     upgrade_solver(param, "solver")
-    return create_solver(param, cpu_engine(), noise, **more)
+    return Solver(param, cpu_engine(), noise, **more)
 
 
 class Trained:
@@ -63,7 +65,7 @@ class Trained:
 
     def __init__(self, solver: Solver, iterations: int) -> None:
         self.losses: dict[int, float] = {}
-        solver.on_iteration.append(lambda loss, _: self.losses.update({solver.iteration: loss}))
+        watch(solver, iteration_ends=lambda loss, _: self.losses.update({solver.iteration: loss}))
         solver.step(iterations)
         self.arrays = [solver.data.copy(), *(history.copy() for history in solver.history)]
         for net in (solver.net, *solver.test_nets):
@@ -102,7 +104,7 @@ def main(*schemes: str) -> None:
         first.close()
         straight = Trained(solver(scheme), end)
         resumed = solver(scheme)
-        resumed.restore(snapshot.paths(name, cut)[1])
+        resumed.restore(paths(name, cut)[1])
         Trained(resumed, end - cut).assert_is_the_end_of(straight, cut, scheme)
         print(f"{name} went on")
 

@@ -22,7 +22,7 @@ net_param {
 
 def test_they_are_found(solver_from):
     solver = solver_from(SOLVER)
-    solver.on_nan = "stop"
+    solver.nan_policy.on_nan = "stop"
     solver.step(10)
     solver.net.layers[1].blobs[0].data[3] = np.nan
     with pytest.raises(SolverError, match=r'iteration (10|100): .* parameter 0 of layer "hidden"'):

@@ -12,15 +12,16 @@ from fcaffe.engines.engine import Pending
 from fcaffe.errors import SolverError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
-from fcaffe.solvers import Solver, grow_batch
-from fcaffe.solvers.batch_growth import BatchGrowth, Phase
+from fcaffe.solvers import Solver
+from fcaffe.solvers.batch_growth import GrowingBatch, Phase
 from tests.solvers.training import NOISY, losses_of
+from tests.watching import watch
 
 COMMON = "base_lr: 0.1 max_iter: 1000 "
 
 
 def growth(text: str, most: int = 1000) -> tuple[list[tuple[int, int, float]], int]:
-    made = BatchGrowth(parse_text(COMMON + text, pb.SolverParameter), most)
+    made = GrowingBatch(parse_text(COMMON + text, pb.SolverParameter), samples=3, largest=3 * most)
     return [(phase.first, phase.passes, phase.factor) for phase in made.phases], made.max_iter
 
 
@@ -70,17 +71,15 @@ def growing(interop: Any, solver_from: Callable[..., Solver]) -> Any:
     """A solver with 2, then 4, then (of 8 and at most 7) 7 passes of 12 samples for an update."""
 
     def make(**fields: Any) -> Solver:
-        solver = solver_from(GROWING, noise="counter", random_seed=5, **fields)
-        grow_batch(solver, 7 * 12)
-        return solver
+        return solver_from(GROWING, noise="counter", grow_batch=7 * 12, random_seed=5, **fields)
 
     return make
 
 
 def test_rates_passes_and_records(growing: Any, capfd: pytest.CaptureFixture[str]) -> None:
     solver: Solver = growing()
-    assert solver.growth is not None
-    assert solver.growth.phases == [Phase(0, 2, 1), Phase(4, 4, 1), Phase(6, 7, 0.875)]
+    assert isinstance(solver.schedule, GrowingBatch)
+    assert solver.schedule.phases == [Phase(0, 2, 1), Phase(4, 4, 1), Phase(6, 7, 0.875)]
     seen, passes, rates = [], [], []
     forward = solver.net.start_forward
 
@@ -89,10 +88,10 @@ def test_rates_passes_and_records(growing: Any, capfd: pytest.CaptureFixture[str
         return forward()
 
     solver.net.start_forward = counted  # type: ignore[method-assign]
-    solver.on_gradients_ready.append(lambda: passes.append(solver.passes))
-    solver.on_iteration.append(lambda _, rate: rates.append(rate))
+    watch(solver, gradients_ready=lambda: passes.append(solver.passes))
+    watch(solver, iteration_ends=lambda _, rate: rates.append(rate))
     solver.solve()
-    assert solver.iteration == solver.param.max_iter == 8
+    assert solver.iteration == solver.schedule.max_iter == 8
     assert passes == [2] * 4 + [4] * 2 + [7] * 2
     assert rates == [np.float32(0.1)] * 6 + [pytest.approx(0.0875)] * 2
     assert seen == [(i, 12 * part) for i, n in enumerate(passes) for part in range(n)]
@@ -113,8 +112,8 @@ def test_a_grown_batch_is_one_large_batch(solver_from: Callable[..., Solver]) ->
       layer { name: "sum" type: "Power" bottom: "ip" top: "sum" power_param { power: 2 } }
       layer { name: "loss" type: "Reduction" bottom: "sum" top: "loss" loss_weight: 0.1 } }
       base_lr: 0.125 lr_policy: "step" stepsize: 1 gamma: 0.25 max_iter: 4 random_seed: 4 momentum: 0.5 """
-    grown, large = solver_from(text + "iter_size: 2", noise="counter"), solver_from(text, noise="counter", iter_size=8)
-    grow_batch(grown, 32)
+    grown = solver_from(text + "iter_size: 2", noise="counter", grow_batch=32)
+    large = solver_from(text, noise="counter", iter_size=8)
     large.param.lr_policy = "fixed"
     grown.step(1)
     large.data[...], large.history[0][...], large.iteration = grown.data, grown.history[0], 1
@@ -134,4 +133,4 @@ def test_resumed_before_at_and_after_a_growth(growing: Any, at: int) -> None:
 
 def test_too_large_already(interop: Any, solver_from: Callable[..., Solver]) -> None:
     with pytest.raises(SolverError, match="the batch of 24 samples cannot grow up to 23"):
-        grow_batch(solver_from(GROWING), 23)
+        solver_from(GROWING, grow_batch=23)

@@ -11,7 +11,7 @@ import pytest
 
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_solver
-from fcaffe.solvers import Solver, create_solver, solver_types
+from fcaffe.solvers import Solver, solver_types
 from fcaffe.tools import profile
 from tests import engine_choice
 from tests.engine_choice import ENGINES, engine, host
@@ -68,7 +68,7 @@ def make(kind: str, **options: Any) -> Solver:
     upgrade_solver(param, "solver")
     param.type = kind
     param.momentum = 0.9 if kind in WITH_MOMENTUM else 0
-    return create_solver(param, engine(), "counter", **options)
+    return Solver(param, engine(), "counter", **options)
 
 
 @pytest.mark.usefixtures("each_engine")
@@ -130,7 +130,7 @@ def test_statistics_are_each_workers_own_again_after_an_error(monkeypatch: pytes
         assert not np.array_equal(solver.net.layers[2].blobs[0].data, before[0]), "the mean is there"
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("fcaffe.solvers.snapshot.write", fail)
+    monkeypatch.setattr("fcaffe.solvers.snapshot.carried.collect", fail)
     with pytest.raises(OSError, match="no space"):
         solver.snapshot()
     for blob, values in zip(solver.net.layers[2].blobs, before, strict=True):

@@ -10,9 +10,10 @@ import pytest
 
 from fcaffe.engines import cpu_engine
 from fcaffe.proto import read_solver
-from fcaffe.solvers import Solver, create_solver
+from fcaffe.solvers import Solver
 from tests.conftest import GOLDEN
 from tests.golden_data import make_mnist_lmdbs
+from tests.watching import watch
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def golden_solver(run: str) -> tuple[Solver, np.lib.npyio.NpzFile]:
     """The run's solver, its initial weights checked, and Caffe's values."""
     folder = GOLDEN / "runs" / run
     Path("net.prototxt").write_bytes((folder / "net.prototxt").read_bytes())
-    solver = create_solver(read_solver(folder / "solver.prototxt"), cpu_engine())
+    solver = Solver(read_solver(folder / "solver.prototxt"), cpu_engine())
     exact = np.load(folder / "exact.npz")
     for node in solver.net.nodes:
         for index, blob in enumerate(node.layer.blobs):
@@ -39,7 +40,7 @@ def golden_solver(run: str) -> tuple[Solver, np.lib.npyio.NpzFile]:
 
 def losses_of(solver: Solver) -> np.ndarray:
     losses: list[float] = []
-    solver.on_gradients_ready.append(lambda: losses.append(float(solver.net.blob("loss").data)))
+    watch(solver, gradients_ready=lambda: losses.append(float(solver.net.blob("loss").data)))
     solver.solve()
     solver.close()
     return np.array(losses)

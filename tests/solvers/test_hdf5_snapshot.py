@@ -18,8 +18,11 @@ from fcaffe.data.hdf5_file import values_of
 from fcaffe.errors import SnapshotError
 from fcaffe.net.model_files import read_model
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers import Solver, snapshot, state_files
-from fcaffe.solvers.state_files import read_state
+from fcaffe.solvers import Solver
+from fcaffe.solvers.snapshot import state_files
+from fcaffe.solvers.snapshot.paths import paths
+from fcaffe.solvers.snapshot.read import restore_newest
+from fcaffe.solvers.snapshot.state_files import read_state
 from tests.solvers.training import INTEROP, NOISY, assert_near, losses_of, weights_of
 
 h5py = pytest.importorskip("h5py")
@@ -89,7 +92,7 @@ def test_an_hdf5_state_of_our_own_resumes_the_very_series(
     straight = solver_from(NOISY, noise, random_seed=7, snapshot_format=HDF5)
     losses = losses_of(straight, 12)
     resumed = solver_from(NOISY, noise, random_seed=7)
-    resumed.restore(snapshot.paths(resumed.param.snapshot_prefix, 5, hdf5=True)[1])
+    resumed.restore(paths(resumed.param.snapshot_prefix, 5, hdf5=True)[1])
     assert losses_of(resumed, 7) == losses[5:]
     straight.close()
     resumed.close()
@@ -101,11 +104,11 @@ def test_auto_looks_at_both_formats(interop: Any, capfd: pytest.CaptureFixture[s
     solver.step(8)
     os.utime("ours_iter_4.solverstate", ns=(1, 1))
     fresh = interop(snapshot_prefix="ours")
-    assert snapshot.restore_newest(fresh) == "ours_iter_8.solverstate.h5"
+    assert restore_newest(fresh) == "ours_iter_8.solverstate.h5"
     Path("ours_iter_8.solverstate.h5").write_bytes(Path("ours_iter_8.solverstate.h5").read_bytes()[:2000])
-    assert snapshot.restore_newest(fresh) == "ours_iter_4.solverstate.h5", "the newer of two"
+    assert restore_newest(fresh) == "ours_iter_4.solverstate.h5", "the newer of two"
     Path("ours_iter_4.caffemodel.h5").write_bytes(b"")
-    assert snapshot.restore_newest(fresh) == "ours_iter_4.solverstate"
+    assert restore_newest(fresh) == "ours_iter_4.solverstate"
     logged = capfd.readouterr().err
     assert "Passing over ours_iter_8.solverstate.h5: cannot read" in logged
     assert "Passing over ours_iter_4.solverstate.h5: ours_iter_4.caffemodel.h5 is empty" in logged
@@ -151,7 +154,7 @@ from fcaffe.data.hdf5 import write_rows
 from fcaffe.errors import FcaffeError
 from fcaffe.net.model_files import Model, StoredLayer, write_model
 from fcaffe.proto import StoredBlob, caffe_pb2 as pb
-from fcaffe.solvers.state_files import State, write_state
+from fcaffe.solvers.snapshot.state_files import State, write_state
 blobs = [StoredBlob((500,), np.ones(500, np.float32)) for _ in range(40)]
 model = Model(pb.NetParameter(), [StoredLayer(pb.LayerParameter(name=f"a{i}"), [b]) for i, b in enumerate(blobs)])
 writes = [

@@ -15,8 +15,9 @@ from fcaffe.errors import FcaffeError, OtherRunError, SnapshotError
 from fcaffe.net.model_files import read_model, write_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_binary
-from fcaffe.solvers import Solver, snapshot
-from fcaffe.solvers.state_files import read_state, write_state
+from fcaffe.solvers import Solver
+from fcaffe.solvers.snapshot.read import restore_newest
+from fcaffe.solvers.snapshot.state_files import read_state, write_state
 from tests.solvers.training import weights_of
 
 NET = """
@@ -70,7 +71,7 @@ def test_a_state_of_another_run_is_refused(made: Callable[..., Solver], changes:
     state = trained(made())
     solver = made(**changes)
     before = weights_of(solver)
-    for restore in (lambda: solver.restore(state), lambda: snapshot.restore_newest(solver)):
+    for restore in (lambda: solver.restore(state), lambda: restore_newest(solver)):
         with pytest.raises(OtherRunError, match=message):
             restore()
     assert solver.iteration == 0 and not any(history.any() for history in solver.history)

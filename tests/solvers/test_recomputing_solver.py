@@ -9,7 +9,7 @@ from fcaffe.net import blob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_solver
 from fcaffe.rng import CaffeRandom
-from fcaffe.solvers import create_solver
+from fcaffe.solvers import Solver
 from tests.engine_choice import engine
 from tests.net.test_recompute import INPUT, NETS
 
@@ -25,7 +25,7 @@ DATA = """layer { name: "in" type: "DummyData" top: "x" top: "label" dummy_data_
 def solver(name, debug_info="false", **options):
     param = parse_text(SOLVER % (debug_info, NETS[name]().replace(INPUT, DATA)), pb.SolverParameter)
     upgrade_solver(param, "solver")
-    return create_solver(param, engine(), random=CaffeRandom(3), **options)
+    return Solver(param, engine(), random=CaffeRandom(3), **options)
 
 
 @pytest.mark.parametrize("debug_info", ["false", "true"])

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from fcaffe.net.state import Held, part_of_worker
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers import snapshot, state_files
 from fcaffe.solvers.actions import Action
-from fcaffe.solvers.state_files import CarriedArray, State, read_state, write_state
+from fcaffe.solvers.snapshot import state_files
+from fcaffe.solvers.snapshot.paths import paths
+from fcaffe.solvers.snapshot.state_files import CarriedArray, State, read_state, write_state
 from tests.solvers.recurrent_runs import NET, Trained, solver_of, write_records
+from tests.watching import watch
 
 MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
 needs_mpi = pytest.mark.skipif(
@@ -56,7 +58,7 @@ def test_after_any_iteration(kind: str, noise: str, more: str) -> None:
     straight = Trained(solver_of(f"{text} snapshot: 1", noise), END)
     for cut in range(1, END, 1 if "iter_size: 2" in more else 3):
         resumed = solver_of(text, noise)
-        resumed.restore(snapshot.paths("run", cut, "HDF5" in more)[1])
+        resumed.restore(paths("run", cut, "HDF5" in more)[1])
         Trained(resumed, END - cut).assert_is_the_end_of(straight, cut, f"resumed at {cut}")
 
 
@@ -69,7 +71,7 @@ def test_after_a_snapshot_in_the_middle_of_a_test() -> None:
     interrupted.requested_action = lambda: next(asked, Action.NONE)
     states: list[tuple[int, bool]] = []
     state = Path("run_iter_4.solverstate")
-    interrupted.on_test_batch.append(lambda: states.append((interrupted.iteration, state.exists())))
+    watch(interrupted, test_batch_begins=lambda: states.append((interrupted.iteration, state.exists())))
     Trained(interrupted, END).assert_is_the_end_of(expected, 0)
     assert (4, False) in states and (4, True) in states, "the snapshot came in the middle of a test"
     resumed = solver_of(text, "caffe")

@@ -13,7 +13,9 @@ import pytest
 from fcaffe.errors import SnapshotError, SolverError
 from fcaffe.proto import blob_values, read_binary
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers import Solver, snapshot
+from fcaffe.solvers import Solver
+from fcaffe.solvers.snapshot.paths import paths
+from fcaffe.solvers.snapshot.read import restore_newest
 from tests.solvers.training import INTEROP, NOISY, assert_near, losses_of, weights_of
 
 LOSSES = json.loads((INTEROP / "train_losses.json").read_text())
@@ -69,7 +71,7 @@ def test_crops_mirrors_and_noise_go_on_where_they_were(
     straight = solver_from(NOISY, noise, random_seed=seed)
     losses = losses_of(straight, 12)
     resumed = solver_from(NOISY, noise, random_seed=seed)
-    resumed.restore(snapshot.paths(resumed.param.snapshot_prefix, 5)[1])
+    resumed.restore(paths(resumed.param.snapshot_prefix, 5)[1])
     assert losses_of(resumed, 7) == losses[5:]
     straight.close()
     resumed.close()
@@ -81,7 +83,7 @@ def test_auto_takes_the_newest_that_is_whole(interop: Any, capfd: pytest.Capture
     Path("ours_iter_6.solverstate").write_bytes(Path("ours_iter_6.solverstate").read_bytes()[:200])
     Path("ours_iter_4.caffemodel").write_bytes(Path("ours_iter_4.caffemodel").read_bytes()[:-120])
     fresh = interop(snapshot_prefix="ours")
-    assert snapshot.restore_newest(fresh) == "ours_iter_2.solverstate"
+    assert restore_newest(fresh) == "ours_iter_2.solverstate"
     assert fresh.iteration == 2
     logged = capfd.readouterr().err
     assert "Passing over ours_iter_6.solverstate" in logged
@@ -91,7 +93,7 @@ def test_auto_takes_the_newest_that_is_whole(interop: Any, capfd: pytest.Capture
 def test_auto_without_any_starts_fresh_and_says_so(interop: Any, capfd: pytest.CaptureFixture[str]) -> None:
     solver = interop(snapshot_prefix="none")
     before = weights_of(solver)
-    assert snapshot.restore_newest(solver) is None
+    assert restore_newest(solver) is None
     assert solver.iteration == 0
     assert all(np.array_equal(values, before[name]) for name, values in weights_of(solver).items())
     assert "starting from iteration 0" in capfd.readouterr().err
@@ -137,7 +139,7 @@ def test_an_old_snapshot_survives_a_failing_write(interop: Any, monkeypatch: pyt
 
 def test_nan_names_the_blob_and_keeps_the_last_good_state(interop: Any) -> None:
     solver = interop(snapshot_prefix="ours", base_lr=1e30)
-    solver.on_nan = "snapshot"
+    solver.nan_policy.on_nan = "snapshot"
     what = r"(a weight is not finite|loss = -?(nan|inf))"
     with pytest.raises(SolverError, match=rf"iteration \d+: {what}; the first value.*last good state is in ours"):
         solver.step(8)

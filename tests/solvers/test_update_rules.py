@@ -14,6 +14,7 @@ from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
 from tests.conftest import GOLDEN
 from tests.engine_choice import host
+from tests.watching import watch
 
 # In AdaGrad_l1 a weight comes to lie within 1e-8 of zero after 17 steps. Its sign, which L1 decay goes by, then hangs
 # on one rounding in the BLAS, and AdaGrad makes a step of 0.01 of it: from there on only the course is the same.
@@ -66,7 +67,7 @@ def test_training_is_caffes(path, solver_from: Callable[..., Solver]) -> None:
         return pending
 
     solver.net.start_forward = recorded  # type: ignore[method-assign]
-    solver.on_gradients_ready.append(lambda: first_gradients or first_gradients.update(parameters(solver, "diff")))
+    watch(solver, gradients_ready=lambda: first_gradients or first_gradients.update(parameters(solver, "diff")))
     solver.step(1)
     for name, values in first_gradients.items():
         assert_close(values, case[f"grad1_{name}"], 1e-5, f"gradient of {name}")

@@ -8,8 +8,8 @@ from fcaffe.net.model_files import read_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_solver
 from fcaffe.rng import CaffeRandom
-from fcaffe.solvers import create_solver
-from fcaffe.solvers.state_files import read_state
+from fcaffe.solvers import Solver
+from fcaffe.solvers.snapshot.state_files import read_state
 
 SOLVER = """
 type: "%s" base_lr: 0.01 momentum: 0.9 weight_decay: 0.01 lr_policy: "fixed" max_iter: 9 random_seed: 3
@@ -39,7 +39,7 @@ def solver(engine, folder, kind="SGD", hdf5=False):
     text = SOLVER % (kind, folder / "net", "HDF5" if hdf5 else "BINARYPROTO", "false" if hdf5 else "true")
     param = parse_text(text, pb.SolverParameter)
     upgrade_solver(param, "solver")
-    return create_solver(param, engine(), random=CaffeRandom(3))
+    return Solver(param, engine(), random=CaffeRandom(3))
 
 
 def close(ours, theirs):

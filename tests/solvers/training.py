@@ -7,6 +7,7 @@ import numpy as np
 from fcaffe.solvers import Solver
 from tests.conftest import GOLDEN
 from tests.engine_choice import host
+from tests.watching import watch
 
 INTEROP = GOLDEN / "interop"
 
@@ -33,7 +34,7 @@ base_lr: 0.1 lr_policy: "fixed" momentum: 0.9 max_iter: 12 snapshot: 5 snapshot_
 
 def losses_of(solver: Solver, iterations: int) -> list[float]:
     losses: list[float] = []
-    solver.on_gradients_ready.append(lambda: losses.append(float(solver.net.blob("loss").data)))
+    watch(solver, gradients_ready=lambda: losses.append(float(solver.net.blob("loss").data)))
     solver.step(iterations)
     return losses
 

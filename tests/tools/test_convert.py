@@ -14,7 +14,7 @@ from fcaffe.errors import DataError, FcaffeError, ProtoError, SnapshotError, Usa
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_binary
 from fcaffe.proto.text import read_text
-from fcaffe.solvers.state_files import read_state
+from fcaffe.solvers.snapshot.state_files import read_state
 from fcaffe.tools.convert import convert
 from tests.conftest import GOLDEN
 

@@ -20,8 +20,8 @@ from fcaffe.net.model_files import hdf5 as hdf5_model
 from fcaffe.net.model_files import hdf5_file as model_file
 from fcaffe.proto import StoredBlob, binary, files
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers import state_files
-from fcaffe.solvers.state_files import State, is_hdf5_state, read_state, write_state
+from fcaffe.solvers.snapshot import state_files
+from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
 from fcaffe.tools.convert import convert
 
 h5py = pytest.importorskip("h5py")

@@ -17,10 +17,11 @@ from fcaffe.net.weights import copy_weights
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
-from fcaffe.solvers import Solver, create_solver
+from fcaffe.solvers import Solver
 from tests.engine_choice import host
 from tests.engines.cuda import stand_in_cupy
 from tests.engines.cuda.stand_in_cupy import raw_module
+from tests.watching import watch
 
 NET = """
 layer { name: "data" type: "DummyData" top: "data" top: "label" dummy_data_param {
@@ -59,15 +60,15 @@ def solver_on(engine: Engine, net: str = NET, **fields: Any) -> Solver:
     for name, value in fields.items():
         setattr(param, name, value)
     param.net_param.CopyFrom(parse_text(net, pb.NetParameter))
-    solver = create_solver(param, engine, "counter")
-    solver.on_nan = "stop"
+    solver = Solver(param, engine, "counter")
+    solver.nan_policy.on_nan = "stop"
     return solver
 
 
 def train(solver: Solver, iterations: int = 8) -> list[float]:
     """The loss of each iteration."""
     losses: list[float] = []
-    solver.on_iteration.append(lambda loss, _: losses.append(loss))
+    watch(solver, iteration_ends=lambda loss, _: losses.append(loss))
     solver.step(iterations)
     return losses
 
@@ -253,7 +254,7 @@ def test_a_loss_that_is_no_number_stops_at_its_iteration(cuda_engine: Callable[.
 @pytest.mark.parametrize("on_nan", ["stop", "continue"])
 def test_a_label_that_is_no_class_is_named(cuda_engine: Callable[..., CudaEngine], on_nan: str) -> None:
     solver = solver_on(cuda_engine(), NET.replace("value: 2", "value: 7"))
-    solver.on_nan = on_nan
+    solver.nan_policy.on_nan = on_nan
     with pytest.raises(NetError, match=r'layer "loss" .*label 7 at position 0 .* none of the classes 0 to 4'):
         solver.step(3)
 

@@ -26,6 +26,7 @@ from tests.gpu.test_gpu_training import (  # noqa: F401
 )
 from tests.gpu.training import lenet_solver
 from tests.solvers.test_golden_run import mnist  # noqa: F401
+from tests.watching import watch
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_lenet_begins_as_caffes(gpu_engine: Callable[..., Engine]) -> None:
     solver.param.display = solver.param.test_interval = 0
     expected = np.load(GOLDEN / "runs" / "lenet" / "exact.npz")["loss"][:8]
     found: list[float] = []
-    solver.on_gradients_ready.append(lambda: found.append(float(host(solver.net.blob("loss").data))))
+    watch(solver, gradients_ready=lambda: found.append(float(host(solver.net.blob("loss").data))))
     solver.step(8)
     solver.close()
     assert found == pytest.approx(expected, rel=1e-5)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fcaffe import log
 from fcaffe.net.blob import Array
 from fcaffe.net.state import Held, State, part_of_worker
+from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers.state_files import CarriedArray
-
-if TYPE_CHECKING:
-    from fcaffe.net.workers import Workers
-    from fcaffe.solvers.solver import Solver
+from fcaffe.solvers.run import Run
+from fcaffe.solvers.snapshot.state_files import CarriedArray
 
 Place = tuple[str, str]  # a net, "" for none, and who in it carries something
 
@@ -37,60 +35,60 @@ class Point:
     states: dict[Place, State]
 
     @classmethod
-    def of(cls, solver: Solver) -> Point:
-        context = solver.context
-        states = {place: owner.state() for place, owner in owners(solver).items()}
+    def of(cls, run: Run) -> Point:
+        context = run.context
+        states = {place: owner.state() for place, owner in owners(run).items()}
         return cls(context.seed, context.noise, context.random.state(), states)
 
     def copy(self) -> Point:
         states = {place: {name: array.copy() for name, array in s.items()} for place, s in self.states.items()}
         return Point(self.seed, self.noise, self.random, states)
 
-    def put_back(self, solver: Solver) -> None:
+    def put_back(self, run: Run) -> None:
         """Let this worker go on from here."""
-        _set_random(solver, self.seed, self.random)
-        for place, owner in owners(solver).items():
+        _set_random(run, self.seed, self.random)
+        for place, owner in owners(run).items():
             if state := self.states.get(place):
                 owner.restore_state(state)
 
 
-def owners(solver: Solver) -> dict[Place, Any]:
+def owners(run: Run) -> dict[Place, Any]:
     """All that may carry something, in the same order on all workers."""
-    nets = {TRAIN: solver.net} | {f"test {index}": net for index, net in enumerate(solver.test_nets)}
+    nets = {TRAIN: run.net} | {f"test {index}": net for index, net in enumerate(run.test_nets)}
     found: dict[Place, Any] = {(name, layer.name): layer for name, net in nets.items() for layer in net.layers}
-    return found | {LOSS: solver.smoothed, EXCHANGE: solver.exchange, ENGINE: solver.engine}
+    return found | {LOSS: run.smoothed, EXCHANGE: run.exchange, ENGINE: run.engine}
 
 
-def collect(solver: Solver, point: Point) -> tuple[Any, list[CarriedArray]]:
+def collect(run: Run, point: Point) -> tuple[Any, list[CarriedArray]]:
     """The ResumeState of a run, and the arrays that go with it, from the Points of all workers.
 
     All workers call this, and what it gives is complete on worker 0 alone.
     """
     resume = pb.ResumeState(seed=point.seed, noise=point.noise, random=point.random)
     carried: list[CarriedArray] = []
-    for place, owner in owners(solver).items():
+    for place, owner in owners(run).items():
         held, state = _held(owner), point.states.get(place, {})
         if _is_reader(place, held, state):
             random = state["random"].tobytes()
             resume.reader.add(net=place[0], layer=place[1], position=int(state["position"]), random=random)
             continue
         if place == EXCHANGE:
-            state = {name: _in_order_of_parameters(solver, array) for name, array in state.items()}
-        everyones = [state] if held is Held.ALIKE else _gather(solver.workers, state, held)
+            state = {name: _in_order_of_parameters(run, array) for name, array in state.items()}
+        everyones = [state] if held is Held.ALIKE else _gather(run.workers, state, held)
         for worker, state in enumerate(everyones):
             carried += [CarriedArray(*place, worker, name, np.asarray(array)) for name, array in state.items()]
-    for worker, random in enumerate(solver.workers.gather(point.random) or []):
+    for worker, random in enumerate(run.workers.gather(point.random) or []):
         if random != point.random:  # they draw for shares of different sizes
             carried.append(CarriedArray(*RANDOM, worker, "state", np.frombuffer(random, np.uint8)))
     return resume, carried
 
 
-def put_back(solver: Solver, resume: Any, carried: list[CarriedArray], path: str) -> None:
+def put_back(run: Run, resume: Any, carried: list[CarriedArray], path: str) -> None:
     """Let the run go on from what `collect` gave. Whoever cannot take over what it carried is named in the log.
 
     All workers call this.
     """
-    workers, then = solver.workers, resume.made_with.workers or 1
+    workers, then = run.workers, resume.made_with.workers or 1
     states: dict[Place, list[State]] = {}
     for reader in resume.reader:
         random = np.frombuffer(reader.random, np.uint8)
@@ -101,17 +99,17 @@ def put_back(solver: Solver, resume: Any, carried: list[CarriedArray], path: str
             everyones[array.worker][array.name] = array.values
     randoms = states.get(RANDOM, [{}] * then)
     own = randoms[workers.rank] if workers.size == then else {}
-    _set_random(solver, resume.seed, own["state"].tobytes() if own else resume.random)
-    anew = [place for place, owner in owners(solver).items() if not _hand_over(solver, place, owner, states, resume)]
+    _set_random(run, resume.seed, own["state"].tobytes() if own else resume.random)
+    anew = [place for place, owner in owners(run).items() if not _hand_over(run, place, owner, states, resume)]
     if anew:
         names = ", ".join(_name(*place) for place in anew)
         log.warning(f"{path}, of a run of {then} worker(s), has no state that fits {names}: begun anew")
 
 
-def _hand_over(solver: Solver, place: Place, owner: Any, states: dict[Place, list[State]], resume: Any) -> bool:
+def _hand_over(run: Run, place: Place, owner: Any, states: dict[Place, list[State]], resume: Any) -> bool:
     """Give the owner the state of its place; False if it has to begin anew, and something is lost by that."""
-    workers, held, everyones = solver.workers, _held(owner), states.get(place, [])
-    if place == EXCHANGE and resume.made_with.compression != solver.exchange.compression:
+    workers, held, everyones = run.workers, _held(owner), states.get(place, [])
+    if place == EXCHANGE and resume.made_with.compression != run.exchange.compression:
         return not everyones
     now = owner.state()
     if not now:
@@ -119,7 +117,7 @@ def _hand_over(solver: Solver, place: Place, owner: Any, states: dict[Place, lis
     of_all = (lambda: _streams_of_all(workers, now)) if place[0] == TRAIN else None  # test nets have whole batches
     state = part_of_worker(held, everyones, workers.rank, workers.size, of_all) if everyones else None
     if place == EXCHANGE and state:
-        state = {name: _in_flat_order(solver, array) for name, array in state.items()}
+        state = {name: _in_flat_order(run, array) for name, array in state.items()}
     if state and held is Held.STREAMS and any(array.shape != now[name].shape for name, array in state.items()):
         state = None
     if state:
@@ -158,31 +156,31 @@ def _streams_of_all(workers: Workers, state: State) -> list[int]:
     return workers.broadcast_object(workers.gather(own))
 
 
-def _in_order_of_parameters(solver: Solver, flat: Array) -> np.ndarray:
+def _in_order_of_parameters(run: Run, flat: Array) -> np.ndarray:
     """The values of a flat buffer in the order that files have, which does not depend on the engine's layout."""
     if flat.dtype.kind != "f":
         return flat
-    places = zip(solver.net.parameters.owned, solver.net.parameters.slices(), strict=True)
+    places = zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True)
     values = [parameter.blob.logical(flat[place]).reshape(-1) for parameter, place in places]
     return np.concatenate([np.zeros(0, np.float32), *values])
 
 
-def _in_flat_order(solver: Solver, values: np.ndarray) -> np.ndarray:
+def _in_flat_order(run: Run, values: np.ndarray) -> np.ndarray:
     """The reverse."""
     if values.dtype.kind != "f":
         return values
-    flat, start = np.zeros(solver.net.parameters.extent, np.float32), 0
-    for parameter, place in zip(solver.net.parameters.owned, solver.net.parameters.slices(), strict=True):
+    flat, start = np.zeros(run.net.parameters.extent, np.float32), 0
+    for parameter, place in zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True):
         blob = parameter.blob
         blob.logical(flat[place])[...] = values[start : start + blob.count].reshape(blob.shape)
         start += blob.count
     return flat
 
 
-def _set_random(solver: Solver, seed: int, random: bytes) -> None:
-    for net in (solver.net, *solver.test_nets):
+def _set_random(run: Run, seed: int, random: bytes) -> None:
+    for net in (run.net, *run.test_nets):
         net.context.seed = seed
-    solver.context.random.set_state(random)
+    run.context.random.set_state(random)
 
 
 def _name(net: str, owner: str) -> str:

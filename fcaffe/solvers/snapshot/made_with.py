@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fcaffe import log
 from fcaffe.errors import OtherRunError
 from fcaffe.proto import caffe_pb2 as pb
-
-if TYPE_CHECKING:
-    from fcaffe.solvers.solver import Solver
+from fcaffe.solvers.run import Run
 
 # Types of solvers whose histories mean the same, so that one can go on from another's.
 ALIKE = frozenset({"SGD", "Nesterov"})
@@ -27,21 +25,21 @@ _NAMES = {
 }
 
 
-def made_with(solver: Solver) -> Any:
+def made_with(run: Run) -> Any:
     """The MadeWith of a run, without the weights' checksum."""
-    param, growth = solver.param, solver.growth
+    param = run.param
     made = pb.MadeWith(
         solver_type=param.type,
-        batch_size=solver.share.total,
+        batch_size=run.share.total,
         iter_size=param.iter_size,
         random_seed=param.random_seed,
-        workers=solver.workers.size,
-        engine=solver.engine.name,
-        compression=solver.exchange.compression,
-        shards=solver.sharded.shards.size if solver.sharded else 0,
-        grown_batch=growth.most * solver.share.total if growth else 0,
+        workers=run.workers.size,
+        engine=run.engine.name,
+        compression=run.exchange.compression,
+        shards=run.shards.size if run.shards else 0,
+        grown_batch=run.schedule.most_passes * run.share.total,
     )
-    for node in solver.net.nodes:
+    for node in run.net.nodes:
         if node.layer.type != "Split":  # which the net puts in by itself
             layer = made.layer.add(name=node.name, type=node.layer.type)
             for blob in node.layer.blobs:

@@ -1,0 +1,178 @@
+"""An iteration's batches: forward and backward, until the gradients of all workers are summed.
+
+`WholeBatches` is the usual way. `ShardedBatches` computes a batch shard by shard, so that the weights have the same
+bits on any number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.errors import SolverError
+from fcaffe.net.shards import Shards
+from fcaffe.solvers.losses import Loss, known
+from fcaffe.solvers.nan_policy import NanPolicy
+from fcaffe.solvers.run import Run
+from fcaffe.timeline import BACKWARD, FORWARD
+from fcaffe.tree_order import TreeSum, add_in_tree_order
+
+
+class WholeBatches:
+    """Each pass is over all that this worker has of a batch; the last one's gradients leave while backward runs."""
+
+    def __init__(self, run: Run, nan_policy: NanPolicy) -> None:
+        self.run = run
+        self.nan_policy = nan_policy
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether an iteration's work is handed to the device before the loss of the one before is known."""
+        return self.run.engine.asynchronous and not self.nan_policy.keeps_states
+
+    def forward_backward(self) -> Loss:
+        """Leaves the gradients of this iteration's passes, over all workers, in `diff`; returns the mean loss."""
+        run, losses = self.run, []
+        share, passes = run.share, run.passes
+        for number in range(passes):
+            run.context.begin_pass(run.iteration, number * share.total + share.first)
+            losses.append(self._start_forward())
+            if number < passes - 1:
+                with run.timeline.span(BACKWARD):
+                    run.net.backward()
+        if run.exchange.takes_momentum:  # a script may have changed it since the last step
+            run.exchange.take_momentum(run.param.momentum, run.param.clip_gradients)
+        with run.timeline.span(BACKWARD):
+            run.net.backward(exchange=run.exchange)
+        if not run.exchange.on_streams:
+            run.exchange.finish()
+        return lambda: sum((loss() for loss in losses), np.float32(0)) / np.float32(passes)
+
+    def forward(self) -> np.float32:
+        """The loss of one more batch."""
+        self.run.context.begin_pass(self.run.iteration, self.run.context.first_sample)
+        return self._start_forward()()
+
+    def _start_forward(self) -> Loss:
+        run, iteration = self.run, self.run.iteration
+        with run.timeline.span(FORWARD):
+            pending = run.net.start_forward()
+
+        def loss() -> np.float32:
+            run.exchange.wait_for(pending)
+            value = np.float32(run.workers.sum(pending.value()))
+            if not np.isfinite(value):
+                run.net.explain()
+                self.nan_policy.check_loss(value, iteration)
+            return value
+
+        return loss if self.runs_ahead else known(loss())
+
+    def log_outputs(self) -> None:
+        """Show the training net's outputs in the last batch, over all workers, all of whom must call this."""
+        run = self.run
+        values = zip(run.net.outputs(), run.output_values(), strict=True)
+        log.net_outputs(
+            "Train", run.net.outputs(), [self._over_workers(blob.shape, own) for (_, blob, _), own in values]
+        )
+
+    def _over_workers(self, shape: Sequence[int], values: np.ndarray) -> np.ndarray:
+        """An output over the whole batch, for worker 0: the sum of the workers' values; or, where there is one for each
+        sample, those of all samples in the order of the batch, of which the workers may have unequal numbers."""
+        run = self.run
+        if run.workers.size == 1:
+            return values
+        for_each = bool(run.share.count) and shape[:1] == (run.share.count,)
+        if run.workers.sum(for_each) < run.workers.size:
+            return run.workers.sum_array(values)
+        return np.concatenate(run.workers.gather(values) or [values])
+
+
+class ShardedBatches:
+    """Batches are cut into `shards`, each of which goes forward and backward alone.
+
+    Gradients, losses and outputs are added up in one binary tree over the shards. A worker's shards are a subtree; what
+    is above it the exchange adds up, whose reduction must keep to the tree as well. For the same bits the arithmetic
+    must be the same everywhere too: one thread (others would cut products elsewhere), noise from the counter stream,
+    machines of one kind.
+    """
+
+    runs_ahead = False
+
+    def __init__(self, run: Run, nan_policy: NanPolicy, shards: Shards) -> None:
+        if run.context.noise != "counter":
+            raise SolverError(
+                "shards need noise that does not depend on the number of workers: the counter stream (--rng counter)"
+            )
+        self.run = run
+        self.nan_policy = nan_policy
+        self.shards = shards
+        self._outputs: list[np.ndarray] = []  # of the net in the last batch, over all shards
+        self._gradients = TreeSum(shards.number)
+        self._refuse_outputs_of_samples()
+
+    def forward_backward(self) -> Loss:
+        """As that of WholeBatches."""
+        run, loss, total = self.run, np.float32(0), None
+        for number in range(run.passes):
+            loss += self._forward(number, backward=True)
+            run.exchange.begin(run.diff)
+            run.exchange.finish()
+            if number == 0 and run.passes > 1:
+                total = run.diff.copy()
+            elif total is not None:
+                total += run.diff
+        if total is not None:
+            run.diff[...] = total
+        return known(loss / np.float32(run.passes))
+
+    def forward(self) -> np.float32:
+        """The loss of one more batch."""
+        return self._forward()
+
+    def log_outputs(self) -> None:
+        log.net_outputs("Train", self.run.net.outputs(), self._outputs)
+
+    def _forward(self, number: int = 0, backward: bool = False) -> np.float32:
+        """The loss of batch `number` of this iteration; with `backward`, this worker's gradients are in `diff`."""
+        run, results, bad = self.run, [], None
+        for shard in self.shards.parts(run.share):
+            run.context.begin_pass(run.iteration, number * shard.total + shard.first)
+            with run.timeline.span(FORWARD):
+                loss = run.net.forward()
+            results.append(np.array([loss, *np.concatenate([[], *run.output_values()])]))
+            if not np.isfinite(loss):
+                bad = bad or run.net.first_bad_blob()
+            if backward:
+                run.net.parameters.clear_diffs()
+                with run.timeline.span(BACKWARD):
+                    run.net.backward()
+                self._gradients.add(run.diff)
+        return self._add_up(results, bad)
+
+    def _add_up(self, results: list[np.ndarray], bad: str | None) -> np.float32:
+        """The loss over all shards; the outputs are kept."""
+        run = self.run
+        mine = np.empty_like(results[0])
+        add_in_tree_order(np.array(results), mine)
+        sums = run.workers.sum_array(mine)
+        loss = np.float32(sums[0])
+        self.nan_policy.check_loss(loss, run.iteration, bad)
+        ends = np.cumsum([blob.count for _, blob, _ in run.net.outputs()], dtype=int)
+        self._outputs = [values.astype(np.float32) for values in np.split(sums[1:], ends[:-1])]
+        return loss
+
+    def _refuse_outputs_of_samples(self) -> None:
+        """Shards of different sizes can be added up only if what is added has the same size."""
+        total = self.run.share.total
+        if total % self.shards.size == 0:
+            return
+        for name, blob, _ in self.run.net.outputs():
+            if blob.shape[:1] == (self.run.net.batch_size,):
+                raise SolverError(
+                    f"the shards of a batch of {total} are uneven with --reproducible {self.shards.size}, and output "
+                    f'"{name}" of the training net has values for each sample, which cannot be added up: let a Silence '
+                    "layer take it"
+                )

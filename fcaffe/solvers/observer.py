@@ -1,0 +1,19 @@
+"""Observer: who is told of the steps of a training while it goes on, such as a progress bar or a script's callbacks."""
+
+from __future__ import annotations
+
+
+class Observer:
+    """Overrides what it wants to be told; `Run.observers` are told in their order."""
+
+    def iteration_begins(self) -> None:
+        """Ahead of the forward pass; tests that are due have been run."""
+
+    def gradients_ready(self) -> None:
+        """The gradients of the iteration are there, summed over all workers; the update comes next."""
+
+    def iteration_ends(self, loss: float, rate: float) -> None:
+        """With the smoothed loss and the learning rate; of an engine that runs ahead, an iteration late."""
+
+    def test_batch_begins(self) -> None:
+        """Ahead of the forward pass of a test net."""

@@ -1,0 +1,188 @@
+"""Run: what a training consists of, and where it stands. Solver adds the loop; its parts share this."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.data.share import Share, Turns
+from fcaffe.engines import Engine
+from fcaffe.engines.memory import aligned_zeros
+from fcaffe.errors import SolverError
+from fcaffe.net import Context, Net
+from fcaffe.net.blob import Array
+from fcaffe.net.memory_need import check_memory
+from fcaffe.net.shards import Shards
+from fcaffe.net.workers import Workers
+from fcaffe.rng import CaffeRandom
+from fcaffe.solvers import trust_ratio
+from fcaffe.solvers.batch_growth import GrowingBatch
+from fcaffe.solvers.exchange import GradientExchange
+from fcaffe.solvers.learning_rate import learning_rate
+from fcaffe.solvers.losses import SmoothedLoss
+from fcaffe.solvers.nets import check_same, finetune, test_net_params, train_net_param
+from fcaffe.solvers.observer import Observer
+from fcaffe.solvers.rules import Rule, create_rule
+from fcaffe.solvers.schedule import Schedule
+from fcaffe.solvers.snapshot.paths import check_writable
+from fcaffe.timeline import Timeline
+
+
+class Run:
+    """A training net, its test nets, all parameters in flat buffers, and the iteration that a training has come to.
+
+    `noise` is the stream that Dropout draws from (see Context), `random` Caffe's generator; a `random_seed` in the
+    solver's parameters starts it anew.
+
+    Several `workers` each have one Run in step: they split every batch, the `exchange` adds their gradients up, test
+    batches are taken in turns, and worker 0 alone logs and writes snapshots. `sync_batch_norm`, `whole_passes` and
+    `recompute` as in Context. With `shards`, a power of two, the weights have the same bits on any power of two of
+    workers up to that; see ShardedBatches for what that takes. `grow_batch`: up to how many samples the batch grows
+    where the rate would drop (see GrowingBatch); 0 for not at all.
+
+    `data`, `diff` and each `history` are float32 arrays of all parameters, in layer order; the nets' blobs are views.
+    """
+
+    def __init__(
+        self,
+        param: Any,
+        engine: Engine,
+        noise: str = "caffe",
+        random: CaffeRandom | None = None,
+        workers: Workers | None = None,
+        exchange: GradientExchange | None = None,
+        sync_batch_norm: bool = True,
+        shards: int = 0,
+        timeline: Timeline | None = None,
+        whole_passes: bool = True,
+        recompute: bool = False,
+        grow_batch: int = 0,
+    ) -> None:
+        self.param = param
+        self.engine = engine
+        self.workers = workers = Workers() if workers is None else workers
+        self.exchange = GradientExchange() if exchange is None else exchange
+        self.timeline = Timeline() if timeline is None else timeline
+        self.observers: list[Observer] = []
+        self.iteration = 0
+        self.current_step = 0
+        self.rate = 0.0  # of the last update
+        self.smoothed = SmoothedLoss(param.average_loss)
+
+        log.initializing_solver(str(param))
+        self.rule = _checked_rule(param, engine, self.exchange)
+        if workers.rank == 0:
+            check_writable(param)
+        random = CaffeRandom(None) if random is None else random
+        seed = int.from_bytes(os.urandom(4), "little")
+        if param.random_seed >= 0:
+            seed = param.random_seed
+            random.set_state(CaffeRandom(seed).state())
+        random.set_state(workers.broadcast_object(random.state()))
+        of_all_nets = {
+            "engine": engine,
+            "random": random,
+            "noise": noise,
+            "seed": workers.broadcast_object(seed),
+            "timeline": self.timeline,
+            "whole_passes": whole_passes,
+            "as_worker_0": workers.broadcast_object,
+        }
+        self.shards = Shards(workers, shards) if shards else None
+        parts = self.shards or workers  # of a batch, as the training net sees them
+        self.context = Context(
+            **of_all_nets, workers=parts, sync_batch_norm=sync_batch_norm, recompute=recompute and whole_passes
+        )
+        self.net = self._train_net()
+        if parts.size > 1 and self.context.share is None and not parts.per_worker:
+            raise SolverError(f"the training net has no layer that reads a batch, {parts.splitting}")
+        self.schedule = GrowingBatch(param, self.share.total, grow_batch) if grow_batch else Schedule(param)
+        if grow_batch and self.exchange.takes_momentum:
+            raise SolverError(
+                "batch growth does not go with a compression that applies the momentum of SGD (topk): it would add up "
+                "gradients of batches of different sizes"
+            )
+        sources = test_net_params(param)
+        check_same(workers, "the test nets", *(net_param for net_param, _ in sources))
+        self.test_nets: list[Net] = []
+        for index, (net_param, source) in enumerate(sources):
+            log.creating_test_net(index, f"specified by {source}")
+            turns = Turns(workers.rank, workers.size, param.test_iter[index])
+            self.test_nets.append(Net(net_param, Context(**of_all_nets, turns=turns, inference=whole_passes)))
+            finetune(self.test_nets[-1], param.weights)
+            self.test_nets[-1].debug_info = param.debug_info
+        need = check_memory(self.net, self.rule.histories)
+        if whole_passes and workers.rank == 0:
+            log.info(f"Memory for training: {need}")
+        count = self.net.parameters.extent
+        self.data: Array = aligned_zeros(engine.xp, count)
+        self.diff: Array = self.exchange.allocate(engine.xp, count)
+        self.net.parameters.flatten(self.data, self.diff)
+        self.history: list[Array] = [aligned_zeros(engine.xp, count) for _ in range(self.rule.histories)]
+        workers.broadcast(self.data)
+        engine.adopt_parameters(self.data, self.diff)
+
+    def _train_net(self) -> Net:
+        net_param, source = train_net_param(self.param)
+        check_same(self.workers, "the solver and its training net", self.param, net_param)
+        log.creating_train_net(source)
+        net = Net(net_param, self.context)
+        finetune(net, self.param.weights, tell=True)
+        return net
+
+    @property
+    def share(self) -> Share:
+        """What this worker has of the batch of one pass."""
+        return self.context.share or self.workers.share(self.net.batch_size)
+
+    @property
+    def passes(self) -> int:
+        """How many passes add up their gradients for the update of this iteration."""
+        return self.schedule.passes(self.iteration)
+
+    def output_values(self) -> list[np.ndarray]:
+        """The training net's outputs after a pass, each flat."""
+        return [self.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in self.net.outputs()]
+
+    def leave_workers(self) -> None:
+        """Give back communicators and shared memory after the last sum. The run keeps its weights but cannot train.
+
+        All workers must call this, so it has no place where an error has ended one of them.
+        """
+        if self.engine.xp is np:  # where the gradients lie in memory that the exchange gives back
+            self.diff = aligned_zeros(np, self.diff.size)
+            self.net.parameters.flatten(self.data, self.diff)
+        self.exchange.close()
+        self.workers.close()
+
+    def close(self) -> None:
+        for net in (self.net, *self.test_nets):
+            net.close()
+
+
+def _checked_rule(param: Any, engine: Engine, exchange: GradientExchange) -> Rule:
+    """The update rule, once the solver's parameters have been found to make sense. Raises SolverError."""
+    rule = create_rule(param, engine)
+    if param.average_loss < 1:
+        raise SolverError("average_loss must be 1 or more")
+    if param.iter_size < 1:
+        raise SolverError("iter_size must be 1 or more")
+    if param.regularization_type not in ("L1", "L2"):
+        raise SolverError(f"unknown regularization_type '{param.regularization_type}'; known ones: L1, L2")
+    learning_rate(param, 0)  # refuses an unknown policy
+    trust_ratio.check(param, exchange.takes_momentum)
+    if engine.scales_gradients:
+        for is_given, what in (
+            (trust_ratio.is_wanted(param), "rates of each layer's own"),
+            (exchange.takes_momentum, "a compression with momentum"),
+            (not rule.all_at_once, f"solver type {param.type}"),
+        ):
+            if is_given:
+                raise SolverError(f"--math fp16 scales gradients, and does not go with {what}: use --math bf16")
+    if exchange.takes_momentum:
+        rule = rule.with_momentum_applied()
+        exchange.take_momentum(param.momentum, param.clip_gradients)
+    return rule

@@ -1,0 +1,47 @@
+"""Where snapshots are: their names, those that exist, and whether any could be written."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from fcaffe.errors import SnapshotError, SolverError
+from fcaffe.proto.leftovers import remove_leftovers
+from fcaffe.solvers.snapshot.state_files import HDF5_SUFFIX
+
+
+def check_writable(param: Any) -> None:
+    """Refuse to start training whose snapshots could not be written; remove what killed runs left of theirs."""
+    if not (param.snapshot or param.snapshot_after_train):
+        return
+    if not param.HasField("snapshot_prefix"):
+        raise SolverError("the solver has no snapshot_prefix; give one, or set snapshot_after_train: false")
+    probe = Path(f"{param.snapshot_prefix}.tempfile")
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as problem:
+        raise SnapshotError(
+            f"Cannot write to snapshot prefix '{param.snapshot_prefix}' ({problem.strerror}). "
+            "Make sure that the directory exists and is writable."
+        ) from problem
+    remove_leftovers(f"{param.snapshot_prefix}_iter_")
+
+
+def paths(prefix: str, iteration: int, hdf5: bool = False) -> tuple[str, str]:
+    """Model and state."""
+    stem, suffix = f"{prefix}_iter_{iteration}", HDF5_SUFFIX if hdf5 else ""
+    return f"{stem}.caffemodel{suffix}", f"{stem}.solverstate{suffix}"
+
+
+def states(prefix: str) -> list[str]:
+    """The states under a prefix, in either format: the last iteration first, of one iteration the newer file."""
+    pattern = re.compile(re.escape(os.path.basename(prefix)) + r"_iter_(\d+)\.solverstate(\.h5)?")
+    found = []
+    for path in glob.glob(f"{glob.escape(prefix)}_iter_*.solverstate*"):
+        if match := pattern.fullmatch(os.path.basename(path)):
+            found.append((int(match[1]), os.path.getmtime(path), path))
+    return [path for _, _, path in sorted(found, reverse=True)]

@@ -1,0 +1,142 @@
+"""Going on from a snapshot: everything is read and checked before anything is changed."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.errors import OtherRunError, SnapshotError
+from fcaffe.net.model_files import Model, Places, read_model
+from fcaffe.net.weights import copy_weights, places_in
+from fcaffe.solvers.run import Run
+from fcaffe.solvers.snapshot import carried
+from fcaffe.solvers.snapshot.made_with import made_with, refuse_other, tell_differences
+from fcaffe.solvers.snapshot.paths import states
+from fcaffe.solvers.snapshot.state_files import State, read_state
+
+
+def restore(run: Run, path: str) -> None:
+    """Put the run where the state at `path` left off.
+
+    Everything is read and checked before anything is changed. A state that Caffe wrote says nothing of data and
+    randomness: reading then starts at the first record, as in Caffe. All workers call this; weights and history are
+    worker 0's. Raises SnapshotError.
+    """
+    state, model, model_path = _read(run, path)
+    iteration = run.workers.broadcast_object(state.iteration)
+    if iteration != state.iteration:
+        raise SnapshotError(
+            f"{path} is of iteration {state.iteration} here and of {iteration} for worker 0: all workers must see the "
+            "same files"
+        )
+    log.restoring_history(run.param.type)
+    copy_weights(run.net, model, model_path)
+    run.iteration = state.iteration
+    run.current_step = state.current_step
+    run.smoothed.clear()
+    parameters = run.net.parameters
+    for flat, blobs in zip(run.history, _split(state.history, run.rule.histories), strict=True):
+        for parameter, place, stored in zip(parameters.owned, parameters.slices(), blobs, strict=True):
+            assert stored.data is not None
+            values = stored.data.reshape(parameter.blob.shape).astype(np.float32, copy=False)
+            parameter.blob.logical(flat[place])[...] = run.engine.from_numpy(values)
+    for array in (run.data, *run.history):
+        run.workers.broadcast(array)
+    if state.resume is not None:
+        if state.resume.HasField("made_with"):
+            tell_differences(state.resume.made_with, made_with(run), path)
+        if state.resume.noise != run.context.noise:
+            log.warning(f"{path} was made with --rng {state.resume.noise}, and this run has {run.context.noise}")
+        carried.put_back(run, state.resume, state.carried, path)
+    run.engine.refresh_parameters()
+
+
+def restore_newest(run: Run) -> str | None:
+    """Resume from the newest snapshot under the solver's prefix that is whole; returns its path, or None.
+
+    Worker 0 picks it for all: on another host a file may be there later, or not be readable. One of another run is no
+    damage, to be passed over, but an OtherRunError: to start anew under the same prefix would write over its files.
+    """
+    path, problem = run.workers.broadcast_object(_newest_whole(run) if run.workers.rank == 0 else None)
+    if problem is not None:
+        raise OtherRunError(problem)
+    if path is None:
+        log.info(f"No whole snapshot {run.param.snapshot_prefix}_iter_*.solverstate[.h5]: starting from iteration 0")
+        return None
+    log.resuming(path)
+    restore(run, path)
+    return str(path)
+
+
+def _newest_whole(run: Run) -> tuple[str | None, str | None]:
+    """The path, or what is wrong if a state of another run is in the way."""
+    for path in states(run.param.snapshot_prefix):
+        try:
+            _read(run, path)
+            return path, None
+        except OtherRunError as problem:
+            return None, f"{problem}; or give this run another snapshot_prefix"
+        except SnapshotError as problem:
+            log.warning(f"Passing over {path}: {problem}")
+    return None, None
+
+
+def _read(run: Run, path: str) -> tuple[State, Model, str]:
+    """State and model, checked against the solver and its net."""
+    owned = run.net.parameters.owned
+    state = read_state(path, [parameter.blob.count for parameter in owned * run.rule.histories])
+    for name, number in (("iteration", state.iteration), ("current_step", state.current_step)):
+        if number < 0:
+            raise SnapshotError(f"{path}: its {name} is {number}; the file is damaged, take an earlier one")
+    if not isinstance(state.learned_net, str) or not state.learned_net:
+        raise SnapshotError(f"{path} does not name its model (learned_net); the file is damaged, take an earlier one")
+    made = state.resume.made_with if state.resume is not None and state.resume.HasField("made_with") else None
+    if made:
+        refuse_other(made, made_with(run), path)
+    if len(state.history) != len(owned) * run.rule.histories:
+        raise SnapshotError(
+            f"{path}: not a state of this {run.param.type} solver: it has {len(state.history)} history blobs, "
+            f"this net needs {len(owned) * run.rule.histories}; give the .solverstate that belongs to this net"
+        )
+    for parameter, blob in zip(owned * run.rule.histories, state.history, strict=True):
+        if math.prod(blob.shape) != parameter.blob.count:
+            raise SnapshotError(
+                f"{path}: a history blob of shape {blob.shape} belongs to a parameter of layer "
+                f'"{parameter.layer.name}" of shape {parameter.blob.shape}; the net has changed'
+            )
+    model, model_path = _model_of(state, path, made.weights if made else 0, places_in(run.net))
+    stored = {layer.name: layer for layer in model.layers}
+    for parameter in owned:
+        name = parameter.layer.name
+        if name not in stored:
+            raise SnapshotError(f'{model_path}: layer "{name}" is missing; the file is cut off or of another net')
+        blobs = stored[name].blobs
+        shapes = [blob.shape for blob in blobs if blob.data is not None]
+        if len(blobs) <= parameter.index or math.prod(blobs[parameter.index].shape) != parameter.blob.count:
+            wanted = [blob.shape for blob in parameter.layer.blobs]
+            raise SnapshotError(f'{model_path}: layer "{name}" has the shapes {shapes}, the net needs {wanted}')
+    return state, model, model_path
+
+
+def _model_of(state: State, path: str, checksum: int, wanted: Places) -> tuple[Model, str]:
+    """The model that was written with a state, and where it is: where it was, or beside the state if the two were
+    moved. A checksum of 0 fits all. Blobs that are not `wanted` are left unread."""
+    beside = os.path.join(os.path.dirname(path), os.path.basename(state.learned_net))
+    places = [place for place in dict.fromkeys((state.learned_net, beside)) if os.path.exists(place)]
+    for place in places or [state.learned_net]:
+        model = read_model(place, wanted)
+        if checksum in (0, model.checksum()):
+            return model, place
+    raise SnapshotError(
+        f"{' and '.join(places)}: not the model that was written with {path}, since other values are in it; put that "
+        f"model in its place, or train from this one by --weights {places[0]}"
+    )
+
+
+def _split(items: list[Any], parts: int) -> list[list[Any]]:
+    size = len(items) // parts
+    return [items[k * size : (k + 1) * size] for k in range(parts)]

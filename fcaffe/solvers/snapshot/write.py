@@ -1,0 +1,65 @@
+"""Writing a snapshot of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcaffe import log
+from fcaffe.net.model_files import write_model
+from fcaffe.net.weights import to_model
+from fcaffe.proto import StoredBlob
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.blobs import LARGEST
+from fcaffe.solvers.run import Run
+from fcaffe.solvers.snapshot import carried
+from fcaffe.solvers.snapshot.carried import Point
+from fcaffe.solvers.snapshot.made_with import made_with
+from fcaffe.solvers.snapshot.paths import paths
+from fcaffe.solvers.snapshot.state_files import CarriedArray, State, size_of, write_state
+from fcaffe.solvers.statistics import mean_statistics
+from fcaffe.timeline import SNAPSHOT
+
+SLACK = 1 << 20  # bytes of a state that are no array
+
+
+def save(run: Run, point: Point | None = None) -> str:
+    """Write model and state; returns the path of the state, or "" on workers other than 0, which does so for all.
+
+    All workers call this. With a `point` the run carries what it did there: in the middle of a test, what it did before
+    the test, since who resumes there tests once more.
+    """
+    with run.timeline.span(SNAPSHOT):
+        point = point or Point.of(run)
+        with mean_statistics(run):
+            resume, arrays = carried.collect(run, point)
+            return "" if run.workers.rank else _write(run, resume, arrays)
+
+
+def _write(run: Run, resume: Any, arrays: list[CarriedArray]) -> str:
+    hdf5 = run.param.snapshot_format == pb.SolverParameter.HDF5
+    model_path, state_path = paths(run.param.snapshot_prefix, run.iteration, hdf5)
+    kind = "HDF5" if hdf5 else "binary proto"
+    log.snapshotting_model(model_path, kind)
+    model = to_model(run.net, run.param.snapshot_diff)
+    write_model(model_path, model)
+    log.snapshotting_state(state_path, kind)
+    resume.made_with.CopyFrom(made_with(run))
+    resume.made_with.weights = model.checksum() or 0
+    state = State(run.iteration, run.current_step, model_path, _history(run), resume, arrays)
+    if not hdf5 and size_of(state) > LARGEST - SLACK:
+        state.carried = [array for array in arrays if (array.net, array.owner) != carried.EXCHANGE]
+        log.warning(
+            f"{state_path} is written without what --compress has not sent yet, since with it protobuf could not hold "
+            "the file: a run that goes on from it begins without; snapshot_format: HDF5 has room for it"
+        )
+    write_state(state_path, state)
+    return state_path
+
+
+def _history(run: Run) -> list[StoredBlob]:
+    history = []
+    for flat in run.history:
+        host = run.engine.to_numpy(flat)
+        for parameter, place in zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True):
+            history.append(StoredBlob(parameter.blob.shape, parameter.blob.logical(host[place])))
+    return history

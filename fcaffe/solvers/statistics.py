@@ -1,0 +1,28 @@
+"""Running statistics of BatchNorm that each worker has of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from fcaffe.solvers.run import Run
+
+
+@contextlib.contextmanager
+def mean_statistics(run: Run) -> Iterator[None]:
+    """In its body, a test or a snapshot, the training net has the mean over the workers; all must call this."""
+    layers = [layer for layer in run.net.layers if layer.type == "BatchNorm"]
+    if run.workers.size == 1 or run.context.sync_batch_norm or not layers:
+        yield
+        return
+    blobs = [blob for layer in layers for blob in layer.blobs]
+    own = [blob.data.copy() for blob in blobs]
+    try:
+        for blob in blobs:
+            blob.data[...] = run.workers.sum_array(blob.data) / np.float32(run.workers.size)
+        yield
+    finally:
+        for blob, values in zip(blobs, own, strict=True):
+            blob.data[...] = values
