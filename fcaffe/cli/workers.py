@@ -113,7 +113,7 @@ class SharingFlags:
         reduction = self._reduction(world, xp)
         bucket = int(self.bucket_mb * 2**20)
         per_worker = self.batch == "per-worker"
-        overlap = self.overlap and (world.threads or getattr(reduction, "on_streams", False))
+        overlap = self.overlap and (world.threads or reduction.on_streams)
         if self.overlap and not overlap:
             log.warning(
                 "This MPI cannot be called by several threads at once (MPI_THREAD_MULTIPLE): gradients are summed "

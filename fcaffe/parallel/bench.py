@@ -14,11 +14,13 @@ from mpi4py import MPI
 
 from fcaffe import log
 from fcaffe.errors import FcaffeError
-from fcaffe.parallel.reductions import Auto, Hosts, Reduction, create_reduction, reduction_names
-from fcaffe.parallel.reductions.nccl import why_no_nccl
+from fcaffe.parallel.reductions import Reduction, create_reduction, reduction_names
+from fcaffe.parallel.reductions.auto import Auto
+from fcaffe.parallel.reductions.gpu.direct import cuda_aware
+from fcaffe.parallel.reductions.gpu.nccl import why_no_nccl
+from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import reduction_class
-from fcaffe.parallel.reductions.staged import cuda_aware
-from fcaffe.parallel.reductions.wire import wait
+from fcaffe.parallel.reductions.wire import no_wait, wait
 from fcaffe.proto import replacing
 
 SAMPLE = 2e-3  # seconds that one sample lasts at least: shorter sums are repeated
@@ -136,7 +138,7 @@ def _check(reduction: Reduction, buffer: np.ndarray) -> tuple[int | None, int | 
 
 def _time(reduction: Reduction, buffer: np.ndarray, repeat: int) -> float:
     """Seconds for one of `repeat` sums, at the slowest rank; the buffers are freshly written, as gradients are."""
-    settle = _nothing if reduction.xp is np else reduction.xp.cuda.get_current_stream().synchronize
+    settle = no_wait if reduction.xp is np else reduction.xp.cuda.get_current_stream().synchronize
     buffer[:] = 0
     settle()
     reduction.comm.Barrier()
@@ -145,10 +147,6 @@ def _time(reduction: Reduction, buffer: np.ndarray, repeat: int) -> float:
         reduction.total(buffer)
     settle()
     return reduction.comm.allreduce(time.perf_counter() - began, MPI.MAX) / repeat
-
-
-def _nothing() -> None:
-    pass
 
 
 def plot(results: Sequence[Result], path: str | os.PathLike[str]) -> None:

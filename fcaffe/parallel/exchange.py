@@ -6,29 +6,18 @@ import math
 import queue
 import threading
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from fcaffe.engines.engine import Pending
 from fcaffe.net.blob import Array
 from fcaffe.net.state import State
+from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.reductions.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.solvers.exchange import GradientExchange
 from fcaffe.timeline import EXCHANGE, REDUCE, TRAINING, Event, Timeline
 
 DEFAULT_BUCKET = 4 << 20  # bytes
-
-
-class Reduction(Protocol):
-    """Sums a flat buffer over all ranks, in place; see `fcaffe.parallel.reductions`."""
-
-    def allocate(self, count: int) -> Array: ...
-
-    def sum(self, buffer: Array) -> None: ...
-
-    def close(self) -> None: ...
-
-    def summary(self) -> str: ...
 
 
 class ReducingExchange(GradientExchange):
@@ -57,11 +46,10 @@ class ReducingExchange(GradientExchange):
         self.timeline = timeline or Timeline()
         self.seconds = 0.0
         self.exposed = 0.0
-        self.takes_momentum = getattr(reduction, "takes_momentum", False)  # a compression may
-        self.compression = getattr(reduction, "compression", "")
-        self.on_streams = getattr(reduction, "on_streams", False)
-        self._device: Any = reduction if getattr(reduction, "on_device", False) else None
-        self._buckets: queue.Queue[tuple[Array, Any] | None] = queue.Queue()  # on a device with an event: it is written
+        self.takes_momentum = reduction.takes_momentum
+        self.compression = reduction.compression
+        self.on_streams = reduction.on_streams
+        self._buckets: queue.Queue[tuple[Array, Any] | None] = queue.Queue()  # each with what `mark` gave
         self._kept: list[tuple[Array, Any]] = []  # likewise, for `finish`
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -70,7 +58,7 @@ class ReducingExchange(GradientExchange):
         return self.reduction.allocate(count)
 
     def take_momentum(self, momentum: float, clip: float) -> None:
-        self.reduction.take_momentum(momentum, clip)  # type: ignore[attr-defined]
+        self.reduction.take_momentum(momentum, clip)
         if clip >= 0:
             self.bucket = math.inf  # the norm wants all gradients at once
 
@@ -91,36 +79,32 @@ class ReducingExchange(GradientExchange):
             self._buckets.join()
         if self._error is not None:
             raise self._error
-        if self._device:
-            self._device.finish()
-            self._device.raise_failed()
-        else:
+        self.reduction.finish()
+        self.reduction.raise_failed()
+        if not self.reduction.on_device:
             self.exposed += time.perf_counter() - began
 
     def wait_for(self, pending: Pending) -> None:
-        if self._device is None:
+        if not self.reduction.on_device:
             pending.wait()
             return
 
         def is_done() -> bool:
-            self._device.raise_failed()
+            self.reduction.raise_failed()
             return pending.done
 
         with self.watchdog.waiting("the sum of the gradients"):
             wait_until(is_done)
 
     def state(self) -> State:
-        """That of a compression; other reductions have none."""
-        return self.reduction.state() if self.compression else {}  # type: ignore[attr-defined]
+        return self.reduction.state()
 
     def restore_state(self, state: State) -> None:
-        if self.compression:
-            self.reduction.restore_state(state)  # type: ignore[attr-defined]
+        self.reduction.restore_state(state)
 
     def summary(self) -> str:
-        if self._device:
-            self._device.times.collect()
-            self.seconds, self.exposed = self._device.times.seconds, self._device.times.exposed
+        if self.reduction.on_device:
+            self.seconds, self.exposed = self.reduction.seconds_on_device()
         more = self.reduction.summary()
         if self.on_streams and not self.seconds:  # all were part of CUDA graphs
             return more
@@ -142,7 +126,7 @@ class ReducingExchange(GradientExchange):
             return
         bucket = self._gradients[start : self._end]
         self._end = start
-        ready = self._device.mark() if self._device else None
+        ready = self.reduction.mark()
         if not self.overlap:
             self._kept.append((bucket, ready))
         elif self.on_streams:
@@ -166,10 +150,7 @@ class ReducingExchange(GradientExchange):
 
     def _sum(self, bucket: Array, ready: Any, thread: int) -> None:
         began = time.perf_counter()
-        if self._device:
-            self._device.start(bucket, ready)
-        else:
-            self.reduction.sum(bucket)
+        self.reduction.start(bucket, ready)
         ended = time.perf_counter()
         self.seconds += ended - began
         self.timeline.add(Event("reduce", thread, began, ended, self.timeline.iteration))

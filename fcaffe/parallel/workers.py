@@ -12,6 +12,7 @@ from fcaffe.data.share import Share, split_batch
 from fcaffe.errors import UsageError
 from fcaffe.net.blob import Array
 from fcaffe.net.workers import Workers
+from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.reductions.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.timeline import WAIT, Timeline
@@ -31,15 +32,15 @@ class MpiWorkers(Workers):
         per_worker: bool = False,
         watchdog: Watchdog | None = None,
         timeline: Timeline | None = None,
-        reduction: Any = None,
+        reduction: Reduction | None = None,
     ) -> None:
         self.comm = comm.Dup()
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.per_worker = per_worker
         self.watchdog = watchdog or Watchdog()
         self.timeline = timeline or Timeline()
-        self.sums_on_streams = getattr(reduction, "on_streams", False)
-        self._reduction = reduction
+        self.reduction = reduction
+        self.sums_on_streams = reduction is not None and reduction.on_streams
 
     def share(self, batch_size: int) -> Share:
         if self.per_worker:
@@ -60,8 +61,8 @@ class MpiWorkers(Workers):
         reduction adds it up there, in an order that is the same for all, too."""
         if hasattr(values, "get"):  # as arrays of CuPy have
             total = values.copy(order="C")
-            if self.sums_on_streams and values.dtype == np.float32:
-                self._reduction.sum(total.reshape(-1))
+            if self.reduction is not None and self.sums_on_streams and values.dtype == np.float32:
+                self.reduction.sum(total.reshape(-1))
             else:
                 total.set(self.sum_array(values.get()))
             return total

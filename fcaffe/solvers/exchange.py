@@ -17,7 +17,7 @@ class GradientExchange:
     `start` on in the flat buffer is final, and `finish` before it uses the sums.
 
     One that `takes_momentum` applies SGD's momentum and clipping itself, to each worker's own gradients; before it is
-    used it gets to know them by `take_momentum`.
+    used it gets to know them by `take_momentum`, which no other is asked for.
     """
 
     takes_momentum: bool = False
@@ -27,6 +27,7 @@ class GradientExchange:
 
     def take_momentum(self, momentum: float, clip: float) -> None:
         """The momentum, and the L2 norm to clip to (negative: none), that it is to apply."""
+        raise NotImplementedError
 
     def allocate(self, xp: Any, count: int) -> Array:
         """A zeroed float32 buffer for the gradients, where this exchange likes it best."""

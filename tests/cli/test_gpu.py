@@ -329,13 +329,13 @@ def test_reductions_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
     made = []
 
-    class Reduction:
+    class Recording(reductions.Reduction):
         def keep_to_tree(self) -> None:
             made.append("in tree order")
 
-    def create(name: str, comm: Any, xp: Any) -> Reduction:
+    def create(name: str, comm: Any, xp: Any) -> Recording:
         made.append((name, xp))
-        return Reduction()
+        return Recording(comm, xp)
 
     monkeypatch.setattr(reductions, "create_reduction", create)
     monkeypatch.setattr(compression, "make_compression", create)

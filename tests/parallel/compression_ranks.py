@@ -15,6 +15,7 @@ from mpi4py import MPI
 from fcaffe.parallel.compression import make_compression
 from fcaffe.parallel.compression.sixteen_bit import SixteenBit
 from fcaffe.parallel.exchange import ReducingExchange
+from fcaffe.parallel.reductions.mpi import Mpi
 from fcaffe.parallel.reductions.reduction import cut
 
 COMM = MPI.COMM_WORLD
@@ -76,7 +77,7 @@ def final_loss(scheme: str | None) -> float:
     inputs = random.normal(size=(rows, columns)).astype(np.float32)
     targets = inputs @ random.normal(size=columns).astype(np.float32) + random.normal(size=rows).astype(np.float32)
     mine = np.array_split(np.arange(rows), COMM.size)[COMM.rank]
-    reduction = make_compression(scheme, COMM) if scheme else Plain()
+    reduction = make_compression(scheme, COMM) if scheme else Mpi(COMM)
     exchange = ReducingExchange(reduction, bucket=4 * 70)
     momentum = 0.9
     if exchange.takes_momentum:
@@ -100,16 +101,6 @@ def final_loss(scheme: str | None) -> float:
 def falling_rates() -> Iterator[np.float32]:
     for rate, iterations in ((0.02, 120), (0.005, 60), (0.001, 20)):
         yield from [np.float32(rate)] * iterations
-
-
-class Plain:
-    """Sums without compression."""
-
-    def allocate(self, count: int) -> np.ndarray:
-        return np.zeros(count, np.float32)
-
-    def sum(self, buffer: np.ndarray) -> None:
-        COMM.Allreduce(MPI.IN_PLACE, buffer)
 
 
 def check_training() -> None:

@@ -20,8 +20,10 @@ from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.parallel.bench import measure
 from fcaffe.parallel.compression import compressions, make_compression
 from fcaffe.parallel.exchange import ReducingExchange
-from fcaffe.parallel.reductions import Hosts, create_reduction, staged
-from fcaffe.parallel.reductions.nccl import Nccl
+from fcaffe.parallel.reductions import create_reduction
+from fcaffe.parallel.reductions.gpu import staged
+from fcaffe.parallel.reductions.gpu.nccl import Nccl
+from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.workers import MpiWorkers
 from tests.parallel import fake_cupy
 

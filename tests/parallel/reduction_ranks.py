@@ -17,16 +17,9 @@ import pytest
 from mpi4py import MPI
 
 from fcaffe.errors import FcaffeError, UsageError
-from fcaffe.parallel.reductions import (
-    Auto,
-    Hosts,
-    Reduction,
-    create_reduction,
-    host_memory,
-    reduction_names,
-    register,
-)
-from fcaffe.parallel.reductions.auto import pick
+from fcaffe.parallel.reductions import Reduction, create_reduction, host_memory, reduction_names, register
+from fcaffe.parallel.reductions.auto import Auto, pick
+from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import reduction_class
 from fcaffe.parallel.reductions.shared import CHUNK, SHORT
 from fcaffe.parallel.reductions.tree import segment_length, tree_neighbours

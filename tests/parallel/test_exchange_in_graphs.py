@@ -17,7 +17,7 @@ if importlib.util.find_spec("mpi4py") is None:
 from mpi4py import MPI
 
 from fcaffe.parallel.exchange import ReducingExchange
-from fcaffe.parallel.reductions.device import DeviceReduction
+from fcaffe.parallel.reductions.gpu.reduction import DeviceReduction
 
 cupy = stand_in_cupy.cupy
 

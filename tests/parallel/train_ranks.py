@@ -10,29 +10,17 @@ from mpi4py import MPI
 from fcaffe import log
 from fcaffe.engines import cpu_engine
 from fcaffe.parallel.exchange import ReducingExchange
+from fcaffe.parallel.reductions.mpi import Mpi
 from fcaffe.parallel.workers import MpiWorkers
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Solver
 from tests.watching import watch
 
 
-class Allreduce:
-    """MPI's own sum, for a test of everything around it."""
-
-    def __init__(self, comm: MPI.Comm) -> None:
-        self.comm = comm.Dup()
-
-    def allocate(self, count: int) -> np.ndarray:
-        return np.zeros(count, np.float32)
-
-    def sum(self, buffer: np.ndarray) -> None:
-        self.comm.Allreduce(MPI.IN_PLACE, buffer)
-
-
 def main(path: str, iterations: str, out: str, bucket: str = "10000") -> None:
     comm = MPI.COMM_WORLD
     log.set_minimum(0 if comm.rank == 0 else 3)
-    exchange = ReducingExchange(Allreduce(comm), int(bucket), overlap=int(bucket) > 0)
+    exchange = ReducingExchange(Mpi(comm), int(bucket), overlap=int(bucket) > 0)
     solver = Solver(
         read_solver(path), cpu_engine(), "counter", workers=MpiWorkers(comm), exchange=exchange, sync_batch_norm=True
     )

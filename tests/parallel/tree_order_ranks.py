@@ -9,7 +9,8 @@ import pytest
 from mpi4py import MPI
 
 from fcaffe.errors import UsageError
-from fcaffe.parallel.reductions import Hosts, create_reduction
+from fcaffe.parallel.reductions import create_reduction
+from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.shared import CHUNK, SHORT
 
 LENGTHS = [3, 1000, SHORT + 1]

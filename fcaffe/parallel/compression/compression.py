@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 from mpi4py import MPI
@@ -26,10 +25,9 @@ class Compression(Reduction):
     into snapshots (`state`).
     """
 
-    takes_momentum: ClassVar[bool] = False  # as in GradientExchange
-
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
+        self.compression = self.name
         self.last_bytes = 0
         self._plain_bytes = 0.0
 
@@ -43,12 +41,8 @@ class Compression(Reduction):
         """Take slices of this buffer, as long as the one that `allocate` gave, instead of that one's."""
         self._gradients = gradients
 
-    @property
-    def compression(self) -> str:
-        return self.name
-
     def state(self) -> State:
-        """As GradientExchange's: what this worker has not sent yet."""
+        """What this worker has not sent yet."""
         return {"residual": self.residual}
 
     def restore_state(self, state: State) -> None:
@@ -92,7 +86,7 @@ class Compression(Reduction):
         sending = [self.wire.start_send(outgoing[rank].view(np.uint8), rank) for rank in others]
         wait(receiving + sending)
 
-    def place_of(self, buffer: np.ndarray) -> slice:
+    def slice_of(self, buffer: np.ndarray) -> slice:
         """Where a slice of the allocated buffer lies in it."""
         start, odd = divmod(_address(buffer) - _address(self._gradients), buffer.itemsize)
         if odd or not 0 <= start <= self._gradients.size - buffer.size:

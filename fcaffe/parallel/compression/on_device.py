@@ -9,10 +9,10 @@ import numpy as np
 from fcaffe.net.blob import Array
 from fcaffe.net.state import State
 from fcaffe.parallel.compression.compression import Compression
-from fcaffe.parallel.reductions.device import DeviceReduction
+from fcaffe.parallel.reductions.gpu.by_another import ByAnother
 
 
-class OnDevice(DeviceReduction):
+class OnDevice(ByAnother):
     """Copies each slice of the gradients into pinned memory, where a compression of the host sums it, and back.
 
     Residuals stay in the host's memory. The host waits for each slice: they are not cut up, as what is sent of them
@@ -21,7 +21,7 @@ class OnDevice(DeviceReduction):
 
     def __init__(self, compression: Compression, xp: Any) -> None:
         super().__init__(compression.comm, xp)
-        self.host = compression
+        self.another: Compression = compression
         self.name = compression.name
         self.compression = compression.name
         self.takes_momentum = compression.takes_momentum
@@ -29,46 +29,33 @@ class OnDevice(DeviceReduction):
         self._copied = xp.cuda.Event(block=True, disable_timing=True)
 
     def take_momentum(self, momentum: float, clip: float) -> None:
-        self.host.take_momentum(momentum, clip)  # type: ignore[attr-defined]
+        self.another.take_momentum(momentum, clip)
 
     def state(self) -> State:
-        return self.host.state()
+        return self.another.state()
 
     def restore_state(self, state: State) -> None:
-        self.host.restore_state(state)
+        self.another.restore_state(state)
 
     def allocate(self, count: int) -> Array:
         """A buffer of zeros on the device for all gradients; an earlier one is given up."""
         self.stream.synchronize()
-        self.host.allocate(count)
+        self.another.allocate(count)
         self._pinned = np.frombuffer(self.xp.cuda.alloc_pinned_memory(4 * max(count, 1)), np.float32, count)
-        self.host.use(self._pinned)
+        self.another.use(self._pinned)
         self._gradients = super().allocate(count)
         return self._gradients
 
-    @property
-    def messages(self) -> int:
-        return self.host.messages
-
-    @property
-    def bytes_sent(self) -> int:
-        return self.host.bytes_sent
-
     def summary(self) -> str:
-        return self.host.summary()
-
-    def close(self) -> None:
-        self.stream.synchronize()
-        self.host.close()
-        super().close()
+        return self.another.summary()
 
     def add_up(self, buffer: Array) -> None:
         start = (buffer.data.ptr - self._gradients.data.ptr) // 4
         pinned = self._pinned[start : start + buffer.size]
         runtime, stream = self.xp.cuda.runtime, self.stream.ptr
-        place = pinned.__array_interface__["data"][0]
-        runtime.memcpyAsync(place, buffer.data.ptr, pinned.nbytes, runtime.memcpyDeviceToHost, stream)
+        address = pinned.__array_interface__["data"][0]
+        runtime.memcpyAsync(address, buffer.data.ptr, pinned.nbytes, runtime.memcpyDeviceToHost, stream)
         self._copied.record(self.stream)
         self._copied.synchronize()
-        self.host.sum(pinned)
-        runtime.memcpyAsync(buffer.data.ptr, place, pinned.nbytes, runtime.memcpyHostToDevice, stream)
+        self.another.sum(pinned)
+        runtime.memcpyAsync(buffer.data.ptr, address, pinned.nbytes, runtime.memcpyHostToDevice, stream)

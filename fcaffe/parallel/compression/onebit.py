@@ -25,7 +25,7 @@ class OneBit(Compression):
         self.chunk = chunk
 
     def add_up(self, buffer: np.ndarray) -> None:
-        residual = self.residual[self.place_of(buffer)]
+        residual = self.residual[self.slice_of(buffer)]
         residual += buffer
         words = self._encode(residual)
         residual -= self._decode(words, buffer.size)

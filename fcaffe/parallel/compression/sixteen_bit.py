@@ -36,8 +36,8 @@ class SixteenBit(Compression):
 
     def state(self) -> State:
         owed = np.zeros_like(self.residual) if self._restored is None else self._restored.copy()
-        for start, place in self._own_pieces.items():
-            owed[place] = self.owed[start]
+        for start, slice_ in self._own_pieces.items():
+            owed[slice_] = self.owed[start]
         return {**super().state(), "owed": owed}
 
     def restore_state(self, state: State) -> None:
@@ -54,10 +54,10 @@ class SixteenBit(Compression):
         raise NotImplementedError
 
     def add_up(self, buffer: np.ndarray) -> None:
-        place = self.place_of(buffer)
-        if place.start not in self.owed:
-            self._begin(place)
-        residual = self.residual[place]
+        slice_ = self.slice_of(buffer)
+        if slice_.start not in self.owed:
+            self._begin(slice_)
+        residual = self.residual[slice_]
         residual += buffer
         words = self.encode(residual)
         residual -= self.decode(words)
@@ -66,7 +66,7 @@ class SixteenBit(Compression):
         own = pieces[self.rank].size
         given = np.empty((self.ranks, own), words.dtype)
         self.exchange(pieces, list(given))
-        total = self.owed[place.start]
+        total = self.owed[slice_.start]
         for piece in given:
             total += self.decode(piece)
         rounded = self.encode(total)
@@ -79,18 +79,18 @@ class SixteenBit(Compression):
         self._own_pieces.clear()
         self._restored = None
 
-    def _begin(self, place: slice) -> None:
+    def _begin(self, slice_: slice) -> None:
         """At the first sum of a slice: take over what a snapshot says is owed for the own piece. What it says of the
         other pieces, as there were other workers or slices, this rank sends to their owners with its residual."""
-        own = self._own_pieces[place.start] = part_of(place, self.rank, self.ranks)
-        owed = self.owed[place.start] = np.zeros(own.stop - own.start, np.float32)
+        own = self._own_pieces[slice_.start] = part_of(slice_, self.rank, self.ranks)
+        owed = self.owed[slice_.start] = np.zeros(own.stop - own.start, np.float32)
         if self._restored is None:
             return
         owed[...] = self._restored[own]
         self._restored[own] = 0
-        if self._restored[place].any():
-            self.residual[place] += self._restored[place]
-            self._restored[place] = 0
+        if self._restored[slice_].any():
+            self.residual[slice_] += self._restored[slice_]
+            self._restored[slice_] = 0
 
 
 class Fp16(SixteenBit):

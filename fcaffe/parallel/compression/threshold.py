@@ -28,7 +28,7 @@ class Threshold(Compression):
         self.tau = np.float32(tau)
 
     def add_up(self, buffer: np.ndarray) -> None:
-        residual = self.residual[self.place_of(buffer)]
+        residual = self.residual[self.slice_of(buffer)]
         residual += buffer
         if not np.isfinite(residual).all():
             raise SolverError(f"{self.name}: a gradient of worker {self.rank} is not finite; lower base_lr")

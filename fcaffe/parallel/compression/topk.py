@@ -41,7 +41,6 @@ class TopK(Compression):
         self.iteration = 0
 
     def take_momentum(self, momentum: float, clip: float) -> None:
-        """As GradientExchange's."""
         self.momentum, self.clip = np.float32(momentum), clip
 
     def allocate(self, count: int) -> np.ndarray:
@@ -66,8 +65,8 @@ class TopK(Compression):
         return 0.25 ** (1 + self.iteration * stages // self.warmup)
 
     def add_up(self, buffer: np.ndarray) -> None:
-        place = self.place_of(buffer)
-        velocity, residual = self.velocity[place], self.residual[place]
+        slice_ = self.slice_of(buffer)
+        velocity, residual = self.velocity[slice_], self.residual[slice_]
         self._clip(buffer)
         velocity *= self.momentum
         velocity += buffer
@@ -81,7 +80,7 @@ class TopK(Compression):
         buffer[...] = 0
         for given in self.gather(words):
             buffer[given["index"]] += given["value"]
-        if place.start == 0:  # slices come from the end to the front
+        if slice_.start == 0:  # slices come from the end to the front
             self.iteration += 1
 
     def _largest(self, values: np.ndarray, count: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from fcaffe import log
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import FcaffeError
 from fcaffe.parallel.reductions.hosts import Hosts
-from fcaffe.parallel.reductions.reduction import Reduction, create_reduction, register
+from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, register
 
 LONG_MESSAGE = 1 << 16  # bytes: it takes a network much longer to carry than to begin one
 
@@ -66,7 +66,7 @@ class Auto(Reduction):
             name, _ = self.pick(nbytes)
             if name not in self.picked:
                 try:
-                    self.picked[name] = create_reduction(name, self.comm)
+                    self.picked[name] = create_on_host(name, self.comm)
                 except FcaffeError as problem:
                     self._do_without_shared_memory(problem)
                     return self._reduction(nbytes)

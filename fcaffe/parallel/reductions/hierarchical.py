@@ -9,7 +9,7 @@ from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.parallel.reductions.host_memory import HostMemory, Rows
 from fcaffe.parallel.reductions.hosts import Hosts
-from fcaffe.parallel.reductions.reduction import Reduction, create_reduction, part_of, register
+from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, part_of, register
 from fcaffe.parallel.reductions.shared import blocks
 from fcaffe.tree_order import add_in_tree_order, spare_rows
 
@@ -40,7 +40,7 @@ class Hierarchical(Reduction):
         self._stand_in: Rows | None = None
         stream = min(self.memory.rank, self.streams)  # the last number: ranks without one
         peers = cast(MPI.Intracomm, self.comm.Split(stream, self.hosts.index))
-        self.between = create_reduction(between if stream < self.streams and peers.size > 1 else "null", peers)
+        self.between = create_on_host(between if stream < self.streams and peers.size > 1 else "null", peers)
         peers.Free()
         self.counted = self.between.counted
 

@@ -11,33 +11,39 @@ from mpi4py import MPI
 
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import FcaffeError, UsageError
-from fcaffe.parallel.reductions.wire import Wire
+from fcaffe.net.blob import Array
+from fcaffe.net.state import State
+from fcaffe.parallel.reductions.wire import Wire, no_wait
 
 
 class Reduction:
     """Adds up one flat float32 buffer over all ranks of a communicator; all its calls are collective.
 
-    A subclass overrides `add_up`. After a sum all ranks hold the same bits.
+    A subclass overrides `add_up`. After a sum all ranks hold the same bits. Buffers are arrays of the module `xp`;
+    where that is not NumPy, `before_messages` lets the host wait for what was computed, since MPI knows of no streams.
     """
 
     name = ""
     counted = True  # whether `messages` and `bytes_sent` are known
     takes_another = False  # whether it is created with the name of another
     on_device = False  # whether its buffers are on GPUs, always
-    xp: Any = np  # the array module of its buffers
+    on_streams = False  # whether a sum only gives a device work, so that the host never waits for it
+    compression = ""  # the name of the scheme by which it compresses, if it does
+    takes_momentum = False  # whether it applies SGD's momentum and clipping itself, as `take_momentum` says
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, xp: Any = np, before_messages: Callable[[], None] = no_wait) -> None:
         self.comm = comm.Dup()  # so that no message of others is taken for one of ours
         self.rank = comm.rank
         self.ranks = comm.size
-        self.wire = Wire(self.comm)
-        self._scratch = np.empty(0, np.float32)
+        self.xp = xp
+        self.wire = Wire(self.comm, before_messages)
+        self._scratch: Array = np.empty(0, np.float32)
 
-    def add_up(self, buffer: np.ndarray) -> None:
+    def add_up(self, buffer: Array) -> None:
         """`sum`, for two ranks or more and one float or more."""
         raise NotImplementedError
 
-    def add_up_anywhere(self, buffer: np.ndarray) -> np.ndarray:
+    def add_up_anywhere(self, buffer: Array) -> Array:
         """`total`, likewise, where that is cheaper than `sum`."""
         self.add_up(buffer)
         return buffer
@@ -47,23 +53,51 @@ class Reduction:
         known = ", ".join(name for name, kind in sorted(_registry.items()) if kind.keep_to_tree is not _REFUSE)
         raise UsageError(f"reduction {self.name} does not add up in the order of a tree; these do: {known}")
 
-    def sum(self, buffer: np.ndarray) -> None:
+    def sum(self, buffer: Array) -> None:
         """Replace `buffer` (float32, contiguous, as long on every rank) by the sum of all ranks' buffers."""
         self.check(buffer)
         if self.ranks > 1 and buffer.size:
             self.add_up(buffer)
 
-    def total(self, buffer: np.ndarray) -> np.ndarray:
+    def total(self, buffer: Array) -> Array:
         """The sum, wherever that is cheapest: in `buffer`, or in memory that ranks share and that none may write to.
 
-        It stays until these elements are summed again. What is in `buffer` afterwards is not said.
+        It stays until these elements are summed again. `buffer` itself may be left with anything in it.
         """
         self.check(buffer)
         return self.add_up_anywhere(buffer) if self.ranks > 1 and buffer.size else buffer
 
-    def allocate(self, count: int) -> np.ndarray:
+    def allocate(self, count: int) -> Array:
         """A buffer of zeros that this reduction, and each slice of which, sums without copying it first."""
         return self._zeros(count)
+
+    def mark(self) -> Any:
+        """What the device has been given to do so far, for `start`; None where buffers are in the host's memory."""
+
+    def start(self, buffer: Array, ready: Any = None) -> None:
+        """Begin the sum of a buffer that is written once `ready`, of `mark`, has come. It is there after `finish`."""
+        self.sum(buffer)
+
+    def finish(self) -> None:
+        """What a device is given from now on comes after all sums that were started. The host does not wait."""
+
+    def raise_failed(self) -> None:
+        """Raises FcaffeError for a sum that has failed since it was started. Does not wait."""
+
+    def seconds_on_device(self) -> tuple[float, float]:
+        """(all, exposed) that sums on a device have taken, as far as they have come to an end."""
+        return 0.0, 0.0
+
+    def take_momentum(self, momentum: float, clip: float) -> None:
+        """Apply this momentum, and clip gradients to this L2 norm (negative: do not), before they are added up."""
+        raise NotImplementedError
+
+    def state(self) -> State:
+        """What later sums depend on, as GradientExchange's."""
+        return {}
+
+    def restore_state(self, state: State) -> None:
+        """Go on from what `state` gave."""
 
     @property
     def messages(self) -> int:
@@ -82,19 +116,19 @@ class Reduction:
         """Give back what was allocated, buffers too: none of them may be touched any more. Collective."""
         self.comm.Free()
 
-    def scratch(self, count: int) -> np.ndarray:
+    def scratch(self, count: int) -> Array:
         """Memory for `count` floats, the same at every call."""
         if self._scratch.size < count:
             self._scratch = self._zeros(count)
         return self._scratch[:count]
 
-    def scratch_rows(self, number: int, count: int) -> np.ndarray:
+    def scratch_rows(self, number: int, count: int) -> Array:
         return self.scratch(number * count).reshape(number, count)
 
-    def _zeros(self, count: int) -> np.ndarray:
+    def _zeros(self, count: int) -> Array:
         return aligned_zeros(self.xp, count)
 
-    def check(self, buffer: np.ndarray) -> None:
+    def check(self, buffer: Array) -> None:
         if buffer.dtype != np.float32 or buffer.ndim != 1 or not buffer.flags.c_contiguous:
             raise FcaffeError(
                 f"reduction {self.name}: the buffer must be flat, contiguous float32, not {buffer.dtype} of shape "
@@ -105,15 +139,15 @@ class Reduction:
 _REFUSE = Reduction.keep_to_tree
 
 
-def cut(buffer: np.ndarray, parts: int) -> list[np.ndarray]:
+def cut(buffer: Array, parts: int) -> list[Array]:
     """Views of consecutive slices whose lengths differ by one at most."""
     return [buffer[part_of(slice(0, buffer.size), part, parts)] for part in range(parts)]
 
 
-def part_of(place: slice, part: int, parts: int) -> slice:
-    """One of `parts` consecutive slices of `place` whose lengths differ by one at most."""
-    count = place.stop - place.start
-    return slice(place.start + count * part // parts, place.start + count * (part + 1) // parts)
+def part_of(whole: slice, part: int, parts: int) -> slice:
+    """One of `parts` consecutive slices of `whole` whose lengths differ by one at most."""
+    count = whole.stop - whole.start
+    return slice(whole.start + count * part // parts, whole.start + count * (part + 1) // parts)
 
 
 _registry: dict[str, type[Reduction]] = {}
@@ -146,23 +180,27 @@ def reduction_class(name: str) -> type[Reduction]:
     return _registry[name]
 
 
-def create_reduction(name: str, comm: MPI.Intracomm, xp: Any = np) -> Reduction:
-    """The reduction of this name between the ranks of `comm`, for arrays of the module `xp`. Collective.
-
-    `hierarchical:ring` is `hierarchical` with `ring` between hosts. Raises UsageError.
-    """
+def parse_name(name: str) -> tuple[type[Reduction], list[str]]:
+    """The class of `hierarchical:ring`, and what it is created with besides: ["ring"]. Raises UsageError."""
     kind, colon, another = name.partition(":")
     reduction = reduction_class(kind)
     if colon and not reduction.takes_another:
         raise UsageError(f"reduction {name}: {kind} takes no other reduction; hierarchical does")
     if colon:
         reduction_class(another.partition(":")[0])
-    if xp is not np:
-        from fcaffe.parallel.reductions.on_device import create_on_device  # made of all the others
+    return reduction, [another] if colon else []
 
-        return create_on_device(kind, another, comm, xp)
+
+def create_on_host(name: str, comm: MPI.Intracomm, **arguments: Any) -> Reduction:
+    """The reduction of this name between the ranks of `comm`, with messages and barriers of the host. Collective.
+
+    `hierarchical:ring` is `hierarchical` with `ring` between hosts. Further arguments are those of its class. Raises
+    UsageError.
+    """
+    reduction, another = parse_name(name)
     if reduction.on_device:
         raise UsageError(
             f"reduction {name} sums buffers of GPUs, and these are in the memory of the CPU: use shared, ring or auto"
         )
-    return reduction(comm, another) if colon else reduction(comm)  # type: ignore[call-arg]
+    create: Callable[..., Reduction] = reduction
+    return create(comm, *another, **arguments)

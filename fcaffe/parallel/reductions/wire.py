@@ -4,47 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from mpi4py import MPI
 
+from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.waiting import wait_until
 
 
-class Wire:
-    """Sends and receives arrays. `messages` counts those of this rank; two at once, one in each direction, as one."""
+def no_wait() -> None:
+    """Arrays in the host's memory are there when they are sent."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+
+class Wire:
+    """Sends and receives arrays; `before` is called each time before MPI touches one.
+
+    `messages` counts those of this rank; two at once, one in each direction, as one.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, before: Callable[[], None] = no_wait) -> None:
         self.comm = comm
-        self.before: Callable[[], None] = _nothing  # called before MPI touches an array
+        self.before = before
         self.messages = 0
         self.bytes_sent = 0
 
-    def send(self, array: np.ndarray, to: int) -> None:
+    def send(self, array: Array, to: int) -> None:
         wait([self.start_send(array, to)])
 
-    def receive(self, array: np.ndarray, source: int) -> None:
+    def receive(self, array: Array, source: int) -> None:
         wait([self.start_receive(array, source)])
 
-    def exchange(self, outgoing: np.ndarray, to: int, incoming: np.ndarray, source: int) -> None:
+    def exchange(self, outgoing: Array, to: int, incoming: Array, source: int) -> None:
         self.before()
         receiving = self.comm.Irecv(incoming, source)
         sending = self.start_send(outgoing, to)
         wait([receiving, sending])
 
-    def start_send(self, array: np.ndarray, to: int) -> MPI.Request:
+    def start_send(self, array: Array, to: int) -> MPI.Request:
         self.before()
         self.messages += 1
         self.bytes_sent += array.nbytes
         return self.comm.Isend(array, to)
 
-    def start_receive(self, array: np.ndarray, source: int) -> MPI.Request:
+    def start_receive(self, array: Array, source: int) -> MPI.Request:
         self.before()
         self.messages += 1
         return self.comm.Irecv(array, source)
-
-
-def _nothing() -> None:
-    pass
 
 
 def wait(requests: Sequence[MPI.Request]) -> None:

@@ -8,10 +8,10 @@ from mpi4py import MPI
 
 from fcaffe.errors import UsageError
 from fcaffe.net.blob import Array
-from fcaffe.parallel.reductions.device import DeviceReduction
+from fcaffe.parallel.reductions.gpu.nccl import NcclRanks
+from fcaffe.parallel.reductions.gpu.reduction import DeviceReduction
+from fcaffe.parallel.reductions.gpu.staged import Staged
 from fcaffe.parallel.reductions.hosts import Hosts
-from fcaffe.parallel.reductions.nccl import NcclRanks
-from fcaffe.parallel.reductions.staged import Staged
 
 
 class NcclHierarchical(DeviceReduction):

@@ -8,8 +8,8 @@ from mpi4py import MPI
 
 from fcaffe.errors import UsageError
 from fcaffe.net.blob import Array
+from fcaffe.parallel.reductions.gpu.stream_times import StreamTimes
 from fcaffe.parallel.reductions.reduction import Reduction
-from fcaffe.parallel.reductions.stream_times import StreamTimes
 
 
 class DeviceReduction(Reduction):
@@ -26,11 +26,9 @@ class DeviceReduction(Reduction):
     """
 
     on_device = True
-    on_streams = False  # whether `start` only puts work on streams, so that the host never waits
 
     def __init__(self, comm: MPI.Intracomm, xp: Any) -> None:
-        super().__init__(comm)
-        self.xp = xp
+        super().__init__(comm, xp)
         self.device = xp.cuda.Device()
         self.work = xp.cuda.get_current_stream()
         self.stream = xp.cuda.Stream(non_blocking=True)  # else it and the default stream would wait in turns
@@ -73,8 +71,9 @@ class DeviceReduction(Reduction):
         self.sum(buffer)
         return buffer
 
-    def raise_failed(self) -> None:
-        """Raises FcaffeError for a sum that has failed since it was started. Does not wait."""
+    def seconds_on_device(self) -> tuple[float, float]:
+        self.times.collect()
+        return self.times.seconds, self.times.exposed
 
     def wait(self) -> None:
         """Let the host wait until all sums are there."""

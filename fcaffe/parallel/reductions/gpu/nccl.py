@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.net.blob import Array
-from fcaffe.parallel.reductions.device import DeviceReduction
+from fcaffe.parallel.reductions.gpu.reduction import DeviceReduction
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import register
 from fcaffe.parallel.reductions.waiting import wait_until

@@ -1,0 +1,1 @@
+"""Sums of buffers that lie on GPUs."""

@@ -1,0 +1,49 @@
+"""Sums of buffers on GPUs by an MPI that reads the memory of GPUs. Not yet run on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+from mpi4py import MPI
+
+from fcaffe.errors import UsageError
+from fcaffe.net.blob import Array
+from fcaffe.parallel.reductions.gpu.by_another import ByAnother
+from fcaffe.parallel.reductions.reduction import create_on_host, register
+
+IN_HOST_MEMORY = ("auto", "hierarchical", "shared")  # sum in memory that ranks share, where no device's can be
+
+
+@register("direct")
+class Direct(ByAnother):
+    """Another reduction whose messages a CUDA-aware MPI reads and writes in the device's memory, where sums are added
+    up too. With an MPI that is none it crashes."""
+
+    takes_another = True
+
+    def __init__(self, comm: MPI.Intracomm, xp: Any, another: str = "ring") -> None:
+        super().__init__(comm, xp)
+        self.name = f"{self.name}:{another}"
+        if another.partition(":")[0] in IN_HOST_MEMORY:
+            raise UsageError(f"reduction {self.name}: {another} needs memory of the host; use staged:{another}")
+        self.another = create_on_host(another, self.comm, xp=xp, before_messages=self.stream.synchronize)
+        self.counted = self.another.counted
+
+    def add_up(self, buffer: Array) -> None:
+        with self.stream:
+            self.stream.synchronize()
+            self.another.sum(buffer)
+
+
+def cuda_aware() -> bool:
+    """Whether this MPI takes buffers in a device's memory, as far as it says; some say what they were built for."""
+    for variable in ("MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA"):  # Cray's, MVAPICH's; 0 unless it is set
+        if variable in os.environ:
+            return os.environ[variable] == "1"
+    try:
+        query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
+    except (AttributeError, OSError):
+        return False
+    return query() == 1

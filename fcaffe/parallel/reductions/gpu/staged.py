@@ -1,0 +1,67 @@
+"""Sums of buffers on GPUs in the memory of the host. Not yet run on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from fcaffe.net.blob import Array
+from fcaffe.parallel.reductions.gpu.by_another import ByAnother
+from fcaffe.parallel.reductions.reduction import create_on_host, register
+
+PIECE = 1 << 20  # floats that are copied at a time: one piece is summed while others travel to and from the device
+
+
+@register("staged")
+class Staged(ByAnother):
+    """Copies a buffer from the device into pinned memory, sums it there by another reduction, and copies it back.
+
+    Works with every MPI, and with ranks that share a device. The host waits for each piece of the buffer. Messages are
+    those of the other reduction, for each piece.
+    """
+
+    takes_another = True
+
+    def __init__(self, comm: MPI.Intracomm, xp: Any, another: str = "auto") -> None:
+        super().__init__(comm, xp)
+        self.name = f"{self.name}:{another}"
+        self.another = create_on_host(another, self.comm)
+        self.counted = self.another.counted
+        self._back = xp.cuda.Stream(non_blocking=True)  # so that both directions are under way at once
+        self.ends_on = self._back if self.ranks > 1 else self.stream
+        self._returned = xp.cuda.Event(disable_timing=True)
+        self._pinned = np.empty(0, np.float32)
+        self._copied: list[Any] = []  # an event for each piece
+
+    def add_up(self, buffer: Array) -> None:
+        if self.ranks == 1:
+            return
+        pinned = self._pinned_memory(buffer.size)
+        pieces = [slice(start, min(start + PIECE, buffer.size)) for start in range(0, buffer.size, PIECE)]
+        self.stream.wait_event(self._returned)  # the last sum has left the pinned memory
+        for piece, copied in zip(pieces, self._copied, strict=False):
+            self._copy(buffer[piece], pinned[piece], self.stream, to_host=True)
+            copied.record(self.stream)
+        for piece, copied in zip(pieces, self._copied, strict=False):
+            copied.synchronize()
+            self.another.sum(pinned[piece])
+            self._copy(buffer[piece], pinned[piece], self._back, to_host=False)
+        self._returned.record(self._back)
+
+    def _pinned_memory(self, count: int) -> np.ndarray:
+        """Page-locked memory: from and to any other, copies would not be asynchronous."""
+        if self._pinned.size < count:
+            self._back.synchronize()  # the memory that is given up now may still be read
+            self._pinned = np.frombuffer(self.xp.cuda.alloc_pinned_memory(4 * count), np.float32, count)
+            while len(self._copied) * PIECE < count:
+                self._copied.append(self.xp.cuda.Event(block=True, disable_timing=True))  # leaves the core to others
+        return self._pinned[:count]
+
+    def _copy(self, device: Array, host: np.ndarray, stream: Any, to_host: bool) -> None:
+        runtime = self.xp.cuda.runtime
+        if to_host:
+            runtime.memcpyAsync(host.ctypes.data, device.data.ptr, host.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
+        else:
+            runtime.memcpyAsync(device.data.ptr, host.ctypes.data, host.nbytes, runtime.memcpyHostToDevice, stream.ptr)
