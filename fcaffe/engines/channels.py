@@ -75,7 +75,7 @@ def is_near(mean: Array, variance: Array) -> Array:
 
 
 def _add_up(a: Array | None, b: Array, shift: Array | None, for_each: ForEach) -> Array:
-    """channel_products; without `a` the second sum is not said."""
+    """channel_products; without `a` the second sum is left at anything."""
     channels = b.shape[1]
     if not b.size:
         return np.zeros((2, channels))

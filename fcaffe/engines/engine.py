@@ -119,8 +119,9 @@ class Engine(
         """Wait until everything has been computed."""
 
     def scale_losses(self, tops: Iterable[tuple[Any, float]]) -> None:
-        """Before a backward pass: each of these is the gradient of a loss, and its weight, which is what is in there.
-        An engine whose gradients have 16 bits may put more there, and take that back in the update."""
+        """Before a backward pass: `tops` has, for each loss, the gradient of its top and its weight, with which the
+        gradient is filled. An engine whose gradients have 16 bits may fill it with a multiple of the weight, by which
+        it divides the gradients in the update again."""
 
     def gradient_scale(self) -> float:
         """By how much scale_losses has enlarged the gradients of the last backward pass; waits for a device."""

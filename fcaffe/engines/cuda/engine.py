@@ -13,8 +13,8 @@ from fcaffe.engines.cuda.cublas import Cublas
 from fcaffe.engines.cuda.elementwise import Elementwise
 from fcaffe.engines.cuda.graphs import Graphs
 from fcaffe.engines.cuda.inner_product import InnerProduct
-from fcaffe.engines.cuda.kernels import THREADS, Kernels, blocks_for
-from fcaffe.engines.cuda.loss_scale import LossScale
+from fcaffe.engines.cuda.kernels import Kernels
+from fcaffe.engines.cuda.loss_scale import LossScale, note_overflow
 from fcaffe.engines.cuda.losses import Losses
 from fcaffe.engines.cuda.noise import Noise
 from fcaffe.engines.cuda.normalization import Normalization
@@ -62,7 +62,7 @@ class CudaEngine(
         current = cupy.cuda.get_current_stream()  # that of another engine of the process, if there is one
         self.stream = current if current.ptr else cupy.cuda.Stream(non_blocking=True)
         make_current(self.stream)
-        cupy.cuda.runtime.deviceSynchronize()  # what that one still copies reads memory that it gives back when it goes
+        cupy.cuda.runtime.deviceSynchronize()  # else its engine may go, with memory that is still copied from
         self.kernels = Kernels(cupy)
         self.cublas = Cublas(cupy, self.stream)
         self.plans = Plans(cupy, cudnn, self.stream, math, deterministic)
@@ -70,7 +70,7 @@ class CudaEngine(
         self.counters = cupy.zeros(2, np.uint64)  # iteration, first sample
         self.step = cupy.zeros(2, np.float32)  # rate, what gradients are multiplied by
         self.overflow = cupy.zeros(1, np.int32)  # gradients that are no numbers: the update does nothing
-        self.loss_scale = LossScale(self, loss_scale) if math == "fp16" else None
+        self.loss_scale = LossScale(cupy, self.kernels, self.overflow, loss_scale) if math == "fp16" else None
         self.name = f"CUDA {libraries.describe(device)} ({math})"
 
     def to_numpy(self, array: Any) -> np.ndarray:
@@ -78,8 +78,7 @@ class CudaEngine(
 
     def is_finite(self, values: Any) -> bool:
         found = self.xp.zeros(1, np.int32)
-        args = values, np.int64(values.size), found
-        self.kernels.launch("update", "find_overflow", (), blocks_for(values.size, per_thread=4), THREADS, *args)
+        note_overflow(self.kernels, values, found)
         return not int(found[0])
 
     def synchronize(self) -> None:

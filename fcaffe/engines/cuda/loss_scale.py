@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.cuda.kernels import THREADS, blocks_for
-
-if TYPE_CHECKING:
-    from fcaffe.engines.cuda.engine import CudaEngine
+from fcaffe.engines.cuda.kernels import THREADS, Kernels, blocks_for
 
 Array = Any
 
@@ -22,15 +19,16 @@ class LossScale:
     """`fixed`, or None: halved, and the update left out, whenever a gradient is not finite; doubled after 2000 updates.
 
     All of it stays on the device. In each iteration: `apply` before backward, `check` once all workers' gradients are
-    added up, so that all come to the same, then the engine's update, which undoes the scale, and `adjust`.
+    added up, so that all workers find the same, then the engine's update, which undoes the scale, and `adjust`.
+    `overflow` (int32, (1,)) is where a gradient that is not finite is noted, for the update and for `adjust`.
     """
 
-    def __init__(self, engine: CudaEngine, fixed: float | None = None) -> None:
-        self.engine = engine
+    def __init__(self, xp: Any, kernels: Kernels, overflow: Array, fixed: float | None = None) -> None:
+        self.xp, self.kernels, self.overflow = xp, kernels, overflow
         self.patience = PATIENCE if fixed is None else 0
         scale = FIRST if fixed is None else fixed
-        self._scales = engine.xp.asarray(np.array([scale, 1 / scale], np.float32))
-        self._steps = engine.xp.zeros(2, np.int32)
+        self._scales = xp.asarray(np.array([scale, 1 / scale], np.float32))
+        self._steps = xp.zeros(2, np.int32)
 
     @property
     def scale(self) -> Array:
@@ -52,26 +50,27 @@ class LossScale:
         return {"scales": self._scales.get(), "steps": self._steps.get()} if self.patience else {}
 
     def restore_state(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from what `state` gave; a scale that is fixed stays as it is, and so does one of which there is nothing
-        in the snapshot."""
+        """Go on from what `state` gave. A fixed scale stays as it is; so does one that the snapshot says nothing of."""
         if self.patience and state:
-            self._scales[...] = self.engine.from_numpy(state["scales"].astype(np.float32))
-            self._steps[...] = self.engine.from_numpy(state["steps"].astype(np.int32))
+            self._scales[...] = self.xp.asarray(state["scales"].astype(np.float32))
+            self._steps[...] = self.xp.asarray(state["steps"].astype(np.int32))
 
     def apply(self, losses: Iterable[tuple[Array, float]]) -> None:
-        """For the diff of each top that is a loss, and its weight: diff = weight * scale."""
+        """diff = weight * scale, for the gradient and the weight of each loss."""
         for diff, weight in losses:
             diff[...] = self._scales[0] * np.float32(weight)
 
     def check(self, gradients: Array) -> None:
         """Note an overflow if any of the gradients, flat float32, is not finite."""
-        count = gradients.size
-        blocks = blocks_for(count, per_thread=4)
-        args = gradients, np.int64(count), self.engine.overflow
-        self.engine.kernels.launch("update", "find_overflow", (), blocks, THREADS, *args)
+        note_overflow(self.kernels, gradients, self.overflow)
 
     def adjust(self) -> None:
         """After the update: the scale of the next iteration; an overflow is over."""
         numbers = np.int32(self.patience), np.float32(SMALLEST), np.float32(LARGEST)
-        args = self._scales, self._steps, self.engine.overflow, *numbers
-        self.engine.kernels.launch("update", "adjust_scale", (), 1, 1, *args)
+        self.kernels.launch("update", "adjust_scale", (), 1, 1, self._scales, self._steps, self.overflow, *numbers)
+
+
+def note_overflow(kernels: Kernels, values: Array, found: Array) -> None:
+    """found[0] = 1 if any value of a flat float32 array is not finite."""
+    blocks = blocks_for(values.size, per_thread=4)
+    kernels.launch("update", "find_overflow", (), blocks, THREADS, values, np.int64(values.size), found)

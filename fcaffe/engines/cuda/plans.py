@@ -54,6 +54,7 @@ class Plans:
             # Winograd's transforms of large tiles lose digits that Caffe has.
             self._refused += [notes.WINOGRAD_TILE_4x4, notes.WINOGRAD_TILE_6x6, notes.WINOGRAD_TILE_13x13]
         self._found: dict[Signature, Plan | None] = {}
+        self._told = False  # that there is none
         self._setting = (math, deterministic)
         self._choices = Choices(cupy, cudnn)
         self._workspaces: list[Any] = []  # the last one is in use; graphs may hold on to the others
@@ -63,10 +64,17 @@ class Plans:
     ) -> Plan | None:
         """The plan for this signature: the fastest of those of all `variants`, each a graph that would do.
 
-        `run` computes the operation by a plan, for timing. None if cuDNN supports none of the graphs.
+        `run` computes the operation by a plan, for timing. None if cuDNN supports none of the graphs, of which the
+        first is told in the log.
         """
         if signature not in self._found:
             self._found[signature] = self._choose(signature, variants, run)
+            if self._found[signature] is None and not self._told:
+                self._told = True
+                log.warning(
+                    f"cuDNN has no plan for {' '.join(map(str, signature))}: this is computed by plain array code, "
+                    "which is slower, and so are others of its kind"
+                )
         return self._found[signature]
 
     def execute(self, plan: Plan, pointers: dict[int, int]) -> None:

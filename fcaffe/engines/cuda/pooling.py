@@ -23,8 +23,8 @@ PACKS = 32  # side by side in a block of average_pool_whole
 
 
 class Pooling(Packs, PlainPooling):
-    """x (N, C, H, W), y (N, C, places...). `memory` holds for each maximum its place in its window, in so many bytes
-    as that takes: those that it has, or a part of them."""
+    """x (N, C, H, W), y (N, C, places...). `memory`, of `place_dtype`, says of each maximum where it lies: in its
+    window, as an integer of one or two bytes, or in the plane, as float32, where the window is too large for these."""
 
     def place_dtype(self, windows: Windows) -> str:
         return {IN_WINDOW: "uint8", IN_LARGE_WINDOW: "uint16"}.get(_code(windows), "float32")

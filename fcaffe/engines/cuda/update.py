@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.cuda.kernels import THREADS, Kernels
+from fcaffe.engines.cuda.loss_scale import LossScale
 from fcaffe.engines.update import Part, PlainUpdate, Settings
-
-if TYPE_CHECKING:
-    from fcaffe.engines.cuda.loss_scale import LossScale
 
 Array = Any
 
@@ -47,8 +45,8 @@ class Update(PlainUpdate):
 
     def prepare_update(self, parts: Sequence[Part], regularization: str) -> UpdateTable:
         chunks: list[tuple[int, int, float, float]] = []
-        for place, decay, lr_mult in parts:
-            cuts = [place.start, *range(place.start // CHUNK * CHUNK + CHUNK, place.stop, CHUNK), place.stop]
+        for slice_, decay, lr_mult in parts:
+            cuts = [slice_.start, *range(slice_.start // CHUNK * CHUNK + CHUNK, slice_.stop, CHUNK), slice_.stop]
             chunks += [(a, b - a, decay, lr_mult) for a, b in itertools.pairwise(cuts) if a < b]
         starts, lengths, decays, lr_mults = zip(*chunks, strict=True) if chunks else ((), (), (), ())
 

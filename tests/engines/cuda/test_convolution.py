@@ -172,6 +172,20 @@ def test_without_a_place_for_choices(
     assert capfd.readouterr().err.count("XDG_CACHE_HOME names another folder") == 1
 
 
+def test_where_cudnn_has_no_plan_that_is_told_once(
+    cuda_engine: Callable[..., CudaEngine], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(graph: Any) -> None:
+        raise RuntimeError("not supported")
+
+    monkeypatch.setattr(stand_in_cudnn.pygraph, "validate", refuse)
+    engine = cuda_engine()
+    forward(engine)
+    forward(engine, batch=3)
+    logged = capfd.readouterr().err
+    assert logged.count("cuDNN has no plan for forward float32 (2, 3, 6, 6)") == logged.count("no plan") == 1
+
+
 def test_plans_that_may_differ_in_their_bits_are_refused(cuda_engine: Callable[..., CudaEngine]) -> None:
     """The stand-in's plan 0 is such a one."""
     for options, plans in ({"math": "tf32"}, {1, 2}), ({"math": "tf32", "deterministic": False}, {0, 1, 2}):

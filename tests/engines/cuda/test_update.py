@@ -95,6 +95,10 @@ def test_chunks_cover_the_parameters_and_no_two_of_them():
         assert decay == parts(1.0)[index].decay
 
 
+def loss_scale(engine, fixed=None):
+    return LossScale(engine.xp, engine.kernels, engine.overflow, fixed)
+
+
 def test_nothing_to_update():
     engine = EmulatedEngine()
     none = np.zeros(0, np.float32)
@@ -105,7 +109,7 @@ def test_nothing_to_update():
 @pytest.mark.parametrize("place", [0, 4097, sum(SIZES) - 1])
 def test_an_overflow_leaves_the_update_out_and_halves_the_scale(bad, place):
     engine = EmulatedEngine()
-    engine.loss_scale = scale = LossScale(engine)
+    engine.loss_scale = scale = loss_scale(engine)
     table = engine.prepare_update(parts(0.004), "L2")
     engine.set_step(RATE, 1)
     data, diff, history = numbers(1), numbers(2), histories("SGD")
@@ -128,7 +132,7 @@ def test_the_update_undoes_the_scale():
     for part in parts(0.004):
         plain_update("SGD", part, wanted, wanted_diff, wanted_history, "L2")
     engine = EmulatedEngine()
-    engine.loss_scale = LossScale(engine, 1024)
+    engine.loss_scale = loss_scale(engine, 1024)
     engine.set_step(RATE, GAIN)
     diff *= 1024
     engine.update_all("SGD", engine.prepare_update(parts(0.004), "L2"), data, diff, history, SETTINGS)
@@ -137,7 +141,7 @@ def test_the_update_undoes_the_scale():
 
 def test_the_scale_grows_after_good_updates_unless_it_is_fixed():
     engine = EmulatedEngine()
-    grows, fixed = LossScale(engine), LossScale(engine, 128.0)
+    grows, fixed = loss_scale(engine), loss_scale(engine, 128.0)
     for _ in range(grows.patience - 1):
         grows.adjust()
     assert grows.scale[0] == 2**16
@@ -159,7 +163,7 @@ def device(monkeypatch):
 
 
 def test_a_recorded_update_takes_each_steps_rate_and_scale(device):
-    device.loss_scale = scale = LossScale(device)
+    device.loss_scale = scale = loss_scale(device)
     table = device.prepare_update(parts(0.004), "L2")
     data, diff, history = (device.xp.asarray(array) for array in (numbers(1), numbers(2), histories("SGD")[0]))
     slope = device.xp.zeros((), np.float32)
