@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import NumpyEngine, cpu_engine, find_onednn
-from fcaffe.engines.onednn.library import OneDnnError
+from fcaffe.engines.onednn.calls import OneDnnError
 from fcaffe.engines.windows import Windows
 from fcaffe.errors import UsageError
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import cpu_engine, find_onednn
-from fcaffe.engines.onednn.library import Description
+from fcaffe.engines.onednn.primitives import Description
 from fcaffe.engines.windows import Windows
 
 pytestmark = pytest.mark.skipif(not find_onednn(), reason="needs onednn-cpu-gomp")

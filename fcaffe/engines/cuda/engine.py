@@ -21,6 +21,7 @@ from fcaffe.engines.cuda.normalization import Normalization
 from fcaffe.engines.cuda.plans import Plans
 from fcaffe.engines.cuda.pooling import Pooling
 from fcaffe.engines.cuda.rows import Rows
+from fcaffe.engines.cuda.softmax import Softmax
 from fcaffe.engines.cuda.streams import make_current
 from fcaffe.engines.cuda.transfers import Transfers
 from fcaffe.engines.cuda.update import Update, UpdateTable
@@ -29,7 +30,18 @@ from fcaffe.engines.update import Settings
 
 
 class CudaEngine(
-    Convolution, Pooling, Normalization, InnerProduct, Elementwise, Noise, Losses, Rows, Update, Transfers, Engine
+    Convolution,
+    Pooling,
+    Normalization,
+    Softmax,
+    InnerProduct,
+    Elementwise,
+    Noise,
+    Losses,
+    Rows,
+    Update,
+    Transfers,
+    Engine,
 ):
     """One NVIDIA GPU, which becomes the current device, and its stream the current one, for the process.
 

@@ -1,4 +1,4 @@
-"""Local response normalisation across channels, batch normalisation and softmax by our own kernels."""
+"""Local response normalisation across channels, and batch normalisation, by our own kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ FORWARD, BACKWARD = 4 * MULTIPROCESSORS, 3 * MULTIPROCESSORS  # blocks of batch 
 ROWS_AT_ONCE = 4  # that a thread loads at a time: it is not worth having with less
 COLUMNS = 32  # channels of a block that finishes sums
 UNROLLED = 5  # the size of LRN windows that kernels are unrolled for
-FEW, MANY = (4, 8), (32, 32)  # threads for a row of softmax, and most values of each
 
 
 class Normalization(Packs, PlainNormalization):
@@ -145,7 +144,7 @@ class Normalization(Packs, PlainNormalization):
         self._launch(
             "batch_norm_total_sums", (dtype, pack, len(dys) > 1), split, *arrays, np.float32(eps), *split.sizes
         )
-        self._finish_sums(partial, dshift, dscale)
+        self._finish("sums", partial, dshift, dscale, np.int32(x.shape[1]))
         self.deliver(total, dother)
         factors = (mean, variance, *(affine or (NULL, NULL)))
         self._gradient(x, total, dx, dshift, dscale, factors, eps, False, x.size // x.shape[1])
@@ -167,38 +166,13 @@ class Normalization(Packs, PlainNormalization):
         dshift, dscale = over_workers(dshift), over_workers(dscale)
         self._gradient(y, dy, dx, dshift, dscale, (zeros, ones, 1 / deviation, NULL), 0.0, False, count)
 
-    def softmax_forward(self, x: Array, y: Array, axis: int) -> None:
-        if axis == 1:
-            x, out = self.operand(x, common_type(x, y)), self.result(y, common_type(x, y))
-        elif _are_rows(axis, x, y):
-            out = y
-        else:
-            super().softmax_forward(x, y, axis)
-            return
-        self._softmax("forward", axis, x, out)
-        self.deliver(out, y)
-
-    def softmax_backward(self, y: Array, dy: Array, dx: Array, axis: int) -> None:
-        if axis == 1:
-            dtype = common_type(y, dy, dx)
-            y, dy, out = self.operand(y, dtype), self.operand(dy, dtype), self.result(dx, dtype)
-        elif _are_rows(axis, y, dy, dx):
-            out = dx
-        else:
-            super().softmax_backward(y, dy, dx, axis)
-            return
-        self._softmax("backward", axis, y, dy, out)
-        self.deliver(out, dx)
-
     def _moments(self, x: Array, mean: Array, variance: Array) -> None:
         """Those of x into the two float32 arrays (C,)."""
         channels, pack = x.shape[1], pack_of(x.shape[1], x)
         split = _split(x, pack, FORWARD)
         partial = self.xp.empty((split.parts, 2, channels), FLOAT)
         self._launch("batch_norm_moments", (x.dtype, pack), split, x, partial, *split.sizes)
-        blocks, threads = -(-channels // COLUMNS), (COLUMNS, 32)
-        arrays, sizes = (partial, mean, variance), (*split.sizes, np.int32(split.parts))
-        self.kernels.launch("normalization", "batch_norm_finish_moments", (), blocks, threads, *arrays, *sizes)
+        self._finish("moments", partial, mean, variance, *split.sizes)
 
     def _gradient_sums(
         self, x: Array, dy: Array, dshift: Array, dscale: Array, factors: tuple[Any, ...], eps: float, relu: bool
@@ -212,14 +186,13 @@ class Normalization(Packs, PlainNormalization):
         partial = self.xp.empty((split.parts, 2, channels), FLOAT)
         arrays, numbers = (x, dy, partial, *factors), (np.float32(eps), np.int32(relu), *split.sizes)
         self._launch("batch_norm_gradient_sums", (x.dtype, pack), split, *arrays, *numbers)
-        self._finish_sums(partial, dshift, dscale)
+        self._finish("sums", partial, dshift, dscale, np.int32(x.shape[1]))
 
-    def _finish_sums(self, partial: Array, dshift: Array, dscale: Array) -> None:
-        """Add up those of all parts (parts, 2, C)."""
-        parts, _, channels = partial.shape
-        blocks, threads = -(-channels // COLUMNS), (COLUMNS, 32)
-        args = partial, dshift, dscale, np.int32(channels), np.int32(parts)
-        self.kernels.launch("normalization", "batch_norm_finish_sums", (), blocks, threads, *args)
+    def _finish(self, what: str, partial: Array, first: Array, second: Array, *sizes: Any) -> None:
+        """Add up those of all parts (parts, 2, C) into two arrays (C,)."""
+        args = partial, first, second, *sizes, np.int32(len(partial))
+        blocks, threads = -(-first.size // COLUMNS), (COLUMNS, 32)
+        self.kernels.launch("normalization", f"batch_norm_finish_{what}", (), blocks, threads, *args)
 
     def _gradient(
         self,
@@ -240,19 +213,6 @@ class Normalization(Packs, PlainNormalization):
         arrays = (x, dy, out, *factors, dshift, dscale)
         self._launch("batch_norm_gradient", (x.dtype, pack), split, *arrays, *numbers)
         self.deliver(out, dx)
-
-    def _softmax(self, direction: str, axis: int, *arrays: Array) -> None:
-        """The arrays are rows of shape[axis] in memory."""
-        channels = arrays[0].shape[axis]
-        rows = arrays[0].size // max(1, channels)
-        dtype, sizes = arrays[0].dtype, (np.int64(rows), np.int32(channels))
-        if channels > MANY[0] * MANY[1]:
-            types: tuple[Any, ...] = (dtype,)
-            kernel, blocks = f"softmax_wide_{direction}", min(rows, MOST_BLOCKS)
-        else:
-            shared = FEW if channels <= FEW[0] * FEW[1] else MANY
-            kernel, types, blocks = f"softmax_{direction}", (dtype, *shared), blocks_for(rows, THREADS // shared[0])
-        self.kernels.launch("softmax", kernel, types, blocks, THREADS, *arrays, *sizes)
 
     def _launch(self, kernel: str, types: tuple[Any, ...], split: Split, *args: Any) -> None:
         self.kernels.launch("normalization", kernel, types, split.blocks, split.threads, *args)
@@ -288,9 +248,3 @@ def _lrn_kernel(size: int, *arrays: Array) -> tuple[tuple[Any, ...], Split, np.i
     pack = pack_of(x.shape[1], *arrays) if size == UNROLLED else 1
     half = size // 2 if pack > 1 else 0
     return (x.dtype, pack, half), _split(x, pack, MOST_BLOCKS), np.int32(size // 2)
-
-
-def _are_rows(axis: int, *arrays: Array) -> bool:
-    """Whether values along the axis, the last one, are neighbours in memory."""
-    one_type = all(array.dtype == arrays[0].dtype for array in arrays)
-    return one_type and axis == arrays[0].ndim - 1 and all(array.flags.c_contiguous for array in arrays)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.convolution import PlainConvolution
-from fcaffe.engines.onednn import library as dnnl
-from fcaffe.engines.onednn.library import Layout, address, dims
+from fcaffe.engines.onednn import dnnl
+from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.operation import Operation, Operations
+from fcaffe.engines.onednn.primitives import Description, Layout, dims
 from fcaffe.engines.windows import Windows
 
 DIRECT = 1  # dnnl_convolution_direct
@@ -43,7 +44,7 @@ class Convolution(Operations, PlainConvolution):
 
     def _describe_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool
-    ) -> dnnl.Description:
+    ) -> Description:
         library = self.library
         return library.describe(
             "convolution_forward",

@@ -7,9 +7,10 @@ from ctypes import c_float, c_int, c_void_p
 from typing import Any
 
 from fcaffe.engines.elementwise import PlainElementwise
-from fcaffe.engines.onednn import library as dnnl
-from fcaffe.engines.onednn.library import Layout, address
+from fcaffe.engines.onednn import dnnl
+from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.operation import SMALL, Operation, Operations
+from fcaffe.engines.onednn.primitives import Description, Layout
 
 Array = Any
 
@@ -53,7 +54,7 @@ class Elementwise(Operations, PlainElementwise):
         key = ("relu backward", y.shape, y.strides, dy.strides, dx.strides, slope)
         self.operation(key, build)((address(y), address(dy)), (address(dx),))
 
-    def _describe_relu(self, layout: Layout, slope: float) -> dnnl.Description:
+    def _describe_relu(self, layout: Layout, slope: float) -> Description:
         library = self.library
         kinds = c_int(dnnl.FORWARD_TRAINING), c_int(dnnl.RELU_BY_OUTPUT)
         numbers = c_float(slope), c_float(0)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from fcaffe.engines.engine import NumpyEngine
-from fcaffe.engines.onednn import library as dnnl
+from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.convolution import Convolution
 from fcaffe.engines.onednn.elementwise import Elementwise
 from fcaffe.engines.onednn.inner_product import InnerProduct

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.inner_product import PlainInnerProduct
-from fcaffe.engines.onednn import library as dnnl
-from fcaffe.engines.onednn.library import Layout, address
+from fcaffe.engines.onednn import dnnl
+from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.operation import Operation, Operations
+from fcaffe.engines.onednn.primitives import Layout
 
 THIN, LARGE = 16, 1 << 20  # rows of the input, and values of the weights
 ENOUGH = 128  # products that each factor must be used for, or its conversion to bfloat16 takes longer than it saves

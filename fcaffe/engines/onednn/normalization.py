@@ -5,10 +5,11 @@ from __future__ import annotations
 from ctypes import c_float, c_int, c_int64
 from typing import Any
 
-from fcaffe.engines.onednn import library as dnnl
+from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm import BatchNorm
-from fcaffe.engines.onednn.library import address
+from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.operation import Operation
+from fcaffe.engines.onednn.primitives import Description
 
 ACROSS_CHANNELS, SOFTMAX = 0xAFF, 0x30000  # dnnl_lrn_across_channels, dnnl_softmax_accurate
 
@@ -70,9 +71,7 @@ class Normalization(BatchNorm):
         known = size <= VECTOR if self.library.has_avx512() else size == 5 and not training
         return known and x.size > 0 and beta == 0.75 and x.shape[1] % VECTOR == 0
 
-    def _describe_lrn(
-        self, x: Array, size: int, alpha: float, beta: float, k: float, training: bool
-    ) -> dnnl.Description:
+    def _describe_lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, training: bool) -> Description:
         library, layout = self.library, self.library.channels_last(x)
         return library.describe(
             "lrn_forward",
@@ -122,7 +121,7 @@ class Normalization(BatchNorm):
         key = ("softmax backward", y.shape, y.strides, dy.strides, dx.strides, axis)
         self.operation(key, build)((address(y), address(dy)), (address(dx),))
 
-    def _describe_softmax(self, x: Array, axis: int) -> dnnl.Description:
+    def _describe_softmax(self, x: Array, axis: int) -> Description:
         """Of arrays in which the values that are summed up lie side by side: it is slow on others, and version 3.2 errs
         where the three of the backward pass lie differently."""
         library, layout = self.library, self.library.with_last(x, axis)

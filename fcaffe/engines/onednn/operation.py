@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fcaffe.engines.channels import channels_last
-from fcaffe.engines.onednn import library as dnnl
-from fcaffe.engines.onednn.library import Description, Layout, Library, Primitive
+from fcaffe.engines.onednn import dnnl
+from fcaffe.engines.onednn.library import Library, post_operand
+from fcaffe.engines.onednn.primitives import Description, Layout, Primitive
 
 MOST = 4096  # operations that are kept
 SMALL = 1 << 13  # values below which NumPy is done sooner with what it does value by value
@@ -38,7 +39,7 @@ class Operation:
         self.library = library
         self.description = description
         kinds = (*inputs, *outputs, *opaque)
-        operands = {dnnl.post_operand(step): layout.handle for step, layout in (chained or {}).items()}
+        operands = {post_operand(step): layout.handle for step, layout in (chained or {}).items()}
         self.primitive = description.compile({kind: description.layout_of(kind) for kind in kinds} | operands)
         self._inputs = [self._reorder_in(kind, layout) for kind, layout in inputs.items()]
         self._outputs = list(outputs.items())

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.onednn import library as dnnl
+from fcaffe.engines.onednn import dnnl
+from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.convolution import geometry
-from fcaffe.engines.onednn.library import address, dims
 from fcaffe.engines.onednn.operation import Operation, Operations
+from fcaffe.engines.onednn.primitives import Description, dims
 from fcaffe.engines.pooling import PlainPooling
 from fcaffe.engines.windows import Windows
 
@@ -106,7 +107,7 @@ class Pooling(Operations, PlainPooling):
         areas = self._areas(y.shape[2:], x.shape[2:], windows)[..., 0]
         return np.float32(windows.size) / areas
 
-    def _describe(self, kind: int, x: Array, y: Array, windows: Windows, training: bool = True) -> dnnl.Description:
+    def _describe(self, kind: int, x: Array, y: Array, windows: Windows, training: bool = True) -> Description:
         strides, dilations, before, behind = geometry(windows, x.shape[2:], y.shape[2:])
         return self.library.describe(
             "pooling_forward",
@@ -123,7 +124,7 @@ class Pooling(Operations, PlainPooling):
             self.library.attributes(),
         )
 
-    def _describe_backward(self, kind: int, dy: Array, dx: Array, windows: Windows) -> dnnl.Description:
+    def _describe_backward(self, kind: int, dy: Array, dx: Array, windows: Windows) -> Description:
         strides, dilations, before, behind = geometry(windows, dx.shape[2:], dy.shape[2:])
         return self.library.describe(
             "pooling_backward",

@@ -10,6 +10,7 @@ import pytest
 from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda import kernels, normalization
 from fcaffe.engines.cuda.normalization import Normalization
+from fcaffe.engines.cuda.softmax import Softmax
 from fcaffe.engines.elementwise import PlainElementwise
 from tests.engines.cuda import emulator
 from tests.engines.cuda.device_arrays import (
@@ -53,7 +54,7 @@ layouts_and_types = pytest.mark.parametrize(
 )
 
 
-class Gpu(OnStandIn, Normalization, PlainElementwise):
+class Gpu(OnStandIn, Normalization, Softmax, PlainElementwise):
     pass
 
 

@@ -1,0 +1,16 @@
+"""The names and numbers of oneDNN 3's `dnnl.h` and `dnnl_types.h` that are used here."""
+
+VERSION = 3
+
+F32, BF16 = 3, 2  # dnnl_data_type_t
+AVX512_CORE, AVX512_BF16 = 0x27, 0xE7  # dnnl_cpu_isa_t
+
+FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160  # dnnl_prop_kind_t
+
+SRC, SRC_1, DST, WEIGHTS, BIAS = 1, 2, 17, 33, 41  # DNNL_ARG_...: which argument of a primitive
+MEAN, VARIANCE, SCALE, SHIFT = 49, 50, 51, 52
+WORKSPACE, SCRATCHPAD = 64, 80
+DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS, DIFF_SCALE, DIFF_SHIFT = 129, 145, 161, 169, 255, 256
+MULTIPLE_SRC, POST_OPERATION = 1024, 32768
+ADD, MULTIPLY, SUBTRACT = 0x1FFF0, 0x1FFF1, 0x1FFF5  # dnnl_binary_...
+RELU, RELU_BY_OUTPUT = 0x20, 0x100  # dnnl_alg_kind_t

@@ -1,0 +1,79 @@
+"""Pieces of arrays for oneDNN's batch normalisation: small enough for a core's cache, and for sums in float32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fcaffe.engines.channels import channels_last
+from fcaffe.engines.onednn import dnnl
+from fcaffe.engines.onednn.calls import address
+from fcaffe.engines.onednn.library import Library
+from fcaffe.engines.onednn.primitives import Layout
+
+WIDTH = 512  # values side by side of a piece, if the channels alone are not as many
+PIECE = 1 << 17  # values of a piece for each thread: with one thread it stays in its cache
+VECTOR = 16  # float32 values of AVX-512
+
+Array = Any
+
+
+class Piece(NamedTuple):
+    """A stretch of an array: where it begins, in values, and how oneDNN sees it: `groups` times as many channels as
+    there are, of `length` values each."""
+
+    start: int
+    groups: int
+    length: int
+
+
+def cut_in_pieces(x: Array, threads: int, longest: int = PIECE) -> Iterator[Piece]:
+    """All of x, in pieces; of channels-last arrays a channel of a group has at most `longest` values."""
+    values = PIECE * threads
+    channels, rest = x.shape[1], 1
+    if is_channels_last(x):  # rows of channels
+        count = x.size // channels
+        step = VECTOR // math.gcd(VECTOR, channels)
+        together = max(1, WIDTH // channels // step * step, values // (channels * longest) // step * step)
+    else:  # images whose channels are stretches of memory
+        count, rest = x.shape[0], x.size // x.shape[0] // channels
+        together = max(1, values // (channels * rest))
+    most = max(1, values // (channels * rest * together)) * together
+    start = 0
+    while start < count:
+        groups = min(together, count - start)
+        taken = min(most, (count - start) // groups * groups)
+        yield Piece(start * channels * rest, groups, taken // groups * rest)
+        start += taken
+
+
+def piece_layout(library: Library, x: Array, piece: Piece) -> Layout:
+    channels, length = piece.groups * x.shape[1], piece.length
+    inner = (1, channels) if is_channels_last(x) else (length, 1)
+    return Layout(library, (1, channels, length, 1), dnnl.F32, (channels * length, *inner, inner[1]))
+
+
+def kind_of(x: Array, piece: Piece) -> tuple[Any, ...]:
+    """What the operations of a piece depend on."""
+    return is_channels_last(x), x.shape[1], piece.groups, piece.length
+
+
+class Repeated:
+    """Numbers of channels (C,), each as often one after the other as a piece has groups of channels."""
+
+    def __init__(self, *numbers: Array) -> None:
+        self._numbers = numbers
+        self._found: dict[int, tuple[list[Array], list[int]]] = {}
+
+    def addresses(self, piece: Piece) -> list[int]:
+        if piece.groups not in self._found:
+            arrays = [np.tile(each, piece.groups) for each in self._numbers]
+            self._found[piece.groups] = arrays, [address(each) for each in arrays]
+        return self._found[piece.groups][1]
+
+
+def is_channels_last(x: Array) -> bool:
+    return bool(channels_last(x).flags.c_contiguous)

@@ -1,0 +1,111 @@
+"""What oneDNN computes with: descriptions of memory and of operations, and compiled primitives. It knows no layers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
+from typing import Any
+
+from fcaffe.engines.onednn.calls import Calls, OneDnnError
+from fcaffe.engines.onednn.dnnl import F32, SCRATCHPAD
+
+MAX_AXES = 12
+ANY_FORMAT = 1  # dnnl_format_tag_t
+QUERY_NAME, QUERY_ARGUMENT = 8, 255  # dnnl_query_t
+
+
+class Layout:
+    """dnnl_memory_desc_t: shape, type and strides (in elements); strides None: whatever the primitive likes best."""
+
+    def __init__(
+        self, library: Calls, shape: Sequence[int], data_type: int = F32, strides: Sequence[int] | None = None
+    ) -> None:
+        self.library = library
+        by, how = ("tag", c_int(ANY_FORMAT)) if strides is None else ("strides", dims(strides))
+        arguments = c_int(len(shape)), dims(shape), c_int(data_type), how
+        self.handle = library.create(f"memory_desc_create_with_{by}", *arguments)
+        self._as_parameter_ = self.handle
+        library.destroy_with(self, "memory_desc", self.handle)
+
+
+class Description:
+    """dnnl_primitive_desc_t: a chosen implementation of an operation for certain shapes."""
+
+    def __init__(self, library: Calls, handle: c_void_p) -> None:
+        self.library = library
+        self.handle = self._as_parameter_ = handle
+        library.destroy_with(self, "primitive_desc", handle)
+
+    def layout_of(self, argument: int) -> c_void_p:
+        """The descriptor that the implementation wants of an argument; it lives as long as this."""
+        function = self.library.functions.dnnl_primitive_desc_query_md
+        function.restype = c_void_p
+        return c_void_p(function(self.handle, c_int(QUERY_ARGUMENT), c_int(argument)))
+
+    def size_of(self, argument: int) -> int:
+        """Bytes of an argument; 0 if there is no such."""
+        function = self.library.functions.dnnl_memory_desc_get_size
+        function.restype = c_size_t
+        layout = self.layout_of(argument)
+        return function(layout) if layout else 0
+
+    @property
+    def name(self) -> str:
+        """The implementation's."""
+        name = ctypes.c_char_p()
+        self.library.call("primitive_desc_query", self.handle, c_int(QUERY_NAME), c_int(0), byref(name))
+        return (name.value or b"").decode()
+
+    def wants(self, argument: int, layout: Layout) -> bool:
+        """Whether the implementation takes the argument as it lies."""
+        return bool(self.library.functions.dnnl_memory_desc_equal(self.layout_of(argument), layout.handle))
+
+    def compile(self, arguments: Mapping[int, c_void_p]) -> Primitive:
+        """A primitive whose calls take the addresses of these arguments (with their descriptors) in this order."""
+        return Primitive(self, arguments)
+
+
+class Primitive:
+    """A compiled operation together with the memory objects of its arguments; called with their addresses."""
+
+    def __init__(self, description: Description, arguments: Mapping[int, c_void_p]) -> None:
+        library = description.library
+        self.library = library
+        self.description = description
+        self.handle = library.create("primitive_create", description.handle)
+        self.scratch_size = description.size_of(SCRATCHPAD)
+        if self.scratch_size:
+            arguments = {**arguments, SCRATCHPAD: description.layout_of(SCRATCHPAD)}
+        self._memories = [
+            library.create("memory_create", layout, library.engine, c_void_p(0)) for layout in arguments.values()
+        ]
+        self._addresses = [0] * len(self._memories)
+        self._arguments = (_Argument * len(arguments))(
+            *(_Argument(kind, memory.value) for kind, memory in zip(arguments, self._memories, strict=True))
+        )
+        self._pointer = ctypes.addressof(self._arguments)
+        self._count = len(arguments)
+        library.destroy_with(self, "primitive", self.handle)
+        for memory in self._memories:
+            library.destroy_with(self, "memory", memory)
+
+    def __call__(self, *addresses: int) -> None:
+        if self.scratch_size:
+            addresses = (*addresses, self.library.temporary(SCRATCHPAD, self.scratch_size))
+        if list(addresses) != self._addresses:
+            for memory, address in zip(self._memories, addresses, strict=True):
+                self.library.set_data_handle(memory, address)
+            self._addresses = list(addresses)
+        status = self.library.execute(self.handle, self.library.stream, self._count, self._pointer)
+        if status:
+            raise OneDnnError(f"oneDNN {self.library.version}: {self.description.name} failed (status {status})")
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = [("arg", c_int), ("memory", c_void_p)]
+
+
+def dims(numbers: Sequence[int]) -> Any:
+    """As a dnnl_dims_t."""
+    return (c_int64 * MAX_AXES)(*numbers)
