@@ -325,7 +325,7 @@ def test_reductions_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     from mpi4py import MPI
 
     from fcaffe.parallel import compression, reductions
-    from tests.parallel.fake_cupy import cupy
+    from tests.engines.cuda.stand_in_cupy import cupy
 
     made = []
 

@@ -25,7 +25,7 @@ from fcaffe.parallel.reductions.gpu import staged
 from fcaffe.parallel.reductions.gpu.nccl import Nccl
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.workers import MpiWorkers
-from tests.parallel import fake_cupy
+from tests.engines.cuda import stand_in_cupy
 
 comm = MPI.COMM_WORLD
 if os.environ.get("GPU"):
@@ -33,7 +33,10 @@ if os.environ.get("GPU"):
 
     cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
 else:
-    cupy = fake_cupy.install()
+    cupy = stand_in_cupy.install(pytest.MonkeyPatch())
+    stand_in_cupy.put_off_all_work()
+    stand_in_cupy.runtime.DEVICES = comm.size
+    stand_in_cupy.nccl.module.available = True
 LENGTHS = [0, 1, 3, 1000, 10007]
 
 
@@ -42,15 +45,12 @@ def write(buffer: Any, values: np.ndarray) -> None:
     if os.environ.get("GPU"):
         buffer.set(values)
         return
-    buffer[:] = -7
-    cupy.cuda.get_current_stream().put(lambda: np.copyto(buffer, values))
+    stand_in_cupy.live(buffer)[...] = -7
+    stand_in_cupy.put(lambda: np.copyto(stand_in_cupy.live(buffer), values))
 
 
 def read(buffer: Any) -> np.ndarray:
-    if os.environ.get("GPU"):
-        return cupy.asnumpy(buffer)
-    cupy.cuda.get_current_stream().synchronize()
-    return np.array(buffer)
+    return buffer.get()
 
 
 def check_sums(names: list[str]) -> None:
@@ -77,47 +77,52 @@ def check_sums(names: list[str]) -> None:
 
 
 def sums() -> None:
-    fake_cupy.runtime.current = comm.rank
+    stand_in_cupy.runtime.current = comm.rank
     staged.PIECE = 700  # so that several are under way
     check_sums(sys.argv[2].split(","))
 
 
 def calls() -> None:
     """Prints what the last rank calls for one sum by the reduction NAME of COUNT floats, after an earlier one."""
-    fake_cupy.runtime.current = comm.rank
+    stand_in_cupy.runtime.current = comm.rank
     reduction = create_reduction(sys.argv[2], comm, cupy)
     buffer = reduction.allocate(int(sys.argv[3]))
     for _ in range(2):
-        fake_cupy.calls.clear()
+        stand_in_cupy.calls.clear()
         reduction.sum(buffer)
-        made = with_numbers_of_their_own(fake_cupy.calls)
+        made = with_numbers_of_their_own(stand_in_cupy.calls)
         read(buffer)  # the stand-in's streams do not go on by themselves
     if comm.rank == comm.size - 1:
         print(json.dumps(made))
 
 
 def with_numbers_of_their_own(made: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Events are numbered in the order in which they occur."""
-    places = {"record": 1, "wait": 2, "synchronize": 1}
+    """Events are numbered in the order in which they occur, streams in that in which they were made."""
+    streams = {stream.ptr: number for number, stream in enumerate(stand_in_cupy.all_streams())}
+    events = {"record": 1, "wait": 2, "synchronize": 1}
     numbers: dict[int, int] = {}
-    for index, call in enumerate(made):
-        if place := places.get(call[0]):
-            number = numbers.setdefault(call[place], len(numbers))
-            made[index] = (*call[:place], number, *call[place + 1 :])
-    return list(made)
+    renumbered = []
+    for name, *rest in made:
+        at = events.get(name, 0) - 1
+        event = rest.pop(at) if at >= 0 else None
+        rest = [streams.get(number, number) for number in rest]
+        if at >= 0:
+            rest.insert(at, numbers.setdefault(event, len(numbers)))
+        renumbered.append((name, *rest))
+    return renumbered
 
 
 def exchange() -> None:
-    fake_cupy.runtime.current = comm.rank
+    stand_in_cupy.runtime.current = comm.rank
     staged.PIECE = 70
     for name in sys.argv[2].split(","):
         for overlap in (True, False):
             reduction = create_reduction(name, comm, cupy)
-            fake_cupy.calls.clear()
+            stand_in_cupy.calls.clear()
             exchange = ReducingExchange(reduction, 4 * 150, overlap)
             found = run_ahead(exchange, exchange.allocate(cupy, 1000))
             if exchange.on_streams:
-                assert not any(call[0] == "synchronize" for call in fake_cupy.calls), f"{name}: the host waits"
+                assert not any(call[0] == "synchronize" for call in stand_in_cupy.calls), f"{name}: the host waits"
             event = cupy.cuda.Event()
             event.record(cupy.cuda.get_current_stream())
             exchange.wait_for(Copying(event))
@@ -130,10 +135,10 @@ def exchange() -> None:
 def run_ahead(exchange: ReducingExchange, gradients: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     """Iterations whose gradients are written with time, bucket by bucket, and used and overwritten after the sums; for
     each what is going to be found there, and what is right."""
-    work, found = cupy.cuda.get_current_stream(), []
+    found = []
 
     def put_copy(to: Any, source: Any) -> None:
-        work.put(lambda: np.copyto(to.view(np.ndarray), source.view(np.ndarray)))
+        stand_in_cupy.put(lambda: np.copyto(stand_in_cupy.live(to), stand_in_cupy.live(source)))
 
     for iteration in range(4):
         values = np.random.default_rng((comm.rank, iteration)).standard_normal(gradients.size, np.float32)
@@ -150,7 +155,7 @@ def run_ahead(exchange: ReducingExchange, gradients: Any) -> list[tuple[np.ndarr
 
 def workers() -> None:
     """What workers add up and broadcast may lie on a device."""
-    fake_cupy.runtime.current = comm.rank
+    stand_in_cupy.runtime.current = comm.rank
     ranks = comm.size * (comm.size + 1) // 2
     for name in ("nccl", "staged"):
         reduction = create_reduction(name, comm, cupy)
@@ -158,11 +163,13 @@ def workers() -> None:
         assert workers.sums_on_streams == (name == "nccl")
         for dtype in (np.float32, np.float64):
             array = cupy.zeros(6, dtype).reshape(2, 3).T
-            cupy.cuda.get_current_stream().put(lambda array=array: array.view(np.ndarray).fill(comm.rank + 1))
-            fake_cupy.calls.clear()
+            stand_in_cupy.put(lambda array=array: stand_in_cupy.live(array).fill(comm.rank + 1))
+            stand_in_cupy.calls.clear()
             total = workers.sum_array(array)
             assert isinstance(total, cupy.ndarray) and total.shape == (3, 2)
-            assert [call[0] for call in fake_cupy.calls].count("allReduce") == (name == "nccl" and dtype == np.float32)
+            assert [call[0] for call in stand_in_cupy.calls].count("allReduce") == (
+                name == "nccl" and dtype == np.float32
+            )
             assert np.all(read(total) == ranks) and np.all(read(array) == comm.rank + 1)
         array = cupy.zeros(4, np.float32)
         write(array, np.arange(4, dtype=np.float32) + comm.rank)
@@ -174,9 +181,9 @@ def workers() -> None:
 
 def bench() -> None:
     """Without names all are measured that go with these GPUs."""
-    fake_cupy.runtime.current = comm.rank
+    stand_in_cupy.runtime.current = comm.rank
     apart = [result.reduction for result in measure(comm, [], [4000], [comm.size], xp=cupy)]
-    fake_cupy.runtime.current = 0
+    stand_in_cupy.runtime.current = 0
     shared = [result.reduction for result in measure(comm, [], [4000], [comm.size], xp=cupy)]
     if comm.rank == 0:
         assert apart == ["nccl", "staged:auto"] and shared == ["staged:auto"]
@@ -218,22 +225,22 @@ def failing() -> None:
     exchange.finish()
     event = cupy.cuda.Event()
     event.record(cupy.cuda.get_current_stream())
-    fake_cupy.NcclCommunicator.broken = "remote process has exited"
+    stand_in_cupy.nccl.NcclCommunicator.broken = "remote process has exited"
     with pytest.raises(FcaffeError, match="NCCL failed: remote process has exited"):
         exchange.wait_for(Copying(event))
-    assert fake_cupy.calls[-1] == ("abort",)
+    assert stand_in_cupy.calls[-1] == ("abort",)
 
 
 def start_and_finish() -> None:
     """Several sums are under way while the training stream goes on; it waits once, at the end."""
-    fake_cupy.runtime.current = comm.rank
+    stand_in_cupy.runtime.current = comm.rank
     reduction = create_reduction("nccl", comm, cupy)
     assert isinstance(reduction, Nccl)
     buffer = reduction.allocate(100)
     for start in (50, 0):
         write(buffer[start : start + 50], np.full(50, comm.rank + 1, np.float32))
         reduction.start(buffer[start : start + 50])
-    assert not any(call[0] == "wait" and call[1] == 0 for call in fake_cupy.calls)
+    assert not any(call[0] == "wait" and call[1] == 0 for call in stand_in_cupy.calls)
     reduction.finish()
     assert np.all(read(buffer) == comm.size * (comm.size + 1) // 2)
     reduction.wait()
@@ -241,7 +248,7 @@ def start_and_finish() -> None:
 
 def choices() -> None:
     """What is picked, and why."""
-    runtime, nccl = fake_cupy.runtime, fake_cupy.nccl
+    runtime, nccl = stand_in_cupy.runtime, stand_in_cupy.nccl.module
     runtime.current = comm.rank
     assert create_reduction("auto", comm, cupy).name == "nccl"
     for name, found in {"ring": "staged:ring", "staged": "staged:auto", "direct:mpi": "direct:mpi"}.items():
@@ -254,7 +261,7 @@ def choices() -> None:
 
     runtime.current = comm.rank // 2
     assert create_reduction("auto", comm, cupy).name == "staged:auto"
-    shared = r"ranks 0 and 1 share one GPU \(0000:00:00.0 of .*\), and NCCL wants one for each; use staged:auto"
+    shared = r"ranks 0 and 1 share one GPU \(0000:19:00.0 of .*\), and NCCL wants one for each; use staged:auto"
     for name in ("nccl", "hierarchical"):
         with pytest.raises(UsageError, match=shared):
             create_reduction(name, comm, cupy)
@@ -276,25 +283,25 @@ def errors() -> None:
         reduction.sum(np.zeros(3, np.float32))
     with pytest.raises(FcaffeError, match="flat, contiguous float32"):
         reduction.sum(reduction.allocate(4)[::2])
-    fake_cupy.NcclCommunicator.broken = "unhandled system error"
-    fake_cupy.calls.clear()
+    stand_in_cupy.nccl.NcclCommunicator.broken = "unhandled system error"
+    stand_in_cupy.calls.clear()
     with pytest.raises(FcaffeError, match="NCCL failed: unhandled system error; another rank may have ended first"):
         reduction.sum(reduction.allocate(4))
-    assert fake_cupy.calls[-1] == ("abort",)
-    fake_cupy.nccl.get_unique_id = fail
+    assert stand_in_cupy.calls[-1] == ("abort",)
+    stand_in_cupy.nccl.module.get_unique_id = fail
     with pytest.raises(FcaffeError, match="NCCL does not start on rank 0: no socket"):
         create_reduction("nccl", comm, cupy)
 
 
 def unequal_hosts() -> None:
-    fake_cupy.runtime.current = comm.rank
+    stand_in_cupy.runtime.current = comm.rank
     if len(Hosts(comm).sizes) > 1:
         with pytest.raises(UsageError, match=r"the hosts have [12], [12] ranks, and with GPUs all need as many"):
             create_reduction("hierarchical", comm, cupy)
 
 
 def fail() -> None:
-    raise fake_cupy.NcclError("no socket")
+    raise stand_in_cupy.nccl.NcclError("no socket")
 
 
 {

@@ -37,7 +37,7 @@ class Reduction:
         self.ranks = comm.size
         self.xp = xp
         self.wire = Wire(self.comm, before_messages)
-        self._scratch: Array = np.empty(0, np.float32)
+        self._scratch: Array = xp.empty(0, np.float32)
 
     def add_up(self, buffer: Array) -> None:
         """`sum`, for two ranks or more and one float or more."""

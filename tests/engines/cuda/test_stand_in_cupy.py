@@ -47,6 +47,24 @@ def test_results_are_in_c_order() -> None:
     assert xp.empty_like(channels_last).strides == channels_last.strides
 
 
+def test_work_that_is_put_off_shows_a_missing_wait() -> None:
+    stand_in_cupy.put_off_all_work()
+    older, newer, written = cuda.Stream(non_blocking=True), cuda.Stream(non_blocking=True), cuda.Event()
+    with older:
+        array, copied = xp.zeros(2, np.float32), xp.zeros(2, np.float32)
+        older.synchronize()
+        for waits, expected in ((False, 0), (True, 1)):
+            array.fill(1)
+            written.record(older)
+            if waits:
+                newer.wait_event(written)
+            stand_in_cupy.put(lambda: np.copyto(stand_in_cupy.live(copied), stand_in_cupy.live(array)), newer)
+            older.synchronize()
+            assert copied.get().tolist() == [expected] * 2
+            array.fill(0)
+            older.synchronize()
+
+
 def test_what_waits_is_noted_where_it_happens() -> None:
     array = device(1, 2)
     with stand_in_cupy.watched() as (waits, uploads):

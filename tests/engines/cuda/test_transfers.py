@@ -13,10 +13,10 @@ from fcaffe.engines import cpu_engine
 from fcaffe.engines.cuda.transfers import PLACES, TURNS, Transfers
 from fcaffe.proto import caffe_pb2 as pb
 from tests.engines.cuda import stand_in_cupy
+from tests.engines.cuda.stand_in_cupy import live, put
 from tests.layers.test_data_layer import GOLDEN, data_layer
-from tests.parallel import fake_cupy
 
-cupy = fake_cupy.cupy
+cupy = stand_in_cupy.cupy
 
 
 class Key:
@@ -28,21 +28,21 @@ class Device(Transfers):
 
     def __init__(self) -> None:
         self.xp = cupy
-        self.device = fake_cupy.Device()
-        self.stream = fake_cupy.Stream(non_blocking=True)
+        self.device = cupy.cuda.Device()
+        self.stream = cupy.cuda.Stream(non_blocking=True)
         self.seen: list[Any] = []
 
     def copy(self, x: Any, y: Any) -> None:
-        self.stream.put(lambda: np.copyto(y.view(np.ndarray), x.view(np.ndarray)))
+        put(lambda: np.copyto(live(y), live(x), casting="same_kind"), self.stream)
 
     def look(self, array: Any) -> None:
         """As a pass would that uses the array and, with time, overwrites all memory it may have."""
-        self.stream.put(lambda: self.seen.append(np.array(array)))
-        self.stream.put(lambda: array.view(np.ndarray).fill(111))
+        put(lambda: self.seen.append(live(array).copy()), self.stream)
+        put(lambda: live(array).fill(111), self.stream)
 
     def wait(self) -> None:
         """For the work stream, and for others as far as it waits for them."""
-        event = fake_cupy.Event(disable_timing=True)
+        event = cupy.cuda.Event(disable_timing=True)
         event.record(self.stream)
         event.synchronize()
 
@@ -54,9 +54,11 @@ def device_array(*shape: int, dtype: Any = np.float32, channels_last: bool = Fal
 
 @pytest.fixture
 def device() -> Iterator[Device]:
+    stand_in_cupy.put_off_all_work()
     made = Device()
     with made.stream:
         yield made
+    stand_in_cupy.reset()
 
 
 def pinned(device: Device, *shape: int) -> np.ndarray:
@@ -157,10 +159,10 @@ def test_sizes_may_change(device):
 def test_fresh_memory_on_the_device_may_still_be_in_use(device):
     """A buffer that is handed out had another use before, which the work stream may not be through with."""
     freed = device_array(4)
-    device.stream.put(lambda: freed.view(np.ndarray).fill(-1))
+    put(lambda: live(freed).fill(-1), device.stream)
     original, cupy.empty = cupy.empty, lambda *_: freed
     try:
-        target, key = np.zeros(4, np.float32).view(fake_cupy.Array), Key()
+        target, key = cupy.zeros(4, np.float32), Key()
         device.upload(key, np.full(4, 5, np.float32), target)
     finally:
         cupy.empty = original
@@ -188,7 +190,7 @@ def test_results_come_when_they_are_asked_for(device):
     loss = device_array(1)
     later = []
     for index in range(3 * PLACES):
-        device.stream.put(lambda index=index: loss.view(np.ndarray).fill(index))
+        put(lambda index=index: live(loss).fill(index), device.stream)
         later.append(device.read_later(loss))
     assert not later[-1].done
     assert [pending.value() for pending in later] == list(range(3 * PLACES))
@@ -196,11 +198,11 @@ def test_results_come_when_they_are_asked_for(device):
 
 
 def test_small_arrays_come_too(device):
-    array = np.arange(6, dtype=np.int64).reshape(2, 3).view(fake_cupy.Array)
-    large = np.arange(1000, dtype=np.float16).view(fake_cupy.Array)
+    array = cupy.asarray(np.arange(6, dtype=np.int64).reshape(2, 3))
+    large = cupy.asarray(np.arange(1000, dtype=np.float16))
     turned, whole = device.read_later(array.T), device.read_later(large)
     assert turned.value().tolist() == [[0, 3], [1, 4], [2, 5]] and turned.value().dtype == np.int64
-    assert np.array_equal(whole.value(), large)
+    assert np.array_equal(whole.value(), np.arange(1000))
 
 
 def test_numbers_are_written_in_order_however_far_the_host_is_ahead(device):
@@ -214,7 +216,7 @@ def test_numbers_are_written_in_order_however_far_the_host_is_ahead(device):
     assert [seen.tolist() for seen in device.seen] == [[k, 2**63 + k] for k in range(3 * PLACES)]
 
 
-# --- the whole engine, on another stand-in ----------------------------------------------------------------------------
+# --- the whole engine ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prefetch", [1, 4])

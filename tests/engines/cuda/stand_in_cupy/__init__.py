@@ -22,6 +22,7 @@ from tests.engines.cuda.stand_in_cupy import (
     errors,
     functions,
     memory,
+    nccl,
     operators,
     raw_module,
     runtime,
@@ -36,20 +37,26 @@ from tests.engines.cuda.stand_in_cupy.errors import (
     uploads,
 )
 from tests.engines.cuda.stand_in_cupy.memory import as_numpy, memory_at
-from tests.engines.cuda.stand_in_cupy.streams import put, stream_at
+from tests.engines.cuda.stand_in_cupy.streams import all_streams, calls, put, put_off_all_work, stream_at
 
 __all__ = [
     "CUDARuntimeError",
     "CublasLibrary",
     "DataRaceError",
     "OutOfMemoryError",
+    "all_streams",
     "as_numpy",
+    "calls",
     "cupy",
     "cupyx",
     "install",
+    "live",
     "memory_at",
+    "nccl",
     "put",
+    "put_off_all_work",
     "reset",
+    "runtime",
     "stream_at",
     "synchronisations",
     "uploads",
@@ -100,6 +107,7 @@ cuda = _module(
         OutOfMemoryError=OutOfMemoryError,
         UnownedMemory=memory.UnownedMemory,
     ),
+    nccl=nccl.module,
     nvrtc=_module("cupy.cuda.nvrtc", getVersion=lambda: (13, 5)),
     runtime=runtime.module,
     set_allocator=memory.set_allocator,
@@ -156,6 +164,11 @@ def watched() -> Iterator[tuple[list[str], list[str]]]:
     finally:
         waited += synchronisations[starts[0] :]
         copied += uploads[starts[1] :]
+
+
+def live(array: Any) -> np.ndarray:
+    """An array's values where they lie, for work that is `put` on a stream."""
+    return array._values if isinstance(array, arrays.Array) else array
 
 
 def host(array: Any) -> np.ndarray:

@@ -138,7 +138,8 @@ class Array:
             raise RuntimeError("Cannot set to non-contiguous array")
         if stream is None:
             streams.upload("set")
-            self._values[...] = arr
+            values, given = self._values, arr.copy()
+            streams.put(lambda: np.copyto(values, given))
         else:
             streams.copy_from_host(arr, self._values, stream)
 
@@ -335,7 +336,7 @@ def result(compute: Callable[[], Any], order: str = "C") -> Array:
     checked(now.dtype)
     made = empty_as(now, order)
     values = made._values
-    if streams.capturing():
+    if streams.capturing() or streams.puts_off():
         streams.put(lambda: np.copyto(values, compute(), casting="unsafe"))
     else:
         values[...] = now

@@ -146,7 +146,8 @@ class MemoryPool:
         size = -(-size // UNIT) * UNIT
         with self._lock:
             free = self._free.get(size)
-            block = free.pop() if free else self._new_block(size)
+            # Work that is put off may still use a block: it is given to no other then.
+            block = free.pop() if free and not streams.puts_off() else self._new_block(size)
             self._used += size
         block.bytes.fill(255)
         return MemoryPointer(Memory(block, self, size), 0)

@@ -11,6 +11,7 @@ from tests.engines.cuda.stand_in_cupy import errors, memory, streams
 from tests.engines.cuda.stand_in_cupy.errors import CUDARuntimeError
 
 DEVICES = 1
+current = 0  # device
 HOST_TO_HOST, HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, DEFAULT = range(5)
 
 PROPERTIES: dict[str, Any] = {
@@ -72,7 +73,7 @@ def _check(device: int) -> None:
 
 
 def getDevice() -> int:  # noqa: N802
-    return 0
+    return current
 
 
 def setDevice(device: int) -> None:  # noqa: N802
@@ -92,7 +93,7 @@ def deviceGetAttribute(attribute: int, device: int) -> int:  # noqa: N802
 
 def deviceGetPCIBusId(device: int) -> str:  # noqa: N802
     _check(device)
-    return "0000:19:00.0"
+    return f"0000:{PROPERTIES['pciBusID'] + device:02x}:00.0"
 
 
 def deviceSynchronize() -> None:  # noqa: N802

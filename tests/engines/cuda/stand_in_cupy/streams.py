@@ -3,6 +3,10 @@
 Work outside a capture runs at once, except that what is copied to the host asynchronously arrives when somebody waits
 for it, and that a copy from the host which has changed by then is a DataRaceError. Inside a capture work is recorded,
 not run.
+
+With `put_off_all_work` nothing that a stream is given runs before somebody waits for it, and who waits for a stream
+lets all newer ones run first, so that a missing event or a missing wait shows as a wrong sum. `calls` then has the
+events, waits, copies and sums by NCCL in the order in which the host asks for them; streams are told by pointers.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from tests.engines.cuda.stand_in_cupy import errors
 from tests.engines.cuda.stand_in_cupy.errors import CUDARuntimeError, DataRaceError
 
 Work = Callable[[], object]
+PATIENCE = 20  # how often an event is asked for before work that is put off goes on by itself
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 
 
@@ -66,6 +71,8 @@ class Stream:
         self.priority = priority or 0
         self.capture: Capture | None = None
         self._arriving: list[Arrival] = []
+        self.put_off: list[Work] = []
+        self.ran = 0  # so many of these have run
         if null:
             self.ptr = 0
         else:
@@ -103,6 +110,10 @@ class Stream:
         return event
 
     def wait_event(self, event: Event) -> None:
+        if puts_off():
+            calls.append(("wait", self.ptr, event.ptr))
+            self.put_off.append(event.runner())
+            return
         if self.capture is None:
             if not (event.capture and event.capture in _captures):
                 self._arriving += event._awaited
@@ -147,8 +158,18 @@ class Stream:
     def add_callback(self, callback: Callable[..., None], argument: Any) -> None:
         put(lambda: callback(self, 0, argument), self)
 
+    def run(self, until: int) -> None:
+        """That much of what was put off."""
+        while self.ran < until:
+            self.ran += 1
+            self.put_off[self.ran - 1]()
+
     def arrive(self) -> None:
-        """What was copied to the host is there now."""
+        """What was copied to the host is there now, and what was put off is done."""
+        if puts_off():
+            for stream in reversed(all_streams()):
+                if stream.ptr >= self.ptr:
+                    stream.run(len(stream.put_off))
         arriving, self._arriving = self._arriving, []
         for each in arriving:
             each.arrive()
@@ -175,8 +196,20 @@ class _Current(threading.local):
 
 
 _captures: list[Capture] = []
+_puts_off = False
+calls: list[tuple[Any, ...]] = []
 Stream.null = Stream(null=True)
 _of_thread = _Current()
+
+
+def put_off_all_work() -> None:
+    """From now on, until `reset`."""
+    global _puts_off
+    _puts_off = True
+
+
+def puts_off() -> bool:
+    return _puts_off
 
 
 def current(device_id: int = -1) -> Stream:
@@ -185,6 +218,11 @@ def current(device_id: int = -1) -> Stream:
 
 def stream_at(pointer: int) -> Stream:
     return Stream._by_pointer[pointer]
+
+
+def all_streams() -> list[Stream]:
+    """In the order in which they were made."""
+    return sorted(Stream._by_pointer.values(), key=lambda stream: stream.ptr)
 
 
 def _given(stream: Any) -> Stream:
@@ -202,6 +240,9 @@ def put(work: Work, stream: Any = None) -> None:
     """Run work that changes device memory, or record it."""
     stream = _given(stream)
     capture = stream.capture
+    if puts_off():
+        stream.put_off.append(work)
+        return
     if capture is None:
         with np.errstate(all="ignore"):
             work()
@@ -255,6 +296,10 @@ def invalidate() -> None:
 def copy_to_host(source: np.ndarray, out: np.ndarray, stream: Any = None) -> None:
     """Asynchronously: `out` has the values when somebody has waited for the stream."""
     stream = _given(stream)
+    if puts_off():
+        calls.append(("to host", out.nbytes, stream.ptr))
+        put(lambda: np.copyto(out, source), stream)
+        return
 
     def copy() -> None:
         values = source.copy()
@@ -266,6 +311,10 @@ def copy_to_host(source: np.ndarray, out: np.ndarray, stream: Any = None) -> Non
 def copy_from_host(source: np.ndarray, target: np.ndarray, stream: Any = None) -> None:
     """Asynchronously: `source` must stay as it is until somebody has waited for the stream."""
     stream = _given(stream)
+    if puts_off():
+        calls.append(("to device", target.nbytes, stream.ptr))
+        put(lambda: np.copyto(target, source), stream)
+        return
     where = errors.caller()
 
     def copy() -> None:
@@ -290,24 +339,47 @@ class Event:
         self.time = 0.0
         self.seen: dict[Stream, int] = {}  # in a capture: what lies before it, of each stream
         self._awaited: list[Arrival] = []
+        self._until = 0  # of what its stream has put off
+        self._asked = 0
 
     def record(self, stream: Stream | None = None) -> None:
         self.stream = _given(stream)
         self.capture = self.stream.capture
         if self.capture:
             self.seen = {**self.capture.seen.get(self.stream, {}), self.stream: len(self.capture.work)}
-        self.time = time.perf_counter()
+        self._take_time()
+        if puts_off():
+            calls.append(("record", self.ptr, self.stream.ptr))
+            self.stream.put_off.append(self._take_time)
+            self._until = len(self.stream.put_off)
+            return
         self.stream._arriving = [each for each in self.stream._arriving if not each.is_awaited]
         self._awaited = list(self.stream._arriving)
 
+    def _take_time(self) -> None:
+        self.time = time.perf_counter()
+
+    def runner(self) -> Work:
+        """Runs what is put off of what lies before the event as it is recorded now, as cudaStreamWaitEvent waits."""
+        stream, until = self.stream, self._until
+        return lambda: stream.run(until) if stream else None
+
     def synchronize(self) -> None:
         self._refuse_captured()
+        if puts_off():
+            calls.append(("synchronize", self.ptr))
+            self.runner()()
         errors.synchronisations.append(f"Event.synchronize at {errors.caller()}")
         self._arrive()
 
     @property
     def done(self) -> bool:
         self._refuse_captured()
+        if puts_off():
+            self._asked += 1
+            if self._asked % PATIENCE == 0:
+                self.runner()()
+            return self.stream is None or self.stream.ran >= self._until
         self._arrive()
         return True
 
@@ -339,7 +411,7 @@ class Graph:
     def launch(self, stream: Stream | None = None) -> None:
         stream = _given(stream)
         self.launches += 1
-        if stream.capture:
+        if stream.capture or puts_off():
             for work in self.work:
                 put(work, stream)
             return
@@ -359,11 +431,16 @@ class Graph:
 
 
 def reset() -> None:
-    """Forget captures that a failed test left open."""
+    """Forget captures that a failed test left open, and what was put off."""
+    global _puts_off
+    _puts_off = False
+    calls.clear()
     for capture in list(_captures):
         _captures.remove(capture)
     for stream in list(Stream._by_pointer.values()):
         stream.capture = None
         stream._arriving.clear()
+        stream.put_off.clear()
+        stream.ran = 0
     del _of_thread.stack[1:]
     Stream.null.use()
