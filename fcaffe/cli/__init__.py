@@ -34,7 +34,8 @@ from fcaffe.cli.train import train
 from fcaffe.errors import FcaffeError
 from fcaffe.interruption import INTERRUPTED
 from fcaffe.layers import python
-from fcaffe.parallel.world import RankError, World, started_as
+from fcaffe.parallel.started import started_as
+from fcaffe.parallel.world import RankError, World
 
 CAFFE_COMMANDS: list[click.Command] = [train, test, time, device_query]
 RUNS: list[click.Command] = [train, test, time]  # what these find out is in the log; they outlive standard output

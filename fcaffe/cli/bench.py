@@ -17,7 +17,8 @@ from fcaffe.engines.cuda.streams import make_current
 from fcaffe.errors import UsageError
 from fcaffe.parallel.devices import find_devices
 from fcaffe.parallel.launch import launch
-from fcaffe.parallel.world import World, host_name, join
+from fcaffe.parallel.started import host_name
+from fcaffe.parallel.world import World, join
 from fcaffe.threads import available_cpus
 
 COLUMNS = ("reduction", "ranks", "hosts", "bytes", "ms", "busbw GB/s", "messages", "bytes sent")

@@ -10,7 +10,7 @@ import time
 
 from fcaffe import log
 from fcaffe.errors import UsageError
-from fcaffe.parallel.world import started_as
+from fcaffe.parallel.started import started_as
 from fcaffe.proto.leftovers import remove_leftovers, temporary_name
 
 

@@ -16,7 +16,8 @@ from fcaffe.parallel.devices import (
     find_devices,
     parse_devices,
 )
-from fcaffe.parallel.world import World, host_name
+from fcaffe.parallel.started import host_name
+from fcaffe.parallel.world import World
 from fcaffe.proto import caffe_pb2 as pb
 
 

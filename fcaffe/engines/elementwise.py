@@ -56,14 +56,14 @@ class PlainElementwise:
 
     def concat(self, parts: Sequence[Array], whole: Array, axis: int) -> None:
         """whole = the parts side by side along the axis; they fill it."""
-        for part, place in zip(parts, _slices([part.shape[axis] for part in parts], axis), strict=True):
-            self.copy(part, whole[place])
+        for part, slice_ in zip(parts, _slices([part.shape[axis] for part in parts], axis), strict=True):
+            self.copy(part, whole[slice_])
 
     def split(self, whole: Array, parts: Sequence[Array | None], sizes: Sequence[int], axis: int) -> None:
         """The other way round, but for parts that are None; `sizes` are those of all parts along the axis."""
-        for part, place in zip(parts, _slices(sizes, axis), strict=True):
+        for part, slice_ in zip(parts, _slices(sizes, axis), strict=True):
             if part is not None:
-                self.copy(whole[place], part)
+                self.copy(whole[slice_], part)
 
     def add_bias(self, y: Array, bias: Array, relu: bool) -> None:
         """y (N, C, ...) += bias (C,); with `relu` it is then the larger of that and 0."""

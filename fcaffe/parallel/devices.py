@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from fcaffe.engines.cuda.driver import find_driver
 from fcaffe.errors import UsageError
-from fcaffe.parallel.world import World, host_name
+from fcaffe.parallel.started import host_name
+from fcaffe.parallel.world import World
 
 
 @dataclass(frozen=True)

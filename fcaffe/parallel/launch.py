@@ -27,8 +27,8 @@ from fcaffe.parallel.guard import LAUNCHER, MARK, SECRET
 from fcaffe.parallel.leftovers import JOB
 from fcaffe.parallel.local_ranks import LocalRanks
 from fcaffe.parallel.mpiexec import MpiexecRun, find_mpiexec, outside_environment
+from fcaffe.parallel.started import LAUNCHED
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT
-from fcaffe.parallel.world import LAUNCHED
 
 FATAL = 134
 ASKED_FOR = (129, 130, 143)  # exit codes of a rank that was told to end: SIGHUP, SIGINT, SIGTERM

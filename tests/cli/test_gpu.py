@@ -20,7 +20,8 @@ from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda import driver, libraries
 from fcaffe.errors import UsageError
 from fcaffe.parallel.placement import place
-from fcaffe.parallel.world import World, host_name
+from fcaffe.parallel.started import host_name
+from fcaffe.parallel.world import World
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.timeline import Timeline
 from tests.cli.conftest import NET, SOLVER, Result

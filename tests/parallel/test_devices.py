@@ -18,7 +18,8 @@ from fcaffe.parallel.devices import (
     find_devices,
     parse_devices,
 )
-from fcaffe.parallel.world import World, host_name
+from fcaffe.parallel.started import host_name
+from fcaffe.parallel.world import World
 from tests.engines.cuda.fake_driver import FakeDriver
 from tests.parallel.conftest import MPIEXEC, Job, needs_mpi
 

@@ -14,10 +14,10 @@ import pytest
 
 from fcaffe import threads
 from fcaffe.errors import UsageError
-from fcaffe.parallel import world
+from fcaffe.parallel import mpi_start
 from fcaffe.parallel.mpiexec import Mpiexec
 from fcaffe.parallel.placement import parse_hosts, place, read_hostfile
-from fcaffe.parallel.world import LAUNCHED, started_as
+from fcaffe.parallel.started import LAUNCHED, started_as
 from tests.parallel.conftest import MPIEXEC, ROOT, Job, needs_mpi
 
 Start = Callable[..., Job]
@@ -106,9 +106,9 @@ def test_the_thread_level_that_mpi_provides_is_looked_at(provided: int, expected
     assert start is not None
     if expected is None:
         with pytest.raises(UsageError, match=r"An MPI 1\.0 was built, or started, for processes without threads"):
-            world._comm_world(start, mpi)
+            mpi_start.comm_world(start, mpi)
     else:
-        assert world._comm_world(start, mpi) == (mpi.COMM_WORLD, expected)
+        assert mpi_start.comm_world(start, mpi) == (mpi.COMM_WORLD, expected)
 
 
 @needs_mpi

@@ -39,8 +39,8 @@ class Convolution(Operations, PlainConvolution):
             return Operation(library, description, inputs, outputs)
 
         key = ("convolution", x.shape, x.strides, weights.shape, y.shape, y.strides, bias is None, windows, group, relu)
-        places = (address(x), address(weights)) if bias is None else (address(x), address(weights), address(bias))
-        self.operation(key, build)(places, (address(y),))
+        ins = (address(x), address(weights)) if bias is None else (address(x), address(weights), address(bias))
+        self.operation(key, build)(ins, (address(y),))
 
     def _describe_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool

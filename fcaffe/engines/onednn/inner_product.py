@@ -69,8 +69,8 @@ class InnerProduct(Operations, PlainInnerProduct):
             return Operation(library, description, inputs, {dnnl.DST: target})
 
         key = ("product", a.shape, a.strides, b.shape, b.strides, c.strides, bias is None, add)
-        places = (address(a), address(b)) if bias is None else (address(a), address(b), address(bias))
-        self.operation(key, build)(places, (address(c),))
+        ins = (address(a), address(b)) if bias is None else (address(a), address(b), address(bias))
+        self.operation(key, build)(ins, (address(c),))
 
 
 def _is_thin(rows: int, weights: np.ndarray) -> bool:

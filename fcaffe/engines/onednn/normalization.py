@@ -35,8 +35,8 @@ class Normalization(BatchNorm):
             return Operation(library, description, {dnnl.SRC: library.layout(x)}, {dnnl.DST: library.layout(y)}, opaque)
 
         key = ("LRN", x.shape, x.strides, y.strides, size, alpha, beta, k, memory is None)
-        places = (address(y),) if memory is None else (address(y), address(memory))
-        self.operation(key, build)((address(x),), places)
+        outs = (address(y),) if memory is None else (address(y), address(memory))
+        self.operation(key, build)((address(x),), outs)
 
     def lrn_backward(
         self, x: Array, y: Array, memory: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float, k: float

@@ -48,21 +48,21 @@ class Operation:
     def __call__(self, inputs: tuple[int, ...], outputs: tuple[int, ...], add: bool = False) -> None:
         """Write the outputs, or with `add` add to what is there."""
         library = self.library
-        places = list(inputs)
+        addresses = list(inputs)
         for index, reorder in enumerate(self._inputs):
             if reorder is not None:
-                places[index] = reorder(places[index])
+                addresses[index] = reorder(addresses[index])
         after = []
-        for (kind, layout), place in zip(self._outputs, outputs, strict=False):
+        for (kind, layout), address in zip(self._outputs, outputs, strict=False):
             reorder_out = self._reorder_out(kind, layout, add)
             if reorder_out is None:
-                places.append(place)
+                addresses.append(address)
             else:
-                places.append(library.temporary(kind, self.description.size_of(kind)))
-                after.append((reorder_out, places[-1], place))
-        self.primitive(*places, *outputs[len(self._outputs) :])
-        for back, temporary, place in after:
-            back(temporary, place)
+                addresses.append(library.temporary(kind, self.description.size_of(kind)))
+                after.append((reorder_out, addresses[-1], address))
+        self.primitive(*addresses, *outputs[len(self._outputs) :])
+        for back, temporary, address in after:
+            back(temporary, address)
 
     def _reorder_in(self, kind: int, layout: Layout) -> ReorderIn | None:
         if self.description.wants(kind, layout):
@@ -129,16 +129,16 @@ class ReorderIn:
         self.size = description.size_of(kind)
         self.primitive = reorder(library, layout.handle, description.layout_of(kind))
 
-    def __call__(self, place: int) -> int:
+    def __call__(self, address: int) -> int:
         """The address of the reordered input."""
         library = self.library
-        if self.kind == dnnl.WEIGHTS and library.kept is not None and place not in library.changing:
-            kept, is_new = library.keep((place, self), self.size)
+        if self.kind == dnnl.WEIGHTS and library.kept is not None and address not in library.changing:
+            kept, is_new = library.keep((address, self), self.size)
             if is_new:
-                self.primitive(place, kept)
+                self.primitive(address, kept)
             return kept
         temporary = library.temporary(self.kind, self.size)
-        self.primitive(place, temporary)
+        self.primitive(address, temporary)
         return temporary
 
 

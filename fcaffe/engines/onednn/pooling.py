@@ -40,8 +40,8 @@ class Pooling(Operations, PlainPooling):
             return Operation(self.library, description, {dnnl.SRC: self.library.layout(x)}, outputs, opaque)
 
         key = ("max pooling", x.shape, x.strides, y.shape, y.strides, windows, memory is None)
-        places = (address(y),) if memory is None else (address(y), address(memory))
-        self.operation(key, build)((address(x),), places)
+        outs = (address(y),) if memory is None else (address(y), address(memory))
+        self.operation(key, build)((address(x),), outs)
 
     def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:
         if not self._fits(dx, dy, windows):

@@ -31,16 +31,16 @@ class Halving(Reduction):
             self._exchange_halves(buffer, self.rank // 2, power, folded)
             self.wire.send(buffer, self.rank + 1)
 
-    def _exchange_halves(self, buffer: np.ndarray, place: int, power: int, folded: int) -> None:
-        """`place` numbers the `power` ranks that are not folded away."""
+    def _exchange_halves(self, buffer: np.ndarray, number: int, power: int, folded: int) -> None:
+        """`number` is this rank's among the `power` ranks that are not folded away."""
         steps: list[tuple[int, np.ndarray, np.ndarray]] = []
         held = slice(0, buffer.size)
         distance = 1
         while distance < power:
-            other = place ^ distance
+            other = number ^ distance
             partner = 2 * other if other < folded else other + folded
             lower, upper = part_of(held, 0, 2), part_of(held, 1, 2)
-            held, other_half = (upper, lower) if place & distance else (lower, upper)
+            held, other_half = (upper, lower) if number & distance else (lower, upper)
             kept, given = buffer[held], buffer[other_half]
             partial = self.scratch(kept.size)
             self.wire.exchange(given, partner, partial, partner)

@@ -75,23 +75,23 @@ class Hierarchical(Reduction):
         if self.alone:
             self.between.sum(buffer)
             return
-        rows, place, foreign = self._rows_of(buffer)
-        result, mine = self._sum_mine(rows, place)
+        rows, slice_, foreign = self._rows_of(buffer)
+        result, mine = self._sum_mine(rows, slice_)
         rows.data[:, mine] = result[mine]
         self.memory.barrier()
         if foreign:
-            buffer[:] = rows.own[place]
+            buffer[:] = rows.own[slice_]
 
     def add_up_anywhere(self, buffer: np.ndarray) -> np.ndarray:
         if self.alone:
             return super().add_up_anywhere(buffer)
-        rows, place, _ = self._rows_of(buffer)
-        result, _ = self._sum_mine(rows, place)
+        rows, slice_, _ = self._rows_of(buffer)
+        result, _ = self._sum_mine(rows, slice_)
         self.memory.barrier()
-        return result[place]
+        return result[slice_]
 
     def _rows_of(self, buffer: np.ndarray) -> tuple[Rows, slice, bool]:
-        """Rows of shared memory, the place in them, and whether they had to be filled with a foreign buffer."""
+        """Rows of shared memory, which slice of them it is, and whether they had to be filled with a foreign buffer."""
         found = self.memory.find(buffer)
         if found is not None:
             return *found, False
@@ -100,11 +100,11 @@ class Hierarchical(Reduction):
         self._stand_in.own[: buffer.size] = buffer
         return self._stand_in, slice(0, buffer.size), True
 
-    def _sum_mine(self, rows: Rows, place: slice) -> tuple[np.ndarray, slice]:
+    def _sum_mine(self, rows: Rows, slice_: slice) -> tuple[np.ndarray, slice]:
         """Add this rank's slice over all ranks, into the result row of its host."""
         result = self.memory.result_of(rows)
         has_part = self.memory.rank < self.streams
-        mine = part_of(place, self.memory.rank, self.streams) if has_part else slice(0, 0)
+        mine = part_of(slice_, self.memory.rank, self.streams) if has_part else slice(0, 0)
         self.memory.barrier()
         for block in blocks(mine):
             spare = self.scratch_rows(spare_rows(self.memory.ranks), block.stop - block.start)

@@ -60,10 +60,10 @@ class HostMemory:
         return rows.result
 
     def find(self, buffer: np.ndarray) -> tuple[Rows, slice] | None:
-        """The rows that `buffer` is this rank's part of, and the place in them."""
-        place = address(buffer)
+        """The rows that `buffer` is this rank's part of, and which slice of them it is."""
+        begin = address(buffer)
         for rows in self._rows:
-            start = (place - rows.address) // 4
+            start = (begin - rows.address) // 4
             if start >= 0 and start + buffer.size <= rows.own.size:
                 return rows, slice(start, start + buffer.size)
         return None
@@ -73,13 +73,13 @@ class HostMemory:
         self._arrived += 1
         self._fence.Sync()
         self._arrivals[LINE * self.rank] = self._arrived
-        for place in range(0, LINE * self.ranks, LINE):
-            if self._arrivals[place] < self._arrived:
-                wait_until(partial(self._has_arrived, place))
+        for flag in range(0, LINE * self.ranks, LINE):
+            if self._arrivals[flag] < self._arrived:
+                wait_until(partial(self._has_arrived, flag))
         self._fence.Sync()
 
-    def _has_arrived(self, place: int) -> bool:
-        return self._arrivals[place] >= self._arrived
+    def _has_arrived(self, flag: int) -> bool:
+        return self._arrivals[flag] >= self._arrived
 
     def close(self) -> None:
         self._fence.Unlock_all()

@@ -62,8 +62,8 @@ class Shared(Reduction):
         if found is None:
             self._add_foreign(buffer)
             return
-        rows, place = found
-        mine = part_of(place, self.rank, self.ranks)
+        rows, slice_ = found
+        mine = part_of(slice_, self.rank, self.ranks)
         self.memory.barrier()
         for block in blocks(mine):
             scratch = self.scratch_rows(1 + spare_rows(self.ranks), block.stop - block.start)
@@ -75,16 +75,16 @@ class Shared(Reduction):
         found = self.memory.find(buffer) if buffer.size > SHORT else None
         if found is None:
             return super().add_up_anywhere(buffer)
-        rows, place = found
+        rows, slice_ = found
         result = self.memory.result_of(rows)
         self.memory.barrier()
-        for block in blocks(part_of(place, self.rank, self.ranks)):
+        for block in blocks(part_of(slice_, self.rank, self.ranks)):
             self._add(rows.data[:, block], result[block])
         self.memory.barrier()
-        return result[place]
+        return result[slice_]
 
     def _add_short(self, buffer: np.ndarray) -> None:
-        """Two places take turns: who writes to one again has met everybody since it was read."""
+        """Two stretches of memory take turns: who writes to one again has met everybody since it was read."""
         self._turn ^= 1
         rows = self._short[:, self._turn, : buffer.size]
         rows[self.rank] = buffer
@@ -115,5 +115,5 @@ class Shared(Reduction):
         add_in_tree_order(rows, out, self.scratch_rows(spare_rows(self.ranks), out.size))
 
 
-def blocks(place: slice) -> list[slice]:
-    return [slice(start, min(start + BLOCK, place.stop)) for start in range(place.start, place.stop, BLOCK)]
+def blocks(slice_: slice) -> list[slice]:
+    return [slice(start, min(start + BLOCK, slice_.stop)) for start in range(slice_.start, slice_.stop, BLOCK)]

@@ -30,8 +30,8 @@ class Tree(Reduction):
         def receive_from_children(index: int) -> list[MPI.Request]:
             if index >= len(segments):
                 return []
-            places = given[index % 2, :, : segments[index].size]
-            return [self.wire.start_receive(place, child) for place, child in zip(places, children, strict=True)]
+            partials = given[index % 2, :, : segments[index].size]
+            return [self.wire.start_receive(partial, child) for partial, child in zip(partials, children, strict=True)]
 
         # The lag is how many segments a rank sends up before it waits for the first to come down: a way up and down.
         lag = 0 if parent is None else 2 * self.ranks.bit_length()

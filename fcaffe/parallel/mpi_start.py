@@ -1,0 +1,129 @@
+"""MPI under watch while it starts: what goes wrong with it, or with a launcher that it does not know, is told by us."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from fcaffe import log
+from fcaffe.errors import UsageError
+from fcaffe.parallel import guard
+from fcaffe.parallel.local_ranks import dies_with
+from fcaffe.parallel.started import Start, host_name, wait_for_turn
+from fcaffe.threads import ranks_on_host
+
+NETWORK_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NCCL_SOCKET_IFNAME")
+
+
+def die_with_starter() -> None:
+    """Let the kernel end this rank when MPI's daemon on this host, which has started it, dies: nothing else would, if
+    this rank is stopped or the guard is dead as well. fcaffe's launcher has seen to that itself."""
+    parent = os.getppid()
+    if guard.process_name(parent) in guard.DAEMONS:
+        dies_with(parent)()
+
+
+def stay_on_this_host(start: Start) -> None:
+    """If all ranks are on this host, nothing is to be open to the network: MPI and NCCL may use the loopback only."""
+    if start.size and ranks_on_host() == start.size:
+        for variable in NETWORK_INTERFACES:
+            os.environ.setdefault(variable, "lo")
+
+
+def load_mpi(start: Start) -> Any:
+    """mpi4py's MPI, not yet initialised: so the library's name is known if it does not start."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        mpi4py.rc.finalize = True
+        with _no_warnings():
+            from mpi4py import MPI
+    except ImportError:
+        problem = "mpi4py is not installed: pip install mpi4py, over the MPI of this launcher"
+    except RuntimeError as error:
+        words = " ".join(str(error).split())
+        problem = (
+            f"mpi4py finds no MPI library ({words}): load this launcher's MPI, or pip install mpich and use its own"
+        )
+    else:
+        return MPI
+    wait_for_turn(start.rank)
+    raise UsageError(f"{start}, but {problem}")
+
+
+def comm_world(start: Start, mpi: Any) -> tuple[Any, bool]:
+    """MPI's world, and whether several threads may call MPI at once."""
+    if not mpi.Is_initialized():
+        with _no_warnings():
+            mpi.Init_thread(mpi.THREAD_MULTIPLE)
+    if mpi.Query_thread() < mpi.THREAD_FUNNELED:
+        raise UsageError(
+            f"{_library(mpi)} was built, or started, for processes without threads (MPI_THREAD_SINGLE), and fcaffe "
+            "reads data in threads: use an MPI that provides MPI_THREAD_FUNNELED or more"
+        )
+    if mpi.COMM_WORLD.size == 1 and start.size > 1:
+        wait_for_turn(start.rank)
+        raise UsageError(
+            f"{start}, but {_library(mpi)} does not know its launcher and has one rank only: {start.remedy}"
+        )
+    return mpi.COMM_WORLD, mpi.Query_thread() >= mpi.THREAD_MULTIPLE
+
+
+def _library(mpi: Any) -> str:
+    """Name and version of the MPI library, on one line."""
+    first = mpi.Get_library_version().rstrip("\0").partition("\n")[0]
+    return " ".join(first.partition(", package")[0].replace("Version:", "").split())
+
+
+@contextlib.contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Of variables of another MPI's launcher, which we tell in our own words; of forking, see below."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def starting(start: Start, mpi: Any, timeout: float) -> Iterator[None]:
+    """While MPI starts it may end this process, or hang: a child that waits for the end of the `with` says so then."""
+    read, write = os.pipe()
+    parent = os.getpid()
+    launched = str(os.getppid()) == os.environ.get(guard.LAUNCHER)
+    with _no_warnings():  # Python warns if there are threads, here BLAS's, which the child does not use
+        child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()  # survive it if mpiexec kills our parent for another rank's failure
+            os.close(write)
+            _watch_start(start, _library(mpi), read, parent, launched, timeout)
+        finally:
+            os._exit(0)
+    os.close(read)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.write(write, b"!")
+        os.close(write)
+        os.waitpid(child, 0)
+
+
+def _watch_start(start: Start, library: str, read: int, parent: int, launched: bool, timeout: float) -> None:
+    heard, _, _ = select.select([read], [], [], timeout or None)
+    if heard and (os.read(read, 1) or launched or guard.was_killed(parent)):
+        return  # it started; or others know better why it did not: the launcher, or who has killed it
+    wait_for_turn(start.rank)
+    if heard:
+        log.fatal(f"{start} on {host_name()}, but {library} did not start: {start.remedy}")
+    else:
+        log.fatal(
+            f"{start} on {host_name()}, but the ranks did not find one another within {timeout:g} s (--timeout): see "
+            f"that all hosts reach one another on the network that {library} uses"
+        )
+        os.kill(parent, signal.SIGKILL)

@@ -1,0 +1,86 @@
+"""How this process was started: by which launcher, as which of how many ranks, and on which host."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+LAUNCHED = "FCAFFE_LAUNCHED"  # set by `launch.py` to the number of ranks
+
+# What launchers set: their name, the variables of a rank and of the number of ranks. The first that is there counts:
+# an mpiexec within a batch job leaves the batch system's own variables as they are.
+LAUNCHERS = [
+    ("Open MPI's mpiexec", ("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_SIZE",)),
+    ("MVAPICH's launcher", ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_SIZE",)),
+    ("mpiexec", ("PMI_RANK",), ("PMI_SIZE",)),
+    ("PALS", ("PALS_RANKID",), ("PALS_SIZE",)),
+    ("PMIx", ("PMIX_RANK",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+    ("Slurm", ("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+]
+HOST_NAMES = ("PMI_HOSTNAME", "PMIX_HOSTNAME", "SLURMD_NODENAME")
+REMEDY = (
+    "start it with this MPI's own mpiexec, or build mpi4py for that launcher's (pip install --no-binary mpi4py mpi4py)"
+)
+SLURM_REMEDY = (
+    "start it with srun --mpi=TYPE, of a type that this MPI knows (srun --mpi=list), or with this MPI's own mpiexec; "
+    "in a batch script, unset SLURM_PROCID to let --workers N start the ranks"
+)
+TURN = 0.5  # seconds that rank 0 has to say, before others do, what is wrong with all
+
+
+class Start(NamedTuple):
+    """What the environment says of how this process was started."""
+
+    launcher: str
+    size_variable: str
+    rank: int
+    size: int  # 0 if unknown
+
+    @property
+    def remedy(self) -> str:
+        return SLURM_REMEDY if self.size_variable.startswith("SLURM") else REMEDY
+
+    def __str__(self) -> str:
+        if not self.size:
+            return f"{self.launcher} started this process as rank {self.rank}"
+        said = f"{self.launcher} ({self.size_variable}={self.size})"
+        return f"{said} started this process as rank {self.rank} of {self.size}"
+
+
+def started_as(environment: Mapping[str, str] | None = None) -> Start | None:
+    """How a launcher started this process as one of several ranks; None if it was started alone.
+
+    A shell in a Slurm allocation has SLURM_NTASKS, but only a task has SLURM_PROCID.
+    """
+    environment = os.environ if environment is None else environment
+    for launcher, rank_variables, size_variables in LAUNCHERS:
+        rank = _number(environment, rank_variables)
+        size = _number(environment, size_variables)
+        if rank is None and (size is None or launcher in ("PMIx", "Slurm")):
+            continue
+        if LAUNCHED in environment:
+            size = _number(environment, (LAUNCHED,))
+        if size is not None and size[1] <= 1:
+            return None
+        return Start(launcher, size[0] if size else "", rank[1] if rank else 0, size[1] if size else 0)
+    if LAUNCHED in environment:
+        return Start("fcaffe", LAUNCHED, 0, int(environment[LAUNCHED]))
+    return None
+
+
+def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, int] | None:
+    return next(((name, int(environment[name])) for name in names if environment.get(name, "").isdecimal()), None)
+
+
+def host_name() -> str:
+    """As the launcher calls this host."""
+    return next((os.environ[name] for name in HOST_NAMES if os.environ.get(name)), "") or socket.gethostname()
+
+
+def wait_for_turn(rank: int) -> None:
+    """What is wrong with all ranks is told by rank 0, who then ends them; the others speak if they still live."""
+    if rank > 0:
+        time.sleep(TURN + min(rank, 100) / 50)
