@@ -13,7 +13,6 @@ from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.gpu.reduction import DeviceReduction
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import register
-from fcaffe.parallel.reductions.waiting import wait_until
 
 INSTALL = "install it (pip install nvidia-nccl-cu12, or -cu13 for CUDA 13)"
 
@@ -93,18 +92,10 @@ class Nccl(DeviceReduction):
     def raise_failed(self) -> None:
         self.nccl.check()
 
-    def wait(self) -> None:
-        """Let the host wait until all sums are there. Raises FcaffeError if NCCL fails meanwhile."""
-        wait_until(self._has_finished)
-
     def close(self) -> None:
         self.stream.synchronize()
         self.nccl.close()
         super().close()
-
-    def _has_finished(self) -> bool:
-        self.nccl.check()
-        return self._done.done
 
 
 def nccl_library() -> Any:

@@ -75,10 +75,6 @@ class DeviceReduction(Reduction):
         self.times.collect()
         return self.times.seconds, self.times.exposed
 
-    def wait(self) -> None:
-        """Let the host wait until all sums are there."""
-        self._done.synchronize()
-
     def check(self, buffer: Array) -> None:
         if not isinstance(buffer, self.xp.ndarray):
             raise UsageError(
