@@ -33,9 +33,9 @@ def golden() -> Path:
 @pytest.fixture(autouse=True)
 def whole_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that quiets the log does not quiet those after it."""
-    monkeypatch.setattr(log, "_minimum", 0)
-    monkeypatch.setattr(log, "_to_stderr", True)
-    monkeypatch.setattr(log, "_datatypes_told", set())
+    monkeypatch.setattr(log.lines, "_minimum", 0)
+    monkeypatch.setattr(log.lines, "_to_stderr", True)
+    monkeypatch.setattr(log.data, "_datatypes_told", set())
 
 
 def make_net(text: str, phase: str = "TRAIN", seed: int = 1) -> Net:

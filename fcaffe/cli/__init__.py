@@ -110,8 +110,7 @@ def _run(given: list[str], others: list[str]) -> int:
         print(_usage())
         return 0
     if command is None:
-        log.available_actions(sorted(COMMANDS))
-        log.fatal(f"Unknown action: {name}", "caffe.cpp:70")
+        log.unknown_action(name, sorted(COMMANDS))
         return FATAL
     words = [*given, "--", *others[1:]]
     try:

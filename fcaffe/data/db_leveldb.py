@@ -74,7 +74,7 @@ class LevelDb(Database):
         self._cursor = self._db.raw_iterator(verify_checksums=True)
         self._end = weakref.finalize(self, _close, self._cursor, self._db, folder, lock)
         self.seek(0)
-        log.info(f"Opened leveldb {source}", "db_leveldb.cpp:18")
+        log.opened_leveldb(source)
 
     @property
     def entries(self) -> int:

@@ -38,7 +38,7 @@ class Lmdb(Database):
             self._file.snapshots()  # is sound, or nothing is asked of liblmdb
             self._reader = Reader(source, self._file)
             self._go_to(self._reader.snapshot)
-        log.info(f"Opened lmdb {source}", "db_lmdb.cpp:35")
+        log.opened_lmdb(source)
 
     @property
     def entries(self) -> int:

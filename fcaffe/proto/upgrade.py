@@ -40,17 +40,14 @@ def upgrade_net(param: pb.NetParameter, name: str) -> None:
 def upgrade_solver(param: pb.SolverParameter, name: str) -> None:
     """Turns `solver_type` into `type`, and upgrades nets that are written out in the solver."""
     if param.HasField("solver_type"):
-        log.info(f"Attempting to upgrade input file specified using deprecated 'solver_type' field (enum)': {name}")
+        log.upgrading_solver_type(name)
         if param.HasField("type"):
             raise ProtoError(
                 f"{name}: both solver_type and type are given; remove solver_type, which is the older of the two"
             )
         param.type = SOLVER_TYPES[pb.SolverParameter.SolverType.Name(param.solver_type)]
         param.ClearField("solver_type")
-        log.info(
-            "Successfully upgraded file specified using deprecated 'solver_type' field (enum) to 'type' field (string)."
-        )
-        log.warning("Note that future Caffe releases will only support 'type' field (string) for a solver's type.")
+        log.upgraded_solver_type()
     for field in ("net_param", "train_net_param"):
         if param.HasField(field):
             upgrade_net(getattr(param, field), name)
@@ -59,37 +56,23 @@ def upgrade_solver(param: pb.SolverParameter, name: str) -> None:
 
 
 def _upgrade_v0(param: pb.NetParameter, name: str) -> None:
-    log.info(f"Attempting to upgrade input file specified using deprecated V0LayerParameter: {name}")
-    if upgrade_v0_layers(param):
-        log.info("Successfully upgraded file specified using deprecated V0LayerParameter")
-    else:
-        log.error(
-            "Warning: had one or more problems upgrading V0NetParameter to NetParameter (see above); continuing anyway."
-        )
-    log.warning(
-        "Note that future Caffe releases will not support V0NetParameter; use ./build/tools/upgrade_net_proto_text for"
-        " prototxt and ./build/tools/upgrade_net_proto_binary for model weights upgrade this and any other net protos"
-        " to the new format."
-    )
+    log.upgrading_v0(name)
+    log.upgraded_v0(upgrade_v0_layers(param))
 
 
 def _upgrade_transform_fields(param: pb.NetParameter, name: str) -> None:
-    log.info(f"Attempting to upgrade input file specified using deprecated transformation parameters: {name}")
+    log.upgrading_transformation(name)
     move_transform_fields(find_transform_fields(param))
-    log.info("Successfully upgraded file specified using deprecated data transformation parameters.")
-    log.warning("Note that future Caffe releases will only support transform_param messages for transformation fields.")
+    log.upgraded_transformation()
 
 
 def _upgrade_v1(param: pb.NetParameter, name: str) -> None:
-    log.info(f"Attempting to upgrade input file specified using deprecated V1LayerParameter: {name}")
-    if upgrade_v1_layers(param):
-        log.info("Successfully upgraded file specified using deprecated V1LayerParameter")
-    else:
-        log.error("Warning: had one or more problems upgrading V1LayerParameter (see above)")
+    log.upgrading_v1(name)
+    log.upgraded_v1(upgrade_v1_layers(param))
 
 
 def _upgrade_input(param: pb.NetParameter, name: str) -> None:
-    log.info(f"Attempting to upgrade input file specified using deprecated input fields: {name}")
+    log.upgrading_input(name)
     if param.input_shape or param.input_dim:  # older models name their inputs without a shape: nothing to keep
         shapes = _input_shapes(param)
         layers = [pb.LayerParameter(name="input", type="Input", top=param.input), *param.layer]
@@ -98,8 +81,7 @@ def _upgrade_input(param: pb.NetParameter, name: str) -> None:
         param.layer.extend(layers)
     for field in ("input", "input_shape", "input_dim"):
         param.ClearField(field)
-    log.info("Successfully upgraded file specified using deprecated input fields.")
-    log.warning("Note that future Caffe releases will only support input layers and not input fields.")
+    log.upgraded_input()
 
 
 def _input_shapes(param: pb.NetParameter) -> list[pb.BlobShape]:
@@ -119,9 +101,9 @@ def _has_batch_norm_params(layer: pb.LayerParameter) -> bool:
 
 def _upgrade_batch_norm(param: pb.NetParameter, name: str) -> None:
     """The three blobs are running statistics: nothing may train or decay them, whatever an older file says."""
-    log.info(f"Attempting to upgrade batch norm layers using deprecated params: {name}")
+    log.upgrading_batch_norm(name)
     for layer in filter(_has_batch_norm_params, param.layer):
         for spec in layer.param:
             spec.lr_mult = 0
             spec.decay_mult = 0
-    log.info("Successfully upgraded batch norm layers using deprecated params.")
+    log.upgraded_batch_norm()

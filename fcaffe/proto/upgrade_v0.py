@@ -145,13 +145,13 @@ def _upgrade_layer(connection: pb.V1LayerParameter, v1: pb.V1LayerParameter) -> 
         if v0.type in types:
             _assign(getattr(v1, types[v0.type]), name, getattr(v0, field))
         else:
-            log.error(f"Unknown parameter {field} for layer type {v0.type}")
+            log.unknown_v0_parameter(field, v0.type)
             complete = False
     if v0.HasField("hdf5_output_param"):
         if v0.type == "hdf5_output":
             v1.hdf5_output_param.CopyFrom(v0.hdf5_output_param)
         else:
-            log.error(f"Unknown parameter hdf5_output_param for layer type {v0.type}")
+            log.unknown_v0_parameter("hdf5_output_param", v0.type)
             complete = False
     return complete
 

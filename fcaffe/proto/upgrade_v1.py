@@ -64,15 +64,12 @@ def upgrade_v1_layers(param: pb.NetParameter) -> bool:
     """Replaces `layers` by `layer`; False if something had to be left out, which is logged."""
     complete = True
     if param.layer:
-        log.error(
-            "Input NetParameter to be upgraded already specifies 'layer' fields; these will be ignored for the upgrade."
-        )
+        log.layer_beside_layers()
         complete = False
     upgraded = []
     for index, v1 in enumerate(param.layers):
         if v1.HasField("layer"):
-            log.error("Input NetParameter has V0 layer -- ignoring.")
-            log.error(f"Upgrade of input layer {index} failed.")
+            log.v0_layer_in_v1(index)
             complete = False
         upgraded.append(_upgrade_layer(v1))
     param.ClearField("layers")

@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 from fcaffe.errors import FcaffeError
+from fcaffe.log.reader import Curve, NetCurves, Output, TrainingLog, read_log
 from fcaffe.proto import replacing
-from fcaffe.tools.parse_log import Curve, NetCurves, Output, TrainingLog, read_log
 
 TRAIN_COLOR, TEST_COLOR, RATE_COLOR = "#9db4cf", "#1f4e8c", "#777777"
 LINE_STYLES = ["-", "--", ":", "-."]

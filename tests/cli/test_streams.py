@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from fcaffe import log
+from fcaffe.log.outlet import Outlet
 from fcaffe.net import Net
 from fcaffe.net.model_files import write_model
 from fcaffe.net.weights import to_model
-from fcaffe.outlet import Outlet
 from tests.cli.conftest import SOLVER, write_records
 from tests.parallel.conftest import needs_mpi
 

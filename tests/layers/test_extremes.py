@@ -116,7 +116,7 @@ def test_extreme_numbers(data: st.DataObject) -> None:
         put(layer, way, data.draw(st.sampled_from(LIMITS[field.cpp_type])))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "free_bytes", lambda: ROOM)
-        patch.setattr(log, "_minimum", 3)
+        patch.setattr(log.lines, "_minimum", 3)
         for engine, whole in ((Engine(_Hollow()), False), (cpu_engine(), True)):
             started = time.process_time()
             try:

@@ -21,7 +21,8 @@ OF_THE_PROGRAM = ("File already in latest", "Wrote upgraded")  # not of the upgr
 
 
 def logged(capsys):
-    return re.findall(r"^([IWE])\d{4} [^]]*\] (.*)$", capsys.readouterr().err, re.MULTILINE)
+    lines = capsys.readouterr().err.splitlines()
+    return [re.fullmatch(r"([IWE])\d{4} .* upgrade_proto\.cpp:\d+\] (.*)", line).groups() for line in lines]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -78,7 +79,10 @@ def test_layers_beside_layer_win_and_it_is_logged(capsys):
     net = parse_text('layers { name: "old" type: RELU } layer { name: "new" type: "ReLU" }', pb.NetParameter)
     upgrade_net(net, "x")
     assert [layer.name for layer in net.layer] == ["old"]
-    assert ("E", "Warning: had one or more problems upgrading V1LayerParameter (see above)") in logged(capsys)
+    assert (
+        "E",
+        "Warning: had one or more problems upgrading V1LayerParameter (see above); continuing anyway.",
+    ) in logged(capsys)
 
 
 REFUSED = {

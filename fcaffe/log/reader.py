@@ -1,4 +1,4 @@
-"""The curves in a training log, fcaffe's or Caffe's: a reader for the grammar that `fcaffe.log` writes."""
+"""The curves in a training log, fcaffe's or Caffe's: a reader for the sentences that `solver.py` beside it writes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TrainingLog:
 
     def forget_from(self, iteration: int) -> None:
         for curve in self.curves():
-            for later in [place for place in curve if place >= iteration]:
+            for later in [index for index in curve if index >= iteration]:
                 del curve[later]
 
 

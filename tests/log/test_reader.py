@@ -8,7 +8,7 @@ import pytest
 
 from fcaffe import log
 from fcaffe.errors import FcaffeError
-from fcaffe.tools.parse_log import Curve, NetCurves, parse_log, read_log
+from fcaffe.log.reader import Curve, NetCurves, parse_log, read_log
 from tests.conftest import GOLDEN
 
 LOGS = GOLDEN / "logs"

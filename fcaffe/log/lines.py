@@ -1,0 +1,141 @@
+"""Log lines in glog's format, and where they go: standard error, and the files that were asked for.
+
+A prefix is `LMMDD HH:MM:SS.uuuuuu TID file:line] `: level, month and day, time, thread. A message with line breaks has
+the prefix on its first line only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from fcaffe.errors import FcaffeError
+from fcaffe.log.outlet import Outlet
+
+LEVELS = "IWEF"
+FULL = (errno.ENOSPC, errno.EDQUOT)  # what a run must outlive, also if it is started again then
+
+_lock = threading.Lock()
+_files: list[Outlet] = []
+_level = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112 - glog's name
+_minimum = int(_level) if _level.isdecimal() else 0
+_to_stderr = True
+_show: Callable[[str], None] | None = None
+
+
+def prefix(level: str, source: str) -> str:
+    now = time.time()
+    stamp = time.strftime("%m%d %H:%M:%S", time.localtime(now))
+    return f"{level}{stamp}.{int(now % 1 * 1e6):06d} {threading.get_native_id():5d} {source}] "
+
+
+def write(level: str, message: str, source: str | None = None, depth: int = 2) -> None:
+    """One message to stderr and to the log files; `source` defaults to the caller's file and line."""
+    if LEVELS.index(level) < _minimum:
+        return
+    if source is None:
+        frame = sys._getframe(depth)
+        source = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    line = prefix(level, source) + message + ("" if message.endswith("\n") else "\n")
+    with _lock:
+        if _to_stderr:
+            (_show or _emit)(line)
+        for file in _files:
+            failed_before = file.problem is not None
+            file.write(line.encode(errors="backslashreplace"))
+            if file.problem is not None and not failed_before:
+                reason = f"{file.problem.strerror}; each line is tried anew"
+                _emit(prefix("W", _here()) + f"No more lines go to {file.name}: {reason}\n")
+
+
+def _emit(line: str) -> None:
+    """Write to standard error, wherever that leads at present; a run outlives that it cannot be written."""
+    stream = sys.stderr
+    with contextlib.suppress(OSError, ValueError):  # ValueError: somebody has closed the stream
+        if stream is sys.__stderr__ and stream is not None:  # Python's own would keep, and try at exit, what failed
+            stream.flush()
+            _own_stderr.write(line.encode(errors="backslashreplace"))
+        elif stream is not None:
+            stream.write(line)
+            stream.flush()
+
+
+def lines_missing(lines: int, reason: str) -> str:
+    """The line that stands where some could not be written."""
+    return prefix("W", _here()) + f"{lines} lines are missing here: {reason}\n"
+
+
+def _here() -> str:
+    return f"{os.path.basename(__file__)}:{sys._getframe(1).f_lineno}"
+
+
+_own_stderr = Outlet(2, "standard error", notice=lines_missing)
+
+
+def info(message: str, source: str | None = None) -> None:
+    write("I", message, source)
+
+
+def warning(message: str, source: str | None = None) -> None:
+    write("W", message, source)
+
+
+def error(message: str, source: str | None = None) -> None:
+    write("E", message, source)
+
+
+def fatal(message: str, source: str | None = None) -> None:
+    """The last line before an exit; it does not exit itself."""
+    write("F", message, source)
+
+
+def add_file(path: str) -> None:
+    """Append every line to `path` as well, as far as there is room. FcaffeError if that is no place for a file."""
+    try:
+        _files.append(Outlet(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), path, notice=lines_missing))
+    except OSError as problem:
+        if problem.errno in FULL:
+            warning(f"No log is kept in {path}: {problem.strerror}")
+            return
+        message = f"log file {path}: cannot write it ({problem.strerror}); name a file in a folder that you may write"
+        raise FcaffeError(message) from problem
+
+
+def close_files() -> None:
+    while _files:
+        with contextlib.suppress(OSError):
+            os.close(_files.pop().fileno())
+
+
+def set_minimum(level: int) -> None:
+    """Drop lines below `level` (glog's minloglevel: 0 info, 1 warning, 2 error, 3 fatal)."""
+    global _minimum
+    _minimum = min(level, LEVELS.index("F"))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Drop lines of level I in the body of the `with`."""
+    before = _minimum
+    set_minimum(max(before, 1))
+    try:
+        yield
+    finally:
+        set_minimum(before)
+
+
+def set_stderr(enabled: bool) -> None:
+    """Whether lines go to stderr at all (they always go to the log files)."""
+    global _to_stderr
+    _to_stderr = enabled
+
+
+def set_show(show: Callable[[str], None] | None) -> None:
+    """Let a progress bar step aside: `show(line)` is called in place of writing the line to stderr."""
+    global _show
+    _show = show

@@ -1,0 +1,97 @@
+"""What Caffe says while it builds a net, and with debug_info of every pass."""
+
+from __future__ import annotations
+
+from fcaffe.log.lines import error, info
+from fcaffe.log.words import message_string, number, shape_string
+
+
+def initializing_net(text: str) -> None:
+    info(f"Initializing net from parameters: \n{message_string(text)}", "net.cpp:53")
+
+
+def rule_differs(message: str, line: int) -> None:
+    info(message, f"net.cpp:{line}")
+
+
+def making_layer(name: str) -> None:
+    """Also for a layer within a layer, such as the softmax of SoftmaxWithLoss."""
+    info(f"Creating layer {name}", "layer_factory.hpp:77")
+
+
+def creating_layer(name: str) -> None:
+    info(f"Creating Layer {name}", "net.cpp:86")
+
+
+def bottom_connected(layer: str, blob: str) -> None:
+    info(f"{layer} <- {blob}", "net.cpp:408")
+
+
+def top_connected(layer: str, blob: str, in_place: bool) -> None:
+    if in_place:
+        info(f"{layer} -> {blob} (in-place)", "net.cpp:369")
+    else:
+        info(f"{layer} -> {blob}", "net.cpp:382")
+
+
+def setting_up(layer: str) -> None:
+    info(f"Setting up {layer}", "net.cpp:124")
+
+
+def top_shape(shape: tuple[int, ...], loss_weight: float) -> None:
+    info(f"Top shape: {shape_string(shape)}", "net.cpp:131")
+    if loss_weight:
+        info(f"    with loss weight {number(loss_weight)}", "net.cpp:134")
+
+
+def memory_required(size: int) -> None:
+    info(f"Memory required for data: {size}", "net.cpp:139")
+
+
+def sharing_parameters(name: str, owner: str, index: int) -> None:
+    info(f"Sharing parameters '{name}' owned by layer '{owner}', param index {index}", "net.cpp:467")
+
+
+def needs_backward(layer: str, needed: bool) -> None:
+    if needed:
+        info(f"{layer} needs backward computation.", "net.cpp:200")
+    else:
+        info(f"{layer} does not need backward computation.", "net.cpp:202")
+
+
+def produces_output(blob: str) -> None:
+    info(f"This network produces output {blob}", "net.cpp:244")
+
+
+def net_done() -> None:
+    info("Network initialization done.", "net.cpp:257")
+
+
+def ignoring_source_layer(name: str, sharing: bool) -> None:
+    """A layer of the model file (or, `sharing`, of the training net) that this net lacks."""
+    info(f"Ignoring source layer {name}", "net.cpp:678" if sharing else "net.cpp:746")
+
+
+def debug_forward(layer: str, kind: str, blob: str, mean: float) -> None:
+    """`kind` is 'top blob' or 'param blob'; `mean` the mean of absolute values."""
+    info(
+        f"    [Forward] Layer {layer}, {kind} {blob} data: {number(mean)}",
+        "net.cpp:593" if kind == "top blob" else "net.cpp:605",
+    )
+
+
+def debug_backward(layer: str, kind: str, blob: str, mean: float) -> None:
+    """`kind` is 'bottom blob' or 'param blob'."""
+    info(
+        f"    [Backward] Layer {layer}, {kind} {blob} diff: {number(mean)}",
+        "net.cpp:621" if kind == "bottom blob" else "net.cpp:632",
+    )
+
+
+def debug_all_params(l1: tuple[float, float], l2: tuple[float, float]) -> None:
+    """Norms of all parameters' (data, diff). Caffe logs this one at level E."""
+    error(
+        f"    [Backward] All net params (data, diff): L1 norm = ({number(l1[0])}, {number(l1[1])}); "
+        f"L2 norm = ({number(l2[0])}, {number(l2[1])})",
+        "net.cpp:721",
+    )

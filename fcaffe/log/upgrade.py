@@ -1,0 +1,112 @@
+"""What Caffe says when it brings an older notation up to date."""
+
+from __future__ import annotations
+
+from fcaffe.log.lines import error, info, warning
+
+# Of a field of a V0 layer: the line of upgrade_proto.cpp that complains of it.
+_V0_FIELDS = {
+    "num_output": 235, "biasterm": 247, "weight_filler": 259, "bias_filler": 271, "pad": 281, "kernelsize": 293,
+    "group": 302, "stride": 314, "pool": 339, "dropout_ratio": 348, "local_size": 357, "alpha": 365, "beta": 373,
+    "k": 381, "source": 401, "batchsize": 427, "rand_skip": 447, "shuffle_images": 456, "new_height": 465,
+    "new_width": 474, "concat_dim": 483, "det_fg_threshold": 492, "det_bg_threshold": 502, "det_fg_fraction": 512,
+    "det_context_pad": 522, "det_crop_mode": 532, "hdf5_output_param": 542,
+}  # fmt: skip
+
+
+def _attempting(what: str, path: str, line: int) -> None:
+    info(f"Attempting to upgrade input file specified using deprecated {what}: {path}", f"upgrade_proto.cpp:{line}")
+
+
+def _successful(what: str, line: int) -> None:
+    info(f"Successfully upgraded file specified using deprecated {what}", f"upgrade_proto.cpp:{line}")
+
+
+def _problems(what: str, line: int) -> None:
+    message = f"Warning: had one or more problems upgrading {what} (see above); continuing anyway."
+    error(message, f"upgrade_proto.cpp:{line}")
+
+
+def _future(what: str, line: int) -> None:
+    warning(f"Note that future Caffe releases will {what}.", f"upgrade_proto.cpp:{line}")
+
+
+def upgrading_v0(path: str) -> None:
+    _attempting("V0LayerParameter", path, 26)
+
+
+def upgraded_v0(complete: bool) -> None:
+    if complete:
+        _successful("V0LayerParameter", 34)
+    else:
+        _problems("V0NetParameter to NetParameter", 31)
+    _future(
+        "not support V0NetParameter; use ./build/tools/upgrade_net_proto_text for prototxt and "
+        "./build/tools/upgrade_net_proto_binary for model weights upgrade this and any other net protos to the new "
+        "format",
+        37,
+    )
+
+
+def unknown_v0_parameter(field: str, kind: str) -> None:
+    """A V0 layer of this type has no such field."""
+    error(f"Unknown parameter {field} for layer type {kind}", f"upgrade_proto.cpp:{_V0_FIELDS[field]}")
+
+
+def upgrading_transformation(path: str) -> None:
+    _attempting("transformation parameters", path, 44)
+
+
+def upgraded_transformation() -> None:
+    _successful("data transformation parameters.", 47)
+    _future("only support transform_param messages for transformation fields", 49)
+
+
+def upgrading_v1(path: str) -> None:
+    _attempting("V1LayerParameter", path, 53)
+
+
+def layer_beside_layers() -> None:
+    """A net has both notations. Caffe 1.0 refuses it, in this line; what is said here is Caffe's of before."""
+    error(
+        "Input NetParameter to be upgraded already specifies 'layer' fields; these will be ignored for the upgrade.",
+        "upgrade_proto.cpp:668",
+    )
+
+
+def v0_layer_in_v1(index: int) -> None:
+    error("Input NetParameter has V0 layer -- ignoring.", "upgrade_proto.cpp:868")
+    error(f"Upgrade of input layer {index} failed.", "upgrade_proto.cpp:682")
+
+
+def upgraded_v1(complete: bool) -> None:
+    if complete:
+        _successful("V1LayerParameter", 61)
+    else:
+        _problems("V1LayerParameter", 58)
+
+
+def upgrading_input(path: str) -> None:
+    _attempting("input fields", path, 67)
+
+
+def upgraded_input() -> None:
+    _successful("input fields.", 70)
+    _future("only support input layers and not input fields", 72)
+
+
+def upgrading_batch_norm(path: str) -> None:
+    info(f"Attempting to upgrade batch norm layers using deprecated params: {path}", "upgrade_proto.cpp:77")
+
+
+def upgraded_batch_norm() -> None:
+    info("Successfully upgraded batch norm layers using deprecated params.", "upgrade_proto.cpp:80")
+
+
+def upgrading_solver_type(path: str) -> None:
+    _attempting("'solver_type' field (enum)'", path, 1082)
+
+
+def upgraded_solver_type() -> None:
+    _successful("'solver_type' field (enum) to 'type' field (string).", 1089)
+    _future("only support 'type' field (string) for a solver's type", 1091)
