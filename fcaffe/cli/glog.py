@@ -10,8 +10,8 @@ import time
 
 from fcaffe import log
 from fcaffe.errors import UsageError
+from fcaffe.output_files import remove_leftovers, temporary_name
 from fcaffe.parallel.started import started_as
-from fcaffe.proto.leftovers import remove_leftovers, temporary_name
 
 
 def program() -> str:

@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 
 from fcaffe.errors import DataError
-from fcaffe.proto import replacing
+from fcaffe.output_files import replacing
 
 TIMEOUT = 60  # seconds without an answer
 BLOCK = 1 << 20

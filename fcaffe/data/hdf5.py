@@ -25,7 +25,7 @@ from fcaffe.data.hdf5_file import (
 )
 from fcaffe.errors import DataError
 from fcaffe.input_files import read_input
-from fcaffe.proto import replacing
+from fcaffe.output_files import replacing
 from fcaffe.proto.binary import HDF5_MAGIC
 
 LARGEST_LIST = 1 << 28  # bytes

@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from fcaffe import log
 from fcaffe.errors import FcaffeError
+from fcaffe.output_files import replacing
 from fcaffe.parallel.reductions import Reduction, create_reduction, reduction_names
 from fcaffe.parallel.reductions.auto import Auto
 from fcaffe.parallel.reductions.gpu.direct import cuda_aware
@@ -21,7 +22,6 @@ from fcaffe.parallel.reductions.gpu.nccl import why_no_nccl
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import reduction_class
 from fcaffe.parallel.reductions.wire import no_wait, wait
-from fcaffe.proto import replacing
 
 SAMPLE = 2e-3  # seconds that one sample lasts at least: shorter sums are repeated
 SAMPLES = (5, 21)  # at least, at most

@@ -2,7 +2,6 @@
 
 from fcaffe.proto.binary import binary_class, check_written, file_start, is_text, read_binary, write_binary
 from fcaffe.proto.blobs import StoredBlob, blob_shape, blob_values, stored_blob, stored_to_proto, to_blob_proto
-from fcaffe.proto.files import replacing
 from fcaffe.proto.forks import fork_of_layer_type, without_fork_fields
 from fcaffe.proto.text import parse_text, read_net, read_solver, read_text, text_of, write_text
 from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
@@ -21,7 +20,6 @@ __all__ = [
     "read_net",
     "read_solver",
     "read_text",
-    "replacing",
     "stored_blob",
     "stored_to_proto",
     "text_of",

@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import open_input, read_input
+from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE
-from fcaffe.proto.files import replacing
 from fcaffe.proto.forks import without_fork_fields
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"

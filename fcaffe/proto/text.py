@@ -8,8 +8,8 @@ from google.protobuf import text_format
 
 from fcaffe.errors import ProtoError
 from fcaffe.input_files import read_input
+from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.files import replacing
 from fcaffe.proto.forks import warn_of_fork_fields
 from fcaffe.proto.text_errors import explain, explain_bytes, explain_escapes
 from fcaffe.proto.upgrade import upgrade_net, upgrade_solver

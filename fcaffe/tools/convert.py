@@ -15,6 +15,7 @@ from fcaffe.input_files import require_file
 from fcaffe.net.filter import filter_net
 from fcaffe.net.model_files import Model, StoredLayer, read_model, take_shared, write_model
 from fcaffe.net.splits import insert_splits
+from fcaffe.output_files import remove_leftovers, replacing
 from fcaffe.proto import (
     StoredBlob,
     binary_class,
@@ -23,7 +24,6 @@ from fcaffe.proto import (
     parse_text,
     read_binary,
     read_net,
-    replacing,
     stored_blob,
     stored_to_proto,
     text_of,
@@ -34,7 +34,6 @@ from fcaffe.proto import (
 )
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.binary import HDF5_MAGIC
-from fcaffe.proto.leftovers import remove_leftovers
 from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
 
 _NPY_MAGIC = b"\x93NUMPY"

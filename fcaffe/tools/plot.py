@@ -12,7 +12,7 @@ from typing import Any
 
 from fcaffe.errors import FcaffeError
 from fcaffe.log.reader import Curve, NetCurves, Output, TrainingLog, read_log
-from fcaffe.proto import replacing
+from fcaffe.output_files import replacing
 
 TRAIN_COLOR, TEST_COLOR, RATE_COLOR = "#9db4cf", "#1f4e8c", "#777777"
 LINE_STYLES = ["-", "--", ":", "-."]

@@ -10,8 +10,7 @@ from typing import Any
 
 from fcaffe.errors import UsageError
 from fcaffe.net.workers import Workers
-from fcaffe.proto import replacing
-from fcaffe.proto.leftovers import remove_leftovers, temporary_name
+from fcaffe.output_files import remove_leftovers, replacing, temporary_name
 from fcaffe.timeline import EXCHANGE, TRAINING, Event, Timeline
 
 THREADS = {TRAINING: "training", EXCHANGE: "gradient exchange"}

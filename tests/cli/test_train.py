@@ -14,7 +14,7 @@ import pytest
 from fcaffe.net.model_files import read_model
 from fcaffe.solvers import Solver
 from tests.cli.conftest import Result
-from tests.proto.test_files import leftover
+from tests.test_output_files import leftover
 
 Run = Callable[..., Result]
 Weights = list[np.ndarray]

@@ -11,11 +11,11 @@ from google.protobuf.message import DecodeError
 from fcaffe import log
 from fcaffe.errors import SnapshotError
 from fcaffe.net.model_files.model import Model, StoredLayer, check_text
+from fcaffe.output_files import replacing
 from fcaffe.proto import (
     StoredBlob,
     check_written,
     read_binary,
-    replacing,
     stored_blob,
     stored_to_proto,
     upgrade_net,

@@ -9,7 +9,7 @@ from typing import Any
 
 from fcaffe.data.hdf5_file import Hdf5Error, Hdf5Writer, UnreadableError, new_file, opened
 from fcaffe.errors import DataError, FcaffeError, SnapshotError
-from fcaffe.proto import replacing
+from fcaffe.output_files import replacing
 
 
 @contextlib.contextmanager

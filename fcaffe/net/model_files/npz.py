@@ -28,8 +28,9 @@ from fcaffe.net.model_files.model import (
     layer_from_outline,
     put_values,
 )
+from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import replacing, without_fork_fields
+from fcaffe.proto import without_fork_fields
 
 _NET = "net"  # the NetParameter, its blobs without values, as bytes
 _VALUES = re.compile(r"(.+)/(\d{1,9})(/diff)?")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fcaffe.errors import SnapshotError, SolverError
-from fcaffe.proto.leftovers import remove_leftovers
+from fcaffe.output_files import remove_leftovers
 from fcaffe.solvers.snapshot.state_files import HDF5_SUFFIX
 
 

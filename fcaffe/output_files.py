@@ -1,29 +1,62 @@
-"""Temporary files that processes left behind which were killed while they wrote.
+"""Files that appear whole or not at all.
 
-The name of a temporary file says who writes it: the machine, since when it has been up and which process numbers count
-(in a container they are others than outside), the process, and when that began. So the next one to write there can tell
-that the writer is dead. Files of other machines and containers stay: nobody here knows whether their writers live.
+Each is written under a temporary name, which says who writes: the machine, since when it has been up and which process
+numbers count (in a container they are others than outside), the process, and when that began. So the next one to write
+there can tell that a writer was killed, and remove what it left. Files of other machines and containers stay: nobody
+here knows whether their writers live, and a lock may not reach from one machine to another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
 import re
 import socket
+from collections.abc import Iterator
+from pathlib import Path
 
 from fcaffe import log
+from fcaffe.errors import FcaffeError
 
-_NAME = re.compile(r"\.(?P<target>.*)\.(?P<place>[0-9a-f]{8})-(?P<process>\d+)-(?P<began>\d+)\.tmp", re.DOTALL)
+_NAME = re.compile(r"\.(?P<target>.*)\.(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-(?P<began>\d+)\.tmp", re.DOTALL)
 _LONGEST = 200  # bytes of the target's name; file systems take 255 in all
+
+
+@contextlib.contextmanager
+def replacing(
+    path: str | os.PathLike[str], noun: str = "file", error: type[FcaffeError] = FcaffeError
+) -> Iterator[Path]:
+    """A temporary path beside `path`, for the body to write; it takes the place of `path` when the body is done.
+
+    If anything fails, the temporary file goes and an old file at `path` stays as it was. An OSError (no space, no
+    permission, no such folder) becomes an `error` that names `path`; `noun` says what was being written.
+    """
+    target = Path(os.path.realpath(path))  # a link stays a link
+    temporary = target.with_name(temporary_name(target.name))
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException as problem:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(problem, OSError):
+            limit = " (ulimit -f limits the size of files)" if problem.errno == errno.EFBIG else ""
+            raise error(
+                f"cannot write {path}: {problem.strerror or problem}; make room there{limit} or name another place for "
+                f"the {noun} (an earlier file of that name is as it was)"
+            ) from problem
+        raise
 
 
 def temporary_name(target: str) -> str:
     """The name under which this process writes what is to become the file `target`, in the same folder."""
     target = os.fsdecode(os.fsencode(target)[:_LONGEST])
-    return f".{target}.{_place()}-{os.getpid()}-{_began(os.getpid())}.tmp"
+    return f".{target}.{_machine()}-{os.getpid()}-{_began(os.getpid())}.tmp"
 
 
 def remove_leftovers(target: str) -> None:
@@ -35,7 +68,7 @@ def remove_leftovers(target: str) -> None:
     with contextlib.suppress(OSError):  # no folder, or one that may not be read: there is nothing to remove
         for name in os.listdir(folder):
             match = _NAME.fullmatch(name)
-            if match is None or not match["target"].startswith(beginning) or match["place"] != _place():
+            if match is None or not match["target"].startswith(beginning) or match["machine"] != _machine():
                 continue
             if _is_dead(int(match["process"]), int(match["began"])):
                 with contextlib.suppress(OSError):  # another worker was faster, or the folder may not be written
@@ -46,7 +79,7 @@ def remove_leftovers(target: str) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _place() -> str:
+def _machine() -> str:
     """What makes process numbers mean something: this boot of this machine, and this container."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

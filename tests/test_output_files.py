@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from fcaffe.errors import DataError, FcaffeError
-from fcaffe.proto import replacing
-from fcaffe.proto.leftovers import remove_leftovers, temporary_name
+from fcaffe.output_files import remove_leftovers, replacing, temporary_name
 
 DEAD = 2**22 + 1  # no process can have this number
 
@@ -62,8 +61,7 @@ def test_long_names(tmp_path: Path) -> None:
 # Children write one file after the other until they are killed; the last is killed but not yet waited for, one lives.
 KILLS = """
 import os, random, signal, sys, time
-from fcaffe.proto import replacing
-from fcaffe.proto.leftovers import remove_leftovers
+from fcaffe.output_files import remove_leftovers, replacing
 
 def writer(nap):
     number = 0
