@@ -6,21 +6,27 @@ since `--solver <(sed ... solver.prototxt)` and /dev/stdin are pipes; but nobody
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import select
 import stat
 import time
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 from fcaffe import log
+from fcaffe.errors import FcaffeError
 
 LARGEST = 2**31 - 1  # bytes that are taken from a pipe
 UNOPENED = 1.0  # seconds within which somebody must have opened a pipe for writing
 SILENT = 60.0  # seconds within which somebody who has opened it must have written something
 TOLD = 1.0  # seconds of waiting after which the log says so
 STEP = 0.05  # seconds between two looks at a pipe that nobody has opened
+
+# zlib packs about a thousandfold at most; a file that says it holds more is damaged, and nobody allocates for it.
+MOST_PACKED = 2000
 
 Path = str | os.PathLike[str]
 
@@ -70,6 +76,34 @@ def require_file(path: Path) -> None:
     """Raise OSError if there is something of this name that is no file, for libraries that open names themselves."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise OSError(errno.EINVAL, "it is a pipe or a device, and must be a file; copy what it brings into one")
+
+
+class UnreadableError(FcaffeError):
+    """What a library said of a file that is damaged, or of a name that the file cannot take."""
+
+
+@contextlib.contextmanager
+def asking() -> Iterator[None]:
+    """For one call of a library that reads a file: what it raises, of many kinds, becomes an UnreadableError."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as problem:
+        raise UnreadableError(" ".join(str(problem).split()) or type(problem).__name__) from problem
+
+
+@contextlib.contextmanager
+def opened_by(library: Callable[[Path], Any], path: Path) -> Iterator[Any]:
+    """What a library's function returns for the name of a file, closed behind the body. Raises UnreadableError."""
+    try:
+        require_file(path)
+    except OSError as problem:
+        raise UnreadableError(problem.strerror) from problem
+    with asking():
+        file = library(path)
+    with file:
+        yield file
 
 
 def _drain(descriptor: int, path: Path, most: int) -> bytes:

@@ -10,21 +10,11 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.hdf5_file import (
-    Hdf5Error,
-    UnreadableError,
-    asking,
-    check_sizes,
-    h5py,
-    member,
-    names_in,
-    new_file,
-    opened,
-    shape_of,
-    values_of,
-)
 from fcaffe.errors import DataError
-from fcaffe.input_files import read_input
+from fcaffe.hdf5.library import Hdf5Error, h5py
+from fcaffe.hdf5.reading import check_sizes, member, names_in, opened, shape_of, values_of
+from fcaffe.hdf5.writing import new_file
+from fcaffe.input_files import UnreadableError, asking, read_input
 from fcaffe.output_files import replacing
 from fcaffe.proto.binary import HDF5_MAGIC
 

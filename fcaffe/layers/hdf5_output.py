@@ -6,8 +6,8 @@ import os
 
 from fcaffe import log
 from fcaffe.data.hdf5 import write_rows
-from fcaffe.data.hdf5_file import h5py
 from fcaffe.errors import DataError
+from fcaffe.hdf5.library import h5py
 from fcaffe.layers.data import reading_errors
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer, Traits, register

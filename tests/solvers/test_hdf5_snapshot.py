@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fcaffe.data.hdf5_file import values_of
 from fcaffe.errors import SnapshotError
+from fcaffe.hdf5.reading import values_of
 from fcaffe.net.model_files import read_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers import Solver

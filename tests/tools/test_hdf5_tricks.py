@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fcaffe import output_files
-from fcaffe.data import hdf5, hdf5_file
+from fcaffe import input_files, output_files
+from fcaffe.data import hdf5
 from fcaffe.data.hdf5 import read_rows, write_rows
 from fcaffe.errors import DataError, FcaffeError, SnapshotError
+from fcaffe.hdf5 import reading, snapshots, writing
 from fcaffe.net.model_files import Model, StoredLayer, caffemodel, model, npz, read_model, write_model
 from fcaffe.net.model_files import hdf5 as hdf5_model
-from fcaffe.net.model_files import hdf5_file as model_file
 from fcaffe.proto import StoredBlob, binary
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.snapshot import state_files
@@ -132,7 +132,8 @@ def test_attributes_that_are_not_ours(name: str, value: Any, tmp_path: Path) -> 
 
 
 MODULES: list[ModuleType] = [
-    binary, caffemodel, output_files, hdf5, hdf5_file, hdf5_model, model, model_file, npz, state_files,
+    binary, caffemodel, hdf5, hdf5_model, input_files, model, npz, output_files, reading, snapshots, state_files,
+    writing,
 ]  # fmt: skip
 
 

@@ -13,19 +13,11 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from fcaffe.data.hdf5_file import (
-    Hdf5Writer,
-    address,
-    attribute,
-    check_sizes,
-    h5py,
-    member,
-    names_in,
-    shape_of,
-    values_of,
-)
 from fcaffe.errors import SnapshotError
-from fcaffe.net.model_files.hdf5_file import reading, writing
+from fcaffe.hdf5.library import h5py
+from fcaffe.hdf5.reading import address, attribute, check_sizes, member, names_in, shape_of, values_of
+from fcaffe.hdf5.snapshots import reading, writing
+from fcaffe.hdf5.writing import Hdf5Writer
 from fcaffe.net.model_files.model import (
     Model,
     Places,

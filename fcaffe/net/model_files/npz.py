@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
 import os
 import re
 import zipfile
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from fcaffe.data.hdf5_file import MOST_PACKED, UnreadableError, asking
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import SnapshotError
-from fcaffe.input_files import require_file
+from fcaffe.input_files import MOST_PACKED, UnreadableError, asking, opened_by
 from fcaffe.net.model_files.model import (
     Model,
     Places,
@@ -42,7 +39,7 @@ def read(path: str | os.PathLike[str], places: Places | None = None) -> Model:
     Values for which a net has no place, as `places` tells, are not read.
     """
     try:
-        with _opened(path) as archive:
+        with opened_by(zipfile.ZipFile, path) as archive:
             return _read(archive, os.path.getsize(path), places)
     except UnreadableError as problem:
         raise SnapshotError(f"cannot read {path} ({problem}): it is damaged, cut off or no .npz of arrays") from problem
@@ -98,18 +95,6 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
                     arrays[name] = array
     with replacing(path, "model", SnapshotError) as temporary, open(temporary, "wb") as file:
         np.savez(file, **arrays)
-
-
-@contextlib.contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
-    try:
-        require_file(path)
-    except OSError as problem:
-        raise UnreadableError(problem.strerror) from problem
-    with asking():
-        archive = zipfile.ZipFile(path)
-    with archive:
-        yield archive
 
 
 def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:

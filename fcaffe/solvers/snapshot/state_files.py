@@ -12,9 +12,10 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from fcaffe import log
-from fcaffe.data.hdf5_file import asking, check_own, check_sizes, member, names_in, read_array, shape_of, values_of
 from fcaffe.errors import SnapshotError
-from fcaffe.net.model_files.hdf5_file import reading, writing
+from fcaffe.hdf5.reading import check_own, check_sizes, member, names_in, read_array, shape_of, values_of
+from fcaffe.hdf5.snapshots import reading, writing
+from fcaffe.input_files import asking
 from fcaffe.net.model_files.model import check_text
 from fcaffe.proto import (
     StoredBlob,

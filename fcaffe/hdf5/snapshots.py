@@ -1,4 +1,4 @@
-"""HDF5 snapshot files: opened so that whatever is wrong with one comes out as a SnapshotError that names it."""
+"""HDF5 files of models and solver states: whatever is wrong with one comes out as a SnapshotError that names it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from fcaffe.data.hdf5_file import Hdf5Error, Hdf5Writer, UnreadableError, new_file, opened
 from fcaffe.errors import DataError, FcaffeError, SnapshotError
+from fcaffe.hdf5.library import Hdf5Error
+from fcaffe.hdf5.reading import opened
+from fcaffe.hdf5.writing import Hdf5Writer, new_file
+from fcaffe.input_files import UnreadableError
 from fcaffe.output_files import replacing
 
 
@@ -36,5 +39,5 @@ def writing(path: str | os.PathLike[str], noun: str) -> Iterator[Hdf5Writer]:
             yield writer
             with replacing(path, noun, SnapshotError) as temporary:
                 writer.write(temporary)
-    except Hdf5Error as problem:
+    except (Hdf5Error, UnreadableError) as problem:
         raise SnapshotError(f"cannot write {path}: {problem}") from problem
