@@ -4,8 +4,8 @@ import urllib.request
 
 import pytest
 
-from fcaffe.data.download import download
 from fcaffe.errors import DataError
+from scripts.data.download import download
 
 CONTENT = b"content" * 1000
 
