@@ -1,13 +1,9 @@
-"""The picture of a training: loss, test scores and learning rate over the iterations.
-
-python -m fcaffe.tools.plot train.log training.png
-"""
+"""The picture of a training: loss, test scores and learning rate over the iterations."""
 
 from __future__ import annotations
 
 import math
 import os
-import sys
 from typing import Any
 
 from fcaffe.errors import FcaffeError
@@ -76,8 +72,8 @@ def _draw(figure: Any, log: TrainingLog) -> None:
 
 def _line(axes: Any, curve: Curve, label: str, **style: Any) -> None:
     if curve:
-        places = sorted(curve)
-        axes.plot(places, [curve[place] for place in places], label=label, **style)
+        iterations = sorted(curve)
+        axes.plot(iterations, [curve[iteration] for iteration in iterations], label=label, **style)
 
 
 def _losses(net: NetCurves) -> list[tuple[str, Curve]]:
@@ -103,19 +99,3 @@ def _positive_and_wide(curve: Curve) -> bool:
     """Whether a logarithmic axis shows more."""
     values = [value for value in curve.values() if math.isfinite(value)]
     return bool(values) and min(values) > 0 and max(values) > 20 * min(values)
-
-
-def main() -> int:
-    if len(sys.argv) != 3:
-        print("usage: python -m fcaffe.tools.plot LOG PICTURE.png", file=sys.stderr)
-        return 2
-    try:
-        plot(sys.argv[1], sys.argv[2])
-    except FcaffeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

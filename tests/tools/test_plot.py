@@ -4,6 +4,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,22 +27,30 @@ def test_a_picture(log: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["curve.png"]
 
 
-def test_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def drawn(log: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Label -> line of everything in the picture of a log."""
     figures = []
     draw = plotting._draw
     monkeypatch.setattr(plotting, "_draw", lambda figure, log: (figures.append(figure), draw(figure, log)))
-    plotting.plot(GOLDEN / "runs" / "lenet" / "train.log", tmp_path / "curve.png")
+    plotting.plot(log, folder / "curve.png")
     (figure,) = figures
-    labels = [line.get_label() for axes in figure.axes for line in axes.get_lines()]
-    assert sorted(labels) == ["learning rate", "test accuracy, finally 0.9715", "test loss", "train loss"]
-    by_label = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
-    assert list(by_label["test accuracy, finally 0.9715"].get_xdata()) == [0, 100, 200, 300, 400, 500]
+    return {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
 
 
-def test_a_log_with_values_that_are_no_numbers(tmp_path: Path) -> None:
+def test_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = drawn(GOLDEN / "runs" / "lenet" / "train.log", tmp_path, monkeypatch)
+    assert sorted(lines) == ["learning rate", "test accuracy, finally 0.9715", "test loss", "train loss"]
+    assert list(lines["test accuracy, finally 0.9715"].get_xdata()) == [0, 100, 200, 300, 400, 500]
+
+
+def test_a_log_with_values_that_are_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (GOLDEN / "logs" / "train_plain.log").read_text()
-    (tmp_path / "log").write_text(text.replace("loss = 2.2", "loss = nan").replace("loss = nan559", "loss = inf"))
-    plotting.plot(tmp_path / "log", tmp_path / "curve.png")
+    text = text.replace("loss = 2.28721", "loss = nan").replace("loss = 2.30015", "loss = inf")
+    (tmp_path / "log").write_text(text)
+    line = drawn(tmp_path / "log", tmp_path, monkeypatch)["train loss"]
+    assert [str(value) for value in line.get_ydata()[:4]] == ["2.2559", "nan", "inf", "2.32375"]
+    assert line.axes.get_yscale() == "linear"  # what is there of numbers is not wide
+    assert (tmp_path / "curve.png").exists()
 
 
 def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +61,7 @@ def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch:
 
 def test_from_the_command_line(tmp_path: Path) -> None:
     def call(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "fcaffe.tools.plot", *words]
+        command = [sys.executable, "-m", "fcaffe.cli.plot", *words]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     picture = tmp_path / "curve.png"
