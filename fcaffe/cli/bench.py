@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from fcaffe.cli import glog
-from fcaffe.cli.flags import common_flags
+from fcaffe.cli.flags import common_flags, with_options
 from fcaffe.cli.table import print_table
 from fcaffe.cli.workers import LAUNCH, LaunchFlags, words_for_ranks
 from fcaffe.engines.cuda import libraries
@@ -23,13 +23,6 @@ from fcaffe.threads import available_cpus
 
 COLUMNS = ("reduction", "ranks", "hosts", "bytes", "ms", "busbw GB/s", "messages", "bytes sent")
 GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the paper's measurement
-
-
-def _launch_flags(function: Any) -> Any:
-    """Those of every command that starts ranks, but for --workers, of which there may be several here."""
-    for option in reversed(LAUNCH[1:]):
-        function = option(function)
-    return function
 
 
 @click.command(
@@ -50,7 +43,7 @@ def _launch_flags(function: Any) -> Any:
 )
 @click.option("--plot", default="", metavar="FILE.png", help="Draw the times of the largest size over the ranks.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@_launch_flags
+@with_options(LAUNCH[1:])  # all but --workers, of which there may be several here
 @common_flags
 def bench(
     what: str | None,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
 from fcaffe import log
+from fcaffe.cli.flags import with_flags
 from fcaffe.engines import MISSING, Engine, cpu_engine, find_onednn, gpu_engine
 from fcaffe.errors import UsageError
 from fcaffe.threads import describe_threads
@@ -18,7 +16,7 @@ from fcaffe.threads import describe_threads
 
 @dataclass(frozen=True)
 class EngineFlags:
-    engine: str
+    engine: str | None
     math: str
     graphs: bool
     loss_scale: str
@@ -36,7 +34,7 @@ class EngineFlags:
         ):
             if given:
                 raise UsageError(f"{flag} is for GPUs: give --gpu 0 as well, or leave it out")
-        engine = cpu_engine(self.math, self.engine)
+        engine = cpu_engine(self.math, self.engine or "")
         missing = "" if self.engine or find_onednn() else f"; {MISSING}"
         log.info(f"{engine.name} engine, {describe_threads()}{missing}")
         return engine
@@ -93,15 +91,4 @@ OPTIONS = [
     ),
 ]
 
-
-def engine_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a click command the flags of EngineFlags, as its argument `engines`."""
-
-    @functools.wraps(function)
-    def with_flags(*args: Any, **values: Any) -> int:
-        flags = {field.name: values.pop(field.name) for field in fields(EngineFlags)}
-        return function(*args, engines=EngineFlags(**{**flags, "engine": flags["engine"] or ""}), **values)
-
-    for option in reversed(OPTIONS):
-        option(with_flags)
-    return with_flags
+engine_flags = with_flags("engines", EngineFlags, OPTIONS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,6 +12,8 @@ import click
 from fcaffe.cli import glog
 from fcaffe.errors import UsageError
 from fcaffe.proto import caffe_pb2 as pb
+
+Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def phase_number(phase: str, default: int = pb.TRAIN) -> int:
     return pb.Phase.Value(phase) if phase else default
 
 
-def _option(name: str, default: Any, meta: str, text: str) -> Callable[[Any], Any]:
+def _option(name: str, default: Any, meta: str, text: str) -> Decorator:
     return click.option(f"--{name}", name, default=default, type=type(default), metavar=meta, help=text)
 
 
@@ -83,12 +85,12 @@ _WITHOUT_EFFECT: list[tuple[str, Any]] = [
 ]
 
 
-def _silent(name: str, default: Any) -> Callable[[Any], Any]:
+def _silent(name: str, default: Any) -> Decorator:
     kind = {"is_flag": True} if isinstance(default, bool) else {"type": type(default)}
     return click.option(f"--{name}", name, default=default, hidden=True, expose_value=False, **kind)
 
 
-LOG = [
+LOG: list[Decorator] = [
     click.option("--log", default="", metavar="FILE", help="Append the log to FILE as well."),
     click.option("--minloglevel", type=int, metavar="N", help="Lowest level to log: 0 info, 1 warning, 2 error."),
     click.option(
@@ -98,7 +100,7 @@ LOG = [
     *(_silent(name, default) for name, default in _WITHOUT_EFFECT),
 ]
 
-COMMON = [
+COMMON: list[Decorator] = [
     click.option(
         "--traceback", is_flag=True, expose_value=False, help="After an error, show where in fcaffe it arose."
     ),
@@ -114,24 +116,41 @@ HELP = [
 ]
 
 
+def with_options(options: Sequence[Decorator]) -> Decorator:
+    """A decorator that gives a click command these options."""
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def with_flags(argument: str, kind: Any, options: Sequence[Decorator]) -> Decorator:
+    """A decorator that gives a click command options, one for each field of the dataclass `kind`. The command's
+    function gets an instance of that as its `argument`."""
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(function)
+        def with_instance(**values: Any) -> int:
+            flags = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+            return function(**{argument: flags}, **values)
+
+        return with_options(options)(with_instance)
+
+    return decorate
+
+
 def caffe_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a click command Caffe's and glog's flags; its function gets `flags: Flags` first, with the log set up."""
+    """Give a click command Caffe's and glog's flags; its function gets Caffe's as `flags`, with the log set up."""
 
     @functools.wraps(function)
-    def with_flags(log: str, minloglevel: int | None, log_dir: str, logtostderr: bool, **values: Any) -> int:
+    def with_log(log: str, minloglevel: int | None, log_dir: str, logtostderr: bool, **values: Any) -> int:
         glog.begin(log, minloglevel, log_dir, logtostderr)
-        flags = Flags(**{field.name: values.pop(field.name) for field in fields(Flags)})
-        return function(flags, **values)
+        return function(**values)
 
-    return _with_options(with_flags, [*CAFFE, *LOG, *COMMON])
-
-
-def common_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a click command the flags that every command has, and that `main` looks after."""
-    return _with_options(function, COMMON)
+    return with_flags("flags", Flags, CAFFE)(with_options([*LOG, *COMMON])(with_log))
 
 
-def _with_options(function: Any, options: list[Callable[[Any], Any]]) -> Any:
-    for option in reversed(options):
-        function = option(function)
-    return function
+common_flags = with_options(COMMON)  # which every command has, and `main` looks after

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 import numpy as np
 
 from fcaffe import log
+from fcaffe.cli.flags import with_flags
 from fcaffe.cli.gpus import NO_GPUS, TrainingGpus
 from fcaffe.errors import UsageError
 from fcaffe.parallel.launch import Plan
@@ -183,7 +182,6 @@ LAUNCH = [
     ),
 ]
 
-
 SHARE = [
     click.option(
         "--batch",
@@ -224,23 +222,5 @@ SHARE = [
     ),
 ]
 
-
-def launch_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a click command the flags of LaunchFlags, as its argument `launching`."""
-    return _with(function, "launching", LaunchFlags, LAUNCH)
-
-
-def sharing_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a click command the flags of SharingFlags, as its argument `sharing`."""
-    return _with(function, "sharing", SharingFlags, SHARE)
-
-
-def _with(function: Any, argument: str, kind: Any, options: list[Callable[[Any], Any]]) -> Any:
-    @functools.wraps(function)
-    def with_flags(*args: Any, **values: Any) -> int:
-        flags = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-        return function(*args, **{argument: flags}, **values)
-
-    for option in reversed(options):
-        option(with_flags)
-    return with_flags
+launch_flags = with_flags("launching", LaunchFlags, LAUNCH)
+sharing_flags = with_flags("sharing", SharingFlags, SHARE)
