@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fcaffe.log.lines import error, fatal, info
-from fcaffe.log.words import number, weighted
+from fcaffe.log.sentence import Sentence, number, weighted
 
-
-def use_cpu_to_test() -> None:
-    info("Use CPU.", "caffe.cpp:275")
+use_cpu_to_test = Sentence("Use CPU.", "caffe.cpp:275")
 
 
 def use_gpu_to_test(gpu: int, name: str) -> None:
@@ -17,44 +15,21 @@ def use_gpu_to_test(gpu: int, name: str) -> None:
     info(f"GPU device name: {name}", "caffe.cpp:270")
 
 
-def use_cpu_to_time() -> None:
-    info("Use CPU.", "caffe.cpp:343")
-
-
-def use_gpu_to_time(gpu: int) -> None:
-    info(f"Use GPU with device ID {gpu}", "caffe.cpp:339")
-
-
-def not_using_gpu(gpu: int) -> None:
-    info(f"Not using GPU #{gpu} for single-GPU function", "caffe.cpp:262")
-
-
-def running_for(iterations: int) -> None:
-    info(f"Running for {iterations} iterations.", "caffe.cpp:281")
-
-
-def batch_output(batch: int, name: str, value: float) -> None:
-    info(f"Batch {batch}, {name} = {number(value)}", "caffe.cpp:304")
-
-
-def mean_loss(loss: float) -> None:
-    info(f"Loss: {number(loss)}", "caffe.cpp:309")
+use_cpu_to_time = Sentence("Use CPU.", "caffe.cpp:343")
+use_gpu_to_time = Sentence("Use GPU with device ID {gpu:d}", "caffe.cpp:339")
+not_using_gpu = Sentence("Not using GPU #{gpu:d} for single-GPU function", "caffe.cpp:262")
+running_for = Sentence("Running for {iterations:d} iterations.", "caffe.cpp:281")
+batch_output = Sentence("Batch {batch:d}, {name} = {value:.6g}", "caffe.cpp:304")
+mean_loss = Sentence("Loss: {loss:.6g}", "caffe.cpp:309")
 
 
 def mean_output(name: str, value: float, loss_weight: float) -> None:
     info(weighted(name, value, loss_weight), "caffe.cpp:321")
 
 
-def performing_forward() -> None:
-    info("Performing Forward", "caffe.cpp:351")
-
-
-def initial_loss(loss: float) -> None:
-    info(f"Initial loss: {number(loss)}", "caffe.cpp:356")
-
-
-def performing_backward() -> None:
-    info("Performing Backward", "caffe.cpp:357")
+performing_forward = Sentence("Performing Forward", "caffe.cpp:351")
+initial_loss = Sentence("Initial loss: {loss:.6g}", "caffe.cpp:356")
+performing_backward = Sentence("Performing Backward", "caffe.cpp:357")
 
 
 def benchmark_begins(iterations: int) -> None:
@@ -62,13 +37,11 @@ def benchmark_begins(iterations: int) -> None:
     info(f"Testing for {iterations} iterations.", "caffe.cpp:366")
 
 
-def forward_backward_time(iteration: int, milliseconds: float) -> None:
-    """`iteration` counts from 1."""
-    info(f"Iteration: {iteration} forward-backward time: {number(milliseconds)} ms.", "caffe.cpp:394")
-
-
-def times_per_layer() -> None:
-    info("Average time per layer: ", "caffe.cpp:397")
+# `iteration` counts from 1.
+forward_backward_time = Sentence(
+    "Iteration: {iteration:d} forward-backward time: {milliseconds:.6g} ms.", "caffe.cpp:394"
+)
+times_per_layer = Sentence("Average time per layer: ", "caffe.cpp:397")
 
 
 def layer_times(layer: str, forward: float, backward: float) -> None:
@@ -86,8 +59,7 @@ def benchmark_ends(forward: float, backward: float, both: float, total: float) -
     info("*** Benchmark ends ***", "caffe.cpp:415")
 
 
-def querying_gpus(gpus: str) -> None:
-    info(f"Querying GPUs {gpus}", "caffe.cpp:138")
+querying_gpus = Sentence("Querying GPUs {gpus}", "caffe.cpp:138")
 
 
 def gpu_fields(fields: Iterable[tuple[str, object]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.log.lines import error, info
-from fcaffe.log.words import message_string, number, shape_string
+from fcaffe.log.sentence import Sentence, message_string, number, shape_string
 
 
 def initializing_net(text: str) -> None:
@@ -14,17 +14,10 @@ def rule_differs(message: str, line: int) -> None:
     info(message, f"net.cpp:{line}")
 
 
-def making_layer(name: str) -> None:
-    """Also for a layer within a layer, such as the softmax of SoftmaxWithLoss."""
-    info(f"Creating layer {name}", "layer_factory.hpp:77")
-
-
-def creating_layer(name: str) -> None:
-    info(f"Creating Layer {name}", "net.cpp:86")
-
-
-def bottom_connected(layer: str, blob: str) -> None:
-    info(f"{layer} <- {blob}", "net.cpp:408")
+# Also for a layer within a layer, such as the softmax of SoftmaxWithLoss.
+making_layer = Sentence("Creating layer {name}", "layer_factory.hpp:77")
+creating_layer = Sentence("Creating Layer {name}", "net.cpp:86")
+bottom_connected = Sentence("{layer} <- {blob}", "net.cpp:408")
 
 
 def top_connected(layer: str, blob: str, in_place: bool) -> None:
@@ -34,8 +27,7 @@ def top_connected(layer: str, blob: str, in_place: bool) -> None:
         info(f"{layer} -> {blob}", "net.cpp:382")
 
 
-def setting_up(layer: str) -> None:
-    info(f"Setting up {layer}", "net.cpp:124")
+setting_up = Sentence("Setting up {layer}", "net.cpp:124")
 
 
 def top_shape(shape: tuple[int, ...], loss_weight: float) -> None:
@@ -44,12 +36,10 @@ def top_shape(shape: tuple[int, ...], loss_weight: float) -> None:
         info(f"    with loss weight {number(loss_weight)}", "net.cpp:134")
 
 
-def memory_required(size: int) -> None:
-    info(f"Memory required for data: {size}", "net.cpp:139")
-
-
-def sharing_parameters(name: str, owner: str, index: int) -> None:
-    info(f"Sharing parameters '{name}' owned by layer '{owner}', param index {index}", "net.cpp:467")
+memory_required = Sentence("Memory required for data: {size:d}", "net.cpp:139")
+sharing_parameters = Sentence(
+    "Sharing parameters '{name}' owned by layer '{owner}', param index {index:d}", "net.cpp:467"
+)
 
 
 def needs_backward(layer: str, needed: bool) -> None:
@@ -59,12 +49,8 @@ def needs_backward(layer: str, needed: bool) -> None:
         info(f"{layer} does not need backward computation.", "net.cpp:202")
 
 
-def produces_output(blob: str) -> None:
-    info(f"This network produces output {blob}", "net.cpp:244")
-
-
-def net_done() -> None:
-    info("Network initialization done.", "net.cpp:257")
+produces_output = Sentence("This network produces output {blob}", "net.cpp:244")
+net_done = Sentence("Network initialization done.", "net.cpp:257")
 
 
 def ignoring_source_layer(name: str, sharing: bool) -> None:

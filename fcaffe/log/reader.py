@@ -8,17 +8,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fcaffe.errors import FcaffeError
+from fcaffe.log import solver
+from fcaffe.log.sentence import NUMBER
 
 Curve = dict[int, float]  # iteration -> value
 
 _PREFIX = re.compile(r"[IWEF](?:\d{4}|\d{8}) \d\d:\d\d:\d\d\.\d+ +\d+ \S+:\d+\] (.*)")
-_NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))"
 _SOLVING = re.compile(r"Solving (.*)")
-_LOSS = re.compile(rf"Iteration (\d+)(?: \(.*\))?, loss = {_NUMBER}")
-_RATE = re.compile(rf"Iteration (\d+), lr = {_NUMBER}")
-_TESTING = re.compile(r"Iteration (\d+), Testing net \(#(\d+)\)")
-_TEST_LOSS = re.compile(rf"Test loss: {_NUMBER}")
-_OUTPUT = re.compile(rf" +(Train|Test) net output #(\d+): (\S+) = {_NUMBER}( \(\* .* loss\))?")
+_RATE, _TESTING, _TEST_LOSS = (said.pattern for said in (solver.learning_rate, solver.testing, solver.test_loss))
+_LOSS = re.compile(rf"Iteration (\d+)(?: \(.*\))?, loss = {NUMBER}")
+_OUTPUT = re.compile(rf" +(Train|Test) net output #(\d+): (\S+) = {NUMBER}( \(\* .* loss\))?")
 
 
 @dataclass

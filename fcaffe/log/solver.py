@@ -6,11 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fcaffe.log.lines import info
-from fcaffe.log.words import message_string, number, weighted
+from fcaffe.log.sentence import Sentence, message_string, number, weighted
 
-
-def use_cpu() -> None:
-    info("Use CPU.", "caffe.cpp:197")
+use_cpu = Sentence("Use CPU.", "caffe.cpp:197")
 
 
 def using_gpus(gpus: list[int], names: Sequence[str]) -> None:
@@ -24,28 +22,12 @@ def initializing_solver(text: str) -> None:
     info(f"Initializing solver from parameters: \n{message_string(text)}", "solver.cpp:45")
 
 
-def creating_train_net(source: str) -> None:
-    info(f"Creating training net {source}", "solver.cpp:102")
-
-
-def creating_test_net(index: int, source: str) -> None:
-    info(f"Creating test net (#{index}) {source}", "solver.cpp:190")
-
-
-def solver_done() -> None:
-    info("Solver scaffolding done.", "solver.cpp:57")
-
-
-def finetuning(path: str) -> None:
-    info(f"Finetuning from {path}", "solver.cpp:72")
-
-
-def resuming(path: str) -> None:
-    info(f"Resuming from {path}", "caffe.cpp:235")
-
-
-def starting_optimization() -> None:
-    info("Starting Optimization", "caffe.cpp:239")
+creating_train_net = Sentence("Creating training net {source}", "solver.cpp:102")
+creating_test_net = Sentence("Creating test net (#{index:d}) {source}", "solver.cpp:190")
+solver_done = Sentence("Solver scaffolding done.", "solver.cpp:57")
+finetuning = Sentence("Finetuning from {path}", "solver.cpp:72")
+resuming = Sentence("Resuming from {path}", "caffe.cpp:235")
+starting_optimization = Sentence("Starting Optimization", "caffe.cpp:239")
 
 
 def solving(net: str, policy: str) -> None:
@@ -53,12 +35,8 @@ def solving(net: str, policy: str) -> None:
     info(f"Learning Rate Policy: {policy}", "solver.cpp:290")
 
 
-def restoring(path: str) -> None:
-    info(f"Restoring previous solver status from {path}", "solver.cpp:295")
-
-
-def restoring_history(solver: str) -> None:
-    info(f"{solver}Solver: restoring history", "sgd_solver.cpp:336")
+restoring = Sentence("Restoring previous solver status from {path}", "solver.cpp:295")
+restoring_history = Sentence("{solver}Solver: restoring history", "sgd_solver.cpp:336")
 
 
 def iteration(index: int, rate: float, seconds: float, display: int, loss: float) -> None:
@@ -81,12 +59,8 @@ def net_outputs(phase: str, outputs: Iterable[tuple[str, Any, float]], values: I
             index += 1
 
 
-def learning_rate(index: int, rate: float) -> None:
-    info(f"Iteration {index}, lr = {number(rate)}", "sgd_solver.cpp:112")
-
-
-def multistep(index: int, step: int) -> None:
-    info(f"MultiStep Status: Iteration {index}, step = {step}", "sgd_solver.cpp:50")
+learning_rate = Sentence("Iteration {index:d}, lr = {rate:.6g}", "sgd_solver.cpp:112")
+multistep = Sentence("MultiStep Status: Iteration {index:d}, step = {step:d}", "sgd_solver.cpp:50")
 
 
 def clipping(norm: float, limit: float) -> None:
@@ -97,20 +71,10 @@ def clipping(norm: float, limit: float) -> None:
     )
 
 
-def final_loss(index: int, loss: float) -> None:
-    info(f"Iteration {index}, loss = {number(loss)}", "solver.cpp:327")
-
-
-def testing(index: int, net: int) -> None:
-    info(f"Iteration {index}, Testing net (#{net})", "solver.cpp:347")
-
-
-def test_loss(loss: float) -> None:
-    info(f"Test loss: {number(loss)}", "solver.cpp:401")
-
-
-def test_interrupted() -> None:
-    info("Test interrupted.", "solver.cpp:394")
+final_loss = Sentence("Iteration {index:d}, loss = {loss:.6g}", "solver.cpp:327")
+testing = Sentence("Iteration {index:d}, Testing net (#{net:d})", "solver.cpp:347")
+test_loss = Sentence("Test loss: {loss:.6g}", "solver.cpp:401")
+test_interrupted = Sentence("Test interrupted.", "solver.cpp:394")
 
 
 def snapshotting_model(path: str, kind: str) -> None:
@@ -123,13 +87,6 @@ def snapshotting_state(path: str, kind: str) -> None:
     info(f"Snapshotting solver state to {kind} file {path}", source)
 
 
-def stopped_early() -> None:
-    info("Optimization stopped early.", "solver.cpp:311")
-
-
-def optimization_done() -> None:
-    info("Optimization Done.", "solver.cpp:332")
-
-
-def run_done() -> None:
-    info("Optimization Done.", "caffe.cpp:250")
+stopped_early = Sentence("Optimization stopped early.", "solver.cpp:311")
+optimization_done = Sentence("Optimization Done.", "solver.cpp:332")
+run_done = Sentence("Optimization Done.", "caffe.cpp:250")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.log.lines import error, info, warning
+from fcaffe.log.sentence import Sentence
 
 # Of a field of a V0 layer: the line of upgrade_proto.cpp that complains of it.
 _V0_FIELDS = {
@@ -14,8 +15,9 @@ _V0_FIELDS = {
 }  # fmt: skip
 
 
-def _attempting(what: str, path: str, line: int) -> None:
-    info(f"Attempting to upgrade input file specified using deprecated {what}: {path}", f"upgrade_proto.cpp:{line}")
+def _attempting(what: str, line: int) -> Sentence:
+    text = f"Attempting to upgrade input file specified using deprecated {what}: {{path}}"
+    return Sentence(text, f"upgrade_proto.cpp:{line}")
 
 
 def _successful(what: str, line: int) -> None:
@@ -31,8 +33,17 @@ def _future(what: str, line: int) -> None:
     warning(f"Note that future Caffe releases will {what}.", f"upgrade_proto.cpp:{line}")
 
 
-def upgrading_v0(path: str) -> None:
-    _attempting("V0LayerParameter", path, 26)
+upgrading_v0 = _attempting("V0LayerParameter", 26)
+upgrading_transformation = _attempting("transformation parameters", 44)
+upgrading_v1 = _attempting("V1LayerParameter", 53)
+upgrading_input = _attempting("input fields", 67)
+upgrading_batch_norm = Sentence(
+    "Attempting to upgrade batch norm layers using deprecated params: {path}", "upgrade_proto.cpp:77"
+)
+upgraded_batch_norm = Sentence(
+    "Successfully upgraded batch norm layers using deprecated params.", "upgrade_proto.cpp:80"
+)
+upgrading_solver_type = _attempting("'solver_type' field (enum)'", 1082)
 
 
 def upgraded_v0(complete: bool) -> None:
@@ -53,25 +64,17 @@ def unknown_v0_parameter(field: str, kind: str) -> None:
     error(f"Unknown parameter {field} for layer type {kind}", f"upgrade_proto.cpp:{_V0_FIELDS[field]}")
 
 
-def upgrading_transformation(path: str) -> None:
-    _attempting("transformation parameters", path, 44)
-
-
 def upgraded_transformation() -> None:
     _successful("data transformation parameters.", 47)
     _future("only support transform_param messages for transformation fields", 49)
 
 
-def upgrading_v1(path: str) -> None:
-    _attempting("V1LayerParameter", path, 53)
-
-
-def layer_beside_layers() -> None:
-    """A net has both notations. Caffe 1.0 refuses it, in this line; what is said here is Caffe's of before."""
-    error(
-        "Input NetParameter to be upgraded already specifies 'layer' fields; these will be ignored for the upgrade.",
-        "upgrade_proto.cpp:668",
-    )
+# A net has both notations. Caffe 1.0 refuses it, in this line; what is said here is Caffe's of before.
+layer_beside_layers = Sentence(
+    "Input NetParameter to be upgraded already specifies 'layer' fields; these will be ignored for the upgrade.",
+    "upgrade_proto.cpp:668",
+    "E",
+)
 
 
 def v0_layer_in_v1(index: int) -> None:
@@ -86,25 +89,9 @@ def upgraded_v1(complete: bool) -> None:
         _problems("V1LayerParameter", 58)
 
 
-def upgrading_input(path: str) -> None:
-    _attempting("input fields", path, 67)
-
-
 def upgraded_input() -> None:
     _successful("input fields.", 70)
     _future("only support input layers and not input fields", 72)
-
-
-def upgrading_batch_norm(path: str) -> None:
-    info(f"Attempting to upgrade batch norm layers using deprecated params: {path}", "upgrade_proto.cpp:77")
-
-
-def upgraded_batch_norm() -> None:
-    info("Successfully upgraded batch norm layers using deprecated params.", "upgrade_proto.cpp:80")
-
-
-def upgrading_solver_type(path: str) -> None:
-    _attempting("'solver_type' field (enum)'", path, 1082)
 
 
 def upgraded_solver_type() -> None:
