@@ -72,8 +72,8 @@ def groups(controller: str) -> Iterator[Group]:
         version = {"cgroup": 1, "cgroup2": 2}.get(kinds[0], 0) if kinds and len(fields) > 4 else 0
         if version not in paths or (version == 1 and controller not in kinds[-1].split(",")):
             continue
-        place, inner = _unescaped(fields[4]), _below(paths[version], _unescaped(fields[3]))
-        mounted = ROOT / place.lstrip("/")
+        mount_point, inner = _unescaped(fields[4]), _below(paths[version], _unescaped(fields[3]))
+        mounted = ROOT / mount_point.lstrip("/")
         for depth in range(len(inner), -1, -1):
             folder = mounted.joinpath(*inner[:depth])
             if folder.is_dir():

@@ -78,6 +78,19 @@ def require_file(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a pipe or a device, and must be a file; copy what it brings into one")
 
 
+@contextlib.contextmanager
+def reading(path: Path, error: type[FcaffeError], noun: str = "file") -> Iterator[None]:
+    """What goes wrong in the body, where the file is read, becomes an `error` that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise error(f"{path} does not exist (looked for {os.path.abspath(path)}); correct the path") from None
+    except IsADirectoryError:
+        raise error(f"{path} is a folder; a {noun} is wanted") from None
+    except OSError as problem:
+        raise error(f"cannot read {path}: {problem.strerror}") from problem
+
+
 class UnreadableError(FcaffeError):
     """What a library said of a file that is damaged, or of a name that the file cannot take."""
 

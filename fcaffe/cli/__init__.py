@@ -176,5 +176,5 @@ def _one_line(error: Exception) -> str:
 
 def _source(error: BaseException) -> str:
     """File and line where the error arose, which is what the tag of a log line is."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{os.path.basename(place.filename)}:{place.lineno}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{os.path.basename(frame.filename)}:{frame.lineno}"

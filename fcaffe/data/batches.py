@@ -86,7 +86,7 @@ class ImageBatches(ABC, Generic[Item]):
         shape = self.batch_shape(items[0], first)
         batch.reshape(shape)
 
-        def place(index: int) -> None:
+        def load_and_transform(index: int) -> None:
             item = items[index]
             image, batch.labels[index] = self.load(item) if index else (first, label)
             if image.shape != first.shape and self.batch_shape(item, image) != shape:
@@ -96,7 +96,7 @@ class ImageBatches(ABC, Generic[Item]):
                 )
             self.transformer.apply(image, decisions[index], batch.data[index])
 
-        self.decoders.each(place, len(items))
+        self.decoders.each(load_and_transform, len(items))
 
     def batch_shape(self, item: Item, image: np.ndarray) -> tuple[int, int, int, int]:
         """The shape of a batch that begins with this image."""

@@ -101,9 +101,7 @@ class Database(ABC):
         with self._errors_named():
             for _ in range(count):
                 records.append(self._item())
-                if not self._next():
-                    log.restarting_prefetch()
-                    self._first()
+                self._next_or_first()
         self.position += count
         return records
 
@@ -111,15 +109,18 @@ class Database(ABC):
         """Go past `count` records without reading their values."""
         with self._errors_named():
             for _ in range(count):
-                if not self._next():
-                    log.restarting_prefetch()
-                    self._first()
+                self._next_or_first()
         self.position += count
 
     def __iter__(self) -> Iterator[Record]:
         """Every record once; does not move the position."""
         with self._errors_named():
             yield from self._all()
+
+    def _next_or_first(self) -> None:
+        if not self._next():
+            log.restarting_prefetch()
+            self._first()
 
     @contextlib.contextmanager
     def _errors_named(self) -> Iterator[None]:

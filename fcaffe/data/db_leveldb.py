@@ -57,22 +57,19 @@ class LevelDb(Database):
         if not is_leveldb(source):
             raise DataError(f'folder "{source}" has no file CURRENT: it is not a LevelDB')
         library = plyvel()
-        self.problems = (library.Error,)
+        self.problems = (library.Error, OSError)
         self._entries: int | None = None
-        lock = _shared_lock(source)
-        folder = None
-        try:
+        with self._errors_named(), contextlib.ExitStack() as opened:
+            if lock := _shared_lock(source):
+                opened.enter_context(lock)
             folder = TemporaryFolder(os.path.join(tempfile.gettempdir(), PREFIX), 0o700)
+            opened.callback(folder.remove)
             _link(source, folder.path)
             self._db = library.DB(folder.path, create_if_missing=False, paranoid_checks=True, **OPTIONS)
-        except (library.Error, OSError) as problem:
-            if folder is not None:
-                folder.remove()
-            if lock is not None:
-                lock.close()
-            raise self._damaged(problem) from problem
-        self._cursor = self._db.raw_iterator(verify_checksums=True)
-        self._end = weakref.finalize(self, _close, self._cursor, self._db, folder, lock)
+            opened.callback(self._db.close)
+            self._cursor = self._db.raw_iterator(verify_checksums=True)
+            opened.callback(self._cursor.close)  # plyvel complains of cursors that outlive their database
+            self._end = weakref.finalize(self, opened.pop_all().close)
         self.seek(0)
         log.opened_leveldb(source)
 
@@ -133,14 +130,6 @@ def _shared_lock(source: str) -> IO[bytes] | None:
                 ) from problem
         return file
     return None
-
-
-def _close(cursor: Any, db: Any, folder: TemporaryFolder, lock: IO[bytes] | None) -> None:
-    cursor.close()  # plyvel complains of cursors that outlive their database
-    db.close()
-    folder.remove()
-    if lock is not None:
-        lock.close()
 
 
 def write_leveldb(path: str, records: Iterable[Record]) -> int:

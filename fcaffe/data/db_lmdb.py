@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from collections.abc import Iterable, Iterator
@@ -138,16 +139,12 @@ def _write_records(folder: str, records: Iterable[Record]) -> int:
     environment = lmdb.open(folder, map_size=FIRST_MAP_SIZE, lock=False, sync=False, metasync=False)
     try:
         count = 0
-        pending = []
-        for record in records:
-            pending.append(record)
-            if len(pending) == COMMIT_INTERVAL:
-                _commit(environment, pending)
-                count += len(pending)
-                pending = []
-        _commit(environment, pending)
+        rest = iter(records)
+        while pending := list(itertools.islice(rest, COMMIT_INTERVAL)):
+            _commit(environment, pending)
+            count += len(pending)
         environment.sync(True)
-        return count + len(pending)
+        return count
     finally:
         environment.close()
 

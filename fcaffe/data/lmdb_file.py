@@ -147,7 +147,7 @@ class Cursor:
         start, size, flags = self._nodes[self._index]
         if not flags:
             return self._keys[self._index], self._content[start : start + size]
-        return self._keys[self._index], self._long_value(start, size)
+        return self._keys[self._index], self._file.read(self._offset_of_long(start, size), size)
 
     def check_length(self) -> None:
         """PageError if the file ends before a page of the snapshot. Begins with the last record, whose pages are the
@@ -156,7 +156,7 @@ class Cursor:
             for start, size, flags in reversed(self._parse(number, content)[0]):
                 if flags:
                     self._content = content
-                    self._file.read(self._place_of_long(start, size) + size - 1, 1)
+                    self._file.read(self._offset_of_long(start, size) + size - 1, 1)
 
     def _walk(self, number: int, levels: int, backwards: bool = False) -> Iterator[tuple[int, bytes]]:
         """The leaves below a page, and their numbers."""
@@ -220,21 +220,18 @@ class Cursor:
             keys.append(content[offset + NODE.size : start])
         return nodes, keys
 
-    def _long_value(self, start: int, size: int) -> bytes:
-        return self._file.read(self._place_of_long(start, size), size)
-
-    def _place_of_long(self, start: int, size: int) -> int:
+    def _offset_of_long(self, start: int, size: int) -> int:
         """Where in the file the value lies whose page number is at `start`, behind the header of its first page."""
         page_size = self._snapshot.page_size
         (number,) = PAGE_NUMBER.unpack_from(self._content, start)
         pages = -(-(LONG_HEADER.size + size) // page_size)
         if number + pages - 1 > self._snapshot.last_page:
             raise _damaged(self._number)
-        place = number * page_size
-        found, _, kind, found_pages = LONG_HEADER.unpack(self._file.read(place, LONG_HEADER.size))
+        offset = number * page_size
+        found, _, kind, found_pages = LONG_HEADER.unpack(self._file.read(offset, LONG_HEADER.size))
         if found != number or kind & KINDS != LONG or found_pages != pages:
             raise _damaged(number)
-        return place + LONG_HEADER.size
+        return offset + LONG_HEADER.size
 
 
 def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,7 @@ from fcaffe.rng import CaffeRandom
 
 
 class Decision(NamedTuple):
-    """What is random about an image: whether it is mirrored, and the draws that place the crop."""
+    """What is random about an image: whether it is mirrored, and the draws that say where the crop lies."""
 
     mirror: int
     row: int
@@ -80,8 +80,8 @@ class Transformer:
 
     def transform(self, images: Sequence[np.ndarray], out: np.ndarray) -> None:
         """Write images (channels x height x width, uint8 or float32) to `out` (N x C x H x W, float32, any strides)."""
-        for image, decision, place in zip(images, self.decide(len(images)), out, strict=True):
-            self.apply(image, decision, place)
+        for image, decision, part in zip(images, self.decide(len(images)), out, strict=True):
+            self.apply(image, decision, part)
 
     def decide(self, count: int) -> list[Decision]:
         """What is random about the next `count` images."""
@@ -93,8 +93,8 @@ class Transformer:
             decisions[:, 0] %= 2
         return [Decision(*row) for row in decisions.tolist()]
 
-    def apply(self, image: np.ndarray, decision: Decision, place: np.ndarray) -> None:
-        """Write one image to `place`; may be called in several threads."""
+    def apply(self, image: np.ndarray, decision: Decision, out: np.ndarray) -> None:
+        """Write one image to `out`; may be called in several threads."""
         mean = self._mean_like(image) if self.mean_file else self.mean
         if self.crop_size:
             rows = self._window(image.shape[1], decision.row)
@@ -104,13 +104,13 @@ class Transformer:
                 assert mean is not None
                 mean = mean[:, rows, columns]
         if decision.mirror:
-            place = place[:, :, ::-1]
+            out = out[:, :, ::-1]
         if mean is not None:
-            np.subtract(image, mean, out=place, dtype=np.float32)
+            np.subtract(image, mean, out=out, dtype=np.float32)
             if self.scale != 1:
-                place *= self.scale
+                out *= self.scale
         else:
-            np.multiply(image, self.scale, out=place, dtype=np.float32)
+            np.multiply(image, self.scale, out=out, dtype=np.float32)
 
     def _window(self, size: int, draw: int) -> slice:
         room = size - self.crop_size

@@ -102,12 +102,14 @@ class WindowBatches:
         _, height, width = image.shape
         crop_size, context_pad = self.transformer.crop_size, self.param.context_pad
         try:
-            place = place_window(window, height, width, crop_size, context_pad, self.square, mirror)
+            placement = place_window(window, height, width, crop_size, context_pad, self.square, mirror)
         except DataError as problem:
             raise DataError(f'{problem} ("{path}")') from problem
-        part = np.s_[:, place.top : place.top + place.height, place.left : place.left + place.width]
+        part = np.s_[
+            :, placement.top : placement.top + placement.height, placement.left : placement.left + placement.width
+        ]
         mean = self._mean[part] if self._mean.shape[1:] != (1, 1) else self._mean
-        np.subtract(warp(image, place, mirror), mean, out=out[part], dtype=np.float32)
+        np.subtract(warp(image, placement, mirror), mean, out=out[part], dtype=np.float32)
         out[part] *= self.scale
 
     def _mean_of_crop(self, crop_size: int) -> np.ndarray:

@@ -199,10 +199,10 @@ def place_window(
     return Placement(x1, y1, x2, y2, out_height, out_width, top, left)
 
 
-def warp(image: np.ndarray, place: Placement, mirror: bool) -> np.ndarray:
-    """The pixels of a placed window: channels x place.height x place.width."""
-    part = image[:, place.y1 : place.y2 + 1, place.x1 : place.x2 + 1]
-    resized = resize_image(part, place.height, place.width)
+def warp(image: np.ndarray, placement: Placement, mirror: bool) -> np.ndarray:
+    """The pixels of a placed window: channels x placement.height x placement.width."""
+    part = image[:, placement.y1 : placement.y2 + 1, placement.x1 : placement.x2 + 1]
+    resized = resize_image(part, placement.height, placement.width)
     return resized[:, :, ::-1] if mirror else resized
 
 

@@ -83,7 +83,7 @@ def check_own(dataset: Any) -> None:
         external, virtual = dataset.external, dataset.is_virtual
         sources = sorted({source.file_name for source in dataset.virtual_sources()}) if virtual else []
     if external:
-        raise Hdf5Error(f"the values of {what} are in another file, {_list(place[0] for place in external)}; {REMEDY}")
+        raise Hdf5Error(f"the values of {what} are in another file, {_list(name for name, _, _ in external)}; {REMEDY}")
     if virtual:
         raise Hdf5Error(f"{what} is a virtual dataset, put together from {_list(sources)}; {REMEDY}")
 
@@ -135,7 +135,7 @@ def _below(group: Any, name: str) -> str:
 
 
 def _aim(aim: Any) -> str:
-    """What a link leads to: of an external link, file and place."""
+    """What a link leads to: of an external link, the file and the path in it."""
     if isinstance(aim, tuple):
         return f'"{os.fsdecode(aim[1])}" in the file "{os.fsdecode(aim[0])}"'
     return f'"{os.fsdecode(aim)}"'

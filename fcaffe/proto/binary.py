@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, EncodeError
 
 from fcaffe.errors import SnapshotError
-from fcaffe.input_files import open_input, read_input
+from fcaffe.input_files import open_input, read_input, reading
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE
@@ -87,7 +86,7 @@ def binary_class(path: str | os.PathLike[str]) -> Any:
 
 def file_start(path: str | os.PathLike[str], size: int = 4096) -> bytes:
     """The first bytes of a file, by which its kind is known. SnapshotError if it cannot be read."""
-    with _reading(path), open_input(path, look=True) as file:
+    with reading(path, SnapshotError), open_input(path, look=True) as file:
         return file.read(size)
 
 
@@ -116,26 +115,13 @@ def is_text(start: bytes) -> bool:
 
 
 def _content(path: str | os.PathLike[str], look: bool = False) -> bytes:
-    with _reading(path):
+    with reading(path, SnapshotError):
         try:
             return read_input(path, LARGEST, look)
         except OSError as error:
             if error.errno != errno.EFBIG:
                 raise
     raise SnapshotError(f"{path} has more than {LARGEST} bytes, which no protobuf file can; such models are .h5")
-
-
-@contextlib.contextmanager
-def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """What goes wrong in the body is told of as a SnapshotError."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise SnapshotError(f"{path} does not exist (looked for {os.path.abspath(path)}); correct the path") from None
-    except IsADirectoryError:
-        raise SnapshotError(f"{path} is a folder; a file is wanted") from None
-    except OSError as error:
-        raise SnapshotError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _kind_of(message_class: Any) -> _Kind | None:

@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from fcaffe.errors import ProtoError
-from fcaffe.input_files import read_input
+from fcaffe.input_files import read_input, reading
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.forks import warn_of_fork_fields
@@ -50,14 +50,8 @@ def read_text(path: str | os.PathLike[str], message_class: Any) -> Any:
 
 def text_of(path: str | os.PathLike[str]) -> str:
     """The text of a prototxt, in which bytes that are not UTF-8 are surrogates. Raises ProtoError."""
-    try:
+    with reading(path, ProtoError, "prototxt file"):
         content = read_input(path, LARGEST)
-    except FileNotFoundError:
-        raise ProtoError(f"{path} does not exist (looked for {os.path.abspath(path)}); correct the path") from None
-    except IsADirectoryError:
-        raise ProtoError(f"{path} is a folder; a prototxt file is wanted") from None
-    except OSError as error:
-        raise ProtoError(f"cannot read {path}: {error.strerror}") from error
     if b"\0" in content:
         raise ProtoError(f"{path} is a binary file; a prototxt (text) is wanted")
     # Any bytes may stand in a comment; those that are not UTF-8 in a string are refused by the parser.

@@ -17,6 +17,7 @@ from fcaffe.net.filter import filter_net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
 from fcaffe.rng import CaffeRandom
+from fcaffe.tools.nets import read_net_for
 
 Shape = tuple[int, ...]
 
@@ -59,11 +60,7 @@ def hollow_net(
     A layer whose files are missing gives way to an Input of the shape that its records must have: `input_shape` (C, H,
     W), else its crop, else that of the same blob in a deploy.prototxt beside the net. NetError if there is neither.
     """
-    param = read_net(path)
-    param.state.phase = phase
-    param.state.level = level
-    param.state.stage.extend(stages)
-    param = filter_net(param)
+    param = filter_net(read_net_for(path, phase, level, stages))
     stood_in = {}
     for layer in param.layer:
         if layer.type == "Python":  # the user has asked what is in a file, and is told first that this runs it
@@ -121,6 +118,6 @@ def _input_shape(path: str, blob: str) -> Shape:
     for layer in param.layer:
         if layer.type == "Input" and blob in layer.top:
             shapes = layer.input_param.shape
-            place = list(layer.top).index(blob) if len(shapes) > 1 else 0
-            return tuple(shapes[place].dim[1:]) if place < len(shapes) else ()
+            index = list(layer.top).index(blob) if len(shapes) > 1 else 0
+            return tuple(shapes[index].dim[1:]) if index < len(shapes) else ()
     return ()

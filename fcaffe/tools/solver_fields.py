@@ -43,31 +43,31 @@ def rates(param: Any) -> list[tuple[int, float]]:
     if last < 0:
         return []
     rising = sorted({warm * k // SAMPLES for k in range(SAMPLES)} if warm else set())
-    warming = [(place, learning_rate(param, place)) for place in rising if place <= last]
+    warming = [(iteration, learning_rate(param, iteration)) for iteration in rising if iteration <= last]
     if warm > last:
         return warming
     if param.lr_policy == "multistep":
         return warming + _multistep_rates(param, warm)
     if param.lr_policy == "fixed":
-        places = [0]
+        iterations = [0]
     elif param.lr_policy == "step" and 0 <= last // max(param.stepsize, 1) < SAMPLES:
-        places = list(range(0, last + 1, max(param.stepsize, 1)))
+        iterations = list(range(0, last + 1, max(param.stepsize, 1)))
     else:
-        places = sorted({*(param.max_iter * k // SAMPLES for k in range(SAMPLES)), last})
-    places = [warm, *(place for place in places if place > warm)]
-    return warming + [(place, learning_rate(param, place)) for place in places]
+        iterations = sorted({*(param.max_iter * k // SAMPLES for k in range(SAMPLES)), last})
+    iterations = [warm, *(iteration for iteration in iterations if iteration > warm)]
+    return warming + [(iteration, learning_rate(param, iteration)) for iteration in iterations]
 
 
-def _multistep_rates(param: Any, place: int) -> list[tuple[int, float]]:
-    """From `place` on. The policy passes at most one step value an iteration, so a change may come after its value."""
-    step = next_step(param, place, 0)
-    changes = [(place, learning_rate(param, place, step))]
+def _multistep_rates(param: Any, iteration: int) -> list[tuple[int, float]]:
+    """From `iteration` on. The policy passes one step value an iteration at most, so a change may come after it."""
+    step = next_step(param, iteration, 0)
+    changes = [(iteration, learning_rate(param, iteration, step))]
     while step < len(param.stepvalue):
-        place = max(place + 1, param.stepvalue[step])
-        if place >= param.max_iter:
+        iteration = max(iteration + 1, param.stepvalue[step])
+        if iteration >= param.max_iter:
             break
         step += 1
-        changes.append((place, learning_rate(param, place, step)))
+        changes.append((iteration, learning_rate(param, iteration, step)))
     return changes
 
 

@@ -24,7 +24,7 @@ from fcaffe.net.model_files.model import (
     StoredLayer,
     Unread,
     check_text,
-    has_place,
+    is_wanted,
     layer_from_outline,
     put_values,
     take_shared,
@@ -64,7 +64,7 @@ def read(path: str | os.PathLike[str], places: Places | None = None) -> Model:
             dataset.name
             for _, layer, datasets in found
             for (index, _), dataset in datasets.items()
-            if has_place(places, layer, index, shape_of(dataset))
+            if is_wanted(places, layer, index, shape_of(dataset))
         }
         check_sizes(dataset for _, _, datasets in found for dataset in datasets.values() if dataset.name in wanted)
         for _, layer, datasets in found:
@@ -82,7 +82,7 @@ def read(path: str | os.PathLike[str], places: Places | None = None) -> Model:
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
     """Write a model with whatever values it has; gradients go into /diff if any blob has some."""
-    shared = {(id(layer), index): owner.blobs[place] for layer, index, owner, place in model.shared()}
+    shared = {(id(layer), index): owner.blobs[owned] for layer, index, owner, owned in model.shared()}
     with_diffs = any(blob.diff is not None for layer in model.layers for blob in layer.blobs)
     _check_names(model)
     with writing(path, "model") as file:

@@ -95,7 +95,7 @@ class Unread(NamedTuple):
     shape: tuple[int, ...]
 
 
-def has_place(places: Places | None, layer: StoredLayer, index: int, shape: tuple[int, ...]) -> bool:
+def is_wanted(places: Places | None, layer: StoredLayer, index: int, shape: tuple[int, ...]) -> bool:
     """Whether a net wants a blob of a file: it has a blob of so many values there, or may have one that shares them.
 
     What it does not want need not be read: a file may claim any number of values. Without `places` all are wanted.
@@ -139,8 +139,8 @@ def put_values(layer: StoredLayer, values: dict[tuple[int, str], Any]) -> None:
 
 def take_shared(model: Model) -> None:
     """Give blobs that lack values, or are not there at all, those of the layer that owns them."""
-    for layer, index, owner, place in model.shared():
-        if place >= len(owner.blobs) or (values := owner.blobs[place].data) is None:
+    for layer, index, owner, owned in model.shared():
+        if owned >= len(owner.blobs) or (values := owner.blobs[owned].data) is None:
             continue
         while len(layer.blobs) <= index:
             layer.blobs.append(StoredBlob((), None))

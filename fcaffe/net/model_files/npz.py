@@ -21,7 +21,7 @@ from fcaffe.net.model_files.model import (
     StoredLayer,
     Unread,
     check_text,
-    has_place,
+    is_wanted,
     layer_from_outline,
     put_values,
 )
@@ -68,7 +68,7 @@ def _read(archive: zipfile.ZipFile, size: int, places: Places | None) -> Model:
         if match[1] not in by_name:
             layers.append(by_name.setdefault(match[1], StoredLayer(pb.LayerParameter(name=match[1]))))
         index, shape = int(match[2]), _header(archive, info)[0]
-        wanted = has_place(places, by_name[match[1]], index, shape)
+        wanted = is_wanted(places, by_name[match[1]], index, shape)
         claimed += info.file_size * wanted
         if claimed > (obtainable_bytes(np) or claimed):
             raise SnapshotError(f"what it says that it holds takes {claimed} bytes, more than this machine has free")
@@ -98,7 +98,7 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
 
 
 def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, order, type and place of a member's values. Its size must be what its header says, so nobody allocates
+    """Shape, order, type and offset of a member's values. Its size must be what its header says, so nobody allocates
     for a damaged header."""
     with asking(), archive.open(info) as file:
         start = io.BytesIO(file.read(1 << 16))
