@@ -38,8 +38,8 @@ class Group(NamedTuple):
 def free_memory(swap: int = 0) -> int | None:
     """The bytes that processes of this process's groups can still have; None if no group has a limit.
 
-    Pages of files that the kernel keeps and would drop count as free, and so does of the machine's free `swap` as much
-    as the groups may use.
+    The kernel's cache of file pages, which it would drop, counts as free, and so does the part of the machine's free
+    `swap` that the groups may use.
     """
     rooms = [room for group in groups("memory") if (room := _room(group, swap)) is not None]
     return max(0, min(rooms)) if rooms else None
@@ -81,8 +81,8 @@ def groups(controller: str) -> Iterator[Group]:
 
 
 def _below(path: str, mounted: str) -> tuple[str, ...]:
-    """The names on the way from the group that is mounted to a group. Nothing if that does not lie below it: then it is
-    a container's own, which sees itself as what is mounted."""
+    """The names on the way down from the mounted group to the group `path`. Empty if that is not below it: then `path`
+    is as a container sees it, and the group is what is mounted."""
     here, there = PurePosixPath(path).parts, PurePosixPath(mounted).parts
     if here[: len(there)] != there or ".." in here:
         return ()
@@ -90,7 +90,7 @@ def _below(path: str, mounted: str) -> tuple[str, ...]:
 
 
 def _unescaped(name: str) -> str:
-    """A name as mountinfo has it: blanks and the like are octal numbers behind a backslash."""
+    """A path from mountinfo, where blanks and the like are octal numbers behind a backslash."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), name)
 
 

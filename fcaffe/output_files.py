@@ -80,7 +80,7 @@ def remove_leftovers(target: str) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _machine() -> str:
-    """What makes process numbers mean something: this boot of this machine, and this container."""
+    """A short name for this boot of this machine and this container: within it a process number means one process."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             words = file.read() + os.readlink("/proc/self/ns/pid")
@@ -105,7 +105,7 @@ def _began(process: int) -> int:
 
 
 def _is_dead(process: int, began: int) -> bool:
-    """Whether the process that began then has ended; another one may have its number by now."""
+    """Whether the process that had this number and began then has ended; another one may have the number by now."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

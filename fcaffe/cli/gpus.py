@@ -57,8 +57,8 @@ class TrainingGpus:
             raise UsageError(f"--gpus takes a number, not '{self.number}'")
 
     def workers(self, hosts: bool) -> int:
-        """How many workers the flags ask for, on this host or, with `hosts`, on each (--gpu) or all (--gpus) of those;
-        0: they ask for none. Raises UsageError if this host, unless there are others, has not as many GPUs."""
+        """How many workers the flags ask for; 0 if they ask for none. With `hosts`, --gpu means so many on each host
+        and --gpus so many in all; without, both mean this host, and it is a UsageError if that has not as many GPUs."""
         if self.listed:
             known = hosts and self.listed != "all"
             return len(self.listed.split(",")) if known else len(parse_devices(self.listed, find_devices()))
@@ -67,10 +67,11 @@ class TrainingGpus:
         return int(self.number or 0)
 
     def take(self, param: Any, world: World, on_cpu: bool) -> int | None:
-        """The number of this rank's GPU, told in the log and in `param`, the solver's; None for the CPU.
+        """The number of this rank's GPU, which the log tells and `param`, the solver's parameters, gets; None for the
+        CPU.
 
-        Without flags `param` says, unless `on_cpu`: what asks for a GPU that cannot be used is told of in a warning.
-        Collective. Raises UsageError.
+        Without flags `param` itself says which GPU, unless `on_cpu`; if that one cannot be used, a warning says why and
+        the CPU is taken. Collective. Raises UsageError.
         """
         if self.listed:
             devices = find_devices()

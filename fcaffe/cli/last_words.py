@@ -17,7 +17,8 @@ _kept: list[Any] = []  # what C calls must not be freed
 
 def begin() -> None:
     """From now on a bus error has a line in the log that says what was being read, and other faults have Python's stack
-    on stderr. The process still dies of the signal. No part of a library: only the command line calls this."""
+    on stderr. The process still dies of the signal. Only the command line calls this; a library leaves the signals of
+    its host alone."""
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
     if sys.platform != "linux" or _kept:
@@ -30,8 +31,8 @@ def begin() -> None:
 
 
 def _on_bus_error(number: int) -> None:
-    """Called by C in the thread that has read memory behind which there is no file any more. Python's own handlers run
-    only after the instruction that failed, which here is never; so this one is called by way of ctypes."""
+    """C calls this in the thread that read a mapped page whose file has been cut short. Python's own signal handlers
+    run between two bytecodes, so never while one instruction fails over and over; a ctypes callback runs at once."""
     _kept[0].signal(number, None)  # a second fault, in here, ends the process at once
     what = being_read()
     if what:

@@ -16,7 +16,7 @@ URGENCY = [Action.NONE, Action.SNAPSHOT, Action.STOP, Action.TERMINATE]
 
 
 class Signals:
-    """In the body of a `with`, signals only leave a note, which `requested` hands to the training loop.
+    """Within the body of a `with`, a signal only leaves a note; the training loop asks for the notes by `requested`.
 
     SIGTERM is what a batch system sends some time before it kills.
     """

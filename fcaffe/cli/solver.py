@@ -60,6 +60,6 @@ def _print_rates(param: Any, curve: list[tuple[int, float]]) -> None:
 
 
 def _bar(share: float) -> str:
-    """A bar of this share of the full length; never quite nothing if the share is not."""
+    """A bar that fills this share of the full length, or an eighth of a character if the share is tiny but not 0."""
     eighths = max(round(8 * BAR * share), 1 if share > 0 else 0)
     return EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()

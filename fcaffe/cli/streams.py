@@ -22,9 +22,9 @@ _error: Outlet | None = None
 def begin() -> None:
     """Put the process's standard output and error on Outlets; those of a test or a notebook stay as they are.
 
-    Descriptors 0 to 2 that were closed at the start (`2>&-`) get /dev/null, or the next file that is opened, such as a
-    database or a snapshot, would get the number, and everything that is printed. Standard output gets it for reading,
-    so that writing there still fails.
+    Descriptors 0 to 2 that were closed at the start (`2>&-`) are opened on /dev/null. Else the next file to be opened,
+    such as a database or a snapshot, would get such a number, and whatever is printed would be written into it.
+    Standard output gets /dev/null for reading, so that writing there still fails.
     """
     global _output, _error
     for number, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
@@ -47,7 +47,8 @@ def begin() -> None:
 
 
 def _text(outlet: Outlet, before: Any) -> TextIO:
-    """A stream that writes to the outlet as the one before would; a character that has no code there ends nothing."""
+    """A text stream on the outlet, with the encoding and buffering of the stream before; what has no code there is
+    escaped."""
     encoding, by_lines = "utf-8", False
     if before is not None:
         before.flush()
@@ -56,7 +57,8 @@ def _text(outlet: Outlet, before: Any) -> TextIO:
 
 
 def outlast_output() -> None:
-    """From now on standard output, too, is only what a command says on its way, or it has been told that it failed."""
+    """From now on a failed write to standard output ends nothing: either the command's purpose is another, or the
+    failure has been told."""
     if _output is not None:
         _output.lasting = True
 

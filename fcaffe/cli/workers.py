@@ -32,7 +32,7 @@ class LaunchFlags:
     timeout: int
 
     def plan(self, restarts: int = 0, gpus: TrainingGpus = NO_GPUS) -> Plan | None:
-        """What to start, by a process that was started alone; None if it has nothing to start. Raises UsageError."""
+        """What this process, which was started alone, is to start; None if nothing. Raises UsageError."""
         if self.workers < 0 or self.timeout < 0:
             raise UsageError("--workers and --timeout must not be negative")
         if self.hosts and self.hostfile:
@@ -94,7 +94,8 @@ class SharingFlags:
             raise UsageError(f"{flag} computes with one thread: set {', '.join(f'{name}=1' for name in VARIABLES)}")
 
     def with_batch_of(self, gpus: TrainingGpus, workers: int) -> SharingFlags:
-        """With `batch` settled: what BVLC Caffe does with several GPUs that --gpu lists, unless the flag is given."""
+        """These flags with `batch` set: to the flag if given, else per worker for --gpu with several GPUs, as in BVLC
+        Caffe, and global for all others."""
         return replace(self, batch=self.batch or ("per-worker" if gpus.listed and workers > 1 else "global"))
 
     def for_solver(self, world: World, timeline: Timeline, xp: Any) -> dict[str, Any]:
@@ -153,9 +154,9 @@ LOGGING = ("--log", "--log_dir", "--minloglevel", "--logtostderr", "--alsologtos
 
 
 def check_same_flags(world: World) -> None:
-    """Raises UsageError on each rank that was started with other flags than rank 0, but for those of the log.
+    """Raises UsageError on each rank that was started with other flags than rank 0, those of the log apart. Collective.
 
-    Such ranks would part at some sum, and wait for one another for ever. Collective.
+    Ranks with different flags would call different collective operations, and wait for one another for ever.
     """
     if world.size == 1:
         return

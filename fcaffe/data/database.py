@@ -20,7 +20,7 @@ _readers: dict[int, Database] = {}  # by the thread that is reading
 
 
 def being_read() -> str:
-    """The database that this thread is reading, for its last words; nothing if there is none."""
+    """The database that this thread is reading, for the message after a bus error; empty if there is none."""
     database = _readers.get(threading.get_ident())
     return f'{database.kind} "{database.source}"' if database is not None else ""
 
@@ -54,11 +54,11 @@ class Database(ABC):
         """The number of records."""
 
     def version(self) -> Any:
-        """What other processes that read the same records with this one need to know, for their `agree_on`."""
+        """What another process must know to read the very same records; it gives that to its `agree_on`."""
         return None
 
     def agree_on(self, version: Any) -> None:  # noqa: B027 - only databases that can change have anything to do
-        """Read the records of a process whose `version` this is. Called before the first is read."""
+        """Read the records that the process reads whose `version` this is. Called before the first is read."""
 
     @abstractmethod
     def _first(self) -> bool:
@@ -143,8 +143,8 @@ class Database(ABC):
 
 @contextlib.contextmanager
 def new_folder(path: str, kind: str, problem_class: type[Exception]) -> Iterator[str]:
-    """A temporary folder beside `path` for the body to fill; it becomes `path` when the body is done, or goes. If it is
-    killed meanwhile, the next who writes to `path` removes what is left.
+    """A temporary folder beside `path`, for the body to fill; it is renamed to `path` when the body is done, and
+    removed if that fails. What a killed process has left of one, the next writer to `path` removes.
 
     A target that exists already, other than an empty folder, is refused. Problems of the library and of the disk become
     DataErrors.

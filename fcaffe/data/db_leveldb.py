@@ -101,9 +101,10 @@ class LevelDb(Database):
 
 
 def _link(source: str, folder: str) -> None:
-    """Make `folder` a LevelDB with the content of `source`, without a write to come through to `source`.
+    """Make `folder` a LevelDB with the content of `source`, such that LevelDB's writes do not reach `source`.
 
-    LevelDB writes new tables as .ldb, and reads those of .sst as well: a link of that name never is in its way.
+    LevelDB names new tables .ldb but reads .sst as well, so links with that ending never have a name that it wants to
+    write.
     """
     for name in os.listdir(source):
         path = os.path.join(os.path.abspath(source), name)

@@ -54,8 +54,8 @@ class Lmdb(Database):
         return self._identity(), self._snapshot
 
     def agree_on(self, version: tuple[Any, Snapshot]) -> None:
-        """The other process must keep its database open meanwhile, since it is that one's place in the lock file that
-        keeps writers from the pages. A copy on another host must have as many records."""
+        """The other process must keep its database open meanwhile, since its registration in the lock file keeps
+        writers from the pages. A copy on another host must have as many records."""
         identity, snapshot = version
         if identity == self._identity() and snapshot != self._snapshot:
             self._go_to(snapshot)
@@ -114,7 +114,7 @@ class Lmdb(Database):
 
 
 def _host() -> str:
-    """The same in all processes of a host, containers too, and there only."""
+    """An identifier that all processes of a host have in common, those in containers too, and no other host has."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read()

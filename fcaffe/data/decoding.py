@@ -17,7 +17,7 @@ def decoding_threads() -> int:
 
 
 class Decoders:
-    """A pool of threads; OpenCV and NumPy let go of the interpreter's lock while they work on pixels."""
+    """A pool of threads. OpenCV and NumPy release the interpreter's lock while they work on pixels."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or decoding_threads()

@@ -86,7 +86,8 @@ class PageFile:
         return (first, second) if first.transaction > second.transaction else (second, first)
 
     def _snapshot(self, offset: int) -> Snapshot:
-        """What a meta page says. It is read until it is the same twice, since another process may be writing it."""
+        """What the meta page at this offset says. It is read again until it is the same twice, since a writer may be
+        changing it."""
         content = b""
         while content != (content := self.read(offset, HEADER.size + META.size)):
             pass
@@ -150,7 +151,7 @@ class Cursor:
         return self._keys[self._index], self._file.read(self._offset_of_long(start, size), size)
 
     def check_length(self) -> None:
-        """PageError if the file ends before a page of the snapshot. Begins with the last record, whose pages are the
+        """PageError if the file ends before a page of the snapshot. The last records come first: their pages are the
         likeliest to be missing."""
         for number, content in self._walk(self._snapshot.root, self._snapshot.depth, backwards=True):
             for start, size, flags in reversed(self._parse(number, content)[0]):
@@ -221,7 +222,8 @@ class Cursor:
         return nodes, keys
 
     def _offset_of_long(self, start: int, size: int) -> int:
-        """Where in the file the value lies whose page number is at `start`, behind the header of its first page."""
+        """The offset in the file of a long value, behind the header of its first page; the number of that page is at
+        `start`."""
         page_size = self._snapshot.page_size
         (number,) = PAGE_NUMBER.unpack_from(self._content, start)
         pages = -(-(LONG_HEADER.size + size) // page_size)

@@ -1,4 +1,4 @@
-"""A reader's place in the lock file of an LMDB, which keeps writers from reusing the pages that it reads."""
+"""A reader's registration in the lock file of an LMDB, which keeps writers from reusing the pages that it reads."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def _begin(environment: lmdb.Environment) -> lmdb.Transaction:
 
 
 def _unwritable(folder: str) -> str | None:
-    """Why the lock file cannot be written; None if it can. It must not be opened for that: closing it would drop the
-    locks that this process may have on it already."""
+    """Why the lock file cannot be written; None if it can. The file is not opened to find out: closing it would drop
+    the locks that this process may have on it already."""
     path = os.path.join(folder, LOCK_FILE)
     if not os.path.exists(path):
         return None if _is_writable(folder) else f"there is no {LOCK_FILE}, and the folder cannot be written"

@@ -31,9 +31,8 @@ def empty(shape: tuple[int, ...]) -> np.ndarray:
 class Batch:
     """Images and labels of one batch, and where the reader stood after it.
 
-    `data` is N x C x H x W float32 with channels-last strides, `labels` has N values. `state` is the reader's
-    (position, random): what `BatchSource.state` said after this batch. It took the reader `seconds`. `allocate` says in
-    what memory it lies.
+    `data` is N x C x H x W float32 with channels-last strides, `labels` has N values; both lie in memory from
+    `allocate`. `state` is what `BatchSource.state` said after this batch, `seconds` how long the reader took for it.
     """
 
     def __init__(self, allocate: Allocate = empty) -> None:
@@ -52,8 +51,8 @@ class Batch:
 
 
 class BatchSource(Protocol):
-    """What a Prefetcher's thread calls; one thread at a time. `shape` is that of the first batch's images; of what an
-    image is made from, about `item_bytes` are in memory while its batch is read."""
+    """What a Prefetcher's thread calls; one thread at a time. `shape` is that of the first batch's images. While a
+    batch is read, each item of it takes about `item_bytes` of memory besides its place in the batch."""
 
     shape: tuple[int, int, int, int]
     batch_size: int
@@ -69,17 +68,17 @@ class BatchSource(Protocol):
         """Continue from there."""
 
     def divide(self, share: Share, turns: Turns) -> None:
-        """Read this share of each batch, and of whole batches those of these turns; before the first `fill`."""
+        """Read only this share of each batch, or only the batches of these turns. Called before the first `fill`."""
 
     def close(self) -> None:
         """Give back files."""
 
 
 class Prefetcher:
-    """Keeps up to `depth` batches of a source ready; `take` one, copy it, `give_back`. Their memory is `allocate`'s.
+    """Keeps up to `depth` batches of a source ready, in memory from `allocate`: `take` one, copy it, `give_back`.
 
-    The thread starts with the first `take`. An error in the thread is raised by `take`. A Prefetcher that is dropped,
-    or alive when the interpreter ends, stops its thread, since the thread holds no reference to it.
+    The first `take` starts the thread, and `take` raises what was raised in it. The thread holds no reference to its
+    Prefetcher, so it stops when that is dropped, or when the interpreter ends.
     """
 
     def __init__(
@@ -192,7 +191,8 @@ def _read_ahead(
 
 
 def _free_batch(unmade: Iterator[Batch], free: queue.SimpleQueue[Batch | None]) -> Batch | None:
-    """One that is free, or else a new one if there may be more; None if there is nothing more to do."""
+    """A batch that is free, else a new one while there are fewer than `depth`, else the next to become free. None:
+    stop."""
     try:
         return free.get_nowait()
     except queue.Empty:

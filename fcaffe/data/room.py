@@ -14,8 +14,8 @@ OVERHEAD = 1000  # bytes, about, of a batch without its values
 
 
 def check_batches(shapes: Sequence[Sequence[int]], batches: int = 1, reading: int = 0) -> None:
-    """A DataError if this process cannot have so many batches, each of float32 arrays of these shapes, and `reading`
-    bytes of what one of them is made from."""
+    """A DataError if this process cannot have so many batches, each of float32 arrays of these shapes, and beside them
+    the `reading` bytes that one batch is decoded from."""
     available = obtainable_bytes(np)
     size = OVERHEAD + sum(4 * math.prod(shape) for shape in shapes)
     if available is None or size * batches + reading <= available:

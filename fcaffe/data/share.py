@@ -22,9 +22,10 @@ def split_batch(total: int, rank: int, size: int) -> Share:
 
 @dataclass(frozen=True)
 class Turns:
-    """Whole batches taken in turns: of each pass of `period` batches this worker reads every `size`-th from `rank` on.
+    """Whole batches dealt out in turns: of each `period` batches this worker reads every `size`-th, from batch `rank`
+    on.
 
-    So testing is shared: batch by batch, each as one worker would have it.
+    So workers share a test: each runs whole batches, as one worker alone would.
     """
 
     rank: int = 0

@@ -13,7 +13,7 @@ SILENCE = 600.0  # seconds between two lines
 
 
 class Starvation:
-    """Adds up how long a net waits for the batches of one reader; a warning when that is more than 5 % of its time."""
+    """Adds up how long a net waits for the batches of one reader, and warns when that is more than 5 % of its time."""
 
     def __init__(self, reader: str, depth: int) -> None:
         self.reader = reader

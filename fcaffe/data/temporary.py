@@ -1,7 +1,7 @@
-"""Temporary folders that are found out to be nobody's any more, and removed, after their owners were killed.
+"""Temporary folders that are removed after their owners were killed.
 
-The owner of a folder holds a lock on it, of which the system lets go when the process ends, however it does. So whoever
-gets the lock knows for sure that the owner is dead, in whatever container that was.
+The owner of a folder holds a lock on it, which the system releases when the process ends, in whatever way. So whoever
+gets the lock knows that the owner is dead, also if that was in another container.
 """
 
 from __future__ import annotations

@@ -113,7 +113,8 @@ class WindowBatches:
         out[part] *= self.scale
 
     def _mean_of_crop(self, crop_size: int) -> np.ndarray:
-        """The mean values (or 0), or the middle of the mean image; as in Caffe its width says where that is."""
+        """What is subtracted from a crop: the mean values, 0, or the middle of the mean image. As in Caffe the offset
+        of the middle comes from the width, for the height as well."""
         mean = self.transformer.mean
         if mean is None:
             return np.zeros((1, 1, 1), np.float32)

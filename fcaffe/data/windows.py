@@ -21,7 +21,7 @@ LARGEST = 2**31
 
 
 class Window(NamedTuple):
-    """A box in the image of this index, the last column and row included; label 0 is background."""
+    """A box in the image of this index; the last column and row belong to it. Label 0 is background."""
 
     image: int
     label: int

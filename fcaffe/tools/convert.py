@@ -1,4 +1,4 @@
-"""Convert: a file of Caffe's in another form, by what it is and by what the new name ends in."""
+"""Writes the content of a file in another form; what it holds and the ending of the new name say which."""
 
 from __future__ import annotations
 

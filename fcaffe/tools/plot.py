@@ -84,7 +84,8 @@ def _losses(net: NetCurves) -> list[tuple[str, Curve]]:
 
 
 def _scores(net: NetCurves) -> list[Output]:
-    """Outputs from 0 to 1 that are no loss and a value of their own, not one of a row such as accuracies by class."""
+    """Outputs between 0 and 1 that are no losses. A row of several values of one name, such as accuracies by class, is
+    left out."""
     names = [output.name for output in net.outputs.values()]
     return [
         output

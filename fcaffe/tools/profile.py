@@ -16,8 +16,8 @@ from fcaffe.tools.timing import time_backward, time_forward
 
 @dataclass
 class Row:
-    """Of a layer, per pass over a batch: milliseconds, the floating-point operations and the bytes that it needs to
-    read and write at least."""
+    """One layer, per pass over a batch: milliseconds, floating-point operations, and the bytes that it must read and
+    write at least."""
 
     name: str
     type: str
@@ -33,8 +33,8 @@ class Row:
 
 @dataclass
 class Profile:
-    """All layers; peaks of the machine in GFLOP/s and GB/s; milliseconds of a whole pass forward and backward, and of
-    it those outside of the engine's compiled operations: Python's, at most."""
+    """All layers; the machine's peaks in GFLOP/s and GB/s; the milliseconds of a whole pass forward and backward, and
+    how many of them are spent outside of the engine's compiled operations, which bounds what Python costs."""
 
     rows: list[Row]
     gflops_peak: float
@@ -102,7 +102,8 @@ def describe(found: Profile) -> Iterator[str]:
 
 
 def _flops(node: Node) -> float:
-    """Of matrix products: forward, and for the gradients of weights and, where needed, of the bottom."""
+    """Operations of the layer's matrix products: forward, and backward for the gradients of weights and, where needed,
+    of the bottom."""
     if not hasattr(node.layer, "macs"):
         return 0.0
     passes = 1 + node.needs_backward * (any(node.layer.param_propagate_down) + any(node.bottom_need_backward))
@@ -122,7 +123,8 @@ def _bytes(node: Node) -> float:
 
 @contextmanager
 def _counted(engine: Any) -> Iterator[list[float]]:
-    """The seconds of every compiled operation that runs in the body; of an engine without such, of none."""
+    """A list that gets the seconds of every compiled operation that runs in the body; empty for an engine that has
+    none."""
     spent: list[float] = []
     library = getattr(engine, "library", None)
     if library is None:

@@ -31,7 +31,7 @@ READERS = {
 
 
 class _HollowArray(np.ndarray):
-    """An array without values: writing it, or a view of it, takes no time and leaves it as it is."""
+    """An array without values of its own: writing to it, or to a view of it, does nothing."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass

@@ -38,7 +38,7 @@ def solver_fields(param: Any) -> dict[str, Any]:
 
 
 def rates(param: Any) -> list[tuple[int, float]]:
-    """(iteration, rate): wherever the rate changes, or at even distances if it changes more often than that."""
+    """(iteration, rate) at each change of the rate, or at SAMPLES even distances if it changes more often than that."""
     last, warm = param.max_iter - 1, warm_up_end(param)
     if last < 0:
         return []

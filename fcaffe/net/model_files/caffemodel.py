@@ -93,7 +93,7 @@ def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> N
 
 
 def _take_blobs(net: Any, path: Any) -> list[StoredBlob]:
-    """All blobs of a NetBytes as arrays; the message keeps their shapes and places in the list."""
+    """All blobs of a NetBytes as arrays; in the message only their shapes and their indices in this list remain."""
     stored: list[StoredBlob] = []
     for name, blobs in _blobs(net):
         for index, blob in enumerate(blobs):

@@ -40,7 +40,7 @@ _LARGEST_ATTRIBUTE = 60000  # bytes; HDF5 takes a little more
 def read(path: str | os.PathLike[str], places: Places | None = None) -> Model:
     """The model in an HDF5 file, all layers in order (by name in a file of Caffe's). Raises SnapshotError.
 
-    Values for which a net has no place, as `places` tells, are not read.
+    Values of blobs that the net with these `places` does not have are not read.
     """
     with reading(path) as file:
         data = _group(file, "data")
@@ -151,7 +151,7 @@ def _put_message(file: Hdf5Writer, group: Any, name: str, message: Any) -> None:
 
 
 def _same(a: np.ndarray | None, b: np.ndarray) -> bool:
-    """Bit for bit, also where there is no number."""
+    """Whether both have the same bits; so NaN equals NaN."""
     if a is None or a.dtype != b.dtype or a.size != b.size:
         return False
     first, second = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (a, b))

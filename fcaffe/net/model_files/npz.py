@@ -36,7 +36,7 @@ _VALUES = re.compile(r"(.+)/(\d{1,9})(/diff)?")
 def read(path: str | os.PathLike[str], places: Places | None = None) -> Model:
     """The model in a .npz; one that NumPy users made has no `net`, and its layers come by name. SnapshotError.
 
-    Values for which a net has no place, as `places` tells, are not read.
+    Values of blobs that the net with these `places` does not have are not read.
     """
     try:
         with opened_by(zipfile.ZipFile, path) as archive:
