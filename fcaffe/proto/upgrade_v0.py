@@ -6,32 +6,12 @@ from fcaffe import log
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
 
-LAYER_TYPES = {
-    "accuracy": "ACCURACY",
-    "bnll": "BNLL",
-    "concat": "CONCAT",
-    "conv": "CONVOLUTION",
-    "data": "DATA",
-    "dropout": "DROPOUT",
-    "euclidean_loss": "EUCLIDEAN_LOSS",
-    "flatten": "FLATTEN",
-    "hdf5_data": "HDF5_DATA",
-    "hdf5_output": "HDF5_OUTPUT",
-    "im2col": "IM2COL",
-    "images": "IMAGE_DATA",
-    "infogain_loss": "INFOGAIN_LOSS",
-    "innerproduct": "INNER_PRODUCT",
-    "lrn": "LRN",
-    "multinomial_logistic_loss": "MULTINOMIAL_LOGISTIC_LOSS",
-    "pool": "POOLING",
-    "relu": "RELU",
-    "sigmoid": "SIGMOID",
-    "softmax": "SOFTMAX",
-    "softmax_loss": "SOFTMAX_LOSS",
-    "split": "SPLIT",
-    "tanh": "TANH",
-    "window_data": "WINDOW_DATA",
-}
+_RENAMED = {"conv": "CONVOLUTION", "images": "IMAGE_DATA", "innerproduct": "INNER_PRODUCT", "pool": "POOLING"}
+_KEPT = (
+    "accuracy bnll concat data dropout euclidean_loss flatten hdf5_data hdf5_output im2col infogain_loss lrn "
+    "multinomial_logistic_loss relu sigmoid softmax softmax_loss split tanh window_data"
+)
+LAYER_TYPES = {**{name: name.upper() for name in _KEPT.split()}, **_RENAMED}  # to those of V1
 
 _CONV = {"conv": "convolution_param"}
 _POOL = {"pool": "pooling_param"}
@@ -130,7 +110,9 @@ def _upgrade_layer(connection: pb.V1LayerParameter, v1: pb.V1LayerParameter) -> 
         v1.name = v0.name
     if v0.HasField("type"):
         if v0.type not in LAYER_TYPES:
-            raise ProtoError(f'layer "{v0.name}": unknown V0 layer type "{v0.type}"; known: {", ".join(LAYER_TYPES)}')
+            raise ProtoError(
+                f'layer "{v0.name}": unknown V0 layer type "{v0.type}"; known: {", ".join(sorted(LAYER_TYPES))}'
+            )
         v1.type = pb.V1LayerParameter.LayerType.Value(LAYER_TYPES[v0.type])
     v1.blobs.extend(v0.blobs)
     v1.blobs_lr.extend(v0.blobs_lr)

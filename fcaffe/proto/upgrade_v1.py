@@ -5,47 +5,22 @@ from typing import Any
 from fcaffe import log
 from fcaffe.proto import caffe_pb2 as pb
 
-LAYER_TYPES = {
+_IRREGULAR = {
     "ABSVAL": "AbsVal",
-    "ACCURACY": "Accuracy",
     "ARGMAX": "ArgMax",
     "BNLL": "BNLL",
-    "CONCAT": "Concat",
-    "CONTRASTIVE_LOSS": "ContrastiveLoss",
-    "CONVOLUTION": "Convolution",
-    "DATA": "Data",
-    "DECONVOLUTION": "Deconvolution",
-    "DROPOUT": "Dropout",
-    "DUMMY_DATA": "DummyData",
-    "ELTWISE": "Eltwise",
-    "EUCLIDEAN_LOSS": "EuclideanLoss",
-    "EXP": "Exp",
-    "FLATTEN": "Flatten",
     "HDF5_DATA": "HDF5Data",
     "HDF5_OUTPUT": "HDF5Output",
-    "HINGE_LOSS": "HingeLoss",
-    "IM2COL": "Im2col",
-    "IMAGE_DATA": "ImageData",
-    "INFOGAIN_LOSS": "InfogainLoss",
-    "INNER_PRODUCT": "InnerProduct",
     "LRN": "LRN",
-    "MEMORY_DATA": "MemoryData",
-    "MULTINOMIAL_LOGISTIC_LOSS": "MultinomialLogisticLoss",
     "MVN": "MVN",
     "NONE": "",
-    "POOLING": "Pooling",
-    "POWER": "Power",
     "RELU": "ReLU",
-    "SIGMOID": "Sigmoid",
-    "SIGMOID_CROSS_ENTROPY_LOSS": "SigmoidCrossEntropyLoss",
-    "SILENCE": "Silence",
-    "SLICE": "Slice",
-    "SOFTMAX": "Softmax",
     "SOFTMAX_LOSS": "SoftmaxWithLoss",
-    "SPLIT": "Split",
     "TANH": "TanH",
-    "THRESHOLD": "Threshold",
-    "WINDOW_DATA": "WindowData",
+}
+LAYER_TYPES = {  # today's name of each: CONTRASTIVE_LOSS became ContrastiveLoss
+    name: _IRREGULAR.get(name, "".join(map(str.capitalize, name.split("_"))))
+    for name in pb.V1LayerParameter.LayerType.keys()  # noqa: SIM118 - an enum of protobuf's is no dictionary
 }
 
 # Fields that V1 and today's layers have in common, by name and by type.
