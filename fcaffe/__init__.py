@@ -2,33 +2,14 @@
 
 Importing it changes nothing in the process, and loads next to nothing: what a script uses is loaded when it is asked
 for. So the command line can tell the libraries below NumPy how many threads to use before they are there, and a
-program that uses fcaffe as a library keeps its own settings.
+program that uses fcaffe as a library keeps its own settings. Their types stand in `__init__.pyi`.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from fcaffe import layers
-    from fcaffe.pycaffe import (
-        TEST,
-        TRAIN,
-        Blob,
-        Layer,
-        Net,
-        SGDSolver,
-        get_solver,
-        layer_type_list,
-        set_device,
-        set_mode_cpu,
-        set_mode_gpu,
-        set_random_seed,
-        set_rng,
-    )
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -50,17 +31,10 @@ __all__ = [
 ]
 
 
-@functools.cache
-def load_layers() -> Any:
-    """Fill the registry of layer types, and import pycaffe, whose names Python layers use; returns pycaffe."""
-    importlib.import_module("fcaffe.layers")
-    return importlib.import_module("fcaffe.pycaffe")
-
-
 def __getattr__(name: str) -> Any:
     """A name of pycaffe, or a module of this package, that nobody has asked for before."""
     if name in __all__ and name != "layers":
-        found = getattr(load_layers(), name)
+        found = getattr(importlib.import_module("fcaffe.pycaffe.interface"), name)
         globals()[name] = found
         return found
     if name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}") is None:

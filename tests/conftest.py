@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fcaffe import log
+from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net, upgrade_solver

@@ -114,13 +114,16 @@ def test_importing_loads_next_to_nothing(tmp_path: Path) -> None:
 
 
 def names_of_layers() -> list[str]:
-    from fcaffe.net import layer_types
+    from fcaffe import layer_type_list
 
-    return layer_types()
+    return layer_type_list()
 
 
-def test_a_net_finds_its_layers_though_nobody_has_imported_them(tmp_path: Path) -> None:
-    code = "import json; from fcaffe.net import layer_types; print(json.dumps(layer_types()))"
+@pytest.mark.parametrize(
+    "module", ["fcaffe.pycaffe.interface", "fcaffe.tools.nets", "fcaffe.tools.shapes", "fcaffe.cli"]
+)
+def test_whoever_builds_nets_loads_all_layer_types(module: str, tmp_path: Path) -> None:
+    code = f"import json, {module}; from fcaffe.net import layer_types; print(json.dumps(layer_types()))"
     assert run(code, tmp_path) == names_of_layers()
 
 

@@ -33,9 +33,9 @@ from fcaffe.cli.time import time
 from fcaffe.cli.train import train
 from fcaffe.errors import FcaffeError
 from fcaffe.interruption import INTERRUPTED
-from fcaffe.layers import python
 from fcaffe.parallel.started import started_as
 from fcaffe.parallel.world import RankError, World
+from fcaffe.pycaffe import python
 
 CAFFE_COMMANDS: list[click.Command] = [train, test, time, device_query]
 RUNS: list[click.Command] = [train, test, time]  # what these find out is in the log; they outlive standard output

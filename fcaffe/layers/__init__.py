@@ -32,7 +32,6 @@ from fcaffe.layers import (  # noqa: F401
     mvn,
     parameter,
     pooling,
-    python,
     rectifiers,
     reduction,
     reshape,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fcaffe.layers.labels import check_label_count, find_labels, read_labels
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Half, Layer, Traits, register
+from fcaffe.net import Blob, Half, Layer, Traits, register
 
 
 @register("Accuracy")

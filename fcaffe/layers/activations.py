@@ -7,8 +7,7 @@ from typing import TypeGuard
 
 import numpy as np
 
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Half, Layer, Traits, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 
 
 class Activation(Layer):

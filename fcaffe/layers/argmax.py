@@ -6,8 +6,7 @@ import math
 from dataclasses import replace
 
 from fcaffe.layers.reshape import rows_of
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer, Traits, register
+from fcaffe.net import Array, Blob, Layer, Traits, register
 
 
 @register("ArgMax")

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Half, Layer, Traits, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.state import Held, State
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb

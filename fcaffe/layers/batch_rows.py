@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.layers.labels import find_indices, read_indices
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, Traits, register
+from fcaffe.net import Blob, Layer, Traits, register
 
 
 @register("Filter")

@@ -6,8 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Half, Layer, Traits, register
+from fcaffe.net import Blob, Half, Layer, Traits, register
 
 
 class AlongAxis(Layer):

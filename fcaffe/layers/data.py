@@ -17,8 +17,7 @@ from fcaffe.data.share import Share
 from fcaffe.data.transformer import Transformer
 from fcaffe.engines.engine import Pending
 from fcaffe.errors import DataError
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, Traits, register
+from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.state import Held, State
 from fcaffe.timeline import DATA
 

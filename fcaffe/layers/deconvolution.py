@@ -6,8 +6,7 @@ import math
 
 from fcaffe.engines.channels import channels_last
 from fcaffe.layers.convolution import Convolution
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import register
+from fcaffe.net import Array, Blob, register
 
 
 @register("Deconvolution")

@@ -6,8 +6,7 @@ import math
 from dataclasses import replace
 
 from fcaffe.layers.activations import Activation
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Half, register
+from fcaffe.net import Blob, Half, register
 from fcaffe.proto import caffe_pb2 as pb
 
 

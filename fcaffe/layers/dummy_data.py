@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fcaffe.net.blob import Blob
+from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.fillers import FILLERS, fill, holds_values
-from fcaffe.net.layer import Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 OLD_FIELDS = ("num", "channels", "height", "width")

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from fcaffe.layers.activations import Activation
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, register
+from fcaffe.net import Blob, Layer, register
 
 
 @register("AbsVal")

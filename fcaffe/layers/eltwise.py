@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fcaffe import log
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Half, Layer, Traits, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 PROD, SUM, MAX = pb.EltwiseParameter.PROD, pb.EltwiseParameter.SUM, pb.EltwiseParameter.MAX

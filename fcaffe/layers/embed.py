@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from fcaffe.layers.labels import find_indices, read_indices
-from fcaffe.net.blob import Blob
+from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.layer import Layer, Traits, register
 
 
 @register("Embed")

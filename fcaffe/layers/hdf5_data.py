@@ -8,8 +8,7 @@ from fcaffe.data.hdf5 import Hdf5Rows
 from fcaffe.data.room import check_batches
 from fcaffe.errors import DataError
 from fcaffe.layers.data import Reader, reading_errors, share_of_batch
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import register
+from fcaffe.net import Blob, register
 
 
 @register("HDF5Data")

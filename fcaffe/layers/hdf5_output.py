@@ -9,8 +9,7 @@ from fcaffe.data.hdf5 import write_rows
 from fcaffe.errors import DataError
 from fcaffe.hdf5.library import h5py
 from fcaffe.layers.data import reading_errors
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, Traits, register
+from fcaffe.net import Blob, Layer, Traits, register
 
 
 @register("HDF5Output")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.layers.convolution import Sliding
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Traits, register
+from fcaffe.net import Blob, Traits, register
 
 
 @register("Im2col")

@@ -6,7 +6,7 @@ from fcaffe.data.image_list import ListBatches
 from fcaffe.data.prefetch import BatchSource
 from fcaffe.data.transformer import Transformer
 from fcaffe.layers.data import ReadingLayer
-from fcaffe.net.layer import register
+from fcaffe.net import register
 
 
 @register("ImageData")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.net.blob import Array, Blob
+from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.layer import Half, Layer, Traits, register
 
 
 @register("InnerProduct")

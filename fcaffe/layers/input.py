@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, Traits, register
+from fcaffe.net import Blob, Layer, Traits, register
 
 
 @register("Input")

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 
 from fcaffe.errors import NetError
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer
+from fcaffe.net import Array, Blob, Layer
 
 ADVICE = "correct the data or the number of outputs"
 ADVICE_IGNORING = f"{ADVICE}, or set ignore_label"

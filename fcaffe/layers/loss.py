@@ -11,8 +11,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.layers.labels import check_label_count, label_error, read_labels
 from fcaffe.layers.reshape import copy_values
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Half, Layer, Traits, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fcaffe.engines.windows import Windows
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Half, Layer, Traits, register
+from fcaffe.net import Blob, Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fcaffe.layers.recurrent import Recurrent
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer, Traits, register
+from fcaffe.net import Array, Blob, Layer, Traits, register
 
 
 def split(gates: Array) -> list[Array]:

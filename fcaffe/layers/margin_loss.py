@@ -8,8 +8,7 @@ from dataclasses import replace
 from fcaffe.layers.labels import check_sample_labels, find_sample_labels, read_sample_labels
 from fcaffe.layers.loss import LossLayer
 from fcaffe.layers.reshape import copy_values, rows_of
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import register
+from fcaffe.net import Blob, register
 from fcaffe.proto import caffe_pb2 as pb
 
 TINY = 1e-4  # added to a distance before dividing by it

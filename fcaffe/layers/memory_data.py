@@ -11,8 +11,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data.datum import datum_to_array
 from fcaffe.data.transformer import Transformer
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, Traits, register
+from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.state import State
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.layers.reshape import copy_values
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer, Traits, register
+from fcaffe.net import Array, Blob, Layer, Traits, register
 
 
 @register("MVN")

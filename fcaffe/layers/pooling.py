@@ -6,8 +6,7 @@ import math
 from dataclasses import replace
 
 from fcaffe.engines.windows import Windows
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Half, Layer, Traits, register
+from fcaffe.net import Blob, Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 MAX, AVE, STOCHASTIC = pb.PoolingParameter.MAX, pb.PoolingParameter.AVE, pb.PoolingParameter.STOCHASTIC

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from fcaffe.layers.activations import Activation
-from fcaffe.net.blob import Array, Blob
+from fcaffe.net import Array, Blob, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.layer import register
 from fcaffe.proto import caffe_pb2 as pb
 
 

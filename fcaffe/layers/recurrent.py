@@ -14,10 +14,8 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.engines.memory import check_room
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.context import Context
+from fcaffe.net import Array, Blob, Context, Layer, Traits
 from fcaffe.net.fillers import fill, fill_blob, holds_values
-from fcaffe.net.layer import Layer, Traits
 from fcaffe.net.state import Held, State
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Layer, Traits, register
+from fcaffe.net import Array, Blob, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 SUM, ASUM, SUMSQ, MEAN = (getattr(pb.ReductionParameter, name) for name in ("SUM", "ASUM", "SUMSQ", "MEAN"))

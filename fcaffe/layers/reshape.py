@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import Half, Layer, Traits, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 
 
 class Reshaping(Layer):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fcaffe.layers.recurrent import Recurrent
-from fcaffe.net.blob import Array, Blob
-from fcaffe.net.layer import register
+from fcaffe.net import Array, Blob, register
 
 
 @register("RNN")

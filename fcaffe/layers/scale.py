@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from fcaffe import log
-from fcaffe.net.blob import Array, Blob
+from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.layer import Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 

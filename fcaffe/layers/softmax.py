@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fcaffe.layers.activations import Activation
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Half, register
+from fcaffe.net import Blob, Half, register
 
 
 @register("Softmax")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Half, Layer, Traits, register
+from fcaffe.net import Blob, Half, Layer, Traits, register
 
 
 @register("Split")

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 
 from fcaffe.layers.pooling import Pooling
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, Traits, register
+from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 MOST_LEVELS = 16  # the last of which has 2^15 x 2^15 bins for each channel

@@ -9,8 +9,7 @@ from fcaffe.data.prefetch import BatchSource
 from fcaffe.data.transformer import Transformer
 from fcaffe.data.window_batches import WindowBatches
 from fcaffe.layers.data import ReadingLayer
-from fcaffe.net.blob import Blob
-from fcaffe.net.layer import register
+from fcaffe.net import Blob, register
 
 
 @register("WindowData")

@@ -1,8 +1,9 @@
 """Blob, Layer, Net: the graph and what flows through it."""
 
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
-from fcaffe.net.layer import Layer, layer_types, register
+from fcaffe.net.layer import Half, Layer, Traits
 from fcaffe.net.net import Net
+from fcaffe.net.registry import layer_types, register
 
-__all__ = ["Blob", "Context", "Layer", "Net", "layer_types", "register"]
+__all__ = ["Array", "Blob", "Context", "Half", "Layer", "Net", "Traits", "layer_types", "register"]

@@ -12,9 +12,10 @@ from fcaffe.net.backward_plan import plan_backward
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
 from fcaffe.net.filter import filter_net
-from fcaffe.net.layer import Layer, create_layer
+from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
+from fcaffe.net.registry import create_layer
 from fcaffe.net.splits import insert_splits, unknown_bottom
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out

@@ -1,22 +1,17 @@
-"""Layer: the contract that built-in layers and a user's own fulfil alike, and the registry of layer types."""
+"""Layer: the contract that built-in layers and a user's own fulfil alike."""
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from fcaffe import load_layers, log
 from fcaffe.engines.memory import free_bytes
 from fcaffe.errors import NetError, OutOfMemoryError
 from fcaffe.net.blob import Blob
+from fcaffe.net.context import Context
 from fcaffe.net.state import Held, State
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.forks import fork_of_layer_type
-
-if TYPE_CHECKING:
-    from fcaffe.net.context import Context
 
 Count = int | tuple[int, int | None]
 
@@ -250,47 +245,3 @@ class Layer:
         for weight, blob in zip(weights, top, strict=True):
             if weight:
                 blob.diff[...] = weight
-
-
-_registry: dict[str, type[Layer]] = {}
-
-LayerClass = TypeVar("LayerClass", bound=type[Layer])
-
-
-def register(layer_type: str) -> Any:
-    """Class decorator: make this class the one for `type: "layer_type"`."""
-
-    def add(cls: LayerClass) -> LayerClass:
-        if layer_type in _registry:
-            raise ValueError(f"layer type {layer_type} is registered twice: {_registry[layer_type]} and {cls}")
-        _registry[layer_type] = cls
-        return cls
-
-    return add
-
-
-def layer_types() -> list[str]:
-    """All registered type names, in alphabetical order."""
-    load_layers()
-    return sorted(_registry)
-
-
-def create_layer(param: Any, context: Context) -> Layer:
-    """The layer for a LayerParameter; an unknown type names its nearest known ones, or the fork that has it."""
-    load_layers()
-    log.making_layer(param.name)
-    if param.type in _registry:
-        return _registry[param.type](param, context)
-    message = f'layer "{param.name}": unknown layer type "{param.type}"'
-    fork = fork_of_layer_type(param.type)
-    by_letters = {name.lower(): name for name in _registry}  # most mistakes are of case: Relu, INNER_PRODUCT
-    letters = param.type.lower().replace("_", "")
-    count = 1 if letters in by_letters else 3
-    near = [by_letters[name] for name in difflib.get_close_matches(letters, by_letters, n=count, cutoff=0.6)]
-    if fork:
-        message += f"; it belongs to {fork}, BVLC Caffe does not have it"
-    elif near:
-        message += f" (did you mean {' or '.join(near)}?)"
-    else:
-        message += f" (known types: {', '.join(layer_types())})"
-    raise NetError(message)

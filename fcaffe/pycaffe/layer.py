@@ -73,3 +73,9 @@ class Layer:
 
     def _missing(self, method: str) -> NotImplementedError:
         return NotImplementedError(f"the class does not define {method}")
+
+
+class UserLayer(CoreLayer):
+    """A layer of a net that hands its work to an instance of a user's class."""
+
+    user_layer: Layer

@@ -10,7 +10,6 @@ import numpy as np
 
 from fcaffe import net as core
 from fcaffe.errors import NetError, UsageError
-from fcaffe.layers.python import Python
 from fcaffe.net.host_views import host_views
 from fcaffe.net.layer import Layer as CoreLayer
 from fcaffe.net.model_files import write_model
@@ -18,7 +17,7 @@ from fcaffe.net.weights import load_weights, share_weights, to_model
 from fcaffe.proto import read_net
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.blob import Blob, BlobVec
-from fcaffe.pycaffe.layer import Layer
+from fcaffe.pycaffe.layer import Layer, UserLayer
 
 
 class Net:
@@ -181,4 +180,4 @@ class Net:
 
 def _face(layer: CoreLayer) -> Layer:
     """A layer as user code sees it: a user's own one is the instance of its class."""
-    return layer.user_layer if isinstance(layer, Python) else Layer._of(layer)
+    return layer.user_layer if isinstance(layer, UserLayer) else Layer._of(layer)

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from fcaffe.proto import caffe_pb2
+from fcaffe.pycaffe import interface
 
 
 def provide_caffe() -> ModuleType:
@@ -29,9 +30,7 @@ def provide_caffe() -> ModuleType:
 @functools.cache
 def _modules() -> dict[str, ModuleType]:
     """The module `caffe` and those in it, by full name."""
-    from fcaffe import pycaffe  # the package that this module is part of
-
-    names = {name: getattr(pycaffe, name) for name in pycaffe.__all__}
+    names = {name: getattr(interface, name) for name in interface.__all__}
     proto = _package("caffe.proto", "Caffe's messages.", {"caffe_pb2": caffe_pb2})
     caffe = _package("caffe", "fcaffe's Python interface under Caffe's name.", {**names, "proto": proto})
     return {"caffe": caffe, "caffe.proto": proto, "caffe.proto.caffe_pb2": caffe_pb2}

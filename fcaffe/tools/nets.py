@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from fcaffe import pycaffe  # noqa: F401 - registers the types of layers
 from fcaffe.engines import Engine
 from fcaffe.net import Context, Net
 from fcaffe.net.memory_need import check_memory

@@ -11,11 +11,11 @@ import numpy as np
 from fcaffe import log
 from fcaffe.engines import Engine
 from fcaffe.errors import FcaffeError, NetError
-from fcaffe.layers.python import code_of
 from fcaffe.net import Context, Net
 from fcaffe.net.filter import filter_net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
+from fcaffe.pycaffe.python import code_of
 from fcaffe.rng import CaffeRandom
 from fcaffe.tools.nets import read_net_for
 

@@ -21,6 +21,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+import fcaffe.layers  # noqa: F401 - registers the types
 from fcaffe import log
 from fcaffe.data import array_to_datum, write_lmdb
 from fcaffe.data.decoding import decoding_threads

@@ -81,6 +81,7 @@ def pictures(name: str, batch: int) -> tuple[np.ndarray, np.ndarray]:
 
 def plain_net(param: Any) -> Any:
     """The net on the NumPy engine, its weights not filled: to ask it for shapes and multiply-adds."""
+    from fcaffe import layers  # noqa: F401 - registers the types
     from fcaffe.engines import NumpyEngine
     from fcaffe.net import Context, Net
     from fcaffe.proto import caffe_pb2 as pb

@@ -6,7 +6,7 @@ import pytest
 from fcaffe.engines.windows import Windows
 from fcaffe.net import Context
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import create_layer
+from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom

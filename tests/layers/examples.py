@@ -223,12 +223,12 @@ EXAMPLES: dict[str, list[Example]] = {
     ],
     "Python": [
         Example(
-            'python_param { module: "tests.layers.user_layers" layer: "EuclideanLoss" }',
+            'python_param { module: "tests.pycaffe.user_layers" layer: "EuclideanLoss" }',
             (IMAGE, IMAGE),
             empty_batch=False,
         ),
         Example(
-            'python_param { module: "tests.layers.user_layers" layer: "Times" param_str: "-3" }',
+            'python_param { module: "tests.pycaffe.user_layers" layer: "Times" param_str: "-3" }',
             IMAGES,
             in_place=True,
             empty_batch=False,

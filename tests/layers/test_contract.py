@@ -8,7 +8,7 @@ import pytest
 
 from fcaffe.errors import NetError
 from fcaffe.net import Blob, Context, layer_types
-from fcaffe.net.layer import create_layer
+from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom

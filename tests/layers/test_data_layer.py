@@ -14,7 +14,7 @@ from fcaffe.engines.engine import Pending
 from fcaffe.errors import DataError, FcaffeError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
-from fcaffe.net.layer import create_layer
+from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom

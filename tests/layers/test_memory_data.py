@@ -7,7 +7,7 @@ from fcaffe.engines import cpu_engine
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
-from fcaffe.net.layer import create_layer
+from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom

@@ -7,7 +7,7 @@ import pytest
 
 from fcaffe.errors import NetError
 from fcaffe.net import Blob, Context
-from fcaffe.net.layer import create_layer
+from fcaffe.net.registry import create_layer
 from fcaffe.net.shards import Shards
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb

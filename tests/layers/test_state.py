@@ -13,9 +13,8 @@ import pytest
 
 import fcaffe.layers  # noqa: F401 - registers all types
 from fcaffe.data.images import encode_image
-from fcaffe.net import Blob, Context, Layer, layer_types
-from fcaffe.net import layer as layers
-from fcaffe.net.layer import create_layer
+from fcaffe.net import Blob, Context, Layer, layer_types, registry
+from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("on_each_engine")
 
 PASSES, MORE = 3, 3
 
-USERS = 'python_param { module: "tests.layers.user_layers" layer: "Counting" }'
+USERS = 'python_param { module: "tests.pycaffe.user_layers" layer: "Counting" }'
 HERE = {  # examples that the other checks could not stand
     "LSTM": [Example("recurrent_param { num_output: 3 }", ((4, 3, 2), (4, 3)), labels={1: 2})],
     "Python": [Example(USERS, IMAGES, has_gradient=False)],
@@ -170,6 +169,6 @@ class Forgetful(Layer):
 
 
 def test_a_state_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(layers._registry, "Forgetful", Forgetful)
+    monkeypatch.setitem(registry._registry, "Forgetful", Forgetful)
     with pytest.raises(AssertionError, match="Forgetful carries something"):
         check("Forgetful", Example("", IMAGES, has_gradient=False))

@@ -215,7 +215,7 @@ class RandomNet:
         bottom = self._pick()
         kind = self.random.choice(["Times", "Reference"])
         bottoms = [bottom] if kind == "Times" else [bottom, self._pick()]
-        more = f'python_param {{ module: "tests.layers.user_layers" layer: "{kind}" param_str: "-0.5" }}'
+        more = f'python_param {{ module: "tests.pycaffe.user_layers" layer: "{kind}" param_str: "-0.5" }}'
         self._layer("Python", bottoms, more, self.shapes[bottom])
 
     # --- the end ------------------------------------------------------------------------------------------------------

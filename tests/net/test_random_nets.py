@@ -27,7 +27,7 @@ SCALE = """layer { name: "scale%s" type: "Scale" bottom: "%s" top: "%s" scale_pa
 CONV = """layer { name: "conv%s" type: "Convolution" bottom: "%s" top: "%s"
   convolution_param { num_output: 4 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }"""
 PYTHON = """layer { name: "%s" type: "Python" bottom: "%s" top: "%s"
-  python_param { module: "tests.layers.user_layers" layer: "Times" param_str: "-0.5" } }"""
+  python_param { module: "tests.pycaffe.user_layers" layer: "Times" param_str: "-0.5" } }"""
 RELU = 'layer { name: "relu%s" type: "ReLU" bottom: "%s" top: "%s" }'
 POWER = 'layer { name: "power" type: "Power" bottom: "%s" top: "%s" power_param { scale: -0.5 shift: 0.1 } }'
 

@@ -9,7 +9,7 @@ from fcaffe.layers.batch_norm import with_channels
 from fcaffe.layers.eltwise import Eltwise
 from fcaffe.layers.fused.batch_norm_scale import NormalizesAndScales
 from fcaffe.layers.split import Split
-from fcaffe.net.blob import Blob
+from fcaffe.net import Blob
 from fcaffe.net.node import Node
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.batch_norm import BatchNorm, with_channels
 from fcaffe.layers.scale import Scale
-from fcaffe.net.blob import Array, Blob
+from fcaffe.net import Array, Blob
 from fcaffe.net.node import Node
 from fcaffe.net.rewrite import FusedLayer
 

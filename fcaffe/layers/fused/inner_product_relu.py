@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.inner_product import InnerProduct
-from fcaffe.net.blob import Blob
+from fcaffe.net import Blob
 from fcaffe.net.node import Node
 from fcaffe.net.rewrite import FusedLayer
 

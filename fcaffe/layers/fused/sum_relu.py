@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.eltwise import Eltwise
-from fcaffe.net.blob import Blob
+from fcaffe.net import Blob
 from fcaffe.net.node import Node
 from fcaffe.net.rewrite import FusedLayer
 

@@ -15,14 +15,6 @@ from fcaffe.pycaffe import session
 from tests import engine_choice
 from tests.engines.cuda import stand_in_cupy
 from tests.engines.cuda.test_plain_on_stand_in import PlainOnDevice
-from tests.layers.test_python import (  # noqa: F401
-    test_a_loss_needs_its_weight,
-    test_an_exception_says_where,
-    test_parameters_and_what_a_script_sees,
-    test_phase,
-    test_trains_as_with_the_built_in_loss,
-    test_views_of_other_shapes_write_the_blobs,
-)
 from tests.pycaffe.test_net import (  # noqa: F401
     net,
     path,
@@ -32,6 +24,14 @@ from tests.pycaffe.test_net import (  # noqa: F401
     test_reshape_runs_another_batch,
     test_save_and_copy_from,
     test_share_with,
+)
+from tests.pycaffe.test_python import (  # noqa: F401
+    test_a_loss_needs_its_weight,
+    test_an_exception_says_where,
+    test_parameters_and_what_a_script_sees,
+    test_phase,
+    test_trains_as_with_the_built_in_loss,
+    test_views_of_other_shapes_write_the_blobs,
 )
 from tests.pycaffe.test_solver import (  # noqa: F401
     solver,

@@ -7,7 +7,6 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -17,12 +16,12 @@ from fcaffe import log
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.host_views import HostViews, host_views
-from fcaffe.net.layer import Layer, Traits, register
+from fcaffe.net.layer import Traits
+from fcaffe.net.registry import register
 from fcaffe.net.state import State
-
-# Makes `import caffe` work for user code and returns that module, with the `Layer` and `Blob` that user code sees.
-# fcaffe.pycaffe, which lies below this folder, puts it here.
-provide_caffe: Callable[[], Any] | None = None
+from fcaffe.pycaffe.blob import Blob as BlobFace
+from fcaffe.pycaffe.layer import Layer, UserLayer
+from fcaffe.pycaffe.shim import provide_caffe
 
 # Whether the current folder stays among those in which Python looks for modules, so that the methods of a layer may
 # import others that lie there. Only the command line, whose process is its own, sets this.
@@ -36,7 +35,7 @@ class UserCodeError(NetError, RuntimeError):
 
 
 @register("Python")
-class Python(Layer):
+class Python(UserLayer):
     """Calls `setup`, `reshape`, `forward` and `backward` of the class python_param.layer in python_param.module.
 
     The class derives from `caffe.Layer`; it finds python_param.param_str as `self.param_str`, its phase as
@@ -52,7 +51,6 @@ class Python(Layer):
         self.views.prepare([*bottom, *top])
         if not bottom:
             self.refuse_shards("reads batches, or whatever it does without bottoms, in code that knows of no shards")
-        assert provide_caffe is not None
         self.caffe = provide_caffe()
         self.user_layer = self._make_user_layer()
         self._call("setup", bottom, top)
@@ -105,7 +103,7 @@ class Python(Layer):
             raise self._user_error(f"{cls.__module__}.{cls.__name__}.{method}", problem) from problem
 
     def _face(self, value: Any) -> Any:
-        return self.caffe.Blob(value, self.views) if isinstance(value, Blob) else value
+        return BlobFace(value, self.views) if isinstance(value, Blob) else value
 
     def _make_user_layer(self) -> Any:
         p = self.param.python_param
@@ -117,7 +115,7 @@ class Python(Layer):
             user_layer = cls(self.param)
         except Exception as problem:
             raise self._user_error(f"making a {p.module}.{p.layer}", problem) from problem
-        self.caffe.Layer._bind(user_layer, self)
+        Layer._bind(user_layer, self)
         user_layer.param_str = p.param_str
         user_layer.phase = self.phase
         return user_layer
@@ -147,13 +145,12 @@ class Python(Layer):
             raise self._user_error(f"importing {name}", problem) from problem
 
     def _find_class(self, module: ModuleType, name: str) -> Any:
-        base = self.caffe.Layer
         where = f"module {module.__name__} ({getattr(module, '__file__', None) or 'without a file'})"
         if not hasattr(module, name):
-            layers = [key for key, value in vars(module).items() if _is_subclass(value, base) and value is not base]
+            layers = [key for key, value in vars(module).items() if _is_user_layer(value) and value is not Layer]
             raise self.error(f'{where} has no class "{name}"; layers in it: {", ".join(layers) or "none"}')
         cls = getattr(module, name)
-        if not _is_subclass(cls, base):
+        if not _is_user_layer(cls):
             message = f'"{name}" in {where} is no layer: it must be a class that derives from caffe.Layer'
             other = sys.modules.get("caffe")
             if other is not self.caffe:
@@ -174,8 +171,8 @@ def code_of(param: Any) -> str:
     return f'layer "{param.name}": the code of the class {p.layer} of the Python module {p.module}'
 
 
-def _is_subclass(value: Any, base: type) -> bool:
-    return isinstance(value, type) and issubclass(value, base)
+def _is_user_layer(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Layer)
 
 
 def _place(problem: Exception) -> str:

@@ -25,7 +25,7 @@ USER_LAYERS = Path(__file__).with_name("user_layers.py")
 def python_layer(name: str, layer: str, links: str = "", param_str: str = "", more: str = "") -> str:
     return (
         f'layer {{ name: "{name}" type: "Python" {links} {more} python_param {{ '
-        f'module: "tests.layers.user_layers" layer: "{layer}" param_str: "{param_str}" }} }}\n'
+        f'module: "tests.pycaffe.user_layers" layer: "{layer}" param_str: "{param_str}" }} }}\n'
     )
 
 
@@ -248,13 +248,13 @@ def test_there_is_no_such_module(folder: Path) -> None:
 
 def test_there_is_no_such_class() -> None:
     with pytest.raises(NetError, match=r'has no class "Tims"; layers in it: EuclideanLoss, Times, Shift') as caught:
-        net_of("tests.layers.user_layers", "Tims")
+        net_of("tests.pycaffe.user_layers", "Tims")
     assert str(USER_LAYERS) in str(caught.value)
 
 
 def test_class_that_is_no_layer() -> None:
     with pytest.raises(NetError, match=r'"NoLayer" in module .* must be a class that derives from caffe\.Layer$'):
-        net_of("tests.layers.user_layers", "NoLayer")
+        net_of("tests.pycaffe.user_layers", "NoLayer")
 
 
 def test_module_and_class_must_be_named() -> None:
@@ -300,11 +300,11 @@ def test_another_caffe_stays_what_it_is(folder: Path, monkeypatch: pytest.Monkey
 def test_an_exception_says_where(method: str) -> None:
     line = next(n for n, text in enumerate(USER_LAYERS.read_text().splitlines(), 1) if "no such key" in text)
     with pytest.raises(NetError) as caught:
-        net = net_of("tests.layers.user_layers", "Broken", method)
+        net = net_of("tests.pycaffe.user_layers", "Broken", method)
         net.forward()
         net.backward()
     assert str(caught.value) == (
-        f"layer \"it\" (Python): tests.layers.user_layers.Broken.{method}: KeyError: 'no such key' "
+        f"layer \"it\" (Python): tests.pycaffe.user_layers.Broken.{method}: KeyError: 'no such key' "
         f"({USER_LAYERS}, line {line})"
     )
     assert isinstance(caught.value.__cause__, KeyError)
@@ -313,10 +313,10 @@ def test_an_exception_says_where(method: str) -> None:
 
 def test_a_refused_reshape_is_the_users_line() -> None:
     with pytest.raises(NetError, match=r"Times\.setup: ValueError: could not convert .*user_layers\.py, line \d+\)"):
-        net_of("tests.layers.user_layers", "Times", "three")
+        net_of("tests.pycaffe.user_layers", "Times", "three")
 
 
 def test_a_missing_method_is_named() -> None:
-    net = net_of("tests.layers.user_layers", "Forgetful")
+    net = net_of("tests.pycaffe.user_layers", "Forgetful")
     with pytest.raises(NetError, match=r"Forgetful\.forward: .*the class does not define forward\(self, bottom, top\)"):
         net.forward()

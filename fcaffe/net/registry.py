@@ -1,0 +1,57 @@
+"""The registry of layer types: what `type: "..."` in a prototxt stands for.
+
+A type is there once its module is loaded. Whoever builds nets imports `fcaffe.layers`, and `fcaffe.pycaffe` for the
+type "Python".
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, TypeVar
+
+from fcaffe import log
+from fcaffe.errors import NetError
+from fcaffe.net.context import Context
+from fcaffe.net.layer import Layer
+from fcaffe.proto.forks import fork_of_layer_type
+
+_registry: dict[str, type[Layer]] = {}
+
+LayerClass = TypeVar("LayerClass", bound=type[Layer])
+
+
+def register(layer_type: str) -> Any:
+    """Class decorator: make this class the one for `type: "layer_type"`."""
+
+    def add(cls: LayerClass) -> LayerClass:
+        if layer_type in _registry:
+            raise ValueError(f"layer type {layer_type} is registered twice: {_registry[layer_type]} and {cls}")
+        _registry[layer_type] = cls
+        return cls
+
+    return add
+
+
+def layer_types() -> list[str]:
+    """All registered type names, in alphabetical order."""
+    return sorted(_registry)
+
+
+def create_layer(param: Any, context: Context) -> Layer:
+    """The layer for a LayerParameter; an unknown type names its nearest known ones, or the fork that has it."""
+    log.making_layer(param.name)
+    if param.type in _registry:
+        return _registry[param.type](param, context)
+    message = f'layer "{param.name}": unknown layer type "{param.type}"'
+    fork = fork_of_layer_type(param.type)
+    by_letters = {name.lower(): name for name in _registry}  # most mistakes are of case: Relu, INNER_PRODUCT
+    letters = param.type.lower().replace("_", "")
+    count = 1 if letters in by_letters else 3
+    near = [by_letters[name] for name in difflib.get_close_matches(letters, by_letters, n=count, cutoff=0.6)]
+    if fork:
+        message += f"; it belongs to {fork}, BVLC Caffe does not have it"
+    elif near:
+        message += f" (did you mean {' or '.join(near)}?)"
+    else:
+        message += f" (known types: {', '.join(layer_types())})"
+    raise NetError(message)

@@ -1,0 +1,105 @@
+"""Who imports whom: no circle, and each folder only what stands above it in docs/design.md."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Circles within one of these folders, which are known.
+KNOWN = ("fcaffe.engines.cuda.", "fcaffe.parallel.reductions.", "fcaffe.solvers.")
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """The files of fcaffe by the names of their modules; `fcaffe.net` is fcaffe/net/__init__.py."""
+    files = ((path.relative_to(root).with_suffix("").parts, path) for path in sorted(root.glob("fcaffe/**/*.py")))
+    return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for parts, path in files}
+
+
+def imported(source: str) -> Iterator[str]:
+    """What a module imports, wherever in it that stands: "a.b", or "a.b.c" of what is taken from there."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "import_module":
+            yield from (word.value for word in node.args if isinstance(word, ast.Constant))
+
+
+@functools.cache
+def imports(root: Path) -> dict[str, set[str]]:
+    """The modules that each module imports. A name that is no module is taken from the one before the last dot."""
+    found = modules(root)
+    graph: dict[str, set[str]] = {}
+    for module, path in found.items():
+        names = (name if name in found else name.rpartition(".")[0] for name in imported(path.read_text()))
+        graph[module] = {name for name in names if name in found}
+    return graph
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules of a circle, one of several; empty if there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def folders() -> list[str]:
+    """The top folders in docs/design.md's table, in its order, as packages."""
+    table = re.findall(r"^\| `fcaffe/(\w+)/` \|", (ROOT / "docs" / "design.md").read_text(), flags=re.MULTILINE)
+    return [f"fcaffe.{name}" for name in table]
+
+
+def folder_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    def known(module: str, name: str) -> bool:
+        return any(module.startswith(folder) and name.startswith(folder) for folder in KNOWN)
+
+    graph = imports(ROOT)
+    assert circle({module: {name for name in graph[module] if not known(module, name)} for module in graph}) == []
+
+
+def test_a_folder_imports_only_from_those_above_it() -> None:
+    order = folders()
+    graph = imports(ROOT)
+    assert {folder_of(module) for module, path in modules(ROOT).items() if path.parents[1] != ROOT} == set(order)
+    for module, names in graph.items():
+        folder = folder_of(module)
+        if folder in order:
+            allowed = order[: order.index(folder) + 1]
+        else:  # all folders may use the files beside them, which therefore use none; but two are there to load some
+            allowed = order if module in ("fcaffe", "fcaffe.__main__") else []
+        below = {name for name in names if folder_of(name) in order and folder_of(name) not in allowed}
+        assert not below, f"{module} imports {below}"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from fcaffe.b import f",
+        "from fcaffe import b",
+        "import fcaffe.b",
+        "def f():\n    from fcaffe.b import f",
+        "import importlib\ndef f():\n    return importlib.import_module('fcaffe.b')",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import fcaffe.b as b",
+    ],
+)
+def test_a_circle_is_found_wherever_the_import_stands(statement: str, tmp_path: Path) -> None:
+    (tmp_path / "fcaffe").mkdir()
+    (tmp_path / "fcaffe" / "__init__.py").write_text("")
+    (tmp_path / "fcaffe" / "a.py").write_text(statement)
+    (tmp_path / "fcaffe" / "b.py").write_text("from fcaffe.a import f")
+    assert set(circle(imports(tmp_path))) == {"fcaffe.a", "fcaffe.b"}
