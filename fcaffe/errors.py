@@ -17,8 +17,16 @@ class NetError(FcaffeError):
     """A net cannot be built or run: unknown layer, missing blob, wrong shape, bad parameter."""
 
 
+class LayerError(NetError):
+    """A NetError that says which layer of the net has it."""
+
+
 class OutOfMemoryError(NetError, MemoryError):
     """Something does not fit into the memory that this process can have; found out before it is taken."""
+
+
+class LayerMemoryError(LayerError, OutOfMemoryError):
+    """The same, where one layer is what does not fit."""
 
 
 class DataError(FcaffeError):

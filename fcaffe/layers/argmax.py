@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from fcaffe.layers.reshape import rows_of
+from fcaffe.layers.c_order import rows_of
 from fcaffe.net import Array, Blob, Layer, Traits, register
 
 
@@ -40,25 +40,25 @@ class ArgMax(Layer):
         xp, p = self.xp, self.param.argmax_param
         x, y = bottom[0].data, top[0].data
         if self.axis is not None:
-            places = self._places(x, self.axis)
-            y[...] = xp.take_along_axis(x, places, self.axis) if p.out_max_val else places
+            indices = self._indices(x, self.axis)
+            y[...] = xp.take_along_axis(x, indices, self.axis) if p.out_max_val else indices
             return
         samples = rows_of(x)
-        places = self._places(samples, 1)
-        y[:, 0] = places.reshape(y[:, 0].shape)
+        indices = self._indices(samples, 1)
+        y[:, 0] = indices.reshape(y[:, 0].shape)
         if p.out_max_val:
-            y[:, 1] = xp.take_along_axis(samples, places, 1).reshape(y[:, 1].shape)
+            y[:, 1] = xp.take_along_axis(samples, indices, 1).reshape(y[:, 1].shape)
 
-    def _places(self, x: Array, axis: int) -> Array:
-        """The places along `axis` of the top_k largest values of x."""
+    def _indices(self, x: Array, axis: int) -> Array:
+        """The indices along `axis` of the top_k largest values of x."""
         xp, top_k = self.xp, self.param.argmax_param.top_k
         turned = xp.flip(x, axis)
         if top_k == 1:
-            places = xp.expand_dims(turned.argmax(axis=axis), axis)
+            indices = xp.expand_dims(turned.argmax(axis=axis), axis)
         else:
             falling = xp.argsort(-turned, axis=axis, kind="stable")
-            places = falling[(slice(None),) * axis + (slice(top_k),)]
-        return x.shape[axis] - 1 - places
+            indices = falling[(slice(None),) * axis + (slice(top_k),)]
+        return x.shape[axis] - 1 - indices
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         return False

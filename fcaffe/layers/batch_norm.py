@@ -39,9 +39,8 @@ class BatchNorm(Layer):
         self.normalized = Blob(self.xp, (), channels_last=True)  # the top, for backward over several workers
         self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
         self.memory = Blob(self.xp)
-        self.traits = replace(
-            self.traits, needs_host=not self.use_global_stats and self._workers().size > 1
-        )  # which add up through the host
+        sums_through_host = not (self.use_global_stats or self.alone)
+        self.traits = replace(self.traits, needs_host=sums_through_host)
         if self.alone and not self.use_global_stats:
             self.bottom_copy = Blob(self.xp, (), channels_last=True)
 
@@ -52,6 +51,7 @@ class BatchNorm(Layer):
         top[0].reshape(*shape)
         self.normalized.reshape(*shape)
         self.memory.reshape(int(self.engine.batch_norm_memory * top[0].count) + 1)
+        self.count: float = bottom[0].count // max(1, self.channels)
 
     def state(self) -> State:
         """The running statistics where each worker has its own, since a model has the mean over the workers."""
@@ -66,17 +66,22 @@ class BatchNorm(Layer):
             blob.data[...] = self.engine.from_numpy(state[str(index)].reshape(blob.shape))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if not (self.use_global_stats or self.alone):
+            self._take_moments_over_workers(with_channels(bottom[0].data))
+        self.forward_again(bottom, top)
+        self.add_to_statistics()
+
+    def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = with_channels(bottom[0].data), with_channels(top[0].data)
+        mean, variance = self.mean.data, self.variance.data
         if self.use_global_stats:
             self.take_global_statistics()
-            self.engine.batch_norm_apply(x, y, self.mean.data, self.variance.data, None, self.eps, False)
+            self.engine.batch_norm_apply(x, y, mean, variance, None, self.eps, False)
         elif self.alone:
             x = with_channels(self.keep_bottom(bottom, top).data)
-            numbers = self.mean.data, self.variance.data, None, self.eps, False, self.memory.data
-            self.engine.batch_norm_train(x, y, *numbers)
-            self.add_to_statistics(x)
+            self.engine.batch_norm_train(x, y, mean, variance, None, self.eps, False, self.memory.data)
         else:
-            self._forward_over_workers(x, y)
+            self.engine.batch_norm_forward(x, y, mean, self.xp.sqrt(variance + self.eps))
             self.normalized.data[...] = top[0].data
 
     def take_global_statistics(self) -> None:
@@ -87,18 +92,21 @@ class BatchNorm(Layer):
         for blob, sums in zip((self.mean, self.variance), self.blobs, strict=False):
             self.xp.multiply(sums.data, factor, out=blob.data)
 
-    def add_to_statistics(self, x: Array) -> None:
-        """Add `mean` and `variance`, which are those of the batch x, to the sums; once for each batch."""
-        self._add_to_statistics(x.size // self.channels)
+    def add_to_statistics(self) -> None:
+        """Add `mean` and `variance` of a batch to the sums; once for each batch."""
+        if self.use_global_stats or not self.count:
+            return
+        unbiased = self.count / (self.count - 1) if self.count > 1 else 1.0
+        fraction = self.param.batch_norm_param.moving_average_fraction
+        sums = tuple(blob.data for blob in self.blobs)
+        self.engine.add_to_statistics(sums, self.mean.data, self.variance.data, unbiased, fraction)
 
-    def _forward_over_workers(self, x: Array, y: Array) -> None:
-        """By the mean and variance over the batches of all workers."""
-        workers, mean, variance = self._workers(), self.mean.data, self.variance.data
-        if not self.context.recomputing:
-            self.count = workers.sum(x.size // self.channels)
-            mean[...], variance[...] = self.engine.batch_statistics(x, self.count, workers.sum_array)
-        self.engine.batch_norm_forward(x, y, mean, self.xp.sqrt(variance + self.eps))
-        self._add_to_statistics(self.count)
+    def _take_moments_over_workers(self, x: Array) -> None:
+        """Write `mean` and `variance` over the batches of all workers, and how many values a channel has there."""
+        workers = self._workers()
+        self.count = workers.sum(x.size // self.channels)
+        moments = self.engine.batch_statistics(x, self.count, workers.sum_array)
+        self.mean.data[...], self.variance.data[...] = moments
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         if self.use_global_stats:
@@ -134,14 +142,6 @@ class BatchNorm(Layer):
     def _workers(self) -> Workers:
         """Those whose batches are one batch to this layer."""
         return self.context.workers if self.context.sync_batch_norm else Workers()
-
-    def _add_to_statistics(self, samples: float) -> None:
-        if not samples or self.context.recomputing:
-            return
-        unbiased = samples / (samples - 1) if samples > 1 else 1.0
-        fraction = self.param.batch_norm_param.moving_average_fraction
-        sums = tuple(blob.data for blob in self.blobs)
-        self.engine.add_to_statistics(sums, self.mean.data, self.variance.data, unbiased, fraction)
 
 
 def with_channels(x: Array) -> Array:

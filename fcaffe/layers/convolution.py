@@ -72,7 +72,7 @@ class Sliding(Layer):
 
 @register("Convolution")
 class Convolution(Sliding):
-    """top (N, num_output, places...) = bottom (N, C, spatial...) * weights (num_output, C / group, kernel...) + bias.
+    """top (N, num_output, sizes...) = bottom (N, C, spatial...) * weights (num_output, C / group, kernel...) + bias.
 
     Several bottoms share the weights, each with its own top. Output size: floor((n + 2 pad - extent) / stride) + 1.
     """

@@ -24,10 +24,10 @@ class Crop(Layer):
         if len(p.offset) not in (0, 1, cropped):
             raise self.error(f"offset is given {len(p.offset)} times for the {cropped} axes from axis {axis} on")
         offsets = list(p.offset) * cropped if len(p.offset) == 1 else list(p.offset) or [0] * cropped
-        for place, start in enumerate(offsets, axis):
-            if start + wanted[place] > shape[place]:
+        for dim, start in enumerate(offsets, axis):
+            if start + wanted[dim] > shape[dim]:
                 raise self.error(
-                    f"cannot take {wanted[place]} from {start} on along axis {place}: {self.named_shapes(bottom)}"
+                    f"cannot take {wanted[dim]} from {start} on along axis {dim}: {self.named_shapes(bottom)}"
                 )
         ends = (start + size for start, size in zip(offsets, wanted[axis:], strict=True))
         self.part = (slice(None),) * axis + tuple(map(slice, offsets, ends))

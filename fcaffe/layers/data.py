@@ -13,7 +13,6 @@ from fcaffe.data.backends import open_database
 from fcaffe.data.batches import DatumBatches
 from fcaffe.data.prefetch import BatchSource, Prefetcher
 from fcaffe.data.room import check_batches
-from fcaffe.data.share import Share
 from fcaffe.data.transformer import Transformer
 from fcaffe.engines.engine import Pending
 from fcaffe.errors import DataError
@@ -29,16 +28,6 @@ def reading_errors(layer: Layer) -> Iterator[None]:
         yield
     except DataError as problem:
         raise DataError(f'layer "{layer.name}" ({layer.type}): {problem}') from problem
-
-
-def share_of_batch(layer: Layer, batch_size: int) -> Share:
-    """This worker's share of a reading layer's batches. All such layers of a net must give the same one."""
-    context = layer.context
-    share = context.workers.share(batch_size)
-    if context.workers.size > 1 and context.share not in (None, share):
-        raise layer.error(f"reads batches of {share.total}, another layer of this net of {context.share}")
-    context.share = share
-    return share
 
 
 class Reader(Layer):
@@ -86,7 +75,7 @@ class ReadingLayer(Reader):
             transformer.seed(random)  # Caffe seeds it twice, before and after opening the source; the second counts
             source = self.open_source(transformer)
             transformer.seed(random)
-            self.share = share_of_batch(self, source.batch_size)
+            self.share = self.context.share_of(source.batch_size)
             source.divide(self.share, self.context.turns)
             check_batches([source.shape, source.shape[:1]], depth, source.shape[0] * source.item_bytes)
         random.draw()  # in Caffe the seed of the reading thread, which has no use for it

@@ -22,9 +22,8 @@ class Dropout(Activation):
             raise self.error(f"dropout_ratio must be from 0 to 1, not {ratio:g}")
         self.scale = 1 / (1 - ratio) if ratio < 1 else math.inf
         self.mask = Blob(self.xp, (), channels_last=True, dtype=self.engine.mask_dtype)
-        self.traits = replace(
-            self.traits, needs_host=self.phase == pb.TRAIN and self.context.noise == "caffe"
-        )  # which draws one by one
+        draws_one_by_one = self.phase == pb.TRAIN and self.context.noise == "caffe"
+        self.traits = replace(self.traits, needs_host=draws_one_by_one)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -35,13 +34,17 @@ class Dropout(Activation):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
-        if self.phase == pb.TRAIN and self.context.recomputing:
-            self.engine.dropout_backward(x, self.mask.data, y, self.scale)  # the same arithmetic
-        elif self.phase == pb.TRAIN:
+        if self.phase == pb.TRAIN:
             ratio = self.param.dropout_param.dropout_ratio
             self.engine.dropout_forward(x, y, self.mask.data, self.context, self.name, ratio, self.scale)
         elif top[0] is not bottom[0]:
             y[...] = x
+
+    def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if self.phase == pb.TRAIN:  # with the same mask, by the arithmetic of backward
+            self.engine.dropout_backward(bottom[0].data, self.mask.data, top[0].data, self.scale)
+        else:
+            self.forward(bottom, top)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fcaffe.data.hdf5 import Hdf5Rows
 from fcaffe.data.room import check_batches
 from fcaffe.errors import DataError
-from fcaffe.layers.data import Reader, reading_errors, share_of_batch
+from fcaffe.layers.data import Reader, reading_errors
 from fcaffe.net import Blob, register
 
 
@@ -29,7 +29,7 @@ class HDF5Data(Reader):
             raise self.error("hdf5_data_param.batch_size must be positive")
         with reading_errors(self):
             self.rows = Hdf5Rows(p.source, list(self.param.top), p.shuffle, self.context.seed)
-            self.share = share_of_batch(self, p.batch_size)
+            self.share = self.context.share_of(p.batch_size)
             check_batches([(self.share.total, *shape) for shape in self.rows.row_shapes])
         self._reshape(top)
 

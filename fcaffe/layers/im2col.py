@@ -8,7 +8,7 @@ from fcaffe.net import Blob, Traits, register
 
 @register("Im2col")
 class Im2col(Sliding):
-    """top (N, C * kernel, places...) = for every place the values of its window, channel by channel, in row order.
+    """top (N, C * kernel, sizes...) = the values of each window, channel by channel, in row order.
 
     Windows are those of convolution_param; num_output and group mean nothing here.
     """

@@ -34,9 +34,9 @@ def read_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None
     return labels, skipped
 
 
-def label_error(layer: Layer, bottom: list[Blob], axis: int, value: float, place: int) -> NetError:
+def label_error(layer: Layer, bottom: list[Blob], axis: int, value: float, position: int) -> NetError:
     """That of read_labels for a label of this value at this position."""
-    return _error(layer, bottom, 1, value, place, bottom[0].shape[axis], _words(layer, ADVICE_IGNORING))
+    return _error(layer, bottom, 1, value, position, bottom[0].shape[axis], _words(layer, ADVICE_IGNORING))
 
 
 def find_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None) -> tuple[Array, Array | None, Array]:
@@ -102,16 +102,22 @@ def _refuse(
 ) -> None:
     """NetError, of these words, if anything is wrong in bottom[which]."""
     if wrong.any():
-        place = int(wrong.reshape(-1).argmax())
-        raise _error(layer, bottom, which, float(bottom[which].data.reshape(-1)[place]), place, limit, words)
+        position = int(wrong.reshape(-1).argmax())
+        raise _error(layer, bottom, which, float(bottom[which].data.reshape(-1)[position]), position, limit, words)
 
 
 def _error(
-    layer: Layer, bottom: list[Blob], which: int, value: float, place: int, limit: int, words: tuple[str, str, str, str]
+    layer: Layer,
+    bottom: list[Blob],
+    which: int,
+    value: float,
+    position: int,
+    limit: int,
+    words: tuple[str, str, str, str],
 ) -> NetError:
     noun, among, owner, advice = words
     return layer.error(
-        f"{noun} {value:g} at position {place} of {layer.bottom_name(which)} {bottom[which].shape} is none of the "
+        f"{noun} {value:g} at position {position} of {layer.bottom_name(which)} {bottom[which].shape} is none of the "
         f"{among} 0 to {limit - 1} of {owner}; {advice}"
     )
 

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 
 from fcaffe.errors import SnapshotError
+from fcaffe.layers.c_order import copy_values, rows_of
 from fcaffe.layers.labels import check_sample_labels, find_sample_labels, read_labels, read_sample_labels
 from fcaffe.layers.loss import LossLayer, SoftmaxWithLoss, divisor
-from fcaffe.layers.reshape import copy_values, rows_of
 from fcaffe.net import Array, Blob, Half, register
 from fcaffe.proto import blob_values, read_binary
 from fcaffe.proto import caffe_pb2 as pb

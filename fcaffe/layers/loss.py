@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
+from fcaffe.layers.c_order import copy_values
 from fcaffe.layers.labels import check_label_count, label_error, read_labels
-from fcaffe.layers.reshape import copy_values
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
@@ -143,10 +143,10 @@ class SoftmaxWithLoss(LossLayer):
             loss /= self.divisor
 
     def explain(self, bottom: list[Blob]) -> None:
-        place, bits = self.engine.to_numpy(self.wrong.data)
-        if place:  # in a batch that may have gone by
+        position, bits = self.engine.to_numpy(self.wrong.data)
+        if position:  # in a batch that may have gone by
             value = np.uint32(bits & 0xFFFFFFFF).view(np.float32)
-            raise label_error(self, bottom, self.axis, float(value), int(place) - 1)
+            raise label_error(self, bottom, self.axis, float(value), int(position) - 1)
         read_labels(self, bottom, self.axis, self.ignored_label())
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:

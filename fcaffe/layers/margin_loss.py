@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from fcaffe.layers.c_order import copy_values, rows_of
 from fcaffe.layers.labels import check_sample_labels, find_sample_labels, read_sample_labels
 from fcaffe.layers.loss import LossLayer
-from fcaffe.layers.reshape import copy_values, rows_of
 from fcaffe.net import Blob, register
 from fcaffe.proto import caffe_pb2 as pb
 

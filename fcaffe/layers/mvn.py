@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.layers.reshape import copy_values
+from fcaffe.layers.c_order import copy_values
 from fcaffe.net import Array, Blob, Layer, Traits, register
 
 

@@ -14,7 +14,7 @@ MAX, AVE, STOCHASTIC = pb.PoolingParameter.MAX, pb.PoolingParameter.AVE, pb.Pool
 
 @register("Pooling")
 class Pooling(Layer):
-    """top (N, C, H', W') from windows of bottom (N, C, H, W); the second top of MAX is the place of each maximum.
+    """top (N, C, H', W') from windows of bottom (N, C, H, W); the second top of MAX is the position of each maximum.
 
     Output size: ceil((n + 2 pad - kernel) / stride) + 1, or floor with `round_mode: FLOOR`; with padding, one less if
     the last window would start beyond the image and its first padding. Without padding it stays, so a window may lie
@@ -45,7 +45,7 @@ class Pooling(Layer):
         if pad[0] >= kernel[0] or pad[1] >= kernel[1]:
             raise self.error(f"pad {pad} must be smaller than the kernel {kernel}")
         self.windows = Windows(kernel, stride, pad, (1, 1))
-        if self.method != STOCHASTIC and len(top) == 1:  # places and probabilities want float32
+        if self.method != STOCHASTIC and len(top) == 1:  # positions and probabilities want float32
             self.traits = replace(self.traits, half=Half.SAME)
         draws = self.method == STOCHASTIC and self.phase == pb.TRAIN  # on the host
         self.traits = replace(self.traits, needs_host=draws, repeatable=self.method != STOCHASTIC)
@@ -55,7 +55,7 @@ class Pooling(Layer):
         shape = bottom[0].shape
         if self.param.pooling_param.global_pooling:
             self.windows = Windows(shape[2:], (1, 1), (0, 0), (1, 1))
-        size = tuple(self._places(axis, n) for axis, n in enumerate(shape[2:]))
+        size = tuple(self._output_size(axis, n) for axis, n in enumerate(shape[2:]))
         if min(size) < 1:
             raise self.error(f"its window of {self.windows.kernel} does not fit into the bottom of shape {shape}")
         for blob in top:
@@ -108,14 +108,14 @@ class Pooling(Layer):
         w = self.windows
         return any(w.pad) or all(stride <= kernel for stride, kernel in zip(w.stride, w.kernel, strict=True))
 
-    def _places(self, axis: int, n: int) -> int:
+    def _output_size(self, axis: int, n: int) -> int:
         w = self.windows
         steps = (n + 2 * w.pad[axis] - w.kernel[axis]) / w.stride[axis]
         floor = self.param.pooling_param.round_mode == pb.PoolingParameter.FLOOR
-        places = (math.floor(steps) if floor else math.ceil(steps)) + 1
-        if any(w.pad) and (places - 1) * w.stride[axis] >= n + w.pad[axis]:
-            places -= 1
-        return places
+        size = (math.floor(steps) if floor else math.ceil(steps)) + 1
+        if any(w.pad) and (size - 1) * w.stride[axis] >= n + w.pad[axis]:
+            size -= 1
+        return size
 
     def _pair(self, both: str, first: str, second: str) -> tuple[int, int]:
         """(height, width) from the common field or from the two single ones."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.net import Array, Blob, Half, Layer, Traits, register
+from fcaffe.layers.c_order import copy_values
+from fcaffe.net import Blob, Half, Layer, Traits, register
 
 
 class Reshaping(Layer):
@@ -33,19 +34,6 @@ class Reshaping(Layer):
             copy_values(top[0].diff, bottom[0].diff)
 
 
-def copy_values(source: Array, target: Array) -> None:
-    """target = source, both read in C order, whatever their shapes and strides."""
-    if target.flags.c_contiguous:
-        target.reshape(source.shape)[...] = source
-    else:
-        target[...] = source.reshape(target.shape)
-
-
-def rows_of(source: Array) -> Array:
-    """(N, values of a sample) in C order, to be read only: it may be a copy."""
-    return source.reshape(source.shape[0], math.prod(source.shape[1:]))
-
-
 @register("Flatten")
 class Flatten(Reshaping):
     """The axes from `axis` to `end_axis` become one."""
@@ -62,7 +50,7 @@ class Flatten(Reshaping):
 class Reshape(Reshaping):
     """The `num_axes` axes from `axis` on (-1: all of them) are replaced by those of `shape`.
 
-    In `shape` 0 copies the bottom's dimension at this place, and one -1 stands for whatever is left. A negative axis
+    In `shape` 0 copies the bottom's dimension of the same axis, and one -1 stands for whatever is left. A negative axis
     counts from behind the last one.
     """
 
@@ -77,15 +65,15 @@ class Reshape(Reshaping):
         if list(p.shape.dim).count(-1) > 1 or any(dim < -1 for dim in p.shape.dim):
             raise self.error(f"shape may have one -1, and nothing below: {list(p.shape.dim)}")
         middle = []
-        for place, dim in enumerate(p.shape.dim, start):
-            if dim == 0 and place >= len(old):
-                raise self.error(f"dim 0 copies axis {place}, which the bottom's shape {old} does not have")
-            middle.append(old[place] if dim == 0 else dim)
+        for axis, dim in enumerate(p.shape.dim, start):
+            if dim == 0 and axis >= len(old):
+                raise self.error(f"dim 0 copies axis {axis}, which the bottom's shape {old} does not have")
+            middle.append(old[axis] if dim == 0 else dim)
         new = [*old[:start], *middle, *old[end:]]
         if -1 in middle:
-            place = start + middle.index(-1)
-            known = math.prod(new[:place] + new[place + 1 :])
-            new[place] = bottom.count // known if known else 0
+            unknown = start + middle.index(-1)
+            known = math.prod(new[:unknown] + new[unknown + 1 :])
+            new[unknown] = bottom.count // known if known else 0
         if math.prod(new) != bottom.count:
             raise self.error(
                 f"cannot give the bottom's shape {old} ({bottom.count} values) the shape {list(p.shape.dim)}"

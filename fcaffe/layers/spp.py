@@ -51,22 +51,22 @@ class SPP(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         y = top[0].data
-        for level, bins, place in self._each_level():
+        for level, bins, columns in self._each_level():
             level.forward(bottom, [bins])
-            y[:, place] = bins.data.reshape(y[:, place].shape)
+            y[:, columns] = bins.data.reshape(y[:, columns].shape)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
             return
         dx, dy = bottom[0].diff, top[0].diff
         dx[...] = 0
-        for level, bins, place in self._each_level():
-            bins.diff[...] = dy[:, place].reshape(bins.shape)
+        for level, bins, columns in self._each_level():
+            bins.diff[...] = dy[:, columns].reshape(bins.shape)
             level.backward([bins], [True], [self.part])
             dx += self.part.diff
 
     def _each_level(self) -> Iterator[tuple[Pooling, Blob, slice]]:
-        """Every level with its bins and the place of their values in a row of the top."""
+        """Every level with its bins and the slice of their values in a row of the top."""
         start = 0
         for level, bins in zip(self.levels, self.bins, strict=True):
             end = start + math.prod(bins.shape[1:])

@@ -2,8 +2,9 @@
 
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
-from fcaffe.net.layer import Half, Layer, Traits
+from fcaffe.net.layer import Layer
 from fcaffe.net.net import Net
 from fcaffe.net.registry import layer_types, register
+from fcaffe.net.traits import Half, Traits
 
 __all__ = ["Array", "Blob", "Context", "Half", "Layer", "Net", "Traits", "layer_types", "register"]

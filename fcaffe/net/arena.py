@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fcaffe.engines.memory import aligned_zeros
-from fcaffe.net.blob import Array, Blob, Storage
+from fcaffe.net.blob import Blob
 from fcaffe.net.plan.layout import Use, layout, uses
 from fcaffe.net.plan.recompute import choose
 from fcaffe.net.program import Again, Program
+from fcaffe.net.storage import Array, Storage
 
 START = -1  # when all storages have to be back
 
@@ -57,7 +58,7 @@ class Arena:
         program.trace()
         self.again = self.choose(program) if self.recompute else {}
         wanted = uses(program, self.again)
-        self._moves = place(wanted)
+        self._moves = lend_memory(wanted)
         self._unwritten = program.unwritten()
         self._placed = {id(use.storage): use.storage for use in wanted}
 
@@ -93,7 +94,7 @@ class Arena:
         return id(blob._data) in self._placed
 
 
-def place(uses: list[Use]) -> Moves:
+def lend_memory(uses: list[Use]) -> Moves:
     """Let the storages share one stretch of memory. Returns who has to move when."""
     offsets, end = layout(uses)
     for use in uses:

@@ -13,96 +13,11 @@ from typing import Any
 
 import numpy
 
-from fcaffe.engines.memory import aligned_zeros, logical_view
-from fcaffe.errors import NetError, OutOfMemoryError
+from fcaffe.errors import NetError
+from fcaffe.net.storage import Array, Storage
 
 MAX_AXES = 32
 MOST_VALUES = 2**45  # of a blob: with 4 bytes each, as much memory as a process can address
-CHANNELS_LAST_AXES = (4, 5)
-MOST_VIEWS = 8  # that a buffer remembers, of its latest shapes
-
-Array = Any  # numpy.ndarray or cupy.ndarray, of a blob float32 but for activations of half width
-
-
-class Storage:
-    """A flat buffer of `size` values, made when first touched, and the order in which blobs lay their axes out in it.
-
-    Several blobs may share one (Split, shared parameters), also with different shapes.
-    """
-
-    def __init__(self, xp: Any, channels_last: bool, size: int, dtype: Any = numpy.float32) -> None:
-        self.xp = xp
-        self.channels_last = channels_last
-        self.size = size
-        self.dtype = numpy.dtype(dtype)
-        self.buffer: Array = None
-        self.has_moved = False  # into a flat buffer of parameters, whose order stays
-        self.is_stale = False  # what is in the buffer counts as zeros
-        self._views: dict[tuple[int, ...], Array] = {}
-
-    def view(self, shape: tuple[int, ...]) -> Array:
-        if self.is_stale:
-            self.settle()
-        found = self._views.get(shape)
-        return self._new_view(shape) if found is None else found
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
-
-    def like(self, size: int) -> Storage:
-        """Another one, of this size."""
-        return Storage(self.xp, self.channels_last, size, self.dtype)
-
-    def logical(self, flat: Array, shape: tuple[int, ...]) -> Array:
-        """A flat array in the order of this storage, seen in a blob's shape."""
-        return logical_view(flat, shape, self.channels_last and len(shape) in CHANNELS_LAST_AXES)
-
-    def replace(self, buffer: Array) -> None:
-        """Use another buffer from now on, or, if it is None, a new one when next touched."""
-        self.buffer = buffer
-        self._views.clear()
-
-    def _new_view(self, shape: tuple[int, ...]) -> Array:
-        if self.buffer is None:
-            self.buffer = self._new_buffer(shape)
-        view = self.logical(self.buffer[: math.prod(shape)], shape)
-        if len(self._views) >= MOST_VIEWS:
-            self._views.clear()
-        self._views[shape] = view
-        return view
-
-    def _new_buffer(self, shape: tuple[int, ...]) -> Array:
-        """Zeros, for blobs one of which has this shape."""
-        try:
-            return aligned_zeros(self.xp, self.size, self.dtype)
-        except MemoryError as problem:
-            raise OutOfMemoryError(f"there is no memory for a blob of shape {shape}: {problem}") from problem
-
-    @property
-    def address(self) -> int:
-        """Where the buffer, which must be in host memory and there, begins."""
-        return self.buffer.__array_interface__["data"][0]
-
-    def settle(self) -> None:
-        """Write the zeros that the values count as, if they do."""
-        if self.is_stale:
-            self.is_stale = False
-            self.buffer[...] = 0
-
-    def make_contiguous(self, shape: tuple[int, ...]) -> None:
-        """Go over to C order for good, keeping the values of a blob of this shape."""
-        if not self.channels_last or self.has_moved:
-            return
-        if self.buffer is not None and self.view(shape).flags.c_contiguous:
-            self.channels_last = False
-            self._views.clear()
-            return
-        values = None if self.buffer is None else self.view(shape).copy(order="C")
-        self.channels_last = False
-        self._views.clear()
-        if values is not None:
-            self.view(shape)[...] = values
 
 
 def checked_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -165,16 +80,16 @@ class Blob:
 
     def clear_diff(self) -> None:
         """Make the gradient zero, which costs nothing yet: see `diff_to_add`."""
-        self._diff.is_stale = self._diff.buffer is not None
+        self._diff.clear()
 
     @property
     def is_clear(self) -> bool:
         """Whether `clear_diff` has left out zeros that still count."""
-        return self._diff.is_stale
+        return self._diff.is_clear
 
-    @is_clear.setter
-    def is_clear(self, clear: bool) -> None:
-        self._diff.is_stale = clear
+    def mark_diff_written(self) -> None:
+        """Somebody has overwritten the gradient without asking `diff_to_add`."""
+        self._diff.mark_written()
 
     def settle_diff(self) -> None:
         """Write the zeros that `clear_diff` left out, if nobody has written anything since."""
@@ -183,7 +98,8 @@ class Blob:
     def diff_to_add(self) -> tuple[Array, bool]:
         """The gradient for somebody who will add to all of it; if the second is False he is to overwrite it instead,
         since what is in it counts as zeros."""
-        add, self._diff.is_stale = not self._diff.is_stale, False
+        add = not self._diff.is_clear
+        self._diff.mark_written()
         return self._diff.view(self.shape), add
 
     def reshape(self, *shape: int) -> None:
@@ -224,9 +140,9 @@ class Blob:
 
         The order in memory stays as it is, for good: see `logical`.
         """
-        for storage, place in ((self._data, data), (self._diff, diff)):
-            storage.logical(place, self.shape)[...] = storage.view(self.shape)
-            storage.replace(place)
+        for storage, flat in ((self._data, data), (self._diff, diff)):
+            storage.logical(flat, self.shape)[...] = storage.view(self.shape)
+            storage.replace(flat)
             storage.has_moved = True
 
     def logical(self, flat: Array) -> Array:

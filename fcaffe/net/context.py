@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,25 +11,25 @@ import numpy as np
 
 from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
-from fcaffe.net.workers import Workers
+from fcaffe.errors import NetError
+from fcaffe.net.workers import UnheardWorkers, Workers
 from fcaffe.rng import CaffeRandom, counter
 from fcaffe.timeline import Timeline
 
 
 @dataclass
 class Context:
-    """Passed to every net of a run, never global.
+    """Passed to every net of a run, never global. All is fixed when it is made, but for what has a method here.
 
     `noise` says where Dropout and other noise inside a net comes from: 'caffe' draws from `random`, in Caffe's order,
     one draw an element; 'counter' depends on (seed, layer, iteration, index of the sample in the global batch) only,
     so it does not change with the number of workers.
 
-    The training net splits its batches among `workers`; `share` is this one's part, as the layers that read found it.
-    A test net is each worker's own and reads whole batches in `turns`. `sync_batch_norm`: BatchNorm takes mean and
-    variance over the batch of all workers. In nets for `inference` there is no backward pass, so that layers keep
-    nothing for it. Where `whole_passes` are all that is run, and nobody looks at what is between the layers, some do
-    the work of others as well, and memory is shared; with `recompute` some of their forward passes run again during
-    backward, to save memory, `recomputing` then being set.
+    The training net splits its batches among `workers`; `share` is this one's part. A test net is each worker's own
+    and reads whole batches in `turns`. `sync_batch_norm`: BatchNorm takes mean and variance over the batch of all
+    workers. In nets for `inference` there is no backward pass, so that layers keep nothing for it. Where
+    `whole_passes` are all that is run, and nobody looks at what is between the layers, some do the work of others as
+    well, and memory is shared; with `recompute` some of their forward passes run again during backward, to save memory.
 
     While nets are built, `as_worker_0` gives every worker what worker 0 passes to it; all must call it at the same
     place.
@@ -38,18 +39,34 @@ class Context:
     random: CaffeRandom
     noise: str = "caffe"
     seed: int = 0
-    iteration: int = 0
-    first_sample: int = 0
     workers: Workers = field(default_factory=Workers)
-    share: Share | None = None
     turns: Turns = field(default_factory=Turns)
     sync_batch_norm: bool = False
     inference: bool = False
     whole_passes: bool = False
     recompute: bool = False
-    recomputing: bool = False
     timeline: Timeline = field(default_factory=Timeline)
     as_worker_0: Callable[[Any], Any] = lambda thing: thing
+    share: Share | None = field(default=None, init=False)  # see `share_of`
+    iteration: int = field(default=0, init=False)  # of the present pass: see `begin_pass`
+    first_sample: int = field(default=0, init=False)
+
+    def share_of(self, batch_size: int) -> Share:
+        """This worker's share of the batches of a layer that reads; such layers of a net must agree in the size."""
+        share = self.workers.share(batch_size)
+        if self.workers.size > 1 and self.share and self.share != share:
+            raise NetError(f"reads batches of {share.total}, another layer of this net of {self.share.total}")
+        self.share = share
+        return share
+
+    @contextlib.contextmanager
+    def unheard(self) -> Iterator[None]:
+        """In its body, which the other workers do not run, sums are over this worker's own values."""
+        workers, self.workers = self.workers, UnheardWorkers(self.workers)
+        try:
+            yield
+        finally:
+            self.workers = workers
 
     def begin_pass(self, iteration: int, first_sample: int) -> None:
         """Whose noise the next pass has: the iteration, and the index of its first sample in the global batch."""

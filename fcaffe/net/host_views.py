@@ -6,12 +6,15 @@ import contextlib
 import math
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from fcaffe.engines import Engine
-from fcaffe.net.blob import Blob, Storage
+from fcaffe.net.blob import Blob
+from fcaffe.net.kept_weights import KeptWeights
+from fcaffe.net.storage import Storage
 
 
 def host_views(engine: Engine) -> HostViews:
@@ -37,8 +40,7 @@ class HostViews:
         self._engine = engine
         self._copies: weakref.WeakKeyDictionary[Storage, Any] = weakref.WeakKeyDictionary()
         self._windows: weakref.WeakKeyDictionary[Storage, weakref.ref[np.ndarray]] = weakref.WeakKeyDictionary()
-        self._weights: weakref.WeakKeyDictionary[Any, FixedWeights] = weakref.WeakKeyDictionary()
-        self._weights_change = False
+        self._weights = KeptWeights(engine)
 
     def prepare(self, blobs: Iterable[Blob]) -> None:
         """User code will see these in the middle of passes: let them lie in C order for good, which saves copies."""
@@ -87,8 +89,7 @@ class HostViews:
                 copy.values, copy.shape = values, blob.shape
                 self._engine.copy(storage.view(copy.shape), copy.array)
         for storage in self._held_windows():
-            if storage.is_stale:
-                storage.settle()
+            storage.settle()
 
     def reshape(self, blob: Blob, shape: tuple[int, ...]) -> None:
         """Give a blob another shape, in which its values keep their places in C order as far as they fit."""
@@ -103,31 +104,14 @@ class HostViews:
                     values[: old.size] = old.reshape(-1)[: blob.count]
                     array[...] = values.reshape(shape)
 
-    @contextlib.contextmanager
-    def same_weights(self, net: Any) -> Iterator[None]:
+    def same_weights(self, net: Any) -> AbstractContextManager[None]:
         """Its body is a forward pass of this net. What the engine makes of the weights is kept for the next pass, but
         for those that user code could write meanwhile."""
-        if self._weights_change:
-            yield
-            return
-        known = self._weights.get(net)
-        if known is None or known.shapes != _shapes(net):  # once more with these shapes, then it is worth keeping
-            yield
-            self._weights[net] = FixedWeights(_shapes(net))
-            return
-        written = {storage.address for storage in self._held_windows()}
-        with self._engine.fixed_weights(known.made, written):
-            yield
+        return self._weights.same(net, lambda: {storage.address for storage in self._held_windows()})
 
-    @contextlib.contextmanager
-    def new_weights(self) -> Iterator[None]:
+    def new_weights(self) -> AbstractContextManager[None]:
         """Its body changes weights of some net, or where they lie."""
-        self._weights.clear()
-        before, self._weights_change = self._weights_change, True
-        try:
-            yield
-        finally:
-            self._weights_change = before
+        return self._weights.change()
 
     def _show(self, blob: Blob, storage: Storage) -> np.ndarray:
         copy = self._copies.get(storage)
@@ -149,8 +133,7 @@ class HostViews:
     def _window(self, storage: Storage) -> np.ndarray:
         """The flat memory of a storage. The arrays that are made of it keep it, so that one knows whether user code has
         any; and it may write now."""
-        for known in self._weights.values():
-            known.forget(storage.address)
+        self._weights.forget(storage.address)
         reference = self._windows.get(storage)
         window = None if reference is None else reference()
         if window is None or _address(window) != storage.address:
@@ -187,18 +170,6 @@ class HostCopy:
     def array(self) -> np.ndarray:
         assert self.values is not None
         return self.values[: math.prod(self.shape)].reshape(self.shape)
-
-
-class FixedWeights:
-    """What the engine has made of a net's weights for blobs of these shapes, by address and operation."""
-
-    def __init__(self, shapes: list[tuple[int, ...]]) -> None:
-        self.shapes = shapes
-        self.made: dict[tuple[int, Any], Any] = {}
-
-    def forget(self, address: int) -> None:
-        for key in [key for key in self.made if key[0] == address]:
-            del self.made[key]
 
 
 class HostCopies(HostViews):
@@ -262,10 +233,6 @@ class _Memory:
 
 def _address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
-
-
-def _shapes(net: Any) -> list[tuple[int, ...]]:
-    return [blob.shape for blob in net.blobs]
 
 
 _views: dict[int, HostViews] = {}  # by the engine's id

@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from fcaffe.engines.memory import free_bytes
-from fcaffe.errors import NetError, OutOfMemoryError
+from fcaffe.errors import LayerError, LayerMemoryError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
 from fcaffe.net.state import Held, State
+from fcaffe.net.traits import Count, Traits
 from fcaffe.proto import caffe_pb2 as pb
-
-Count = int | tuple[int, int | None]
-
-
-class Half(Enum):
-    """What a layer makes of activations of 16 bits, where the engine's factors have 16 bits."""
-
-    NONE = "its bottoms and tops are all float32"
-    FIRST = "its first bottom may have 16 bits"
-    SAME = "its bottoms and tops have one type, whichever"
-    ANY = "each bottom and top may have either type"
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What the net has to know of a layer beside its methods. A class states them; `setup` may replace them by others,
-    by what the prototxt says."""
-
-    bottoms: Count = (0, None)  # how many it takes: a number, or a range whose end may be open
-    tops: Count = (0, None)
-    same_number: bool = False  # as many tops as bottoms
-    auto_tops: bool = False  # tops that the prototxt leaves out are made up
-    half: Half = Half.NONE
-    reshapes_by_shape: bool = False  # `reshape` has nothing to do unless shapes have changed
-    repeatable: bool = False  # `forward` may run again, with `context.recomputing` set, and leaves the very same
-    reads_before_writing: bool = False  # `backward` has read its bottom's data when it begins to write its gradient
-    reads_host: bool = False  # brings data from the host, so it comes before all that a device does by itself
-    needs_host: bool = False  # waits for what has been computed, so the work of a pass cannot be recorded
-    held: Held = Held.OWN  # how several workers that train hold the state
 
 
 class Layer:
@@ -102,6 +72,12 @@ class Layer:
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         raise NotImplementedError
 
+    def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
+        """Write the tops, and what is saved for backward, a second time for the same batch, as `--recompute` asks
+        before backward. Whatever `forward` changes beside these (running statistics, the state of a random stream)
+        stays as it is."""
+        self.forward(bottom, top)
+
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Whether `force_backward` may ask for the gradient of this bottom: not so for labels, nor where the top does
         not depend on its values."""
@@ -154,13 +130,10 @@ class Layer:
                         "give its top another name"
                     )
             self._set_loss_weights(top)
-        except NetError as problem:  # blobs and fillers do not know whose they are
-            if str(problem).startswith("layer "):
-                raise
-            kind = OutOfMemoryError if isinstance(problem, MemoryError) else NetError
-            raise kind(str(self.error(str(problem)))) from None
-        except (MemoryError, OverflowError) as problem:
-            raise self.does_not_fit(problem) from problem
+        except LayerError:
+            raise
+        except (NetError, MemoryError, OverflowError) as problem:
+            raise self.named(problem) from problem
 
     def loss(self, top: list[Blob]) -> float:
         """The weighted sum of those tops that carry a loss, in float32."""
@@ -204,18 +177,22 @@ class Layer:
         if workers.in_shards:
             raise self.error(f"{what}, so --reproducible {workers.size} cannot compute shards of a batch one by one")
 
-    def error(self, message: str) -> NetError:
+    def error(self, message: str) -> LayerError:
         """An exception that names this layer."""
-        return NetError(f'layer "{self.name}" ({self.type}): {message}')
+        return LayerError(self._with_name(message))
 
-    def does_not_fit(self, problem: Exception) -> NetError:
-        """The error in place of what Python or NumPy raised for an array that is too large."""
-        if isinstance(problem, OutOfMemoryError):
-            return problem if str(problem).startswith("layer ") else OutOfMemoryError(str(self.error(str(problem))))
+    def named(self, problem: Exception) -> LayerError:
+        """The error in place of one that does not know which layer it is about: of a blob, a filler, Python, NumPy."""
+        if isinstance(problem, NetError):
+            kind = LayerMemoryError if isinstance(problem, MemoryError) else LayerError
+            return kind(self._with_name(str(problem)))
         said = " ".join(str(problem).split()) or "an allocation failed"
         free = free_bytes()
         rest = "" if free is None else f"; this process can have {free:,} bytes more"
-        return OutOfMemoryError(str(self.error(f"its sizes do not fit into memory ({said}{rest}); make them smaller")))
+        return LayerMemoryError(self._with_name(f"its sizes do not fit into memory ({said}{rest}); make them smaller"))
+
+    def _with_name(self, message: str) -> str:
+        return f'layer "{self.name}" ({self.type}): {message}'
 
     def bottom_name(self, index: int) -> str:
         """The name of a bottom, for messages."""

@@ -100,7 +100,7 @@ def check_memory(net: Net, histories: int = 0) -> MemoryNeed:
     need, xp = MemoryNeed.of(net, histories), net.context.engine.xp
     available = obtainable_bytes(xp) if xp is np else None
     if available is not None and need.total > available:
-        raise MemoryNeed.of(net, histories, least=net.context.whole_passes).error(None, available)
+        raise MemoryNeed.of(net, histories, least=net.fuses).error(None, available)
     return need
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol
 
 import numpy as np
 
 from fcaffe import log
 from fcaffe.engines.engine import Pending
 from fcaffe.net.arena import START, Arena, Memory, memory_of
+from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.debug_info import debug_backward, debug_forward
@@ -19,25 +19,7 @@ from fcaffe.net.graph import Graph
 from fcaffe.net.node import Node
 from fcaffe.net.precision import choose_types
 from fcaffe.net.program import Program
-from fcaffe.net.rewrite import rewrite, unseen_fusions
-from fcaffe.net.workers import UnheardWorkers
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def silent_arithmetic(function: Function) -> Function:
-    """A net that blows up does so in its log, not in NumPy's warnings: infinities and NaN are ordinary values, as in C.
-
-    What the caller has set counts again afterwards: each call has an errstate of its own, since one of NumPy 1 that is
-    entered twice, as by a net that a Python layer runs, forgets what was set before.
-    """
-
-    @functools.wraps(function)
-    def silent(*arguments: Any, **named: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return function(*arguments, **named)
-
-    return cast(Function, silent)
+from fcaffe.net.rewrite import rewrite, unseen_fusions, with_unseen
 
 
 class Exchange(Protocol):
@@ -73,6 +55,11 @@ class Net(Graph):
         self.parameters.share()
         log.net_done()
 
+    @property
+    def fuses(self) -> bool:
+        """Whether a whole pass runs another program than a pass over some of the layers."""
+        return self.fused is not self.plain
+
     def forward(self, start: int = 0, end: int | None = None) -> float:
         """Run the layers from index `start` to `end`, both included; returns the weighted sum of the losses."""
         loss: float = self.start_forward(start, end).value()
@@ -84,9 +71,9 @@ class Net(Graph):
     @silent_arithmetic
     def start_forward(self, start: int = 0, end: int | None = None) -> Pending:
         """The same, without waiting for the losses."""
-        whole = self.context.whole_passes and start == 0 and end is None and not self.debug_info
+        whole = self.fuses and start == 0 and end is None and not self.debug_info
         self.program = self.fused if whole else self.plain
-        if self.context.whole_passes:
+        if self.fuses:
             self.arena.follow(self.program)
         nodes = self.program.nodes[start : None if end is None else end + 1]
         if whole and self.context.engine.asynchronous:
@@ -98,20 +85,8 @@ class Net(Graph):
         if start == 0:
             self.arena.move(START)
         if self.program is self.plain and not self.debug_info:
-            nodes = self._with_unseen(nodes)
+            nodes = with_unseen(nodes, self._unseen)
         return Pending(sum((self._forward_node(node) for node in nodes), 0.0))
-
-    def _with_unseen(self, nodes: list[Node]) -> list[Node]:
-        """These nodes of the graph, or fused ones in their place where nobody can tell afterwards."""
-        run: list[Node] = []
-        index, end = nodes[0].index if nodes else 0, nodes[-1].index + 1 if nodes else 0
-        while index < end:
-            fused = self._unseen.get(index)
-            if fused is None or index + len(fused.members) > end:
-                fused = self.nodes[index]
-            run.append(fused)
-            index += len(fused.layers)
-        return run
 
     @silent_arithmetic
     def backward(self, start: int | None = None, end: int = 0, exchange: Exchange | None = None) -> None:
@@ -126,7 +101,7 @@ class Net(Graph):
 
         def work() -> None:
             for blob in clear:  # anew, if an engine tries to record the pass in vain and then runs it
-                blob.is_clear = True
+                blob.clear_diff()
             if exchange is not None:
                 exchange.begin(self.parameters.diff)
             self._backward_nodes(first, end, exchange)
@@ -171,7 +146,8 @@ class Net(Graph):
             node = nodes[index]
             if index in self.arena.again:
                 self.arena.move(index)
-                self._forward_again([nodes[other] for other in self.arena.again[index]])
+                for other in self.arena.again[index]:
+                    nodes[other].layer.forward_again(nodes[other].bottoms, nodes[other].tops)
             if node.needs_backward:
                 node.backward()
                 if self.debug_info:
@@ -183,15 +159,6 @@ class Net(Graph):
                 engine.settle_gradients()
                 exchange.ready(self.program.final_from[index])
         engine.settle_gradients()
-
-    def _forward_again(self, nodes: list[Node]) -> None:
-        """Compute what was not kept since the forward pass."""
-        self.context.recomputing = True
-        try:
-            for node in nodes:
-                node.layer.forward(node.bottoms, node.tops)
-        finally:
-            self.context.recomputing = False
 
     def _repeat(self, what: str, work: Callable[[], None]) -> None:
         """Work of whole passes, which an engine may record, as long as no blob changes its shape or memory, and the
@@ -215,16 +182,14 @@ class Net(Graph):
     def whole_passes(self) -> Iterator[None]:
         """In its body the net runs whole passes only (see Context); what is between the layers is lost then. However
         the body ends, layers and memory are afterwards as they were before."""
-        before = self.context.whole_passes
-        self.context.whole_passes = True
-        if not before:
+        before = self.fused
+        if not self.fuses:
             self.fused = self._fused_program()
         try:
             yield
         finally:
-            self.context.whole_passes = before
-            if not before:
-                self.program = self.fused = self.plain
+            if self.fused is not before:
+                self.program = self.fused = before
                 self.arena.release()
 
     def reshape(self) -> None:
@@ -242,7 +207,7 @@ class Net(Graph):
         run yet."""
         recompute = self.arena.recompute if recompute is None else recompute
         self.fused.trace()
-        if not self.context.whole_passes:
+        if not self.fuses:
             return memory_of(self.fused, {}, in_arena=False)
         return memory_of(self.fused, self.arena.choose(self.fused) if recompute else {}, in_arena=True)
 
@@ -258,16 +223,12 @@ class Net(Graph):
         Values that others have overwritten since, or that fused layers have left out, are computed again. Each worker
         does so for itself: where its search ends depends on what it finds.
         """
-        workers = self.context.workers
-        self.context.workers = UnheardWorkers(workers)
-        try:
+        with self.context.unheard():
             return self._first_bad_blob()
-        finally:
-            self.context.workers = workers
 
     def _first_bad_blob(self) -> str | None:
         self.program = self.plain
-        if self.context.whole_passes:
+        if self.fuses:
             self.arena.follow(self.plain)
             self.arena.move(START)
         for node in self.nodes:
@@ -276,7 +237,7 @@ class Net(Graph):
                     return f'parameter {index} of layer "{node.name}"'
             if any(map(self.arena.has, node.tops)):
                 node.reshape()
-                self._forward_again([node])
+                node.layer.forward_again(node.bottoms, node.tops)
             for index, blob in zip(node.top_ids, node.tops, strict=True):
                 if not _finite(blob.data):
                     return f'blob "{self.blob_names[index]}" (top of layer "{node.name}")'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 
-from fcaffe.errors import NetError
+from fcaffe.errors import LayerError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer
 
@@ -45,18 +45,18 @@ class Node:
         self.reshape()
         try:
             self.layer.forward(self.bottoms, self.tops)
-        except MemoryError as problem:
-            raise self.layer.does_not_fit(problem) from problem
-        except NetError as problem:  # of a filler, which does not know whose it is
-            if str(problem).startswith("layer "):
-                raise
-            raise self.layer.error(str(problem)) from problem
+        except LayerError:
+            raise
+        except (NetError, MemoryError) as problem:
+            raise self.layer.named(problem) from problem
 
     def backward(self) -> None:
         try:
             self.layer.backward(self.tops, self.bottom_need_backward, self.bottoms)
+        except LayerError:
+            raise
         except MemoryError as problem:
-            raise self.layer.does_not_fit(problem) from problem
+            raise self.layer.named(problem) from problem
 
     @property
     def in_place(self) -> bool:

@@ -84,22 +84,22 @@ class Parameters:
     @property
     def extent(self) -> int:
         """The size of a flat buffer: `count`, and what lies between parameters, which stays 0."""
-        places = self.slices()
-        return places[-1].stop if places else 0
+        slices = self.slices()
+        return slices[-1].stop if slices else 0
 
     def flatten(self, data: Array, diff: Array) -> None:
         """Move all blobs into two flat buffers of `extent` values, in layer order; the blobs become views of them."""
         self.diff = diff
-        for parameter, place in zip(self.owned, self.slices(), strict=True):
-            parameter.blob.move_to(data[place], diff[place])
+        for parameter, part in zip(self.owned, self.slices(), strict=True):
+            parameter.blob.move_to(data[part], diff[part])
 
     def slices(self) -> list[slice]:
         """Where each parameter lies in a flat buffer."""
-        places, start = [], 0
+        slices, start = [], 0
         for parameter in self.owned:
-            places.append(slice(start, start + parameter.blob.count))
+            slices.append(slice(start, start + parameter.blob.count))
             start += -(-parameter.blob.count // self.step) * self.step
-        return places
+        return slices
 
     def clear_diffs(self) -> None:
         """Make all gradients zero; in a flat buffer they are so after the next backward pass."""
@@ -114,14 +114,14 @@ class Parameters:
     def mark_written(self) -> None:
         """Gradients that were cleared have been written, by a pass that an engine had recorded."""
         for parameter in self.owned:
-            parameter.blob.is_clear = False
+            parameter.blob.mark_diff_written()
 
     def final_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
         """For nodes of these layers, the offset from which on the flat gradients are final when backward, which runs
         from the last node to the first, is through with the node."""
         own: dict[int, int] = {}
-        for parameter, place in zip(self.owned, self.slices(), strict=True):
-            own.setdefault(id(parameter.layer), place.start)
+        for parameter, part in zip(self.owned, self.slices(), strict=True):
+            own.setdefault(id(parameter.layer), part.start)
         offsets, offset = [], self.extent
         for layers in reversed(nodes):
             offset = min([offset, *(own[id(layer)] for layer in layers if id(layer) in own)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fcaffe.net.blob import Blob
 from fcaffe.net.graph import Graph
-from fcaffe.net.layer import Half
+from fcaffe.net.traits import Half
 
 
 def choose_types(net: Graph) -> None:

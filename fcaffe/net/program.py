@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fcaffe.net.blob import Blob, Storage
+from fcaffe.net.blob import Blob
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
+from fcaffe.net.storage import Storage
 
 Again = Mapping[int, tuple[int, ...]]  # index of a node -> the nodes whose forward runs again before its backward
 

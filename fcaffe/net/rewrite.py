@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer, Traits
+from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
+from fcaffe.net.traits import Traits
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -85,6 +86,20 @@ def unseen_fusions(nodes: Sequence[Node]) -> dict[int, Node]:
             if count and all(node.in_place for node in chain[1:count]):
                 found.setdefault(index, _node_for(rule, chain[:count]))
     return found
+
+
+def with_unseen(nodes: list[Node], fusions: dict[int, Node]) -> list[Node]:
+    """These nodes of a graph, which follow one another, with `unseen_fusions` in the place of those they stand for."""
+    run: list[Node] = []
+    index, end = nodes[0].index if nodes else 0, nodes[-1].index + 1 if nodes else 0
+    first = index
+    while index < end:
+        fused = fusions.get(index)
+        if fused is None or index + len(fused.members) > end:
+            fused = nodes[index - first]
+        run.append(fused)
+        index += len(fused.layers)
+    return run
 
 
 def _renumbered(nodes: Sequence[Node]) -> list[Node]:

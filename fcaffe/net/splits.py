@@ -9,7 +9,7 @@ from typing import Any
 from fcaffe.errors import NetError
 from fcaffe.proto import caffe_pb2 as pb
 
-Place = tuple[int, int]  # a layer's index and the index of one of its tops
+Source = tuple[int, int]  # a layer's index and the index of one of its tops
 
 
 def split_name(layer: str, blob: str, top_index: int) -> str:
@@ -25,16 +25,16 @@ def insert_splits(param: Any) -> Any:
     result = pb.NetParameter()
     result.CopyFrom(param)
     del result.layer[:]
-    next_split: dict[Place, int] = defaultdict(int)
+    next_split: dict[Source, int] = defaultdict(int)
     for i, original in enumerate(param.layer):
         layer = result.layer.add()
         layer.CopyFrom(original)
         for j, blob in enumerate(original.bottom):
-            place = sources[i, j]
-            if readers[place] > 1:
-                name = split_name(param.layer[place[0]].name, blob, place[1])
-                layer.bottom[j] = f"{name}_{next_split[place]}"
-                next_split[place] += 1
+            source = sources[i, j]
+            if readers[source] > 1:
+                name = split_name(param.layer[source[0]].name, blob, source[1])
+                layer.bottom[j] = f"{name}_{next_split[source]}"
+                next_split[source] += 1
         for j, blob in enumerate(original.top):
             count = readers[i, j]
             if count < 2:
@@ -50,12 +50,12 @@ def insert_splits(param: Any) -> Any:
     return result
 
 
-def _connections(param: Any) -> tuple[dict[Place, Place], dict[Place, int], dict[Place, float]]:
+def _connections(param: Any) -> tuple[dict[Source, Source], dict[Source, int], dict[Source, float]]:
     """Where each (layer, bottom) comes from, how many readers each top has, and the tops' loss weights."""
-    newest: dict[str, Place] = {}
-    sources: dict[Place, Place] = {}
-    readers: dict[Place, int] = defaultdict(int)
-    loss_weights: dict[Place, float] = {}
+    newest: dict[str, Source] = {}
+    sources: dict[Source, Source] = {}
+    readers: dict[Source, int] = defaultdict(int)
+    loss_weights: dict[Source, float] = {}
     for i, layer in enumerate(param.layer):
         for j, blob in enumerate(layer.bottom):
             if blob not in newest:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.errors import NetError
+from fcaffe.errors import LayerError
 from fcaffe.net.blob import Blob
 from fcaffe.net.host_views import HostViews, host_views
-from fcaffe.net.layer import Traits
 from fcaffe.net.registry import register
 from fcaffe.net.state import State
+from fcaffe.net.traits import Traits
 from fcaffe.pycaffe.blob import Blob as BlobFace
 from fcaffe.pycaffe.layer import Layer, UserLayer
 from fcaffe.pycaffe.shim import provide_caffe
@@ -30,7 +30,7 @@ keeps_current_folder = False
 FCAFFE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # the folder of the package, with a slash
 
 
-class UserCodeError(NetError, RuntimeError):
+class UserCodeError(LayerError, RuntimeError):
     """A user's layer raised; what it raised is the cause. In Caffe it comes through as it is, mostly RuntimeError."""
 
 
@@ -154,15 +154,15 @@ class Python(UserLayer):
             message = f'"{name}" in {where} is no layer: it must be a class that derives from caffe.Layer'
             other = sys.modules.get("caffe")
             if other is not self.caffe:
-                place = getattr(other, "__file__", None)
-                message += f"; this process has another caffe ({place}), write `import fcaffe as caffe` in the module"
+                file = getattr(other, "__file__", None)
+                message += f"; this process has another caffe ({file}), write `import fcaffe as caffe` in the module"
             raise self.error(message)
         return cls
 
     def _user_error(self, what: str, problem: Exception) -> UserCodeError:
         said = " ".join(str(problem).split())
         said = f"{type(problem).__name__}: {said}" if said else type(problem).__name__
-        return UserCodeError(str(self.error(f"{what}: {said}{_place(problem)}")))
+        return UserCodeError(str(self.error(f"{what}: {said}{_line_of(problem)}")))
 
 
 def code_of(param: Any) -> str:
@@ -175,7 +175,7 @@ def _is_user_layer(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, Layer)
 
 
-def _place(problem: Exception) -> str:
+def _line_of(problem: Exception) -> str:
     """Where in user code: the line of the first file on the way that is neither fcaffe's nor Python's own importing."""
     if isinstance(problem, SyntaxError):
         return f" ({problem.filename}, line {problem.lineno})"

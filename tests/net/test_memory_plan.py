@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import NetError
-from fcaffe.net.arena import START, place
-from fcaffe.net.blob import Blob, Storage
+from fcaffe.net.arena import START, lend_memory
+from fcaffe.net.blob import Blob
 from fcaffe.net.plan.layout import Use
 from fcaffe.net.plan.live_ranges import live_ranges
+from fcaffe.net.storage import Storage
 from tests.net.test_recompute import NETS, build
 
 
@@ -38,7 +39,7 @@ def test_a_flat_buffer_has_the_order_of_the_blob():
 
 def test_types_share_a_stretch_and_values_made_again_may_move():
     a, b, c = Storage(np, False, 1000), Storage(np, False, 500, "float64"), Storage(np, False, 7, "float16")
-    moves = place([Use(a, [(0, 1)]), Use(b, [(2, 5)]), Use(c, [(0, 9)]), Use(a, [(6, 7)], before=3)])
+    moves = lend_memory([Use(a, [(0, 1)]), Use(b, [(2, 5)]), Use(c, [(0, 9)]), Use(a, [(6, 7)], before=3)])
     assert np.shares_memory(a.buffer, b.buffer) and not np.shares_memory(a.buffer, c.buffer)
     assert [storage.buffer.dtype for storage in (a, b, c)] == ["float32", "float64", "float16"]
     assert set(moves) == {START, 3} and moves[START][0][1] is a.buffer

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fcaffe.net import Context, Net
-from fcaffe.net.arena import place
-from fcaffe.net.blob import Storage
+from fcaffe.net.arena import lend_memory
 from fcaffe.net.plan.layout import Use
+from fcaffe.net.storage import Storage
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
 from fcaffe.rng import CaffeRandom
@@ -257,7 +257,7 @@ def test_no_two_lie_together_that_are_in_use_together():
         for _ in range(30):
             first, length, size = random.integers(0, 40), random.integers(0, 8), random.integers(1, 500)
             uses.append(Use(Storage(np, False, int(size)), [(int(first), int(first + length))]))
-        place(uses)
+        lend_memory(uses)
         for number, use in enumerate(uses):
             use.storage.buffer[:] = number
         for number, use in enumerate(uses):

@@ -29,7 +29,7 @@ class BatchNormResidual(NormalizesAndScales):
         overwrites = any(blob in outer for node in chain[2:count] for blob in node.tops)
         return 0 if overwrites or not (inference or all(addition.bottom_need_backward)) else count
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         norm, x, other, y = self.norm, *(with_channels(blob.data) for blob in (*bottom, top[0]))
         mean, variance = norm.mean.data, norm.variance.data
         if norm.use_global_stats:
@@ -37,8 +37,6 @@ class BatchNormResidual(NormalizesAndScales):
         else:
             self.engine.batch_norm_moments(x, mean, variance)
         self.engine.batch_norm_add_relu(x, other, y, mean, variance, self.affine, norm.eps)
-        if not norm.use_global_stats:
-            norm.add_to_statistics(x)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [bottom[0], top[0], self.norm.memory]

@@ -32,6 +32,10 @@ class NormalizesAndScales(FusedLayer):
             return False
         return norm.context.inference or not norm.use_global_stats
 
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.forward_again(bottom, top)
+        self.norm.add_to_statistics()
+
     @property
     def affine(self) -> tuple[Array, Array]:
         """Scale and bias, each (C,)."""
@@ -69,7 +73,7 @@ class BatchNormScale(NormalizesAndScales):
         overwrites = chain[0].bottoms[0] is chain[count - 1].tops[0]
         return 0 if overwrites and not chain[0].layer.context.inference else count
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         norm, x, y = self.norm, with_channels(bottom[0].data), with_channels(top[0].data)
         mean, variance = norm.mean.data, norm.variance.data
         if norm.use_global_stats:
@@ -78,7 +82,6 @@ class BatchNormScale(NormalizesAndScales):
         else:
             numbers = mean, variance, self.affine, norm.eps, self.with_relu, norm.memory.data
             self.engine.batch_norm_train(x, y, *numbers)
-            norm.add_to_statistics(x)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [bottom[0], self.norm.memory]

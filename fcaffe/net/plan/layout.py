@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fcaffe.net.blob import Storage
 from fcaffe.net.plan.live_ranges import Ranges, live_ranges, peak_of
 from fcaffe.net.program import Again, Program
+from fcaffe.net.storage import Storage
 
 STEP = 256  # bytes; offsets in the arena are its multiples, which suits vector units of CPUs and GPUs
 

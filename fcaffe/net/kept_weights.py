@@ -1,0 +1,66 @@
+"""Kept weights: what an engine makes of weights, such as another order of them, serves for more than one forward pass.
+
+That is for scripts, which run a net forward many times with the weights as they are. Whoever changes weights says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fcaffe.engines import Engine
+
+
+@dataclass
+class _Kept:
+    """What the engine has made of a net's weights for blobs of these shapes, by address and operation."""
+
+    shapes: list[tuple[int, ...]]
+    made: dict[tuple[int, Any], Any] = field(default_factory=dict)
+
+
+class KeptWeights:
+    """Those of all nets of an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._of: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
+        self._changing = False
+
+    @contextlib.contextmanager
+    def same(self, net: Any, written: Callable[[], set[int]]) -> Iterator[None]:
+        """Its body is a forward pass of this net. What is made of the weights is kept for the next pass, but for those
+        at the addresses that `written` gives."""
+        if self._changing:
+            yield
+            return
+        kept = self._of.get(net)
+        if kept is None or kept.shapes != _shapes(net):  # once more with these shapes, then it is worth keeping
+            yield
+            self._of[net] = _Kept(_shapes(net))
+            return
+        with self._engine.fixed_weights(kept.made, written()):
+            yield
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[None]:
+        """Its body changes weights of some net, or where they lie."""
+        self._of.clear()
+        before, self._changing = self._changing, True
+        try:
+            yield
+        finally:
+            self._changing = before
+
+    def forget(self, address: int) -> None:
+        """What is there may be written from now on."""
+        for kept in self._of.values():
+            for key in [key for key in kept.made if key[0] == address]:
+                del kept.made[key]
+
+
+def _shapes(net: Any) -> list[tuple[int, ...]]:
+    return [blob.shape for blob in net.blobs]

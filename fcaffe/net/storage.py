@@ -1,0 +1,110 @@
+"""Storage: the memory behind the data or the gradient of one or several blobs.
+
+That memory is apart from the blobs lets Split and shared parameters share it, the arena lend it, flat buffers take it
+in, and gradients be cleared without being written.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy
+
+from fcaffe.engines.memory import aligned_zeros, logical_view
+from fcaffe.errors import OutOfMemoryError
+
+CHANNELS_LAST_AXES = (4, 5)
+MOST_VIEWS = 8  # that a buffer remembers, of its latest shapes
+
+Array = Any  # numpy.ndarray or cupy.ndarray, of a blob float32 but for activations of half width
+
+
+class Storage:
+    """A flat buffer of `size` values, made when first touched, and the order in which blobs lay their axes out in it.
+
+    Several blobs may share one (Split, shared parameters), also with different shapes.
+    """
+
+    def __init__(self, xp: Any, channels_last: bool, size: int, dtype: Any = numpy.float32) -> None:
+        self.xp = xp
+        self.channels_last = channels_last
+        self.size = size
+        self.dtype = numpy.dtype(dtype)
+        self.buffer: Array = None
+        self.has_moved = False  # into a flat buffer of parameters, whose order stays
+        self.is_clear = False  # its values count as zeros, whatever is in the buffer
+        self._views: dict[tuple[int, ...], Array] = {}
+
+    def view(self, shape: tuple[int, ...]) -> Array:
+        if self.is_clear:
+            self.settle()
+        found = self._views.get(shape)
+        return self._new_view(shape) if found is None else found
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def like(self, size: int) -> Storage:
+        """Another one, of this size."""
+        return Storage(self.xp, self.channels_last, size, self.dtype)
+
+    def logical(self, flat: Array, shape: tuple[int, ...]) -> Array:
+        """A flat array in the order of this storage, seen in a blob's shape."""
+        return logical_view(flat, shape, self.channels_last and len(shape) in CHANNELS_LAST_AXES)
+
+    def replace(self, buffer: Array) -> None:
+        """Use another buffer from now on, or, if it is None, a new one when next touched."""
+        self.buffer = buffer
+        self._views.clear()
+
+    def _new_view(self, shape: tuple[int, ...]) -> Array:
+        if self.buffer is None:
+            self.buffer = self._new_buffer(shape)
+        view = self.logical(self.buffer[: math.prod(shape)], shape)
+        if len(self._views) >= MOST_VIEWS:
+            self._views.clear()
+        self._views[shape] = view
+        return view
+
+    def _new_buffer(self, shape: tuple[int, ...]) -> Array:
+        """Zeros, for blobs one of which has this shape."""
+        try:
+            return aligned_zeros(self.xp, self.size, self.dtype)
+        except MemoryError as problem:
+            raise OutOfMemoryError(f"there is no memory for a blob of shape {shape}: {problem}") from problem
+
+    @property
+    def address(self) -> int:
+        """Where the buffer, which must be in host memory and there, begins."""
+        return self.buffer.__array_interface__["data"][0]
+
+    def clear(self) -> None:
+        """Let the values count as zeros, without writing any. Until `settle` writes them, or `mark_written` says that
+        somebody has overwritten them all, nobody may read the buffer but by `view`."""
+        self.is_clear = self.buffer is not None  # a new buffer is zero
+
+    def mark_written(self) -> None:
+        """What is in the buffer counts again."""
+        self.is_clear = False
+
+    def settle(self) -> None:
+        """Write the zeros that `clear` has left out, if the values still count as such."""
+        if self.is_clear:
+            self.is_clear = False
+            self.buffer[...] = 0
+
+    def make_contiguous(self, shape: tuple[int, ...]) -> None:
+        """Go over to C order for good, keeping the values of a blob of this shape."""
+        if not self.channels_last or self.has_moved:
+            return
+        if self.buffer is not None and self.view(shape).flags.c_contiguous:
+            self.channels_last = False
+            self._views.clear()
+            return
+        values = None if self.buffer is None else self.view(shape).copy(order="C")
+        self.channels_last = False
+        self._views.clear()
+        if values is not None:
+            self.view(shape)[...] = values
