@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
+from fcaffe.layers.running_statistics import RunningStatistics
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.state import Held, State
 from fcaffe.net.workers import Workers
@@ -16,21 +15,22 @@ from fcaffe.proto import caffe_pb2 as pb
 class BatchNorm(Layer):
     """top = (x - mean) / sqrt(variance + eps), per channel (axis 1).
 
-    Parameters: running sums of the means (C,), of the unbiased variances (C,), and of their weights (1,). Each pass
-    over a batch multiplies them by moving_average_fraction before it adds its own. Mean and variance are the batch's,
-    or, with use_global_stats (the default of TEST), the sums divided by the third blob.
+    Mean and variance are the batch's, or, with use_global_stats (the default of TEST), those of all batches before. The
+    parameters hold these (see RunningStatistics); each pass over a batch adds its own to them.
     """
 
     traits = Traits(bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, held=Held.MEAN)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.batch_norm_param
+        self.eps = p.eps
         self.use_global_stats = p.use_global_stats if p.HasField("use_global_stats") else self.phase == pb.TEST
         if not self.use_global_stats:
             self.refuse_shards("takes mean and variance over the whole batch (use_global_stats: true does not)")
         self.channels = bottom[0].shape[1] if len(bottom[0].shape) > 1 else 1
         for shape in (self.channels,), (self.channels,), (1,):
             self.add_blob(*shape)
+        self.statistics = RunningStatistics(self.engine, self.blobs, p.moving_average_fraction)
         for index in range(len(self.blobs)):  # they are no weights: the solver must not touch them
             if index == len(self.param.param):
                 self.param.param.add(lr_mult=0)
@@ -38,9 +38,9 @@ class BatchNorm(Layer):
                 raise self.error(f"its statistics do not learn: param {index} must have lr_mult: 0")
         self.normalized = Blob(self.xp, (), channels_last=True)  # the top, for backward over several workers
         self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
-        self.memory = Blob(self.xp)
-        sums_through_host = not (self.use_global_stats or self.alone)
-        self.traits = replace(self.traits, needs_host=sums_through_host)
+        self.memory = Blob(self.xp)  # what batch_norm_train leaves to its backward
+        over_workers = not (self.use_global_stats or self.alone)  # whose sums go through the host
+        self.traits = replace(self.traits, needs_host=over_workers)
         if self.alone and not self.use_global_stats:
             self.bottom_copy = Blob(self.xp, (), channels_last=True)
 
@@ -57,13 +57,11 @@ class BatchNorm(Layer):
         """The running statistics where each worker has its own, since a model has the mean over the workers."""
         if self.use_global_stats or self.context.sync_batch_norm or self.context.workers.size == 1:
             return {}
-        return {str(index): np.array(self.engine.to_numpy(blob.data)) for index, blob in enumerate(self.blobs)}
+        return self.statistics.state()
 
     def restore_state(self, state: State) -> None:
-        if not self.state():
-            return
-        for index, blob in enumerate(self.blobs):
-            blob.data[...] = self.engine.from_numpy(state[str(index)].reshape(blob.shape))
+        if self.state():
+            self.statistics.restore_state(state)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not (self.use_global_stats or self.alone):
@@ -75,7 +73,7 @@ class BatchNorm(Layer):
         x, y = with_channels(bottom[0].data), with_channels(top[0].data)
         mean, variance = self.mean.data, self.variance.data
         if self.use_global_stats:
-            self.take_global_statistics()
+            self.statistics.read(self.mean, self.variance)
             self.engine.batch_norm_apply(x, y, mean, variance, None, self.eps, False)
         elif self.alone:
             x = with_channels(self.keep_bottom(bottom, top).data)
@@ -84,22 +82,10 @@ class BatchNorm(Layer):
             self.engine.batch_norm_forward(x, y, mean, self.xp.sqrt(variance + self.eps))
             self.normalized.data[...] = top[0].data
 
-    def take_global_statistics(self) -> None:
-        """Write `mean` and `variance` from the sums that past batches have left."""
-        total = self.blobs[2].data
-        none = total == 0
-        factor = ~none / (total + none)
-        for blob, sums in zip((self.mean, self.variance), self.blobs, strict=False):
-            self.xp.multiply(sums.data, factor, out=blob.data)
-
     def add_to_statistics(self) -> None:
-        """Add `mean` and `variance` of a batch to the sums; once for each batch."""
-        if self.use_global_stats or not self.count:
-            return
-        unbiased = self.count / (self.count - 1) if self.count > 1 else 1.0
-        fraction = self.param.batch_norm_param.moving_average_fraction
-        sums = tuple(blob.data for blob in self.blobs)
-        self.engine.add_to_statistics(sums, self.mean.data, self.variance.data, unbiased, fraction)
+        """Once for each batch, after `mean` and `variance` have become its own."""
+        if not self.use_global_stats:
+            self.statistics.add(self.mean, self.variance, self.count)
 
     def _take_moments_over_workers(self, x: Array) -> None:
         """Write `mean` and `variance` over the batches of all workers, and how many values a channel has there."""
@@ -123,16 +109,11 @@ class BatchNorm(Layer):
             self.xp.divide(dy, deviation.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx)
         elif self.alone:
             x = with_channels(self.kept_bottom(bottom, top).data)
-            self.engine.batch_norm_train_backward(
-                x, dy, dx, mean, variance, None, None, self.eps, False, self.memory.data
-            )
+            no_scale = None, None, self.eps, False
+            self.engine.batch_norm_train_backward(x, dy, dx, mean, variance, *no_scale, self.memory.data)
         else:
             normalized, deviation = with_channels(self.normalized.data), self.xp.sqrt(variance + self.eps)
             self.engine.batch_norm_backward(normalized, dy, dx, deviation, self.count, self._workers().sum_array)
-
-    @property
-    def eps(self) -> float:
-        return self.param.batch_norm_param.eps
 
     @property
     def alone(self) -> bool:

@@ -85,9 +85,6 @@ class ReadingLayer(Reader):
         self._reshape(top, (rows.stop - rows.start, *source.shape[1:]))
         log.output_data_size(source.shape, self.size_logged_at)
 
-    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        pass  # the shape comes with each batch
-
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         rows = self.context.workers.rows(self.share)
         if rows.start == 0:
@@ -101,9 +98,6 @@ class ReadingLayer(Reader):
         if rows.stop == self.share.count:
             self._state = self._batch.state
             self.prefetcher.give_back(self._batch, self._copies)
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        pass
 
     def reader_state(self) -> tuple[int, bytes]:
         """(records read since the first, state of the transformer's generator)."""

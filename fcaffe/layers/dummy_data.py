@@ -29,14 +29,8 @@ class DummyData(Layer):
             blob.reshape(*shape)
         self._fill(top, drawn=False)
 
-    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        pass
-
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self._fill(top, drawn=True)
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        pass
 
     def _fill(self, top: list[Blob], drawn: bool) -> None:
         """Fill those tops whose values are drawn, or the others (where an unknown filler is found out)."""

@@ -33,9 +33,6 @@ class HDF5Data(Reader):
             check_batches([(self.share.total, *shape) for shape in self.rows.row_shapes])
         self._reshape(top)
 
-    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        pass
-
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         rows = self._reshape(top)
         if rows.start == 0:
@@ -62,9 +59,6 @@ class HDF5Data(Reader):
     def _skip_batches(self, number: int) -> None:
         if number:
             self.rows.seek(self.rows.position + number * self.share.total)
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        pass
 
     def reader_state(self) -> tuple[int, bytes]:
         """(rows read since the first, seed of the shuffles)."""

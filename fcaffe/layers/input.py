@@ -21,11 +21,5 @@ class Input(Layer):
         for blob, shape in zip(top, shapes, strict=False):
             blob.reshape(*shape)
 
-    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        pass
-
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        pass
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         pass

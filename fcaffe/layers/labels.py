@@ -107,17 +107,11 @@ def _refuse(
 
 
 def _error(
-    layer: Layer,
-    bottom: list[Blob],
-    which: int,
-    value: float,
-    position: int,
-    limit: int,
-    words: tuple[str, str, str, str],
+    layer: Layer, bottom: list[Blob], which: int, value: float, at: int, limit: int, words: tuple[str, str, str, str]
 ) -> NetError:
     noun, among, owner, advice = words
     return layer.error(
-        f"{noun} {value:g} at position {position} of {layer.bottom_name(which)} {bottom[which].shape} is none of the "
+        f"{noun} {value:g} at position {at} of {layer.bottom_name(which)} {bottom[which].shape} is none of the "
         f"{among} 0 to {limit - 1} of {owner}; {advice}"
     )
 

@@ -67,9 +67,6 @@ class MemoryData(Layer):
         self._take(data, np.array([datum.label for datum in datums], np.float32))
         self._added = True
 
-    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        pass
-
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if self._data is None:
             raise self.error("has no data yet: call reset(data, labels) or set_input_arrays(data, labels) first")
@@ -79,9 +76,6 @@ class MemoryData(Layer):
         self._position = (self._position + self.batch_size) % len(self._data)
         if self._position == 0:
             self._added = False
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        pass
 
     def state(self) -> State:
         """Which image is next, and where the generator of crops and mirrors stands; the images are the script's."""

@@ -1,4 +1,15 @@
-"""Arena: one stretch of memory for the activations and gradients of a program, few of which are wanted at a time."""
+"""Arena: one stretch of memory for the activations and gradients of a program, few of which are wanted at a time.
+
+`fcaffe.net.plan.layout` gives each storage an offset in it. Values that are computed a second time may lie elsewhere
+then. Say c is written by forward and read by the next layer, and made again right before the backward of node 4:
+
+    steps of    forward of c, and of its reader        backward of node 4
+    offset 0    | c             |                      | dd            |
+    offset 8    | d             |                      | c             |
+
+So c has to move before the backward of node 4, and back at the START of the next forward pass. No values are copied:
+the storage is only shown another part of the arena, since nobody wants what was in it in between.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +88,9 @@ class Arena:
         return found[1]
 
     def move(self, when: int) -> None:
-        """Give storages whose values are about to be made again, before the backward of a node, their offsets for that;
-        at the START of forward and of backward those that they had at first."""
+        """Let the storages that are written twice in a pass lie where they are written next: before the backward of a
+        node, where that is what they are computed again for; at the START of forward and of backward, where forward
+        writes them."""
         for storage, buffer in self._moves.get(when, ()):
             if storage.buffer is not buffer:
                 storage.replace(buffer)
@@ -95,7 +107,7 @@ class Arena:
 
 
 def lend_memory(uses: list[Use]) -> Moves:
-    """Let the storages share one stretch of memory. Returns who has to move when."""
+    """Let the storages share one new stretch of memory. Returns which of them has to move when, and to where."""
     offsets, end = layout(uses)
     for use in uses:
         use.storage.replace(None)  # before the new stretch is there, the old one may have to go

@@ -28,7 +28,7 @@ def host_views(engine: Engine) -> HostViews:
 
 
 class HostViews:
-    """Of blobs in host memory, whose arrays are live for as long as user code holds them.
+    """Arrays for blobs in host memory; each is live for as long as user code holds it.
 
     A blob whose values lie in C order is shown itself. A channels-last one stays as it is, and user code gets a copy in
     C order. `push` writes what may have been written into a copy back into its blob, and forgets the copies that nobody
@@ -173,7 +173,7 @@ class HostCopy:
 
 
 class HostCopies(HostViews):
-    """Of blobs on a device: copies, made when user code asks for them and written back by `push`.
+    """Arrays for blobs on a device: copies, made when user code asks for them and written back by `push`.
 
     As in Caffe an array that was asked for before the last pass is out of date: ask for it anew to read or write.
     """

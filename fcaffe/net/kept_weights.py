@@ -23,7 +23,7 @@ class _Kept:
 
 
 class KeptWeights:
-    """Those of all nets of an engine."""
+    """What an engine has made of the weights of each net that runs forward on it."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -25,6 +25,8 @@ class Layer:
       add up over `iter_size` passes and over layers that share parameters;
     - `saved`, if backward does not read all of its bottoms and tops, or reads own blobs that forward writes.
 
+    A layer without bottoms may leave out `reshape` and `backward`.
+
     The layer that is asked for the gradient of a bottom is responsible for all of it: whatever lay in `bottom[i].diff`
     before, which in whole passes may be any other array's values, is overwritten. Where the top does not depend on the
     values of the bottom (the reference of a Crop) it writes zeros; where a gradient makes no sense (labels, indices)
@@ -64,13 +66,15 @@ class Layer:
         pass
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        raise NotImplementedError
+        if bottom:
+            raise NotImplementedError
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         raise NotImplementedError
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        raise NotImplementedError
+        if bottom:
+            raise NotImplementedError
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Write the tops, and what is saved for backward, a second time for the same batch, as `--recompute` asks

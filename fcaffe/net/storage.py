@@ -47,7 +47,7 @@ class Storage:
         return self.size * self.dtype.itemsize
 
     def like(self, size: int) -> Storage:
-        """Another one, of this size."""
+        """A storage of the same kind with room for this many values."""
         return Storage(self.xp, self.channels_last, size, self.dtype)
 
     def logical(self, flat: Array, shape: tuple[int, ...]) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -87,19 +87,10 @@ class Net:
 
         `blobs` names further blobs to return.
         """
-        if inputs:
-            if set(inputs) != set(self.inputs):
-                raise UsageError(f"forward: the net's inputs are {self.inputs}, given were {sorted(inputs)}")
-            for name, values in inputs.items():
-                self._put(name, self.blobs[name].data, values)
-        names = list(blobs or [])
-        if end is not None:
-            last = self._index(end)
-            names += self.top_names[end]
-        else:
-            names += self.outputs
-            last = len(self.layers) - 1
+        self._put_all("forward", "inputs", self.inputs, inputs, lambda blob: blob.data)
+        last = len(self.layers) - 1 if end is None else self._index(end)
         self._forward(0 if start is None else self._index(start), last)
+        names = [*(blobs or []), *(self.outputs if end is None else self.top_names[end])]
         return {name: self.blobs[name].data for name in names}
 
     def backward(
@@ -109,19 +100,10 @@ class Net:
 
         Gradients of the outputs are given by keyword; `diffs` names further blobs whose gradients to return.
         """
-        if tops:
-            if set(tops) != set(self.outputs):
-                raise UsageError(f"backward: the net's outputs are {self.outputs}, given were {sorted(tops)}")
-            for name, values in tops.items():
-                self._put(name, self.blobs[name].diff, values)
-        names = list(diffs or [])
-        if end is not None:
-            last = self._index(end)
-            names += self.bottom_names[end]
-        else:
-            names += self.inputs
-            last = 0
+        self._put_all("backward", "outputs", self.outputs, tops, lambda blob: blob.diff)
+        last = 0 if end is None else self._index(end)
         self._backward(len(self.layers) - 1 if start is None else self._index(start), last)
+        names = [*(diffs or []), *(self.inputs if end is None else self.bottom_names[end])]
         return {name: self.blobs[name].diff for name in names}
 
     def _forward(self, start: int, end: int) -> float:
@@ -169,13 +151,20 @@ class Net:
             raise UsageError(f'the net has no layer "{layer}"')
         return self._layer_names.index(layer)
 
-    def _put(self, name: str, target: np.ndarray, values: np.ndarray) -> None:
-        if np.shape(values)[:1] != target.shape[:1]:
-            raise UsageError(
-                f'blob "{name}" has the shape {target.shape}, what is given has {np.shape(values)}: not batch sized; '
-                "reshape the blob first"
-            )
-        target[...] = values
+    def _put_all(
+        self, method: str, what: str, names: list[str], given: dict[str, np.ndarray], side: Callable[[Blob], np.ndarray]
+    ) -> None:
+        """Write what a method of the user was given by keyword into data or diff of the net's inputs or outputs."""
+        if given and set(given) != set(names):
+            raise UsageError(f"{method}: the net's {what} are {names}, given were {sorted(given)}")
+        for name, values in given.items():
+            target = side(self.blobs[name])
+            if np.shape(values)[:1] != target.shape[:1]:
+                raise UsageError(
+                    f'blob "{name}" has the shape {target.shape}, what is given has {np.shape(values)}: not batch '
+                    "sized; reshape the blob first"
+                )
+            target[...] = values
 
 
 def _face(layer: CoreLayer) -> Layer:

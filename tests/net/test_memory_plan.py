@@ -6,8 +6,10 @@ import pytest
 from fcaffe.errors import NetError
 from fcaffe.net.arena import START, lend_memory
 from fcaffe.net.blob import Blob
-from fcaffe.net.plan.layout import Use
+from fcaffe.net.plan.layout import Use, layout
 from fcaffe.net.plan.live_ranges import live_ranges
+from fcaffe.net.plan.recompute import Choice, Recompute
+from fcaffe.net.program import Program, Step
 from fcaffe.net.storage import Storage
 from tests.net.test_recompute import NETS, build
 
@@ -59,3 +61,50 @@ def test_activations_die_as_soon_as_backward_allows():
     memory = net.memory()
     assert memory.peak < memory.activations + memory.gradients + memory.internal
     assert id(net.blob("loss")._data) not in spans
+
+
+MB = 2**20
+
+
+def test_the_example_of_program_and_live_ranges():
+    net = build("""
+        layer { name: "in" type: "Input" top: "data" top: "label"
+          input_param { shape { dim: 1 dim: 3 dim: 6 dim: 6 } shape { dim: 1 dim: 4 dim: 4 } } }
+        layer { name: "conv" type: "Convolution" bottom: "data" top: "y"
+          convolution_param { num_output: 4 kernel_size: 3 } }
+        layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }
+        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "label" }""")
+    nodes = net.fused.nodes[1:]  # without the Input layer, whose steps read and write nothing that is planned
+    assert [node.name for node in nodes] == ["conv+relu", "loss"]
+    program = Program(nodes, net._outer(), net.parameters, inference=False)
+    blob = net.blob("y")
+    y, p, dy = id(blob._data), id(net.layers[-1].probability._data), id(blob._diff)
+    forward, backward = [Step(set(), {y}), Step({y}, {p})], [Step({p}, {dy}), Step({y, dy}, set()), Step({dy}, set())]
+    assert program.steps({}) == forward + backward
+    assert live_ranges(program, {}) == {y: [(0, 3)], p: [(1, 2)], dy: [(2, 4)]}
+
+
+def test_the_example_of_layout():
+    sizes = {"y": (8, (0, 3)), "p": (1, (1, 2)), "dy": (8, (2, 4)), "dx": (6, (5, 6))}
+    offsets, end = layout([Use(Storage(np, False, size * MB, "uint8"), [span]) for size, span in sizes.values()])
+    assert offsets == [0, 16 * MB, 8 * MB, 0] and end == 17 * MB
+
+
+def test_the_example_of_recompute():
+    layers = "".join(
+        f'''layer {{ name: "{number}" type: "InnerProduct" bottom: "{bottom}" top: "{top}"
+          inner_product_param {{ num_output: 5 weight_filler {{ type: "xavier" }} }} }}'''
+        for number, (bottom, top) in enumerate(["xa", "ab", "bc", "cd"], 1)
+    )
+    net = build(
+        'layer { name: "in" type: "Input" top: "x" top: "t" input_param { shape { dim: 6 dim: 5 } } }'
+        + layers
+        + 'layer { name: "loss" type: "EuclideanLoss" bottom: "d" bottom: "t" }'
+    )
+    recompute = Recompute(net.fused)
+    b = recompute.maker[id(net.blob("b")._data)]
+    again = recompute.again(Choice(frozenset({b})))
+    assert [net.fused.nodes[index].name for index in range(5)] == ["in", "1", "2", "3", "4"]
+    assert again == {4: (3,), 2: (1,)}
+    spans = live_ranges(net.fused, again)
+    assert [len(spans[id(net.blob(name)._data)]) for name in "abc"] == [2, 1, 2]

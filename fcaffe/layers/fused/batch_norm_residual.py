@@ -33,7 +33,7 @@ class BatchNormResidual(NormalizesAndScales):
         norm, x, other, y = self.norm, *(with_channels(blob.data) for blob in (*bottom, top[0]))
         mean, variance = norm.mean.data, norm.variance.data
         if norm.use_global_stats:
-            norm.take_global_statistics()
+            norm.statistics.read(norm.mean, norm.variance)
         else:
             self.engine.batch_norm_moments(x, mean, variance)
         self.engine.batch_norm_add_relu(x, other, y, mean, variance, self.affine, norm.eps)

@@ -77,7 +77,7 @@ class BatchNormScale(NormalizesAndScales):
         norm, x, y = self.norm, with_channels(bottom[0].data), with_channels(top[0].data)
         mean, variance = norm.mean.data, norm.variance.data
         if norm.use_global_stats:
-            norm.take_global_statistics()
+            norm.statistics.read(norm.mean, norm.variance)
             self.engine.batch_norm_apply(x, y, mean, variance, self.affine, norm.eps, self.with_relu)
         else:
             numbers = mean, variance, self.affine, norm.eps, self.with_relu, norm.memory.data

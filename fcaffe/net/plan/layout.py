@@ -1,11 +1,11 @@
 """Where in one arena the values of each storage lie, so that no two that are wanted at one time overlap.
 
 A worked example, with the live ranges of `fcaffe.net.program`: y (8 MB, steps 0 to 3), p (1 MB, 1 to 2), dy (8 MB, 2 to
-3) and a gradient dx (6 MB, 4 to 5) need 17 MB, not 23:
+4) and a gradient dx (6 MB, 5 to 6) need 17 MB, not 23:
 
-    offset  0        8   9        17 MB
-            | y      | p | dy     |       steps 0 to 3
-            | dx   |                      steps 4 to 5
+    offset  0        8        16  17 MB
+            | y      | dy     | p |       steps 0 to 4
+            | dx   |                      steps 5 to 6
 """
 
 from __future__ import annotations

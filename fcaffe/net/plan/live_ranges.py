@@ -1,4 +1,16 @@
-"""When the values of each storage of a program are wanted."""
+"""Live ranges: from which step of a program to which the values of each storage are wanted.
+
+Of the program in `fcaffe.net.program`, whose steps read and write three storages:
+
+    step        0     1     2     3     4
+    y           W     r     .     r           wanted from 0 to 3
+    p                 W     r                 wanted from 1 to 2
+    dy                      W     r     r     wanted from 2 to 4
+
+Values that are computed a second time are wanted in two stretches: from the forward step that writes them to the last
+one that reads them, and from the step that writes them again to the last backward step that reads them. In between
+their memory is free.
+"""
 
 from __future__ import annotations
 

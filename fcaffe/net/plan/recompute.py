@@ -1,4 +1,18 @@
-"""Which activations a net keeps from forward to backward, and which it computes a second time (Chen et al., 2016)."""
+"""Which activations a net keeps from forward to backward, and which it computes a second time (Chen et al., 2016).
+
+A worked example: four inner products, each of whose backward reads its bottom. The output of the second, b, is a
+checkpoint: it is kept, while a and c are forgotten as soon as forward has read them, and computed again for backward.
+
+    forward                x -1-> a -2-> b -3-> c -4-> d
+    backward of 4          reads c, so 3 runs again: b -> c
+    backward of 3          reads b, which is there
+    backward of 2          reads a, so 1 runs again: x -> a
+    backward of 1          reads x, which is there
+
+So `again` is {4: (3,), 2: (1,)}. Of a long chain of n such layers with every sqrt(n)-th output kept, some 2 sqrt(n)
+outputs are there at one time instead of n. Real nets are no chains, and their blobs differ in size; therefore a search
+(`Recompute.choose`) tries sets of checkpoints, and takes what needs the least memory at its peak, plus a price on work.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +27,9 @@ PRICE = 0.2  # of computing a whole forward pass again: this part of the memory 
 
 @dataclass
 class Group:
-    """Nodes that run again together or not at all, since they write one storage one after the other, or must see what
-    is in it in between. `repeatable`: they leave the same the second time."""
+    """Nodes that run again together or not at all: a convolution and the Dropout that works in place on its top, for
+    instance, since what the convolution wrote is no longer there once the Dropout has run. `repeatable`: all of them
+    write the same the second time."""
 
     nodes: list[int]
     outputs: set[int] = field(default_factory=set)
