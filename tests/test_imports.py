@@ -73,15 +73,18 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 
 def test_a_folder_imports_only_from_those_above_it() -> None:
-    order = folders()
-    graph = imports(ROOT)
+    order, graph = folders(), imports(ROOT)
     assert {folder_of(module) for module, path in modules(ROOT).items() if path.parents[1] != ROOT} == set(order)
+    users: dict[str, set[str]] = {}
+    for module, names in graph.items():
+        for name in names:
+            users.setdefault(name, set()).add(folder_of(module))
     for module, names in graph.items():
         folder = folder_of(module)
         if folder in order:
             allowed = order[: order.index(folder) + 1]
-        else:  # all folders may use the files beside them, which therefore use none; but two are there to load some
-            allowed = order if module in ("fcaffe", "fcaffe.__main__") else []
+        else:  # a file beside the folders stands above the first of them that imports it
+            allowed = order[: min((order.index(user) for user in users.get(module, ()) if user in order), default=None)]
         below = {name for name in names if folder_of(name) in order and folder_of(name) not in allowed}
         assert not below, f"{module} imports {below}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -117,6 +118,15 @@ def names_of_layers() -> list[str]:
     from fcaffe import layer_type_list
 
     return layer_type_list()
+
+
+def test_the_names_of_the_package_are_those_of_the_interface_and_of_the_stub() -> None:
+    import fcaffe
+    from fcaffe.pycaffe import interface
+
+    stub = ast.parse((ROOT / "fcaffe" / "__init__.pyi").read_text())
+    typed = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert typed - {None} == set(fcaffe.__all__) == {*interface.__all__, "layers"}
 
 
 @pytest.mark.parametrize(
