@@ -31,7 +31,7 @@ def imported(source: str) -> Iterator[str]:
             assert node.level == 0 and node.module, "imports are absolute"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "import_module":
-            yield from (word.value for word in node.args if isinstance(word, ast.Constant))
+            yield from (str(word.value) for word in node.args if isinstance(word, ast.Constant))
 
 
 @functools.cache
