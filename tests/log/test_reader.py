@@ -63,10 +63,10 @@ def test_a_resumed_run_overrides_what_was_beyond_its_snapshot(capsys: pytest.Cap
 
 def test_everything_that_fcaffe_writes(capsys: pytest.CaptureFixture[str]) -> None:
     log.iteration(7, 2e6, 0.1, 5, math.inf)
-    log.net_output("Train", 0, "a/b", math.nan, 0.5)
+    log.net_outputs("Train", [("a/b", None, 0.5)], [[math.nan]])
     log.testing(7, 0)
     log.test_loss(1e-9)
-    log.net_output("Test", 0, "top-1", 1e9, 0)
+    log.net_outputs("Test", [("top-1", None, 0)], [[1e9]])
     log.final_loss(8, -1.5)
     log.info("Iteration something else, loss = 3")
     made = parse_log(capsys.readouterr().err.splitlines())
