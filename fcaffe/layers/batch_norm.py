@@ -91,8 +91,7 @@ class BatchNorm(Layer):
         """Write `mean` and `variance` over the batches of all workers, and how many values a channel has there."""
         workers = self._workers()
         self.count = workers.sum(x.size // self.channels)
-        moments = self.engine.batch_statistics(x, self.count, workers.sum_array)
-        self.mean.data[...], self.variance.data[...] = moments
+        self.mean.data[...], self.variance.data[...] = self.engine.batch_statistics(x, self.count, workers.sum_array)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         if self.use_global_stats:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from fcaffe.data.share import Share, split_batch
 from fcaffe.errors import UsageError
 from fcaffe.net.workers import Workers
@@ -20,9 +18,9 @@ class Shards(Workers):
 
     def __init__(self, workers: Workers, size: int) -> None:
         self.size = size
-        self.number = size // workers.size
-        self.first = workers.rank * self.number
-        self.rank = self.first
+        number = size // workers.size
+        self.own = range(workers.rank * number, (workers.rank + 1) * number)  # this worker's
+        self.rank = self.own[0]
         self.in_shards = size > 1
         self.total = 0  # samples in a batch, as the layers that read say
 
@@ -38,13 +36,13 @@ class Shards(Workers):
                 f"of two up to {most}"
             )
         self.total = batch_size
-        first, last = (split_batch(batch_size, shard, self.size) for shard in (self.first, self._end - 1))
+        first, last = (split_batch(batch_size, shard, self.size) for shard in (self.own[0], self.own[-1]))
         return Share(first.first, last.first + last.count - first.first, batch_size)
 
-    def parts(self, share: Share) -> Iterator[Share]:
-        for shard in range(self.first, self._end):
-            self.rank = shard
-            yield split_batch(share.total, shard, self.size)
+    def begin_pass(self, shard: int, share: Share) -> Share:
+        """The coming pass is over this shard of a batch of which the worker has that share; returns its samples."""
+        self.rank = shard
+        return split_batch(share.total, shard, self.size)
 
     def rows(self, share: Share) -> slice:
         shard = split_batch(share.total, self.rank, self.size)
@@ -53,7 +51,3 @@ class Shards(Workers):
     def sum(self, value: float) -> float:
         """Of what goes with the number of samples, which is all that a layer in such a net may ask for."""
         return value * self.total / split_batch(self.total, self.rank, self.size).count if self.total else value
-
-    @property
-    def _end(self) -> int:
-        return self.first + self.number

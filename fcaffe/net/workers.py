@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
@@ -22,10 +21,6 @@ class Workers:
     def share(self, batch_size: int) -> Share:
         """This worker's part of the batch that a layer's `batch_size` asks for."""
         return Share(0, batch_size, batch_size)
-
-    def parts(self, share: Share) -> Iterator[Share]:
-        """Of this worker's share: what is computed one after the other, each in a pass of its own."""
-        yield share
 
     def rows(self, share: Share) -> slice:
         """Which samples of this worker's share the present pass is over."""

@@ -110,7 +110,7 @@ class ShardedBatches:
         self.nan_policy = nan_policy
         self.shards = shards
         self._outputs: list[np.ndarray] = []  # of the net in the last batch, over all shards
-        self._gradients = TreeSum(shards.number)
+        self._gradients = TreeSum(len(shards.own))
         self._refuse_outputs_of_samples()
 
     def forward_backward(self) -> Loss:
@@ -138,7 +138,8 @@ class ShardedBatches:
     def _forward(self, number: int = 0, backward: bool = False) -> np.float32:
         """The loss of batch `number` of this iteration; with `backward`, this worker's gradients are in `diff`."""
         run, results, bad = self.run, [], None
-        for shard in self.shards.parts(run.share):
+        for index in self.shards.own:
+            shard = self.shards.begin_pass(index, run.share)
             run.context.begin_pass(run.iteration, number * shard.total + shard.first)
             with run.timeline.span(FORWARD):
                 loss = run.net.forward()
