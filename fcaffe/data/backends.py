@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fcaffe.data.database import Database, Record
-from fcaffe.data.db_leveldb import LevelDb, is_leveldb, write_leveldb
-from fcaffe.data.db_lmdb import Lmdb, is_lmdb, write_lmdb
+from fcaffe.data.database import Database, Record, kinds
+from fcaffe.data.db_leveldb import LevelDb, write_leveldb
+from fcaffe.data.db_lmdb import Lmdb, write_lmdb
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 
-LEVELDB, LMDB = pb.DataParameter.LEVELDB, pb.DataParameter.LMDB
+Backend = pb.DataParameter.DB
+LEVELDB, LMDB = Backend.Value("LEVELDB"), Backend.Value("LMDB")
 
 WRITERS: dict[str, Callable[[str, Iterable[Record]], int]] = {"lmdb": write_lmdb, "leveldb": write_leveldb}
 
 
 def open_database(source: str, backend: int | None = None) -> Database:
-    """The database in the folder `source`, which must be of the kind `backend` (None: of either)."""
+    """The database in the folder `source`, which must be of the kind `backend` (None: of any)."""
     if not source:
         raise DataError("data_param.source is missing: name the folder of the database")
-    if is_lmdb(source):
-        if backend == LEVELDB:
-            raise DataError(
-                f'"{source}" is an LMDB, but data_param.backend is LEVELDB (the default): write backend: LMDB'
-            )
-        return Lmdb(source)
-    if is_leveldb(source):
-        if backend == LMDB:
-            raise DataError(f'"{source}" is a LevelDB, but data_param.backend is LMDB: write backend: LEVELDB')
-        return LevelDb(source)
+    for kind in kinds:
+        if kind.recognises(source):
+            if None not in (backend, kind.backend) and backend != kind.backend:
+                named = Backend.Name(backend) + (" (the default)" if backend == LEVELDB else "")
+                raise DataError(
+                    f'"{source}" is a database of the kind {kind.kind}, but data_param.backend is {named}: write '
+                    f"backend: {Backend.Name(kind.backend)}"
+                )
+            return kind(source)
     return LevelDb(source) if backend == LEVELDB else Lmdb(source)

@@ -7,7 +7,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from fcaffe import log
 from fcaffe.data.temporary import TemporaryFolder
@@ -34,6 +34,7 @@ class Database(ABC):
     """
 
     kind: ClassVar[str]  # as Caffe spells it: "LMDB"
+    backend: ClassVar[int | None] = None  # that `data_param.backend` must name; None: whatever is named there
     problems: tuple[type[Exception], ...]  # what the library raises
 
     def __init__(self, source: str) -> None:
@@ -47,6 +48,11 @@ class Database(ABC):
         if not os.path.isdir(source):
             folder = os.path.dirname(source) or "."
             raise DataError(f'"{source}" is a file; {self.kind} wants the name of the folder: give "{folder}"')
+
+    @classmethod
+    @abstractmethod
+    def recognises(cls, folder: str) -> bool:
+        """Whether what is in the folder looks like a database of this kind."""
 
     @property
     @abstractmethod
@@ -139,6 +145,16 @@ class Database(ABC):
             f'{self.kind} "{self.source}" cannot be read ({reason}): it is damaged or of another kind; '
             "copy or make it again"
         )
+
+
+kinds: list[type[Database]] = []
+_Kind = TypeVar("_Kind", bound=type[Database])
+
+
+def register_database(kind: _Kind) -> _Kind:
+    """Class decorator: `data_param.source` may name a folder of this kind."""
+    kinds.append(kind)
+    return kind
 
 
 @contextlib.contextmanager

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from fcaffe import log
-from fcaffe.data.database import Database, Record, new_folder
+from fcaffe.data.database import Database, Record, new_folder, register_database
 from fcaffe.data.temporary import TemporaryFolder
 from fcaffe.errors import DataError
+from fcaffe.proto import caffe_pb2 as pb
 
 PREFIX = "fcaffe-leveldb-"  # of temporary folders
 BATCH = 1000  # records per write, as convert_imageset does
@@ -38,10 +39,7 @@ def plyvel() -> Any:
     return plyvel
 
 
-def is_leveldb(folder: str) -> bool:
-    return os.path.isfile(os.path.join(folder, "CURRENT"))
-
-
+@register_database
 class LevelDb(Database):
     """A LevelDB folder.
 
@@ -51,10 +49,15 @@ class LevelDb(Database):
     """
 
     kind = "LevelDB"
+    backend = pb.DataParameter.LEVELDB
+
+    @classmethod
+    def recognises(cls, folder: str) -> bool:
+        return os.path.isfile(os.path.join(folder, "CURRENT"))
 
     def __init__(self, source: str) -> None:
         super().__init__(source)
-        if not is_leveldb(source):
+        if not self.recognises(source):
             raise DataError(f'folder "{source}" has no file CURRENT: it is not a LevelDB')
         library = plyvel()
         self.problems = (library.Error, OSError)

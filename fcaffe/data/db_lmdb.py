@@ -11,28 +11,31 @@ from typing import Any
 import lmdb
 
 from fcaffe import log
-from fcaffe.data.database import Database, Record, new_folder
+from fcaffe.data.database import Database, Record, new_folder, register_database
 from fcaffe.data.lmdb_file import Cursor, PageError, PageFile, Snapshot
 from fcaffe.data.lmdb_lock import LOCK_FILE, Reader
 from fcaffe.errors import DataError
+from fcaffe.proto import caffe_pb2 as pb
 
 COMMIT_INTERVAL = 1000  # records per transaction, as convert_imageset does
 FIRST_MAP_SIZE = 64 << 20
 
 
-def is_lmdb(folder: str) -> bool:
-    return os.path.isfile(os.path.join(folder, "data.mdb"))
-
-
+@register_database
 class Lmdb(Database):
     """An LMDB folder, as it was when it was opened: what other processes write to it meanwhile is not seen."""
 
     kind = "LMDB"
+    backend = pb.DataParameter.LMDB
     problems = (PageError, OSError)
+
+    @classmethod
+    def recognises(cls, folder: str) -> bool:
+        return os.path.isfile(os.path.join(folder, "data.mdb"))
 
     def __init__(self, source: str) -> None:
         super().__init__(source)
-        if not is_lmdb(source):
+        if not self.recognises(source):
             raise DataError(f'folder "{source}" has no data.mdb: it is not an LMDB')
         with self._errors_named():
             self._file = PageFile(os.path.join(source, "data.mdb"))

@@ -179,8 +179,8 @@ def test_errors_say_what_and_where_and_what_to_do(kind, tmp_path):
 
 
 def test_the_wrong_backend_is_named():
-    refused(INTEROP / "gray_leveldb", "is a LevelDB", "write backend: LEVELDB", backend=LMDB)
-    refused(INTEROP / "gray_lmdb", "is an LMDB", "LEVELDB (the default)", "write backend: LMDB", backend=LEVELDB)
+    refused(INTEROP / "gray_leveldb", "of the kind LevelDB", "write backend: LEVELDB", backend=LMDB)
+    refused(INTEROP / "gray_lmdb", "of the kind LMDB", "LEVELDB (the default)", "write backend: LMDB", backend=LEVELDB)
 
 
 def test_feature_records_of_extract_features():
