@@ -11,7 +11,7 @@ from fcaffe.engines.update import Part, Settings
 from tests import engine_choice
 from tests.engines.cuda import stand_in_cupy, stand_in_engine
 from tests.engines.cuda.emulated_engine import DeviceEngine, EmulatedEngine
-from tests.engines.cuda.emulator import has_compiler
+from tests.engines.cuda.emulator import EmulatedKernel, has_compiler
 
 pytestmark = pytest.mark.skipif(not has_compiler, reason="no g++ to emulate kernels with")
 
@@ -99,10 +99,16 @@ def loss_scale(engine, fixed=None):
     return LossScale(engine.xp, engine.kernels, engine.overflow, fixed)
 
 
-def test_nothing_to_update():
-    engine = EmulatedEngine()
-    none = np.zeros(0, np.float32)
-    engine.update_all("SGD", engine.prepare_update([], "L2"), none, none, [none], SETTINGS)
+def test_nothing_to_update_starts_no_kernel(monkeypatch):
+    """A launch of no blocks is an error in CUDA."""
+    engine, started = EmulatedEngine(), []
+    monkeypatch.setattr(EmulatedKernel, "__call__", lambda *_, **__: started.append(1))
+    for sizes in ((), SIZES):
+        count = sum(sizes)
+        data, diff, history = (np.zeros(count, np.float32) for _ in range(3))
+        table = engine.prepare_update([Part(slice(0, count), 0.0, 1.0)] if count else [], "L2")
+        engine.update_all("SGD", table, data, diff, [history], SETTINGS)
+        assert len(started) == bool(count)
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
