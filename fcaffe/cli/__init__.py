@@ -26,6 +26,7 @@ from fcaffe.cli import flags, gflags, glog, last_words, streams
 from fcaffe.cli.bench import bench
 from fcaffe.cli.convert import convert
 from fcaffe.cli.device_query import device_query
+from fcaffe.cli.report import report
 from fcaffe.cli.solver import solver
 from fcaffe.cli.summary import summary
 from fcaffe.cli.test import test
@@ -39,7 +40,9 @@ from fcaffe.pycaffe import python
 
 CAFFE_COMMANDS: list[click.Command] = [train, test, time, device_query]
 RUNS: list[click.Command] = [train, test, time]  # what these find out is in the log; they outlive standard output
-COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, summary, solver, convert, bench)}
+COMMANDS: dict[str, click.Command] = {
+    str(c.name): c for c in (*CAFFE_COMMANDS, summary, solver, report, convert, bench)
+}
 
 FATAL = 134  # what a shell sees of Caffe, which aborts
 BROKEN_PIPE = 141

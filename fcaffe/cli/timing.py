@@ -23,6 +23,13 @@ class Timing:
         if path and world.rank == 0:
             trace.check_writable(path)
         self.timeline = Timeline(min(KEPT, KEPT_BY_ALL // world.size) if path else 0)
+        self._everyone: list[dict[str, float]] = []  # the seconds of all workers, at worker 0 when all is done
+
+    def by_worker(self) -> dict[str, dict[str, float]]:
+        """The seconds that each worker has spent on each kind of work; of worker 0 alone before the training's end."""
+        everyone = self._everyone or [dict(self.timeline.seconds)]
+        hosts = self.world.hosts if len(set(self.world.hosts)) > 1 else [""] * len(everyone)
+        return {f"worker {rank} {hosts[rank]}".strip(): seconds for rank, seconds in enumerate(everyone)}
 
     @contextlib.contextmanager
     def of(self, solver: Solver) -> Iterator[None]:
@@ -39,8 +46,8 @@ class Timing:
         self._tell(solver)
 
     def _tell(self, solver: Solver) -> None:
-        seconds = solver.workers.gather(dict(self.timeline.seconds))
-        for line in summarize(seconds, self.world.hosts) if seconds else []:
+        self._everyone = solver.workers.gather(dict(self.timeline.seconds)) or []
+        for line in summarize(self._everyone, self.world.hosts) if self._everyone else []:
             log.info(line)
         if summary := solver.exchange.summary():
             log.info(summary)

@@ -13,6 +13,7 @@ from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags
 from fcaffe.cli.gpus import TrainingGpus
 from fcaffe.cli.progress import progress_of
+from fcaffe.cli.recording import recorded
 from fcaffe.cli.signals import Signals
 from fcaffe.cli.timing import Timing
 from fcaffe.cli.workers import (
@@ -67,6 +68,8 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
     metavar="SAMPLES",
     help="Where the policy (step, multistep) would lower the rate, let the batch grow instead, up to SAMPLES.",
 )
+@click.option("--report", default="", metavar="FILE.html", help="Write a page about the training, while it goes on.")
+@click.option("--tensorboard", default="", metavar="DIR", help="Write the curves for TensorBoard.")
 @click.option("--trace", default="", metavar="FILE", help="Write what each worker did when, for chrome://tracing.")
 @click.option(
     "--restarts",
@@ -94,6 +97,8 @@ def train(
     restarts: int,
     grow_batch: int | None,
     scale_lr: str | None,
+    report: str,
+    tensorboard: str,
     trace: str,
     on_nan: str,
     rng: str,
@@ -149,7 +154,7 @@ def train(
             elif flags.snapshot:
                 log.resuming(flags.snapshot)
                 solver.restore(flags.snapshot)
-            with signals, progress_of(solver):
+            with signals, progress_of(solver), recorded(solver, timing, flags.solver, report, tensorboard):
                 log.starting_optimization()
                 with timing.of(solver):
                     solver.solve()

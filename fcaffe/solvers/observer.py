@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 
 class Observer:
     """Overrides what it wants to be told; `Run.observers` are told in their order."""
@@ -17,3 +21,6 @@ class Observer:
 
     def test_batch_begins(self) -> None:
         """Ahead of the forward pass of a test net."""
+
+    def test_ends(self, index: int, outputs: Sequence[tuple[str, np.ndarray, float]]) -> None:
+        """The outputs of test net `index`, means over its batches: names, flat values, loss weights. Worker 0 alone."""

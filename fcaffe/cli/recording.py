@@ -1,0 +1,37 @@
+"""What is written about a training while it goes on, besides its log: --report and --tensorboard."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from fcaffe import log
+from fcaffe.cli.timing import Timing
+from fcaffe.solvers import Solver
+
+
+@contextlib.contextmanager
+def recorded(solver: Solver, timing: Timing, solver_file: str, report: str, tensorboard: str) -> Iterator[None]:
+    """The body of the `with` trains. Worker 0 writes the page `report` and the folder `tensorboard`, where given."""
+    if solver.workers.rank or not (report or tensorboard):
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        if tensorboard:
+            from fcaffe.tools.tensorboard import TensorBoard
+
+            events = TensorBoard(tensorboard, solver)
+            stack.callback(events.close)
+            solver.observers.append(events)
+        if report:
+            from fcaffe.tools.report.recorder import Recorder
+
+            recorder = Recorder(report, solver, solver_file)
+            solver.observers.append(recorder)
+            stack.push(lambda kind, error, _: recorder.end(timing.by_worker(), "" if error is None else _words(error)))
+            log.info(f"A page about this training is in {report}; it renews itself while open")
+        yield
+
+
+def _words(error: BaseException) -> str:
+    return f"Ended by an error: {error}" if isinstance(error, Exception) else "Interrupted."

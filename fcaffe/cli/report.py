@@ -1,0 +1,32 @@
+"""`fcaffe report`: a page about a training that has been."""
+
+from __future__ import annotations
+
+import click
+
+from fcaffe.cli.engine import EngineFlags, engine_flags
+from fcaffe.cli.flags import common_flags
+from fcaffe.errors import UsageError
+
+
+@click.command(
+    help="Write the page PAGE.html about the training of which LOG is the log, fcaffe's or Caffe's: its curves; with "
+    "--solver the nets and their prototxts; with --weights, a model of that training, what the first test net confuses "
+    "and the first filters too. `train --report` writes such a page while it trains.",
+    short_help="write a page about a training: LOG PAGE.html [--solver FILE [--weights FILE]]",
+)
+@click.argument("log_file", metavar="LOG", required=False)
+@click.argument("page", metavar="PAGE.html", required=False)
+@click.option("--solver", default="", metavar="FILE", help="The solver's prototxt.")
+@click.option("--weights", default="", metavar="FILE", help="A model of the training; needs --solver.")
+@engine_flags
+@common_flags
+def report(engines: EngineFlags, log_file: str | None, page: str | None, solver: str, weights: str) -> int:
+    from fcaffe.tools.report.afterwards import write_report
+
+    if not log_file or not page:
+        raise UsageError("report needs the log of a training and the page to write: report LOG PAGE.html")
+    if weights and not solver:
+        raise UsageError(f"--weights {weights} needs the net that they belong to: give --solver FILE as well")
+    write_report(log_file, page, solver, weights, engines.create(None))
+    return 0

@@ -1,0 +1,212 @@
+"""The page of a training: what stands in it while it goes on, at its end, after an error, and from a log alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.errors import FcaffeError
+from fcaffe.log.reader import TrainingLog
+from fcaffe.solvers import Solver
+from fcaffe.tools.report import recorder
+from fcaffe.tools.report.evaluation import Evaluation, Mistake
+from fcaffe.tools.report.images import data_uri, picture, sheet
+from fcaffe.tools.report.page import Content, render, smooth, write_page
+from tests.cli.conftest import Result
+from tests.conftest import GOLDEN
+
+VOID = {"meta", "img", "br", "link", "input"}
+
+
+class Checker(HTMLParser):
+    """Every tag that is opened is closed, in its order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def words_of(page: str) -> str:
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    assert not re.search(r"""(src|href)=["']?(http|//|\w+\.)""", page), "the page needs no other file"
+    return " ".join(checker.words)
+
+
+def charts_of(page: str) -> list[dict]:
+    found = re.search(r"^const charts = (.*);$", page, re.MULTILINE)
+    assert found
+    return json.loads(found[1])
+
+
+Run = Callable[..., Result]
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def test_a_training_writes_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "EVERY", 0)
+    pages: list[str] = []
+    write = recorder.write_page
+    monkeypatch.setattr(recorder, "write_page", lambda path, c: (write(path, c), pages.append(Path(path).read_text())))
+    assert run("train -solver solver.prototxt -report page.html").code == 0
+    assert len(pages) == 10, "one at the beginning, one after each iteration, one at the end"
+    assert "const refresh = 0," in pages[-1] and all("const refresh = 0," not in page for page in pages[:-1])
+    texts = [words_of(page) for page in pages]
+    assert "Iteration 3 of 8" in texts[3] and "Ended at iteration 8" in texts[-1]
+    loss, scores, rate = charts_of(pages[-1])
+    assert [point[0] for point in loss["series"][0]["points"]] == list(range(1, 9))
+    assert [point[0] for point in scores["series"][0]["points"]] == [0, 4, 8] and scores["series"][0][
+        "name"
+    ] == "accuracy"
+    assert rate["step"] if "step" in rate else rate["series"][0]["step"]
+    assert "test samples are right" in texts[-1] and "forward ms" in texts[-1] and "Where the time goes" in texts[-1]
+    assert "solver.prototxt" in texts[-1] and "base_lr" in texts[-1]
+
+
+def test_the_numbers_of_a_training_stay(run: Run) -> None:
+    """Looking at what the test net confuses draws from no stream of the training's."""
+    models = []
+    for flags in ("", "-report page.html"):
+        assert run(f"train -solver solver.prototxt {flags}").code == 0
+        models.append(Path("small_iter_8.caffemodel").read_bytes())
+    assert models[0] == models[1]
+
+
+def test_after_an_error_it_says_which(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(solver: Solver) -> None:
+        raise FcaffeError("<the> disk is full")
+
+    monkeypatch.setattr(Solver, "apply_update", fail)
+    assert run("train -solver solver.prototxt -report page.html").code == 134
+    page = Path("page.html").read_text()
+    assert "Ended by an error: <the> disk is full" in words_of(page) and "const refresh = 0," in page
+
+
+def test_a_page_that_cannot_be_written_is_told_at_the_start(run: Run) -> None:
+    result = run("train -solver solver.prototxt -report none/page.html")
+    assert result.code == 134 and "cannot write none/page.html" in result.fatal
+
+
+def test_a_disk_that_fills_up_ends_no_training(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "EVERY", 0)
+    write, written = recorder.write_page, []
+
+    def once(path: str, content: Content) -> None:
+        if written:
+            raise FcaffeError(f"cannot write {path}: no space")
+        written.append(write(path, content))
+
+    monkeypatch.setattr(recorder, "write_page", once)
+    result = run("train -solver solver.prototxt -report page.html")
+    assert result.code == 0 and "cannot write page.html: no space" in result.err
+    assert "about to begin" in words_of(Path("page.html").read_text())
+
+
+@pytest.mark.parametrize("log_file", sorted((GOLDEN / "runs").glob("*/train.log")), ids=lambda path: path.parent.name)
+def test_from_a_log_alone(run: Run, log_file: Path) -> None:
+    """Of Caffe's own."""
+    assert run(f"report {log_file} page.html").code == 0
+    page = Path("page.html").read_text()
+    assert "up to iteration" in words_of(page)
+    assert charts_of(page)[0]["series"][0]["points"]
+
+
+def test_with_solver_and_weights(run: Run) -> None:
+    assert run("train -solver solver.prototxt -log train.log").code == 0
+    assert run("report train.log page.html --solver solver.prototxt --weights small_iter_8.caffemodel").code == 0
+    text = words_of(Path("page.html").read_text())
+    assert "test samples are right" in text and "parameters" in text and "net.prototxt" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("report train.log", "report LOG PAGE.html"),
+        ("report none.log page.html", "cannot read none.log"),
+        ("report solver.prototxt page.html", "no line of a training"),
+        ("report solver.prototxt page.html --weights a.caffemodel", "give --solver FILE as well"),
+    ],
+)
+def test_what_is_missing_is_told(run: Run, words: str, message: str) -> None:
+    result = run(words)
+    assert result.code != 0 and message in result.err
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_number_is_left_out_of_curves() -> None:
+    log = TrainingLog(loss={0: 1.0, 1: math.nan, 2: math.inf, 3: 0.5}, rate={0: 0.1})
+    assert charts_of(render(Content("t", "s", log)))[0]["series"][0]["points"] == [[0, 1.0], [3, 0.5]]
+    assert smooth(log.loss) == {0: 1.0, 3: 0.5}
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_end() -> None:
+    log = TrainingLog(loss={index: 1 + index % 7 for index in range(100_001)})
+    points = charts_of(render(Content("t", "s", log)))[0]["series"][0]["points"]
+    assert len(points) <= 1201 and points[0][0] == 0 and points[-1][0] == 100_000
+
+
+def test_names_are_escaped_wherever_they_stand() -> None:
+    evil = "</script><b>&'\""
+    log = TrainingLog(net=evil, loss={0: 1.0})
+    content = Content(evil, evil, log, tiles=[(evil, evil)], filters_of=evil, prototxts=[(evil, evil)])
+    content.seconds = {evil: {"forward": 1.0}}
+    page = render(content)
+    assert "<b>&'" not in page and page.count("</script>") == 1
+    assert evil in words_of(page)
+
+
+@pytest.mark.parametrize("classes", [2, 40, 41, 1000])
+def test_few_classes_make_a_matrix_and_many_a_list(classes: int) -> None:
+    counts = np.eye(classes, dtype=np.int64) * 5
+    counts[0, 1] = 3
+    mistake = Mistake(0.75, 0, 0, 1, np.zeros((3, 4, 4), np.float32))
+    page = render(Content("t", "s", TrainingLog(loss={0: 1.0}), evaluation=Evaluation(counts, [mistake], [])))
+    assert (f"{5 * classes / (5 * classes + 3):.2%} of {5 * classes + 3:,} test samples are right") in words_of(page)
+    assert ("class=matrix" in page) == (classes <= 40) and "0, not 1" in page
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 7), (3, 6, 4), (2, 3, 3)])
+def test_pictures_survive_as_png(shape: tuple[int, ...]) -> None:
+    cv2 = pytest.importorskip("cv2", reason="needs the extra fcaffe[images]")
+    values = np.random.default_rng(1).normal(size=shape)
+    pixels = picture(values)
+    coded = base64.b64decode(data_uri(pixels).partition(",")[2])
+    read = cv2.imdecode(np.frombuffer(coded, np.uint8), cv2.IMREAD_UNCHANGED)
+    assert np.array_equal(read, pixels[..., ::-1] if shape[0] == 3 else pixels)
+    assert pixels.min() == 0 and pixels.max() == 255
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"), [((20, 1, 5, 5), (17, 47)), ((4, 3, 2, 2), (2, 11)), ((3, 2, 3, 3), (11, 7))]
+)
+def test_filters_lie_side_by_side(shape: tuple[int, ...], size: tuple[int, int]) -> None:
+    assert sheet(np.random.default_rng(2).normal(size=shape)).shape[:2] == size
+
+
+def test_a_page_is_whole_or_not_there(tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", Content("t", "first", TrainingLog(loss={0: 1.0})))
+    with pytest.raises(AttributeError):
+        write_page(tmp_path / "page.html", Content("t", None, TrainingLog()))  # type: ignore[arg-type]
+    assert "first" in (tmp_path / "page.html").read_text() and not list(tmp_path.glob(".page*"))
