@@ -67,7 +67,7 @@ class SharingFlags:
     batch: str | None
     reduce: str
     compress: str
-    bucket_mb: float
+    bucket_mb: float | None
     overlap: bool
     bn: str | None
     reproducible: int
@@ -108,10 +108,10 @@ class SharingFlags:
 
         if self.compress and self.reduce != "auto":
             raise UsageError(f"--compress {self.compress} has messages of its own: leave out --reduce {self.reduce}")
-        if self.bucket_mb <= 0:
+        if self.bucket_mb is not None and self.bucket_mb <= 0:
             raise UsageError(f"--bucket-mb must be positive, not {self.bucket_mb:g}")
         reduction = self._reduction(world, xp)
-        bucket = int(self.bucket_mb * 2**20)
+        bucket = None if self.bucket_mb is None else int(self.bucket_mb * 2**20)
         per_worker = self.batch == "per-worker"
         overlap = self.overlap and (world.threads or reduction.on_streams)
         if self.overlap and not overlap:
@@ -203,9 +203,8 @@ SHARE = [
         "--bucket-mb",
         "bucket_mb",
         type=float,
-        default=4.0,
         metavar="MB",
-        help="Gradients to gather before they are sent while backward goes on (4).",
+        help="Gradients to gather before they are sent while backward goes on (4, and fewer towards the end).",
     ),
     click.option("--no-overlap", "overlap", flag_value=False, default=True, help="Send gradients after backward only."),
     click.option(

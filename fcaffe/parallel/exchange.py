@@ -8,20 +8,28 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
+
 from fcaffe.engines.engine import Pending
 from fcaffe.net.blob import Array
 from fcaffe.net.state import State
 from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.reductions.waiting import wait_until
+from fcaffe.parallel.riders import Riders
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.solvers.exchange import GradientExchange
 from fcaffe.timeline import EXCHANGE, REDUCE, TRAINING, Event, Timeline
 
-DEFAULT_BUCKET = 4 << 20  # bytes
+LARGEST = 4 << 20  # bytes of a bucket whose size is not given,
+SMALLEST = 256 << 10  # and below which the latency of a sum counts for more than its bytes
 
 
 class ReducingExchange(GradientExchange):
     """Cuts the flat gradients, from the end to the front as backward finishes them, into buckets of `bucket` bytes.
+
+    Without a size, a bucket is full at 4 MiB, or when it holds as much as is still to come: so a small net has several
+    too, and the last one, which nothing of backward hides, is small. Sizes of layers alone decide, so each run cuts the
+    same.
 
     With `overlap` a thread sums one bucket after the other while backward goes on; without, all are summed at the end.
     Every rank cuts alike, so the sums meet. `seconds` is what the sums have taken so far, `exposed` how much of it the
@@ -34,13 +42,15 @@ class ReducingExchange(GradientExchange):
     def __init__(
         self,
         reduction: Reduction,
-        bucket: int = DEFAULT_BUCKET,
+        bucket: int | None = None,
         overlap: bool = True,
         watchdog: Watchdog | None = None,
         timeline: Timeline | None = None,
     ) -> None:
         self.reduction = reduction
-        self.bucket: float = bucket
+        self.bucket: float = LARGEST if bucket is None else bucket
+        self._shrinks = bucket is None
+        self.cut: list[int] = []  # the bytes of each bucket of the last iteration
         self.overlap = overlap
         self.watchdog = watchdog or Watchdog()
         self.timeline = timeline or Timeline()
@@ -51,23 +61,41 @@ class ReducingExchange(GradientExchange):
         self.on_streams = reduction.on_streams
         self._buckets: queue.Queue[tuple[Array, Any] | None] = queue.Queue()  # each with what `mark` gave
         self._kept: list[tuple[Array, Any]] = []  # likewise, for `finish`
+        self._sent_along = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def allocate(self, xp: Any, count: int) -> Array:
+    def allocate(self, xp: Any, count: int, riders: int = 0) -> Array:
+        if riders and self.reduction.exact and not self.reduction.on_device and self.reduction.ranks > 1:
+            self.riders = riders
+            ranks = self.reduction.ranks
+            self._with_riders = self.reduction.allocate(count + Riders.size(riders, ranks))
+            self._riders = Riders(self._with_riders[count:], self.reduction.rank, ranks)
+            return self._with_riders[:count]
         return self.reduction.allocate(count)
+
+    def send_along(self, numbers: np.ndarray) -> None:
+        self._riders.put(numbers)
+        self._sent_along = True
+
+    def arrived(self) -> np.ndarray:
+        return self._riders.take()
 
     def take_momentum(self, momentum: float, clip: float) -> None:
         self.reduction.take_momentum(momentum, clip)
         if clip >= 0:
-            self.bucket = math.inf  # the norm wants all gradients at once
+            self.bucket, self._shrinks = math.inf, False  # the norm wants all gradients at once
 
     def begin(self, gradients: Array) -> None:
+        if self._sent_along:  # behind the gradients, so they go with the first bucket
+            gradients, self._sent_along = self._with_riders, False
         self._gradients, self._end = gradients, gradients.size
         self._kept.clear()
+        self.cut.clear()
 
     def ready(self, start: int) -> None:
-        if 4 * (self._end - start) >= self.bucket:
+        held, to_come = 4 * (self._end - start), 4 * start
+        if held >= self.bucket or (self._shrinks and held >= max(to_come, SMALLEST)):
             self._hand_over(start)
 
     def finish(self) -> None:
@@ -109,7 +137,9 @@ class ReducingExchange(GradientExchange):
         if self.on_streams and not self.seconds:  # all were part of CUDA graphs
             return more
         hidden = max(0.0, self.seconds - self.exposed)
-        took = f"Sums of gradients took {self.seconds:.2f} s, {hidden:.2f} s of it hidden behind backward"
+        sizes = " + ".join(f"{size / 1e6:.2f}" for size in self.cut)
+        buckets = f"{len(self.cut)} buckets of {sizes} MB" if len(self.cut) <= 6 else f"{len(self.cut)} buckets"
+        took = f"Sums of gradients took {self.seconds:.2f} s, {hidden:.2f} s of it hidden behind backward; {buckets}"
         return f"{took}; {more}" if more else took
 
     def close(self) -> None:
@@ -126,6 +156,7 @@ class ReducingExchange(GradientExchange):
             return
         bucket = self._gradients[start : self._end]
         self._end = start
+        self.cut.append(bucket.nbytes)
         ready = self.reduction.mark()
         if not self.overlap:
             self._kept.append((bucket, ready))

@@ -6,13 +6,14 @@ bits on any number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import SolverError
 from fcaffe.net.shards import Shards
+from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.losses import Loss, known
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
@@ -21,11 +22,19 @@ from fcaffe.tree_order import TreeSum, add_in_tree_order
 
 
 class WholeBatches:
-    """Each pass is over all that this worker has of a batch; the last one's gradients leave while backward runs."""
+    """Each pass is over all that this worker has of a batch; the last one's gradients leave while backward runs.
 
-    def __init__(self, run: Run, nan_policy: NanPolicy) -> None:
+    Where the exchange can do that (`riders`), all that workers have to tell one another in an iteration goes with the
+    gradients: losses, what signals ask for, outputs. So nothing else is collective. Elsewhere each has a sum
+    of its own.
+    """
+
+    def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action]) -> None:
         self.run = run
         self.nan_policy = nan_policy
+        self.requested_action = requested_action
+        self._arrived: np.ndarray | None = None  # what came with the gradients of this iteration, (workers, riders)
+        self._passes = 0  # of this iteration
 
     @property
     def runs_ahead(self) -> bool:
@@ -36,47 +45,82 @@ class WholeBatches:
         """Leaves the gradients of this iteration's passes, over all workers, in `diff`; returns the mean loss."""
         run, losses = self.run, []
         share, passes = run.share, run.passes
+        self._passes = passes
+        outputs_ride = run.scalar_outputs
+        rides = passes + 1 + outputs_ride * len(run.net.outputs()) <= run.exchange.riders
         for number in range(passes):
             run.context.begin_pass(run.iteration, number * share.total + share.first)
-            losses.append(self._start_forward())
+            losses.append(self._start_forward(add_up=not rides))
             if number < passes - 1:
                 with run.timeline.span(BACKWARD):
                     run.net.backward()
+        if rides:
+            action = list(Action).index(self.requested_action())
+            outputs = run.output_values() if outputs_ride else []
+            run.exchange.send_along(np.concatenate([[loss() for loss in losses], [action], *outputs]))
         if run.exchange.takes_momentum:  # a script may have changed it since the last step
             run.exchange.take_momentum(run.param.momentum, run.param.clip_gradients)
         with run.timeline.span(BACKWARD):
             run.net.backward(exchange=run.exchange)
         if not run.exchange.on_streams:
             run.exchange.finish()
-        return lambda: sum((loss() for loss in losses), np.float32(0)) / np.float32(passes)
+        self._arrived = run.exchange.arrived() if rides else None
+        if rides:
+            losses = [known(self._checked(loss, run.iteration)) for loss in self._sums(slice(passes), np.float64)]
+        return lambda: sum((np.float32(loss()) for loss in losses), np.float32(0)) / np.float32(passes)
+
+    def agreed_action(self) -> Action:
+        """The most far-reaching action that any worker was asked for; all workers must call this after the passes."""
+        if self._arrived is None:
+            return agree(self.requested_action(), self.run.workers)
+        return list(Action)[int(self._arrived[:, self._passes].max())]
 
     def forward(self) -> np.float32:
         """The loss of one more batch."""
         self.run.context.begin_pass(self.run.iteration, self.run.context.first_sample)
-        return self._start_forward()()
+        return np.float32(self._start_forward(add_up=True)())
 
-    def _start_forward(self) -> Loss:
+    def _start_forward(self, add_up: bool) -> Callable[[], float]:
+        """Run the net forward; returns what gives the loss: that over all workers with `add_up`, or this worker's."""
         run, iteration = self.run, self.run.iteration
         with run.timeline.span(FORWARD):
             pending = run.net.start_forward()
+        if not add_up:
+            return pending.value
 
-        def loss() -> np.float32:
+        def loss() -> float:
             run.exchange.wait_for(pending)
-            value = np.float32(run.workers.sum(pending.value()))
-            if not np.isfinite(value):
-                run.net.explain()
-                self.nan_policy.check_loss(value, iteration)
-            return value
+            return self._checked(run.workers.sum(pending.value()), iteration)
 
-        return loss if self.runs_ahead else known(loss())
+        if self.runs_ahead:
+            return loss
+        value = loss()
+        return lambda: value
+
+    def _checked(self, loss: float, iteration: int) -> float:
+        """A loss over all workers, if it is finite or the run is to go on all the same."""
+        if not np.isfinite(np.float32(loss)):
+            self.run.net.explain()
+            self.nan_policy.check_loss(np.float32(loss), iteration)
+        return loss
+
+    def _sums(self, riders: slice, dtype: type) -> np.ndarray:
+        """The sums over the workers of numbers that have come with the gradients."""
+        assert self._arrived is not None
+        everyones: np.ndarray = self._arrived[:, riders].astype(dtype)
+        sums = np.empty_like(everyones[0])
+        add_in_tree_order(everyones, sums)
+        return sums
 
     def log_outputs(self) -> None:
         """Show the training net's outputs in the last batch, over all workers, all of whom must call this."""
         run = self.run
-        values = zip(run.net.outputs(), run.output_values(), strict=True)
-        log.net_outputs(
-            "Train", run.net.outputs(), [self._over_workers(blob.shape, own) for (_, blob, _), own in values]
-        )
+        if self._arrived is not None and run.scalar_outputs:
+            values = list(self._sums(slice(self._passes + 1, None), np.float32)[: len(run.net.outputs()), None])
+        else:
+            pairs = zip(run.net.outputs(), run.output_values(), strict=True)
+            values = [self._over_workers(blob.shape, own) for (_, blob, _), own in pairs]
+        log.net_outputs("Train", run.net.outputs(), values)
 
     def _over_workers(self, shape: Sequence[int], values: np.ndarray) -> np.ndarray:
         """An output over the whole batch, for worker 0: the sum of the workers' values; or, where there is one for each
@@ -101,13 +145,14 @@ class ShardedBatches:
 
     runs_ahead = False
 
-    def __init__(self, run: Run, nan_policy: NanPolicy, shards: Shards) -> None:
+    def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action], shards: Shards) -> None:
         if run.context.noise != "counter":
             raise SolverError(
                 "shards need noise that does not depend on the number of workers: the counter stream (--rng counter)"
             )
         self.run = run
         self.nan_policy = nan_policy
+        self.requested_action = requested_action
         self.shards = shards
         self._outputs: list[np.ndarray] = []  # of the net in the last batch, over all shards
         self._gradients = TreeSum(len(shards.own))
@@ -131,6 +176,10 @@ class ShardedBatches:
     def forward(self) -> np.float32:
         """The loss of one more batch."""
         return self._forward()
+
+    def agreed_action(self) -> Action:
+        """As that of WholeBatches."""
+        return agree(self.requested_action(), self.run.workers)
 
     def log_outputs(self) -> None:
         log.net_outputs("Train", self.run.net.outputs(), self._outputs)

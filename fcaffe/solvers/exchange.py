@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from fcaffe.engines.engine import Pending
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.net.blob import Array
@@ -23,15 +25,25 @@ class GradientExchange:
     takes_momentum: bool = False
     compression: str = ""  # the name of the scheme by which it compresses, if it does
     held: Held = Held.SUM  # how the workers hold the state
+    riders: int = 0  # how many numbers of each worker can travel with the gradients, see `send_along`
     on_streams: bool = True  # `begin`, `ready`, `finish` only give a device work, so they may be in a CUDA graph
 
     def take_momentum(self, momentum: float, clip: float) -> None:
         """The momentum, and the L2 norm to clip to (negative: none), that it is to apply."""
         raise NotImplementedError
 
-    def allocate(self, xp: Any, count: int) -> Array:
-        """A zeroed float32 buffer for the gradients, where this exchange likes it best."""
+    def allocate(self, xp: Any, count: int, riders: int = 0) -> Array:
+        """A zeroed float32 buffer for the gradients, where this exchange likes it best. `riders`: how many numbers are
+        to travel with them, if it can do that."""
         return aligned_zeros(xp, count)
+
+    def send_along(self, numbers: np.ndarray) -> None:
+        """Before `begin`: up to `riders` float64 of this worker are to go to all others together with the gradients."""
+        raise NotImplementedError
+
+    def arrived(self) -> np.ndarray:
+        """After `finish`: what all workers have sent along, (workers, riders) float64, exactly as they have sent it."""
+        raise NotImplementedError
 
     def begin(self, gradients: Array) -> None:
         pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,7 +14,10 @@ from fcaffe.net.state import Held, State
 Loss = Callable[[], np.float32]  # waits for a loss that a device still computes, if it does
 
 
-def known(loss: np.float32) -> Loss:
+Number = TypeVar("Number")
+
+
+def known(loss: Number) -> Callable[[], Number]:
     """A loss that is there already."""
     return lambda: loss
 

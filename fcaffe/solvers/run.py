@@ -30,6 +30,8 @@ from fcaffe.solvers.schedule import Schedule
 from fcaffe.solvers.snapshot.paths import check_writable
 from fcaffe.timeline import Timeline
 
+MOST_OUTPUTS = 64  # of the training net, to go with the gradients in each iteration
+
 
 class Run:
     """A training net, its test nets, all parameters in flat buffers, and the iteration that a training has come to.
@@ -119,7 +121,7 @@ class Run:
             log.info(f"Memory for training: {need}")
         count = self.net.parameters.extent
         self.data: Array = aligned_zeros(engine.xp, count)
-        self.diff: Array = self.exchange.allocate(engine.xp, count)
+        self.diff: Array = self.exchange.allocate(engine.xp, count, self._riders())
         self.net.parameters.flatten(self.data, self.diff)
         self.history: list[Array] = [aligned_zeros(engine.xp, count) for _ in range(self.rule.histories)]
         workers.broadcast(self.data)
@@ -142,6 +144,19 @@ class Run:
     def passes(self) -> int:
         """How many passes add up their gradients for the update of this iteration."""
         return self.schedule.passes(self.iteration)
+
+    def _riders(self) -> int:
+        """The numbers that this worker tells the others in each iteration: losses of passes, what signals ask for, and
+        the training net's outputs if they are scalars. None where the host does not know them during a pass."""
+        if self.engine.asynchronous or self.shards or self.workers.size == 1:
+            return 0
+        return self.passes + 1 + (len(self.net.outputs()) if self.scalar_outputs else 0)
+
+    @property
+    def scalar_outputs(self) -> bool:
+        """Whether the training net's outputs are few numbers, such as losses, and none has values for each sample."""
+        outputs = self.net.outputs()
+        return len(outputs) <= MOST_OUTPUTS and all(blob.shape == () for _, blob, _ in outputs)
 
     def output_values(self) -> list[np.ndarray]:
         """The training net's outputs after a pass, each flat."""

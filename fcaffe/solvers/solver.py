@@ -41,9 +41,8 @@ class Solver(Run):
     ) -> None:
         super().__init__(param, engine, noise, **of_run)
         self.nan_policy = NanPolicy(self, on_nan)
-        self.batches: WholeBatches | ShardedBatches = (
-            ShardedBatches(self, self.nan_policy, self.shards) if self.shards else WholeBatches(self, self.nan_policy)
-        )
+        parts = self, self.nan_policy, self._requested_action
+        self.batches = ShardedBatches(*parts, self.shards) if self.shards else WholeBatches(*parts)
         self.update = Update(self)
         self.requested_action = requested_action
         self._started = StartedIterations(self.smoothed)
@@ -109,7 +108,7 @@ class Solver(Run):
             self.iteration += 1
             self.timeline.iteration = self.iteration
 
-            action = agree(self.requested_action(), self.workers)
+            action = self.batches.agreed_action()
             snapshot_due = self._is_due(param.snapshot) or action is Action.SNAPSHOT
             may_run_ahead = action is Action.NONE and not snapshot_due and self.iteration < last
             self._started.settle(ahead=1 if self.batches.runs_ahead and may_run_ahead else 0)
@@ -162,6 +161,9 @@ class Solver(Run):
         """Go on from a solver state. Raises SnapshotError, and changes nothing, if it is damaged or does not fit."""
         restore(self, path)
         self._before_test = None
+
+    def _requested_action(self) -> Action:
+        return self.requested_action()
 
     def _is_due(self, every: int) -> bool:
         return bool(every) and self.iteration % every == 0

@@ -25,6 +25,8 @@ class Compression(Reduction):
     into snapshots (`state`).
     """
 
+    exact = False
+
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
         self.compression = self.name

@@ -29,6 +29,7 @@ class Reduction:
     on_device = False  # whether its buffers are on GPUs, always
     on_streams = False  # whether a sum only gives a device work, so that the host never waits for it
     compression = ""  # the name of the scheme by which it compresses, if it does
+    exact = True  # whether it adds all float32 up as they are: a number plus zeros is that number
     takes_momentum = False  # whether it applies SGD's momentum and clipping itself, as `take_momentum` says
 
     def __init__(self, comm: MPI.Intracomm, xp: Any = np, before_messages: Callable[[], None] = no_wait) -> None:
