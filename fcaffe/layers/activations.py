@@ -29,14 +29,18 @@ class ReLU(Activation):
         self.engine.relu_forward(bottom[0].data, top[0].data, self.param.relu_param.negative_slope)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return bottom if self.param.relu_param.negative_slope < 0 else top
+        return bottom if self._reads_bottom else top
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
             return
-        slope = self.param.relu_param.negative_slope
-        x = (bottom if slope < 0 else top)[0].data  # of the output the sign will do, unless it is turned round
-        self.engine.relu_backward(x, top[0].diff, bottom[0].diff, slope)
+        x = self.saved(bottom, top)[0].data
+        self.engine.relu_backward(x, top[0].diff, bottom[0].diff, self.param.relu_param.negative_slope)
+
+    @property
+    def _reads_bottom(self) -> bool:
+        """Of the output the sign will do, unless it is turned round or does not last."""
+        return self.param.relu_param.negative_slope < 0 or self.top_is_overwritten
 
 
 def is_plain_relu(layer: Layer) -> TypeGuard[ReLU]:

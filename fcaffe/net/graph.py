@@ -143,6 +143,9 @@ class Graph:
                 self._ids[name] = blob_id
         else:
             blob_id = self._ids[name]
+            if param.type != "Dropout":  # which lets no gradient through where it writes 0
+                for earlier in self.nodes:
+                    earlier.layer.top_is_overwritten |= blob_id in earlier.top_ids
         log.top_connected(param.name, name, in_place)
         node.tops.append(self.blobs[blob_id])
         node.top_ids.append(blob_id)

@@ -39,6 +39,7 @@ class Layer:
 
     traits: Traits = Traits()
     bottom_copy: Blob | None = None  # of a layer whose backward reads the bottom: see `keep_bottom`
+    top_is_overwritten = False  # a later layer works in place on a top of this one, other than Dropout
 
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()

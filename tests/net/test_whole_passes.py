@@ -10,7 +10,7 @@ from fcaffe.net.storage import Storage
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
 from fcaffe.rng import CaffeRandom
-from tests.engine_choice import engine
+from tests.engine_choice import engine, host
 
 pytestmark = pytest.mark.usefixtures("on_each_engine")
 
@@ -264,3 +264,31 @@ def test_no_two_lie_together_that_are_in_use_together():
             others = [other for other in uses if other.meets(use)]
             for other in others:
                 assert other is use or not np.shares_memory(other.storage.buffer, use.storage.buffer), number
+
+
+OVERWRITTEN = """
+layer { name: "in" type: "Input" top: "x" top: "label" input_param {
+  shape { dim: 6 dim: 3 dim: 16 dim: 16 } shape { dim: 6 } } }
+layer { name: "c1" type: "Convolution" bottom: "x" top: "a"
+  convolution_param { num_output: 8 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "a" top: "b" }
+layer { name: "turn" type: "Scale" bottom: "b" top: "TOP" scale_param { bias_term: true filler { value: -2 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "TOP" top: "g"
+  inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "g" bottom: "label" top: "loss" }
+"""
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_relu_has_its_gradient_though_a_later_layer_overwrites_its_top(whole):
+    """In Caffe a ReLU that does not work in place looks at its bottom, which is still there."""
+    gradients = []
+    for top in "bc":
+        net = build("TRAIN", OVERWRITTEN.replace("TOP", top), whole_passes=whole)
+        feed(net, 6)
+        net.parameters.clear_diffs()
+        net.forward()
+        net.backward()
+        gradients.append([host(own.blob.diff) for own in net.parameters.owned])
+    for ours, theirs in zip(*gradients, strict=True):
+        assert theirs.any() and np.abs(ours - theirs).max() <= 2e-5 * np.abs(theirs).max()
