@@ -103,6 +103,12 @@ class Power(Activation):
         elif p.power != 1:
             xp.power(y, xp.float32(p.power), out=y)
 
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        p = self.param.power_param
+        if p.power * p.scale == 0 or p.power == 1:
+            return []
+        return bottom if p.power == 2 else [*bottom, *top]
+
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
             return

@@ -40,6 +40,9 @@ class Exp(Activation):
         self.xp.exp(y, out=y)
         y *= self.factor
 
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return top
+
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
             self.xp.multiply(top[0].diff, self.rate * top[0].data, out=bottom[0].diff)
@@ -60,6 +63,9 @@ class Log(Activation):
         y += p.shift
         self.xp.log(y, out=y)
         y *= 1 / self.log_base
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return bottom
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
@@ -92,6 +98,9 @@ class Clip(Activation):
         p, y = self.param.clip_param, top[0].data
         self.xp.minimum(bottom[0].data, p.max, out=y)
         self.xp.maximum(y, p.min, out=y)
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return bottom
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:

@@ -83,6 +83,9 @@ class BNLL(Activation):
         self.xp.maximum(x, 0, out=y)
         y += logarithm
 
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return bottom
+
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
             exponential = self.xp.exp(self.xp.minimum(bottom[0].data, self.LARGEST))

@@ -16,7 +16,7 @@ from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.registry import create_layer
-from fcaffe.net.splits import insert_splits, unknown_bottom
+from fcaffe.net.splits import insert_splits, unknown_bottom, unsplit_names
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 
@@ -31,7 +31,8 @@ class Graph:
     def __init__(self, param: Any, context: Context) -> None:
         param = filter_net(param)
         log.initializing_net(text_format.MessageToString(param))
-        param = insert_splits(param)
+        filtered, param = param, insert_splits(param)
+        self._unsplit = unsplit_names(filtered, param)
         self.context = context
         self.name: str = param.name
         self.phase: int = param.state.phase
@@ -84,6 +85,7 @@ class Graph:
                 f"{len(param.propagate_down)} for {len(param.bottom)} bottom(s)"
             )
         layer = create_layer(param, self.context)
+        layer.bottom_names = [self._unsplit.get(name, name) for name in param.bottom]
         log.creating_layer(param.name)
         node = Node(len(self.nodes), layer, param.name, [], [], [], [], [])
         for index in range(len(param.bottom)):

@@ -44,6 +44,7 @@ class Layer:
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()
         self.param.CopyFrom(param)
+        self.bottom_names: list[str] = list(param.bottom)  # as the user knows them: not of the tops of a Split
         self.context = context
         self.engine = context.engine
         self.xp = context.engine.xp
@@ -201,7 +202,7 @@ class Layer:
 
     def bottom_name(self, index: int) -> str:
         """The name of a bottom, for messages."""
-        return f'"{self.param.bottom[index]}"' if index < len(self.param.bottom) else f"bottom {index}"
+        return f'"{self.bottom_names[index]}"' if index < len(self.bottom_names) else f"bottom {index}"
 
     def named_shapes(self, bottom: list[Blob]) -> str:
         """The bottoms with their shapes, for messages: "a" (2, 3) and "b" (2, 4)."""

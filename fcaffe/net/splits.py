@@ -50,6 +50,12 @@ def insert_splits(param: Any) -> Any:
     return result
 
 
+def unsplit_names(param: Any, split: Any) -> dict[str, str]:
+    """Of each top of a Split that `insert_splits` has put into `param`: the blob that the user knows."""
+    own = {layer.name for layer in param.layer}
+    return {top: layer.bottom[0] for layer in split.layer if layer.name not in own for top in layer.top}
+
+
 def _connections(param: Any) -> tuple[dict[Source, Source], dict[Source, int], dict[Source, float]]:
     """Where each (layer, bottom) comes from, how many readers each top has, and the tops' loss weights."""
     newest: dict[str, Source] = {}

@@ -77,7 +77,8 @@ def learning_rate(param: Any, iteration: int, current_step: int = 0) -> float:
     """The rate of the update from `iteration` to `iteration` + 1, rounded to float32."""
     policy = POLICIES.get(param.lr_policy)
     if policy is None:
-        raise SolverError(f"unknown lr_policy '{param.lr_policy}'; known ones: {', '.join(POLICIES)}")
+        what = f"unknown lr_policy '{param.lr_policy}'" if param.lr_policy else "lr_policy is missing"
+        raise SolverError(f"{what}; known ones: {', '.join(POLICIES)}")
     rate = policy(param, iteration, current_step)
     return float(f32(warm_up(param, iteration) if iteration < warm_up_end(param) else rate))
 

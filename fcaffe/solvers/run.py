@@ -18,7 +18,7 @@ from fcaffe.net.memory_need import check_memory
 from fcaffe.net.shards import Shards
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
-from fcaffe.solvers import trust_ratio
+from fcaffe.solvers import nonsense, trust_ratio
 from fcaffe.solvers.batch_growth import GrowingBatch
 from fcaffe.solvers.exchange import GradientExchange
 from fcaffe.solvers.learning_rate import learning_rate
@@ -76,6 +76,8 @@ class Run:
 
         log.initializing_solver(str(param))
         self.rule = _checked_rule(param, engine, self.exchange)
+        for line in nonsense.of_parameters(param):
+            log.warning(line)
         if workers.rank == 0:
             check_writable(param)
         random = CaffeRandom(None) if random is None else random
@@ -133,6 +135,8 @@ class Run:
         log.creating_train_net(source)
         net = Net(net_param, self.context)
         finetune(net, self.param.weights, tell=True)
+        for line in nonsense.of_net(net):
+            log.warning(line)
         return net
 
     @property

@@ -1,7 +1,9 @@
 """Loss weights on blobs that are split."""
 
 import numpy as np
+import pytest
 
+from fcaffe.errors import NetError
 from fcaffe.net.splits import insert_splits
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
@@ -26,3 +28,29 @@ def test_such_losses_count_once(tmp_path):
     net = Net(path, pb.TRAIN)
     net.blobs["data"].data[...] = np.array([[10, 100]])
     assert net._forward(0, len(net.layers) - 1) == 2 * 10 + 3 * 100
+
+
+READ_TWICE = """
+layer { name: "in" type: "Input" top: "data" top: "label"
+  input_param { shape { dim: 4 dim: 2 } shape { dim: 4 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 } }
+layer { name: "a" type: "Softmax" bottom: "ip" top: "a" }
+"""
+
+
+def test_errors_speak_of_blobs_as_the_prototxt_names_them(net_from):
+    sum_of_other_shapes = 'layer { name: "sum" type: "Eltwise" bottom: "data" bottom: "ip" top: "sum" }'
+    with pytest.raises(NetError, match=r'one shape: "data" \(4, 2\) and "ip" \(4, 3\)$'):
+        net_from(READ_TWICE + sum_of_other_shapes)
+    net = net_from(READ_TWICE + 'layer { name: "l" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" }')
+    assert net.nodes[-1].layer.param.bottom[0] == "ip_ip_0_split_1"
+    net.blob("label").data[...] = 7
+    with pytest.raises(NetError, match=r'of "label" .*"ip"'):
+        net.forward()
+
+
+def test_a_split_of_the_users_own_keeps_its_names(net_from):
+    own = """layer { name: "two" type: "Split" bottom: "a" top: "b" top: "c" }
+             layer { name: "sum" type: "Eltwise" bottom: "b" bottom: "data" top: "sum" }"""
+    with pytest.raises(NetError, match=r'one shape: "b" \(4, 3\) and "data" \(4, 2\)$'):
+        net_from(READ_TWICE + own)
