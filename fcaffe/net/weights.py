@@ -44,16 +44,18 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
         pairs = list(zip(layer.blobs, blobs, strict=False))
         if len(blobs) == len(layer.blobs):
             for index, (blob, values) in enumerate(pairs):
-                if values.data is not None or values.shape:  # one that fits nowhere has been left unread
+                if values.has_data or values.shape:  # one that fits nowhere has been left unread
                     _check_shape(blob, values, f'{source}: param {index} of layer "{stored.name}"')
-        if len(blobs) != len(layer.blobs) or not shared.issuperset(id(blob) for blob, has in pairs if has.data is None):
+        if len(blobs) != len(layer.blobs) or not shared.issuperset(id(blob) for blob, has in pairs if not has.has_data):
             raise SnapshotError(
                 f'{source}: layer "{stored.name}" has {_count(stored)} parameter blob(s), in the net it has '
                 f"{len(layer.blobs)}; rename the layer to learn it from scratch"
             )
-        copies += [(blob, values.data) for blob, values in pairs if values.data is not None]
-    for blob, data in copies:
-        blob.data[...] = blob.xp.asarray(data.reshape(blob.shape), dtype=blob.xp.float32)
+        copies += [(blob, values) for blob, values in pairs if values.has_data]
+    for blob, values in copies:
+        target = blob.data
+        if not values.read_into(target) and (data := values.data) is not None:
+            target[...] = blob.xp.asarray(data.reshape(blob.shape), dtype=blob.xp.float32)
     net.context.engine.refresh_parameters()
 
 
@@ -70,7 +72,7 @@ def tell_untouched(net: Net, given: Container[str], source: str) -> None:
 
 
 def _count(layer: StoredLayer) -> int:
-    return sum(blob.data is not None or blob.shape != () for blob in layer.blobs)
+    return sum(blob.has_data or blob.shape != () for blob in layer.blobs)
 
 
 def _check_shape(blob: Blob, stored: StoredBlob, what: str) -> None:

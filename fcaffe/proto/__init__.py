@@ -1,6 +1,14 @@
 """Caffe's messages: their classes, text and binary files, and bringing older notations up to date."""
 
-from fcaffe.proto.binary import binary_class, check_written, file_start, is_text, read_binary, write_binary
+from fcaffe.proto.binary import (
+    binary_class,
+    check_written,
+    file_start,
+    is_text,
+    read_binary,
+    read_outline,
+    write_binary,
+)
 from fcaffe.proto.blobs import StoredBlob, blob_shape, blob_values, stored_blob, stored_to_proto, to_blob_proto
 from fcaffe.proto.forks import fork_of_layer_type, without_fork_fields
 from fcaffe.proto.text import parse_text, read_net, read_solver, read_text, text_of, write_text
@@ -18,6 +26,7 @@ __all__ = [
     "parse_text",
     "read_binary",
     "read_net",
+    "read_outline",
     "read_solver",
     "read_text",
     "stored_blob",

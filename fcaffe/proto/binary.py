@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -13,8 +14,10 @@ from fcaffe.errors import SnapshotError
 from fcaffe.input_files import open_input, read_input, reading
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.blobs import LARGEST, TOO_LARGE
+from fcaffe.proto.blobs import LARGEST, TOO_LARGE, StoredBlob, field_of_blob
 from fcaffe.proto.forks import without_fork_fields
+from fcaffe.proto.in_file import BlobSource, Source, outline_of
+from fcaffe.proto.wire import before_field
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 ZIP_MAGIC = b"PK\x03\x04"
@@ -50,6 +53,7 @@ _KINDS = (
         "it serves as a mean_file",
     ),
 )
+_HISTORY = pb.SolverState.DESCRIPTOR.fields_by_name["history"].number
 _AS_BYTES = {pb.NetParameter: pb.NetBytes, pb.SolverState: pb.StateBytes, pb.BlobProto: pb.BlobBytes}
 
 
@@ -58,12 +62,26 @@ def read_binary(path: str | os.PathLike[str], message_class: Any) -> Any:
 
     A NetBytes, StateBytes or BlobBytes is what a NetParameter, SolverState or BlobProto is, its blobs left as bytes.
     """
-    content = _content(path)
-    kind = _kind_of(_AS_BYTES.get(message_class, message_class))
-    message = _parse(content, message_class, kind)
-    if message is None:
-        raise SnapshotError(f"{path} {_diagnosis(content, kind, message_class)}")
-    return message
+    return _checked(_content(path), path, message_class)
+
+
+def read_outline(path: str | os.PathLike[str], message_class: Any) -> tuple[Any, Callable[[Any], BlobSource | None]]:
+    """A NetBytes or StateBytes whose numbers stay in the file, and a function that says of each blob where they are.
+
+    It says None of blobs which hold their numbers themselves. Errors are those of `read_binary`.
+    """
+    with reading(path, SnapshotError), _not_too_large(path):
+        source = Source(open_input(path, LARGEST), path)
+        file = source.file
+        if file.seek(0, os.SEEK_END) > LARGEST:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        outline = outline_of(file, message_class)
+        message = outline and _parse(outline.content, message_class, _kind_of(message_class))
+        if outline is not None and message is not None:
+            return message, lambda blob: BlobSource(source, outline.numbers[blob.place])
+        file.seek(0)
+        content = file.read()
+    return _checked(content, path, message_class), lambda blob: None
 
 
 def check_written(message: Any, path: str | os.PathLike[str]) -> None:
@@ -90,24 +108,29 @@ def file_start(path: str | os.PathLike[str], size: int = 4096) -> bytes:
         return file.read(size)
 
 
-def write_binary(path: str | os.PathLike[str], message: Any) -> None:
+def write_binary(path: str | os.PathLike[str], message: Any, history: Sequence[StoredBlob] = ()) -> None:
     """Writes the message, whole or not at all (SnapshotError), without fields that only forks of Caffe have.
 
-    A SolverState of our own is written between marks by which `check_written` sees whether its end is there.
+    The `history` of a SolverState may stand beside it, as arrays, which are then not copied. A SolverState of our own
+    is written between marks by which `check_written` sees whether its end is there.
     """
     try:
         content = without_fork_fields(message).SerializeToString()
-        if isinstance(message, pb.SolverState) and message.HasField("resume"):
-            marks = [pb.SolverState(written=mark).SerializeToString() for mark in (pb.BEGUN, pb.WHOLE)]
-            content = content.join(marks)
     except EncodeError as error:
         raise SnapshotError(f"cannot write {path}: {error}") from error
-    if len(content) > LARGEST:
-        raise SnapshotError(f"cannot write {path}: with {len(content)} bytes it {TOO_LARGE}")
+    blobs = [piece for blob in history for piece in field_of_blob(_HISTORY, blob)]
+    place = before_field(content, _HISTORY) if blobs else 0
+    pieces = [content[:place], *blobs, content[place:]]
+    if isinstance(message, pb.SolverState) and message.HasField("resume"):
+        begun, whole = (pb.SolverState(written=mark).SerializeToString() for mark in (pb.BEGUN, pb.WHOLE))
+        pieces = [begun, *pieces, whole]
+    size = sum(map(len, pieces))
+    if size > LARGEST:
+        raise SnapshotError(f"cannot write {path}: with {size} bytes it {TOO_LARGE}")
     kind = _kind_of(_AS_BYTES.get(type(message)))
     noun = " ".join(kind.noun.split()[1:-1]) if kind else "file"  # "a solver state (.solverstate)"
-    with replacing(path, noun, SnapshotError) as temporary:
-        temporary.write_bytes(content)
+    with replacing(path, noun, SnapshotError) as temporary, open(temporary, "wb") as file:
+        file.writelines(pieces)
 
 
 def is_text(start: bytes) -> bool:
@@ -115,13 +138,28 @@ def is_text(start: bytes) -> bool:
 
 
 def _content(path: str | os.PathLike[str], look: bool = False) -> bytes:
-    with reading(path, SnapshotError):
-        try:
-            return read_input(path, LARGEST, look)
-        except OSError as error:
-            if error.errno != errno.EFBIG:
-                raise
-    raise SnapshotError(f"{path} has more than {LARGEST} bytes, which no protobuf file can; such models are .h5")
+    with reading(path, SnapshotError), _not_too_large(path):
+        return read_input(path, LARGEST, look)
+
+
+@contextlib.contextmanager
+def _not_too_large(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        message = f"{path} has more than {LARGEST} bytes, which no protobuf file can; such models are .h5"
+        raise SnapshotError(message) from None
+
+
+def _checked(content: bytes, path: str | os.PathLike[str], message_class: Any) -> Any:
+    """The message of this class that these bytes of a file are. SnapshotError says what they are instead."""
+    kind = _kind_of(_AS_BYTES.get(message_class, message_class))
+    message = _parse(content, message_class, kind)
+    if message is None:
+        raise SnapshotError(f"{path} {_diagnosis(content, kind, message_class)}")
+    return message
 
 
 def _kind_of(message_class: Any) -> _Kind | None:

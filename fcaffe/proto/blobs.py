@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.in_file import BlobSource, InFile
+from fcaffe.proto.wire import key, varint
 
 LARGEST = 2**31 - 1  # bytes that a protobuf message can have
 TOO_LARGE = "is larger than a protobuf file can be (2 GiB); set snapshot_format: HDF5 in the solver"
@@ -17,23 +18,69 @@ MAX_AXES = 32  # of a blob, as in Caffe
 
 _RAW_TYPES = {pb.BlobBytes.DOUBLE: "<f8", pb.BlobBytes.FLOAT: "<f4", pb.BlobBytes.FLOAT16: "<f2"}
 _LEGACY_AXES = ("num", "channels", "height", "width")
+_NUMBERS = {name: field.number for name, field in pb.BlobBytes.DESCRIPTOR.fields_by_name.items()}
 
 
-@dataclass
 class StoredBlob:
     """The values of a blob in a file: arrays of its shape of float32, float64 or (NVIDIA's fork) float16, or None.
 
-    Gradients may be absent; values are, in HDF5, when the blob is shared and another layer owns it.
+    Gradients may be absent; values are, in HDF5, when the blob is shared and another layer owns it. What is still in
+    its file is read anew each time that `data` or `diff` is asked for, so that a model need not fit into memory twice.
     """
 
-    shape: tuple[int, ...]
-    data: np.ndarray | None
-    diff: np.ndarray | None = None
-    legacy: bool = False  # the shape stands as num, channels, height and width
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        data: np.ndarray | InFile | None,
+        diff: np.ndarray | InFile | None = None,
+        legacy: bool = False,
+    ) -> None:
+        self.shape = shape
+        self.legacy = legacy  # the shape stands as num, channels, height and width
+        self._data, self._diff = data, diff
+
+    @property
+    def data(self) -> np.ndarray | None:
+        return self._data.read() if isinstance(self._data, InFile) else self._data
+
+    @data.setter
+    def data(self, values: np.ndarray | None) -> None:
+        self._data = values
+
+    @property
+    def diff(self) -> np.ndarray | None:
+        return self._diff.read() if isinstance(self._diff, InFile) else self._diff
+
+    @diff.setter
+    def diff(self, values: np.ndarray | None) -> None:
+        self._diff = values
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there are values, which are not read for that."""
+        return self._data is not None
+
+    @property
+    def has_diff(self) -> bool:
+        return self._diff is not None
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """Of the data, if there are any."""
+        return None if self._data is None else self._data.dtype
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in (self.data, self.diff) if array is not None)
+        return sum(values.nbytes for values in (self._data, self._diff) if values is not None)
+
+    def read_into(self, values: Any) -> bool:
+        """Read the data from their file right into an array; False, and nothing done, if that cannot be."""
+        if not isinstance(self._data, InFile) or not isinstance(values, np.ndarray):
+            return False
+        straight = values.flags.c_contiguous and self._data.dtype == values.dtype
+        if straight:
+            self._data.read_into(values)
+        return straight
 
 
 def blob_shape(blob: Any) -> tuple[int, ...]:
@@ -53,13 +100,16 @@ def blob_values(blob: Any, which: str = "data") -> np.ndarray:
     return np.zeros(0, np.float32) if values is None else values.astype(np.float32, copy=False).reshape(-1)
 
 
-def stored_blob(blob: Any) -> StoredBlob:
-    """The arrays of a BlobBytes, which share its memory. SnapshotError if their size is not what the shape says."""
+def stored_blob(blob: Any, source: BlobSource | None = None) -> StoredBlob:
+    """The arrays of a BlobBytes, which share its memory, or stay in the file that is its `source`.
+
+    Raises SnapshotError if their size is not what the shape says.
+    """
     axes = len(blob.shape.dim)
     if axes > MAX_AXES:
         raise SnapshotError(f"a blob has {axes} axes, more than {MAX_AXES}; the file is damaged")
     shape = blob_shape(blob)
-    data, diff = _values(blob, "data", shape), _values(blob, "diff", shape)
+    data, diff = (_values(blob, which, shape, source) for which in ("data", "diff"))
     if data is None:
         raise SnapshotError(f"a blob of shape {shape} holds 0 values of data; the file is damaged")
     return StoredBlob(shape, data, diff, _is_legacy(blob))
@@ -78,22 +128,41 @@ def stored_to_proto(blob: StoredBlob, nvidia: bool = False) -> Any:
     """
     if blob.nbytes > LARGEST:
         raise SnapshotError(f"a blob of shape {blob.shape} {TOO_LARGE}")
-    packed = pb.BlobBytes()
-    for which in ("data", "diff"):
-        values = getattr(blob, which)
+    return pb.BlobProto.FromString(b"".join(encoded(blob, nvidia)))
+
+
+def encoded(blob: StoredBlob, nvidia: bool = False) -> list[bytes | memoryview]:
+    """The bytes of the BlobProto of a stored blob, in pieces, of which those of numbers are the arrays' own memory.
+
+    float16, for which Caffe has no field, becomes float32. For `nvidia` it is the form of that fork.
+    """
+    if blob.nbytes > LARGEST:
+        raise SnapshotError(f"a blob of shape {blob.shape} {TOO_LARGE}")
+    outline = pb.BlobBytes()
+    put_shape(outline, blob)
+    pieces: dict[int, list[bytes | memoryview]] = {
+        1 if blob.legacy else _NUMBERS["shape"]: [outline.SerializeToString()]
+    }
+    for which, values in (("data", blob.data), ("diff", blob.diff)):
         if values is None:
             continue
         if nvidia:
-            raw = next(kind for kind, code in _RAW_TYPES.items() if np.dtype(code) == values.dtype)
-            setattr(packed, f"raw_{which}_type", raw)
-            setattr(packed, f"raw_{which}", np.ascontiguousarray(values, _RAW_TYPES[raw]).tobytes())
-        elif values.dtype == np.float64:
-            getattr(packed, f"double_{which}").append(np.ascontiguousarray(values, "<f8").tobytes())
+            kind = next(kind for kind, code in _RAW_TYPES.items() if np.dtype(code) == values.dtype)
+            name, code, kind_name = f"raw_{which}", _RAW_TYPES[kind], f"raw_{which}_type"
+            pieces[_NUMBERS[kind_name]] = [pb.BlobBytes(**{kind_name: kind}).SerializeToString()]
         elif values.size:
-            getattr(packed, which).append(np.ascontiguousarray(values, "<f4").tobytes())
-    proto = pb.BlobProto.FromString(packed.SerializeToString())
-    put_shape(proto, blob)
-    return proto
+            name, code = (f"double_{which}", "<f8") if values.dtype == np.float64 else (which, "<f4")
+        else:
+            continue
+        content = np.ascontiguousarray(values, code).reshape(-1).view(np.uint8).data
+        pieces[_NUMBERS[name]] = [key(_NUMBERS[name]), varint(len(content)), content]
+    return [piece for number in sorted(pieces) for piece in pieces[number]]
+
+
+def field_of_blob(number: int, blob: StoredBlob, nvidia: bool = False) -> list[bytes | memoryview]:
+    """The bytes of a field of this number that holds a blob; see `encoded`."""
+    pieces = encoded(blob, nvidia)
+    return [key(number), varint(sum(map(len, pieces))), *pieces]
 
 
 def put_shape(proto: Any, blob: StoredBlob) -> None:
@@ -109,31 +178,43 @@ def _is_legacy(blob: Any) -> bool:
     return any(blob.HasField(axis) for axis in _LEGACY_AXES)
 
 
-def _values(blob: Any, which: str, shape: tuple[int, ...]) -> np.ndarray | None:
+def _values(blob: Any, which: str, shape: tuple[int, ...], source: BlobSource | None) -> np.ndarray | InFile | None:
     """The data or diff of a BlobBytes; None if there is none, though a blob without elements always has data."""
-    if doubles := getattr(blob, f"double_{which}"):
-        values = _array(_joined(doubles), "<f8")
-    elif floats := getattr(blob, which):
-        values = _array(_joined(floats), "<f4")
-    elif blob.HasField(f"raw_{which}"):
-        if not blob.HasField(f"raw_{which}_type"):
+    numbers = source.numbers if source else {}
+    doubles, floats, raw = f"double_{which}", which, f"raw_{which}"
+    values: np.ndarray | InFile
+    if numbers.get(doubles) or getattr(blob, doubles):
+        values = _array(blob, doubles, "<f8", source)
+    elif numbers.get(floats) or getattr(blob, floats):
+        values = _array(blob, floats, "<f4", source)
+    elif numbers.get(raw) or blob.HasField(raw):
+        if not blob.HasField(f"{raw}_type"):
             raise SnapshotError(f"a blob of shape {shape} has raw {which} of no known type; the file is damaged")
-        values = _array(getattr(blob, f"raw_{which}"), _RAW_TYPES[getattr(blob, f"raw_{which}_type")])
+        values = _array(blob, raw, _RAW_TYPES[getattr(blob, f"{raw}_type")], source)
     else:
         values = _unpacked(blob, which)
-    if (min(shape, default=0) < 0 or math.prod(shape) != len(values)) and (which == "data" or len(values)):
-        raise SnapshotError(f"a blob of shape {shape} holds {len(values)} values of {which}; the file is damaged")
-    return values.reshape(shape) if which == "data" or len(values) else None
+    count = values.shape[0]
+    if (min(shape, default=0) < 0 or math.prod(shape) != count) and (which == "data" or count):
+        raise SnapshotError(f"a blob of shape {shape} holds {count} values of {which}; the file is damaged")
+    return values.reshape(shape) if which == "data" or count else None
 
 
-def _array(content: bytes, code: str) -> np.ndarray:
-    size = np.dtype(code).itemsize
-    if len(content) % size:
-        raise SnapshotError(f"a blob has {len(content)} bytes of {size}-byte numbers; the file is damaged")
-    return np.frombuffer(content, code)
+def _array(blob: Any, name: str, code: str, source: BlobSource | None) -> np.ndarray | InFile:
+    """The numbers of a field, which are in the message or still in the file, along one axis."""
+    dtype = np.dtype(code)
+    stretches = source.numbers.get(name) if source else None
+    content = b"" if stretches else _joined(getattr(blob, name))
+    size = sum(stretch.size for stretch in stretches) if stretches else len(content)
+    if size % dtype.itemsize:
+        raise SnapshotError(f"a blob has {size} bytes of {dtype.itemsize}-byte numbers; the file is damaged")
+    if source and stretches:
+        return InFile(source.source, stretches, dtype, (size // dtype.itemsize,))
+    return np.frombuffer(content, dtype)
 
 
 def _joined(pieces: Any) -> bytes:
+    if isinstance(pieces, bytes):
+        return pieces
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -15,15 +15,18 @@ from fcaffe.output_files import replacing
 from fcaffe.proto import (
     StoredBlob,
     check_written,
-    read_binary,
+    read_outline,
     stored_blob,
-    stored_to_proto,
     upgrade_net,
     without_fork_fields,
 )
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.blobs import LARGEST, TOO_LARGE
+from fcaffe.proto.blobs import LARGEST, TOO_LARGE, field_of_blob
+from fcaffe.proto.in_file import BlobSource
+from fcaffe.proto.wire import before_field, key, varint
 
+_BLOBS = pb.LayerParameter.DESCRIPTOR.fields_by_name["blobs"].number
+_LAYER_KEY = key(pb.NetParameter.DESCRIPTOR.fields_by_name["layer"].number)
 _VALUES = (
     "data", "diff", "double_data", "double_diff",
     "raw_data_type", "raw_data", "raw_diff_type", "raw_diff",
@@ -32,9 +35,9 @@ _VALUES = (
 
 def read(path: str | os.PathLike[str]) -> Model:
     """The model of a .caffemodel of any age and of any fork; of a fork's, no more than names, types and blobs."""
-    net = read_binary(path, pb.NetBytes)
+    net, source_of = read_outline(path, pb.NetBytes)
     check_written(net, path)
-    stored = _take_blobs(net, path)
+    stored = _take_blobs(net, path, source_of)
     param = _net_parameter(net)
     if param is None:
         log.info(f"{path} is of a fork of Caffe: only the names, types and blobs of its layers are taken")
@@ -76,29 +79,32 @@ def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> N
             file.write(pb.NetParameter(written=pb.BEGUN).SerializeToString())
         file.write(param.SerializeToString())
         for layer in model.layers:
-            net = pb.NetParameter(layer=[without_fork_fields(layer.param)])
+            blobs: list[bytes | memoryview] = []
             for index, blob in enumerate(layer.blobs):
-                if blob.data is None:
+                if not blob.has_data:
                     raise SnapshotError(
                         f'cannot write {path}: blob {index} of layer "{layer.name}" has no values. HDF5 keeps a blob '
                         "that several layers share with one of them, and this model does not say with which; "
                         "fcaffe convert takes the net as --net"
                     )
-                net.layer[0].blobs.append(stored_to_proto(blob, nvidia))
-            file.write(net.SerializeToString())
+                blobs += field_of_blob(_BLOBS, blob, nvidia)
+            outline = without_fork_fields(layer.param).SerializeToString()
+            place = before_field(outline, _BLOBS)
+            whole = [outline[:place], *blobs, outline[place:]]
+            file.writelines([_LAYER_KEY, varint(sum(map(len, whole))), *whole])
         if is_marked:
             file.write(pb.NetParameter(written=pb.WHOLE).SerializeToString())
         if file.tell() > LARGEST:
             raise SnapshotError(f"cannot write {path}: with {file.tell()} bytes it {TOO_LARGE}")
 
 
-def _take_blobs(net: Any, path: Any) -> list[StoredBlob]:
-    """All blobs of a NetBytes as arrays; in the message only their shapes and their indices in this list remain."""
+def _take_blobs(net: Any, path: Any, source_of: Callable[[Any], BlobSource | None]) -> list[StoredBlob]:
+    """All blobs of a NetBytes; in the message only their shapes and their indices in this list remain."""
     stored: list[StoredBlob] = []
     for name, blobs in _blobs(net):
         for index, blob in enumerate(blobs):
             try:
-                stored.append(stored_blob(blob))
+                stored.append(stored_blob(blob, source_of(blob)))
             except SnapshotError as error:
                 raise SnapshotError(f'{path}: layer "{name}", blob {index}: {error}') from None
             for field in _VALUES:

@@ -83,7 +83,7 @@ def read(path: str | os.PathLike[str], places: Places | None = None) -> Model:
 def write(path: str | os.PathLike[str], model: Model) -> None:
     """Write a model with whatever values it has; gradients go into /diff if any blob has some."""
     shared = {(id(layer), index): owner.blobs[owned] for layer, index, owner, owned in model.shared()}
-    with_diffs = any(blob.diff is not None for layer in model.layers for blob in layer.blobs)
+    with_diffs = any(blob.has_diff for layer in model.layers for blob in layer.blobs)
     _check_names(model)
     with writing(path, "model") as file:
         data = file.group(file.root, "data")
@@ -95,10 +95,11 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
             diffs = file.group(file.root, f"diff/{layer.name}") if with_diffs else None
             for index, blob in enumerate(layer.blobs):
                 owner = shared.get((id(layer), index))
-                if blob.data is not None and not (owner and _same(owner.data, blob.data)):
-                    file.array(group, str(index), blob.data)
-                if diffs is not None and blob.diff is not None:
-                    file.array(diffs, str(index), blob.diff)
+                values = blob.data
+                if values is not None and not (owner and _same(owner.data, values)):
+                    file.array(group, str(index), values)
+                if diffs is not None and (values := blob.diff) is not None:
+                    file.array(diffs, str(index), values)
 
 
 def _layers(data: Any) -> Iterator[tuple[str, Any]]:

@@ -63,9 +63,9 @@ class Model:
         crc = 0
         for layer in sorted(self.layers, key=lambda layer: layer.name):
             for blob in layer.blobs:
-                if blob.data is None:
+                if (values := blob.data) is None:
                     return None
-                crc = zlib.crc32(np.ascontiguousarray(blob.data, "<f4").data, crc)
+                crc = zlib.crc32(np.ascontiguousarray(values, "<f4").data, crc)
         return crc
 
     def shared(self) -> Iterator[tuple[StoredLayer, int, StoredLayer, int]]:
@@ -140,12 +140,16 @@ def put_values(layer: StoredLayer, values: dict[tuple[int, str], Any]) -> None:
 def take_shared(model: Model) -> None:
     """Give blobs that lack values, or are not there at all, those of the layer that owns them."""
     for layer, index, owner, owned in model.shared():
-        if owned >= len(owner.blobs) or (values := owner.blobs[owned].data) is None:
+        if owned >= len(owner.blobs) or not owner.blobs[owned].has_data:
             continue
         while len(layer.blobs) <= index:
             layer.blobs.append(StoredBlob((), None))
         blob = layer.blobs[index]
-        if blob.data is None and blob.diff is None and not blob.shape:
+        if blob.has_data:
+            continue
+        values = owner.blobs[owned].data
+        assert values is not None
+        if not blob.has_diff and not blob.shape:
             blob.shape = values.shape
-        if blob.data is None and values.size == math.prod(blob.shape):
+        if values.size == math.prod(blob.shape):
             blob.data = values.reshape(blob.shape)

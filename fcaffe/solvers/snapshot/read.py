@@ -41,8 +41,9 @@ def restore(run: Run, path: str) -> None:
     parameters = run.net.parameters
     for flat, blobs in zip(run.history, _split(state.history, run.rule.histories), strict=True):
         for parameter, place, stored in zip(parameters.owned, parameters.slices(), blobs, strict=True):
-            assert stored.data is not None
-            values = stored.data.reshape(parameter.blob.shape).astype(np.float32, copy=False)
+            values = stored.data
+            assert values is not None
+            values = values.reshape(parameter.blob.shape).astype(np.float32, copy=False)
             parameter.blob.logical(flat[place])[...] = run.engine.from_numpy(values)
     for array in (run.data, *run.history):
         run.workers.broadcast(array)
@@ -115,7 +116,7 @@ def _read(run: Run, path: str) -> tuple[State, Model, str]:
         if name not in stored:
             raise SnapshotError(f'{model_path}: layer "{name}" is missing; the file is cut off or of another net')
         blobs = stored[name].blobs
-        shapes = [blob.shape for blob in blobs if blob.data is not None]
+        shapes = [blob.shape for blob in blobs if blob.has_data]
         if len(blobs) <= parameter.index or math.prod(blobs[parameter.index].shape) != parameter.blob.count:
             wanted = [blob.shape for blob in parameter.layer.blobs]
             raise SnapshotError(f'{model_path}: layer "{name}" has the shapes {shapes}, the net needs {wanted}')

@@ -21,9 +21,8 @@ from fcaffe.proto import (
     StoredBlob,
     check_written,
     file_start,
-    read_binary,
+    read_outline,
     stored_blob,
-    stored_to_proto,
     write_binary,
 )
 from fcaffe.proto import caffe_pb2 as pb
@@ -81,10 +80,10 @@ def read_state(path: str | os.PathLike[str], counts: Sequence[int] | None = None
     """
     if file_start(path).startswith(HDF5_MAGIC):
         return _read_hdf5(path, counts)
-    message = read_binary(path, pb.StateBytes)
+    message, source_of = read_outline(path, pb.StateBytes)
     check_written(message, path)
     try:
-        history = [stored_blob(blob) for blob in message.history]
+        history = [stored_blob(blob, source_of(blob)) for blob in message.history]
         check_text(message.resume)
         carried = [_carried(array) for array in message.resume.carried]
     except SnapshotError as problem:
@@ -110,13 +109,12 @@ def write_state(path: str | os.PathLike[str], state: State) -> None:
         iter=state.iteration,
         learned_net=state.learned_net,
         current_step=state.current_step,
-        history=[stored_to_proto(blob) for blob in state.history],
         resume=state.resume,
     )
     message.resume.carried.extend(array.to_message(with_values=True) for array in state.carried)
     if state.resume is None and not state.carried:
         message.ClearField("resume")
-    write_binary(path, message)
+    write_binary(path, message, state.history)
 
 
 def _is_state(file: Any) -> bool:

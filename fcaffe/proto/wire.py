@@ -1,0 +1,56 @@
+"""protobuf's wire format, as far as it takes to leave the numbers of blobs where they are: keys, lengths, fields."""
+
+from __future__ import annotations
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # kinds of fields
+LONGEST = 10  # bytes of a varint
+
+
+class WireError(ValueError):
+    """The bytes are no message, or one in a form that is left to protobuf."""
+
+
+def varint(value: int) -> bytes:
+    """A number of 0 or more as protobuf writes it: seven bits a byte, the lowest first."""
+    made = bytearray()
+    while value > 0x7F:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
+
+
+def read_varint(content: bytes, at: int) -> tuple[int, int]:
+    """The number at this position, and the position behind it. Raises WireError."""
+    value = 0
+    for shift in range(0, 7 * LONGEST, 7):
+        if at >= len(content):
+            break
+        byte = content[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise WireError("a number has no end")
+
+
+def key(number: int, kind: int = LENGTH) -> bytes:
+    """What stands in front of a field of this number."""
+    return varint(number << 3 | kind)
+
+
+def before_field(content: bytes, number: int) -> int:
+    """Where in a message, whose fields are in the order of their numbers, a field of this number belongs."""
+    at = 0
+    while at < len(content):
+        found, behind = read_varint(content, at)
+        if found >> 3 > number:
+            break
+        if found & 7 == LENGTH:
+            size, behind = read_varint(content, behind)
+            at = behind + size
+        elif found & 7 == VARINT:
+            at = read_varint(content, behind)[1]
+        else:
+            at = behind + (8 if found & 7 == FIXED64 else 4)
+    return at
