@@ -8,7 +8,6 @@ program that uses fcaffe as a library keeps its own settings. Their types stand 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import Any
 
 __version__ = "0.1.0"
@@ -37,7 +36,9 @@ def __getattr__(name: str) -> Any:
         found = getattr(importlib.import_module("fcaffe.pycaffe.interface"), name)
         globals()[name] = found
         return found
-    if name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}") is None:
+    from importlib.util import find_spec  # which takes as long to load as all that is here
+
+    if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")
 

@@ -4,6 +4,8 @@ A message is one line: what is wrong, where (file, line, layer, blob, shapes) an
 Only `fcaffe.cli` turns these into a log line and an exit code.
 """
 
+from typing import Any
+
 
 class FcaffeError(Exception):
     """Base of all errors that a user's input, files or machine can cause."""
@@ -47,3 +49,12 @@ class SolverError(FcaffeError):
 
 class UsageError(FcaffeError):
     """Flags on the command line that do not go together."""
+
+
+class RankError(Exception):
+    """Carries an error of one of several ranks, its `__cause__`, to where it is told and ends all of them: the ranks of
+    `world`, a fcaffe.parallel.world.World."""
+
+    def __init__(self, world: Any) -> None:
+        super().__init__()
+        self.world = world

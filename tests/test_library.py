@@ -130,7 +130,7 @@ def test_the_names_of_the_package_are_those_of_the_interface_and_of_the_stub() -
 
 
 @pytest.mark.parametrize(
-    "module", ["fcaffe.pycaffe.interface", "fcaffe.tools.nets", "fcaffe.tools.shapes", "fcaffe.cli"]
+    "module", ["fcaffe.pycaffe.interface", "fcaffe.tools.nets", "fcaffe.tools.shapes", "fcaffe.cli.train"]
 )
 def test_whoever_builds_nets_loads_all_layer_types(module: str, tmp_path: Path) -> None:
     code = f"import json, {module}; from fcaffe.net import layer_types; print(json.dumps(layer_types()))"
@@ -143,7 +143,7 @@ def test_the_command_line_tells_the_libraries_before_they_are_loaded(tmp_path: P
         "class Look(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == 'numpy': found.append(dict(os.environ))\n"
-        "found = []\nsys.meta_path.insert(0, Look())\nfrom fcaffe.cli import main\n"
+        "found = []\nsys.meta_path.insert(0, Look())\nfrom fcaffe.cli import main\nimport fcaffe.cli.train\n"
         "print(json.dumps(found[0]))"
     )
     set_then = run(code, tmp_path)

@@ -16,33 +16,45 @@ threads.set_for_command()
 import os
 import sys
 import traceback
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import click
-import numpy as np
 
 import fcaffe
 from fcaffe import log
 from fcaffe.cli import flags, gflags, glog, last_words, streams
-from fcaffe.cli.bench import bench
-from fcaffe.cli.convert import convert
-from fcaffe.cli.device_query import device_query
-from fcaffe.cli.report import report
-from fcaffe.cli.solver import solver
-from fcaffe.cli.summary import summary
-from fcaffe.cli.test import test
-from fcaffe.cli.time import time
-from fcaffe.cli.train import train
-from fcaffe.errors import FcaffeError
+from fcaffe.errors import FcaffeError, RankError
 from fcaffe.interruption import INTERRUPTED
 from fcaffe.parallel.started import started_as
-from fcaffe.parallel.world import RankError, World
-from fcaffe.pycaffe import python
 
-CAFFE_COMMANDS: list[click.Command] = [train, test, time, device_query]
-RUNS: list[click.Command] = [train, test, time]  # what these find out is in the log; they outlive standard output
-COMMANDS: dict[str, click.Command] = {
-    str(c.name): c for c in (*CAFFE_COMMANDS, summary, solver, report, convert, bench)
+
+class Entry(NamedTuple):
+    """A command before it is loaded: the module with a click command of its name, and what usage says of it."""
+
+    module: str
+    short_help: str
+
+
+COMMANDS = {
+    "train": Entry(
+        "fcaffe.cli.train", "train or finetune a net: --solver FILE [--snapshot FILE|auto | --weights FILE,...]"
+    ),
+    "test": Entry("fcaffe.cli.test", "score a model: --model FILE --weights FILE [--iterations N]"),
+    "time": Entry("fcaffe.cli.time", "time the layers of a net: --model FILE [--iterations N] [--phase TRAIN|TEST]"),
+    "device_query": Entry("fcaffe.cli.device_query", "show what is known of GPUs: --gpu ID,...|all"),
+    "summary": Entry("fcaffe.cli.summary", "show layers, shapes and costs of a net: NET [--phase TRAIN|TEST] [--json]"),
+    "solver": Entry("fcaffe.cli.solver", "show a solver's fields and learning rate: SOLVER [--json]"),
+    "report": Entry(
+        "fcaffe.cli.report", "write a page about a training: LOG PAGE.html [--solver FILE [--weights FILE]]"
+    ),
+    "convert": Entry("fcaffe.cli.convert", "write a model, solver state, net, solver or mean in another form: IN OUT"),
+    "bench": Entry(
+        "fcaffe.cli.bench", "measure the reductions: reduce [--reduce NAME,...] [--bytes N,...] [--workers N,...]"
+    ),
 }
+CAFFE_COMMANDS = ("train", "test", "time", "device_query")
+RUNS = ("train", "test", "time")  # what these find out is in the log; they outlive standard output
 
 FATAL = 134  # what a shell sees of Caffe, which aborts
 BROKEN_PIPE = 141
@@ -54,12 +66,11 @@ def main(arguments: list[str] | None = None) -> int:
     trace = bool(os.environ.get("FCAFFE_TRACEBACK"))
     streams.begin()
     try:
+        given, others = _split(words)
+        trace = trace or "--traceback" in given
         interruption.raise_in_command()
         if interruption.is_command:
             last_words.begin()
-        python.keeps_current_folder = True
-        given, others = gflags.split(words, _options())
-        trace = trace or "--traceback" in given
         code = _run(given, others)
         sys.stdout.flush()
         return code
@@ -76,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
         log.close_files()
 
 
-def _tell(error: BaseException, trace: bool, world: World | None = None) -> int:
+def _tell(error: BaseException, trace: bool, world: Any = None) -> int:
     """Print what the error is; returns the exit code. Of several ranks, `world` says which one speaks."""
     streams.outlast_output()  # it may be what failed, and Python writes there once more at exit
     if isinstance(error, KeyboardInterrupt) or interruption.has_come():
@@ -105,42 +116,69 @@ def _run(given: list[str], others: list[str]) -> int:
         print(_version())
         return 0
     name = others[0] if others else ""
-    command = COMMANDS.get(name)
     helps = any(flag.startswith("--help") for flag in given)
-    if helps and command is not None:
+    if helps and name in COMMANDS:
         given = ["--help"]
-    elif helps or not others or (len(others) > 1 and (command is None or command in CAFFE_COMMANDS)):
+    elif helps or not others or (len(others) > 1 and (name not in COMMANDS or name in CAFFE_COMMANDS)):
         print(_usage())
         return 0
-    if command is None:
+    if name not in COMMANDS:
         log.unknown_action(name, sorted(COMMANDS))
         return FATAL
+    import numpy as np
+
+    command = _load(name)
     words = [*given, "--", *others[1:]]
     try:
         with (
             np.errstate(all="ignore"),  # a diverging net is told of by its loss, not by NumPy's warnings
             command.make_context(f"{glog.program()} {name}", words, obj=[*others, *given]) as context,
         ):
-            if command in RUNS:
+            if name in RUNS:
                 streams.outlast_output()
             return command.invoke(context) or 0
     except click.exceptions.Exit as done:  # --help
         return done.exit_code
 
 
-def _options() -> dict[str, click.Option]:
-    """All flags of all commands, by name."""
-    everything = [*flags.HELP, *(param for command in COMMANDS.values() for param in command.params)]
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """Flags and other words, by the flags of the command that comes first, or else of all commands. Without a command,
+    and with no other flags than --help and --version, no command is loaded."""
+    named = words[:1] if words and words[0] in COMMANDS else []
+    try:
+        return gflags.split(words, _options(named))
+    except gflags.FlagError:
+        if named:
+            raise
+    return gflags.split(words, _options(list(COMMANDS)))
+
+
+def _options(names: list[str]) -> dict[str, click.Option]:
+    """All flags of these commands, and those that every command has, by name."""
+    everything = [*flags.HELP, *_params(flags.COMMON), *(param for name in names for param in _load(name).params)]
     return {gflags.flag_name(option.opts[0]): option for option in everything if isinstance(option, click.Option)}
+
+
+def _params(options: list[flags.Decorator]) -> list[click.Parameter]:
+    return click.command()(flags.with_options(options)(lambda: 0)).params
+
+
+def _load(name: str) -> click.Command:
+    from fcaffe.pycaffe import python
+
+    python.keeps_current_folder = True
+    command: click.Command = getattr(import_module(COMMANDS[name].module), name)
+    return command
 
 
 def _usage() -> str:
     formatter = click.HelpFormatter(width=100)
     formatter.write_usage(glog.program(), "<command> <flags>", prefix="usage: ")
     with formatter.section("commands"):
-        formatter.write_dl([(name, str(command.short_help)) for name, command in COMMANDS.items()])
-    context = click.Context(test)
-    records = [option.get_help_record(context) for option in test.params]
+        formatter.write_dl([(name, entry.short_help) for name, entry in COMMANDS.items()])
+    params = _params([*flags.ENGINE, *flags.CAFFE, *flags.LOG, *flags.COMMON])
+    context = click.Context(click.Command("test"))
+    records = [option.get_help_record(context) for option in params]
     with formatter.section("flags (-flag value, --flag value, -flag=value or --flag=value)"):
         formatter.write_dl([record for record in records if record])
     formatter.write_paragraph()

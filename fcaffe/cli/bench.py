@@ -29,7 +29,6 @@ GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the p
     help="Measure how long the reductions take to sum gradients between live ranks: of --workers that it starts, or of "
     "those that mpiexec or srun has started. Messages and bytes are those of the busiest rank; the bus bandwidth is "
     "nccl-tests'.",
-    short_help="measure the reductions: reduce [--reduce NAME,...] [--bytes N,...] [--workers N,...]",
 )
 @click.argument("what", required=False, metavar="reduce")
 @click.option("--reduce", "names", default="", metavar="NAME,...", help="Reductions (all that fit the hosts).")

@@ -14,7 +14,6 @@ from fcaffe.tools.convert import convert as convert_file
     help="Write what is in the file IN to the file OUT, in the current notation and in the form that OUT's name ends "
     "in: a model as .caffemodel, .h5 or .npz (or its net as .prototxt), a solver state as .solverstate or .h5, a net "
     "or solver as .prototxt, a mean as .binaryproto or .npy. If IN is a database, its mean image is computed.",
-    short_help="write a model, solver state, net, solver or mean in another form: IN OUT",
 )
 @click.argument("source", required=False, metavar="IN")
 @click.argument("target", required=False, metavar="OUT")

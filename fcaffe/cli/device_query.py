@@ -17,7 +17,6 @@ from fcaffe.parallel.devices import find_devices, parse_devices
 @click.command(
     "device_query",
     help="Show what NVIDIA's driver knows of the GPUs --gpu ID,... or of all (--gpu all).",
-    short_help="show what is known of GPUs: --gpu ID,...|all",
 )
 @caffe_flags
 def device_query(flags: Flags) -> int:

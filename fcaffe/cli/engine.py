@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import click
-
 from fcaffe import log
-from fcaffe.cli.flags import with_flags
+from fcaffe.cli.flags import ENGINE, with_flags
 from fcaffe.engines import MISSING, Engine, cpu_engine, find_onednn, gpu_engine
 from fcaffe.errors import UsageError
 from fcaffe.threads import describe_threads
@@ -63,32 +61,4 @@ def _scale(text: str) -> float | None:
     return scale
 
 
-OPTIONS = [
-    click.option(
-        "--engine",
-        type=click.Choice(["onednn", "numpy"]),
-        help="What computes on CPUs (oneDNN, or NumPy where that is missing).",
-    ),
-    click.option(
-        "--math",
-        type=click.Choice(["fp32", "tf32", "fp16", "bf16"]),
-        default="fp32",
-        help="Type of the factors in convolutions and inner products; sums and weights are float32. On GPUs fp16 and "
-        "bf16 are also the types of what is between the layers; tf32 and fp16 need one (fp32).",
-    ),
-    click.option("--no-graph", "graphs", flag_value=False, default=True, help="On GPUs: no CUDA graphs, to debug."),
-    click.option(
-        "--loss-scale",
-        default="",
-        metavar="N",
-        help="With --math fp16: multiply gradients by N, or find N as it goes (dynamic, which is the default).",
-    ),
-    click.option(
-        "--fast-nondeterministic",
-        "nondeterministic",
-        is_flag=True,
-        help="On GPUs: allow what may be faster, and gives other last bits each time.",
-    ),
-]
-
-engine_flags = with_flags("engines", EngineFlags, OPTIONS)
+engine_flags = with_flags("engines", EngineFlags, ENGINE)

@@ -11,8 +11,8 @@ import click
 
 from fcaffe.cli import glog
 from fcaffe.errors import UsageError
-from fcaffe.proto import caffe_pb2 as pb
 
+PHASES = ("TRAIN", "TEST")  # by their numbers in caffe.proto
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 
@@ -43,11 +43,11 @@ class Flags:
         return self.iterations
 
 
-def phase_number(phase: str, default: int = pb.TRAIN) -> int:
-    """The phase of a --phase flag. Raises UsageError."""
-    if phase not in ("", "TRAIN", "TEST"):
+def phase_number(phase: str) -> int:
+    """The phase of a --phase flag, TRAIN if it was not given. Raises UsageError."""
+    if phase not in ("", *PHASES):
         raise UsageError(f'phase must be "TRAIN" or "TEST", not "{phase}"')
-    return pb.Phase.Value(phase) if phase else default
+    return PHASES.index(phase or "TRAIN")
 
 
 def _option(name: str, default: Any, meta: str, text: str) -> Decorator:
@@ -66,6 +66,34 @@ CAFFE = [
     _option("stage", "", "NAME,...", "Stages of the net, for its include and exclude rules."),
     _option("sigint_effect", "stop", "EFFECT", "On SIGINT: stop (after a snapshot), snapshot or none (train)."),
     _option("sighup_effect", "snapshot", "EFFECT", "On SIGHUP: stop (after a snapshot), snapshot or none (train)."),
+]
+
+ENGINE: list[Decorator] = [  # which choose what computes
+    click.option(
+        "--engine",
+        type=click.Choice(["onednn", "numpy"]),
+        help="What computes on CPUs (oneDNN, or NumPy where that is missing).",
+    ),
+    click.option(
+        "--math",
+        type=click.Choice(["fp32", "tf32", "fp16", "bf16"]),
+        default="fp32",
+        help="Type of the factors in convolutions and inner products; sums and weights are float32. On GPUs fp16 and "
+        "bf16 are also the types of what is between the layers; tf32 and fp16 need one (fp32).",
+    ),
+    click.option("--no-graph", "graphs", flag_value=False, default=True, help="On GPUs: no CUDA graphs, to debug."),
+    click.option(
+        "--loss-scale",
+        default="",
+        metavar="N",
+        help="With --math fp16: multiply gradients by N, or find N as it goes (dynamic, which is the default).",
+    ),
+    click.option(
+        "--fast-nondeterministic",
+        "nondeterministic",
+        is_flag=True,
+        help="On GPUs: allow what may be faster, and gives other last bits each time.",
+    ),
 ]
 
 # glog's other flags: what they ask for makes no difference here, or is always so.

@@ -10,7 +10,6 @@ import sys
 from typing import Any
 
 from fcaffe import log
-from fcaffe.data.database import being_read
 
 _kept: list[Any] = []  # what C calls must not be freed
 
@@ -34,7 +33,8 @@ def _on_bus_error(number: int) -> None:
     """C calls this in the thread that read a mapped page whose file has been cut short. Python's own signal handlers
     run between two bytecodes, so never while one instruction fails over and over; a ctypes callback runs at once."""
     _kept[0].signal(number, None)  # a second fault, in here, ends the process at once
-    what = being_read()
+    database = sys.modules.get("fcaffe.data.database")  # nothing is being read where it has not been imported
+    what = database.being_read() if database else None
     if what:
         message = f"Bus error while reading the {what}: a file of it was cut short meanwhile; copy or make it again"
     else:

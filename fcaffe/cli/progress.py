@@ -6,24 +6,8 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
-
 from fcaffe import log
 from fcaffe.solvers import Observer, Solver
-
-
-class Images(ProgressColumn):
-    """Images a second, from iterations a second."""
-
-    def __init__(self, solver: Solver) -> None:
-        super().__init__()
-        self.solver = solver
-
-    def render(self, task: Task) -> Text:
-        images = self.solver.net.batch_size * self.solver.passes
-        return Text(f"{task.speed * images:.0f} images/s" if task.speed else "")
 
 
 @contextlib.contextmanager
@@ -32,11 +16,22 @@ def progress_of(solver: Solver) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
+    from rich.console import Console  # which takes a while to load
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Images(ProgressColumn):
+        """Images a second, from iterations a second."""
+
+        def render(self, task: Task) -> Text:
+            images = solver.net.batch_size * solver.passes
+            return Text(f"{task.speed * images:.0f} images/s" if task.speed else "")
+
     bar = Progress(
         TextColumn("Iteration {task.completed:.0f} of {task.total:.0f}"),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[state]}"),
-        Images(solver),
+        Images(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,

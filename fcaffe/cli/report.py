@@ -13,7 +13,6 @@ from fcaffe.errors import UsageError
     help="Write the page PAGE.html about the training of which LOG is the log, fcaffe's or Caffe's: its curves; with "
     "--solver the nets and their prototxts; with --weights, a model of that training, what the first test net confuses "
     "and the first filters too. `train --report` writes such a page while it trains.",
-    short_help="write a page about a training: LOG PAGE.html [--solver FILE [--weights FILE]]",
 )
 @click.argument("log_file", metavar="LOG", required=False)
 @click.argument("page", metavar="PAGE.html", required=False)

@@ -20,7 +20,6 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 @click.command(
     help="Show every field of the solver SOLVER (a prototxt) with upgrades and defaults, and its learning rate over "
     "the iterations.",
-    short_help="show a solver's fields and learning rate: SOLVER [--json]",
 )
 @click.argument("solver", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -24,7 +24,6 @@ FOLDING = ("layer", "top shapes")
 @click.command(
     help="Show the layers, shapes, parameters, multiply-adds and memory of the net NET (a prototxt), for one batch. "
     "Its data sets need not exist. NET may also be a model (.caffemodel, .h5, .npz): what it holds is shown.",
-    short_help="show layers, shapes and costs of a net: NET [--phase TRAIN|TEST] [--json]",
 )
 @click.argument("net", required=False)
 @click.option("--phase", default="", metavar="TRAIN|TEST", help="Phase of the net (TRAIN).")

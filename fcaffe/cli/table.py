@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, JustifyMethod
-from rich.table import Table
-
 
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], folding: Sequence[str], numbers_from: int
 ) -> None:
     """On a narrow terminal the columns `folding` take several lines; those from index `numbers_from` on are numbers."""
     if sys.stdout.isatty():
+        from rich.box import SIMPLE_HEAD  # which takes a while to load
+        from rich.console import Console, JustifyMethod
+        from rich.table import Table
+
         table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
         for index, column in enumerate(columns):
             justify: JustifyMethod = "right" if index >= numbers_from else "left"

@@ -18,7 +18,6 @@ from fcaffe.tools.scoring import score
 @click.command(
     help="Run --iterations batches of the net --model FILE in phase TEST with --weights FILE, and print each of its "
     "outputs and their means.",
-    short_help="score a model: --model FILE --weights FILE [--iterations N]",
 )
 @engine_flags
 @caffe_flags

@@ -17,7 +17,6 @@ from fcaffe.tools.timing import benchmark
 @click.command(
     help="Time forward and backward of each layer of the net --model FILE, on average over --iterations batches after "
     "one to warm up.",
-    short_help="time the layers of a net: --model FILE [--iterations N] [--phase TRAIN|TEST]",
 )
 @click.option("--profile", "profiled", is_flag=True, help="A table of all layers, held against the machine's peaks.")
 @engine_flags

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fcaffe import log
+from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags
 from fcaffe.cli.gpus import TrainingGpus
@@ -43,7 +43,6 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
 @click.command(
     help="Train the net of --solver FILE, from the start, from a snapshot or from given weights. SIGTERM snapshots "
     f"and ends with exit code {TERMINATED}.",
-    short_help="train or finetune a net: --solver FILE [--snapshot FILE|auto | --weights FILE,...]",
 )
 @click.option(
     "--on-nan",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import sys
 
@@ -53,8 +52,13 @@ def gpu_engine(
 
 def find_onednn() -> str | None:
     """Where libdnnl is: beside this Python or in the wheel onednn-cpu-gomp; else None."""
-    candidates = [os.path.join(sys.prefix, "lib", "libdnnl.so.3")]
+    beside = os.path.join(sys.prefix, "lib", "libdnnl.so.3")
+    if os.path.exists(beside):
+        return beside
+    import importlib.metadata  # which takes a while to load
+
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        files = importlib.metadata.files("onednn-cpu-gomp") or []
-        candidates += [str(file.locate()) for file in files if file.name == "libdnnl.so.3"]
-    return next((path for path in candidates if os.path.exists(path)), None)
+        for file in importlib.metadata.files("onednn-cpu-gomp") or []:
+            if file.name == "libdnnl.so.3" and os.path.exists(path := str(file.locate())):
+                return path
+    return None

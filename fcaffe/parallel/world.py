@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
 
+from fcaffe.errors import RankError
 from fcaffe.parallel import guard, relay, watchdog
 from fcaffe.parallel.mpi_start import comm_world, die_with_starter, load_mpi, starting, stay_on_this_host
 from fcaffe.parallel.started import LAUNCHED, host_name, started_as, wait_for_turn
@@ -19,14 +20,6 @@ from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT, Watchdog
 
 told_to_end: list[int] = []  # signals that have raised SystemExit
 TAKEN, PASSED_ON = 2.0, 0.05  # seconds, at most, that mpiexec has to read what a rank wrote, and to pass it on
-
-
-class RankError(Exception):
-    """Carries an error of one of several ranks, its `__cause__`, to where it is told and ends all of them."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self.world = world
 
 
 @dataclass

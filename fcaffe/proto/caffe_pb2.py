@@ -8,8 +8,10 @@ protobuf from 4.21 on will do (generated code refuses runtimes older than itself
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+from fcaffe.proto.wire import key, read_varint
 
 _pool = descriptor_pool.DescriptorPool()
 
@@ -26,15 +28,16 @@ def _message_class(descriptor: Any) -> Any:
 def _load() -> dict[str, Any]:
     """Everything that caffe.proto defines at its top level, by name."""
     compiled = Path(__file__).with_name("caffe.desc").read_bytes()
-    names: dict[str, Any] = {}
-    for file in descriptor_pb2.FileDescriptorSet.FromString(compiled).file:
-        _pool.AddSerializedFile(file.SerializeToString())
-        described = names["DESCRIPTOR"] = _pool.FindFileByName(file.name)
-        for name, message in described.message_types_by_name.items():
-            names[name] = _message_class(message)
-        for name, enum in described.enum_types_by_name.items():
-            names[name] = EnumTypeWrapper(enum)
-            names.update((value.name, value.number) for value in enum.values)
+    size, at = read_varint(compiled, 1)  # of the only file in the set, which is parsed by classes that load slowly
+    assert compiled[:1] == key(1) and at + size == len(compiled)
+    _pool.AddSerializedFile(compiled[at:])
+    described = _pool.FindFileByName("caffe.proto")
+    names: dict[str, Any] = {"DESCRIPTOR": described}
+    for name, message in described.message_types_by_name.items():
+        names[name] = _message_class(message)
+    for name, enum in described.enum_types_by_name.items():
+        names[name] = EnumTypeWrapper(enum)
+        names.update((value.name, value.number) for value in enum.values)
     return names
 
 

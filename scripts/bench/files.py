@@ -52,7 +52,7 @@ def replace(content: bytes, path: str) -> None:
 
 def read_into(buffer: np.ndarray, path: str) -> None:
     with open(path, "rb", buffering=0) as file:
-        file.readinto(buffer)
+        file.readinto(buffer.data)
 
 
 def measured(work: Callable[[], None]) -> tuple[float, float]:

@@ -1,0 +1,68 @@
+"""A command loads what it needs, and no more: modules are counted here, since times depend on the machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from fcaffe import cli
+from fcaffe.cli import flags
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"numpy", "google", "rich", "lmdb", "mpi4py", "h5py", "cv2", "cupy", "concurrent", "multiprocessing", "asyncio"}
+OF_FCAFFE = {"cgroups", "cli", "errors", "interruption", "log", "output_files", "parallel", "threads"}
+
+
+def loaded(*words: str) -> tuple[set[str], int]:
+    """The modules that `fcaffe` with these words has loaded when it is done, and its exit code."""
+    code = (
+        "import json, sys; before = set(sys.modules); from fcaffe.cli import main; code = main();"
+        "print('\\n' + json.dumps([sorted(set(sys.modules) - before), code]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT, check=True)
+    names, status = json.loads(done.stdout.splitlines()[-1])
+    return set(names), status
+
+
+@pytest.mark.parametrize("words", ["--version", "--help", "", "-help", "--version --traceback", "nonsense"])
+def test_help_and_version_load_no_command(words: str) -> None:
+    names, code = loaded(*words.split())
+    assert code == (134 if words == "nonsense" else 0)
+    assert not {name.split(".")[0] for name in names} & HEAVY
+    assert {name.split(".")[1] for name in names if name.startswith("fcaffe.")} <= OF_FCAFFE
+    assert not {name for name in names if name.startswith("fcaffe.cli.")} & {f"fcaffe.cli.{n}" for n in cli.COMMANDS}
+
+
+@pytest.mark.parametrize("name", ["train", "summary"])
+def test_a_command_loads_none_of_the_others(name: str) -> None:
+    names, code = loaded(name, "--help")
+    assert code == 0
+    assert {other for other in cli.COMMANDS if f"fcaffe.cli.{other}" in names} == {name}
+    assert not {each.split(".")[0] for each in names} & {"rich", "mpi4py", "h5py", "cv2", "cupy"}
+    assert "google.protobuf.descriptor_pb2" not in names
+
+
+def test_the_table_of_commands() -> None:
+    for name, entry in cli.COMMANDS.items():
+        assert entry.module == f"fcaffe.cli.{name}" and len(entry.short_help) < 100
+        command = cli._load(name)
+        assert isinstance(command, click.Command) and command.name == name and not command.short_help
+    assert {*cli.CAFFE_COMMANDS, *cli.RUNS} <= {*cli.COMMANDS}
+
+
+def test_usage_shows_the_flags_of_test() -> None:
+    shown = cli._params([*flags.ENGINE, *flags.CAFFE, *flags.LOG, *flags.COMMON])
+    assert [param.opts for param in shown] == [param.opts for param in cli._load("test").params]
+
+
+@pytest.mark.parametrize(
+    "words", ["-solver none.prototxt train", "train -solver none.prototxt", "--traceback train -solver none.prototxt"]
+)
+def test_flags_may_stand_before_the_command(words: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words.split()) == 134
+    assert "none.prototxt does not exist" in capfd.readouterr().err
