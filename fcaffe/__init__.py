@@ -13,26 +13,56 @@ from typing import Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "NCCL",
     "TEST",
     "TRAIN",
+    "AdaDeltaSolver",
+    "AdaGradSolver",
+    "AdamSolver",
     "Blob",
+    "BlobVec",
     "Layer",
+    "NesterovSolver",
     "Net",
+    "RMSPropSolver",
     "SGDSolver",
+    "Solver",
+    "Timer",
     "get_solver",
+    "has_nccl",
+    "init_log",
     "layer_type_list",
     "layers",
     "set_device",
     "set_mode_cpu",
     "set_mode_gpu",
+    "set_multiprocess",
     "set_random_seed",
     "set_rng",
+    "set_solver_count",
+    "set_solver_rank",
+    "solver_count",
+    "solver_rank",
 ]
+# Further names, of modules that even pycaffe's nets do not load; `from fcaffe import *` leaves them out.
+_LATER = (
+    "Classifier",
+    "Detector",
+    "NetSpec",
+    "classifier",
+    "coord_map",
+    "detector",
+    "draw",
+    "io",
+    "net_spec",
+    "params",
+    "to_proto",
+)
 
 
 def __getattr__(name: str) -> Any:
     """A name of pycaffe, or a module of this package, that nobody has asked for before."""
-    if name in __all__ and name != "layers":
+    if name in _LATER or (name in __all__ and name != "layers"):
         found = getattr(importlib.import_module("fcaffe.pycaffe.interface"), name)
         globals()[name] = found
         return found
@@ -44,4 +74,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_LATER})

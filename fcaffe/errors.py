@@ -7,8 +7,8 @@ Only `fcaffe.cli` turns these into a log line and an exit code.
 from typing import Any
 
 
-class FcaffeError(Exception):
-    """Base of all errors that a user's input, files or machine can cause."""
+class FcaffeError(RuntimeError):
+    """Base of all errors that a user's input, files or machine can cause. Scripts for pycaffe catch RuntimeError."""
 
 
 class ProtoError(FcaffeError):
@@ -58,3 +58,11 @@ class RankError(Exception):
     def __init__(self, world: Any) -> None:
         super().__init__()
         self.world = world
+
+
+class ArgumentError(UsageError, TypeError):
+    """Arguments that a function of the Python interface does not take; scripts for pycaffe catch TypeError."""
+
+
+class NoSuchLayerError(UsageError, ValueError):
+    """A layer that the net does not have, which pycaffe looks for in a list: scripts catch ValueError."""

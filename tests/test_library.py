@@ -125,8 +125,10 @@ def test_the_names_of_the_package_are_those_of_the_interface_and_of_the_stub() -
     from fcaffe.pycaffe import interface
 
     stub = ast.parse((ROOT / "fcaffe" / "__init__.pyi").read_text())
-    typed = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert typed - {None} == set(fcaffe.__all__) == {*interface.__all__, "layers"}
+    stars = [node.module for node in stub.body if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"]
+    assert stars == ["fcaffe.pycaffe.interface"]
+    assert set(fcaffe.__all__) == {*interface.__all__, "layers"}
+    assert {*fcaffe._LATER, "layers"} == set(interface.LATER)
 
 
 @pytest.mark.parametrize(

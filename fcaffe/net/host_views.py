@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines import Engine
+from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.kept_weights import KeptWeights
 from fcaffe.net.storage import Storage
@@ -52,6 +53,10 @@ class HostViews:
 
     def diff(self, blob: Blob) -> np.ndarray:
         return self._show(blob, blob._diff)
+
+    def device_address(self, blob: Blob, storage: Storage) -> int:
+        """Where the values of the blob lie in the memory of a GPU, in C order. AttributeError if they do not."""
+        raise AttributeError("the blob's values lie in host memory: only in GPU mode have they an address on a GPU")
 
     @contextlib.contextmanager
     def engine_at_work(self) -> Iterator[None]:
@@ -195,6 +200,17 @@ class HostCopies(HostViews):
 
     def pull(self) -> None:
         pass
+
+    def device_address(self, blob: Blob, storage: Storage) -> int:
+        self.push()
+        blob.make_contiguous()
+        values = storage.view(blob.shape)
+        if not values.flags.c_contiguous:
+            raise NetError(
+                f"the parameter of shape {blob.shape} belongs to a solver, where it does not lie in C order: take the "
+                "address in a net of its own"
+            )
+        return int(values.data.ptr)
 
     def _show(self, blob: Blob, storage: Storage) -> np.ndarray:
         shape = blob.shape

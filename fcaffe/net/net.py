@@ -16,6 +16,7 @@ from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.debug_info import debug_backward, debug_forward
 from fcaffe.net.graph import Graph
+from fcaffe.net.hooks import Hooks
 from fcaffe.net.node import Node
 from fcaffe.net.precision import choose_types
 from fcaffe.net.program import Program
@@ -45,6 +46,7 @@ class Net(Graph):
     def __init__(self, param: Any, context: Context) -> None:
         super().__init__(param, context)
         self.debug_info: bool = param.debug_info
+        self.hooks = Hooks()  # of passes over the plain program
         self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
         choose_types(self)
         self.plain = Program(self.nodes, self._outer(), self.parameters, context.inference)
@@ -84,7 +86,7 @@ class Net(Graph):
             return self.context.engine.read_later(self._loss)
         if start == 0:
             self.arena.move(START)
-        if self.program is self.plain and not self.debug_info:
+        if self.program is self.plain and not self.debug_info and not self.hooks.in_forward():
             nodes = with_unseen(nodes, self._unseen)
         return Pending(sum((self._forward_node(node) for node in nodes), 0.0))
 
@@ -118,10 +120,15 @@ class Net(Graph):
 
     def _forward_node(self, node: Node) -> float:
         """Returns the weighted sum of its losses."""
+        for hook in self.hooks.before_forward:
+            hook(node.index)
         node.forward()
         if self.debug_info:
             debug_forward(self, node)
-        return node.layer.loss(node.tops) if node.has_loss else 0.0
+        loss = node.layer.loss(node.tops) if node.has_loss else 0.0
+        for hook in self.hooks.after_forward:
+            hook(node.index)
+        return loss
 
     def _forward_on_device(self, nodes: list[Node]) -> None:
         """All but the layers that read; the losses are added up in an array."""
@@ -144,6 +151,8 @@ class Net(Graph):
             self.arena.clear_unwritten()
         for index in range(first, last - 1, -1):
             node = nodes[index]
+            for hook in self.hooks.before_backward:
+                hook(index)
             if index in self.arena.again:
                 self.arena.move(index)
                 for other in self.arena.again[index]:
@@ -155,6 +164,8 @@ class Net(Graph):
             for layer in node.layers:
                 for blob in layer.blobs:
                     blob.settle_diff()
+            for hook in self.hooks.after_backward:
+                hook(index)
             if exchange is not None:
                 engine.settle_gradients()
                 exchange.ready(self.program.final_from[index])

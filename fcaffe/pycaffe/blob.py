@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
 
 import numpy as np
 
+from fcaffe.errors import ArgumentError
 from fcaffe.net import blob as core
 from fcaffe.net.host_views import HostViews, host_views
 from fcaffe.net.layer import Layer
@@ -56,26 +58,47 @@ class Blob:
     def width(self) -> int:
         return self._blob.width
 
-    def reshape(self, *shape: int) -> None:
+    @property
+    def _gpu_data_ptr(self) -> int:
+        """The address of the values on the GPU, in C order, for libraries that take it. AttributeError on the CPU."""
+        return self._views.device_address(self._blob, self._blob._data)
+
+    @property
+    def _gpu_diff_ptr(self) -> int:
+        return self._views.device_address(self._blob, self._blob._diff)
+
+    def reshape(self, *shape: int, **named: Any) -> None:
+        if named:
+            raise ArgumentError(f"Blob.reshape takes no keywords, but the dimensions: {', '.join(named)}")
         self._views.reshape(self._blob, shape)
 
 
-class BlobVec:
+class BlobVec(Sequence[Blob]):
     """The parameter blobs of a layer, as they are now."""
 
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
         self._views = host_views(layer.engine)
 
-    def add_blob(self, *shape: int) -> None:
+    def add_blob(self, *shape: int, **named: Any) -> None:
         """Append a parameter of this shape, zeroed. For the `setup` of a Python layer."""
+        if named:
+            raise ArgumentError(f"BlobVec.add_blob takes no keywords, but the dimensions: {', '.join(named)}")
         self._layer.add_blob(*shape)
 
     def __len__(self) -> int:
         return len(self._layer.blobs)
 
-    def __getitem__(self, index: int) -> Blob:
+    @overload
+    def __getitem__(self, index: int) -> Blob: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Blob]: ...
+
+    def __getitem__(self, index: int | slice) -> Blob | list[Blob]:
+        if isinstance(index, slice):
+            return [Blob(blob, self._views) for blob in self._layer.blobs[index]]
         return Blob(self._layer.blobs[index], self._views)
 
     def __iter__(self) -> Iterator[Blob]:
-        return (Blob(blob, self._views) for blob in self._layer.blobs)
+        return iter(self[:])

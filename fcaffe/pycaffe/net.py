@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
+from fcaffe import log
 from fcaffe import net as core
-from fcaffe.errors import NetError, UsageError
+from fcaffe.errors import ArgumentError, NetError, NoSuchLayerError, UsageError
+from fcaffe.net.hooks import Hook
 from fcaffe.net.host_views import host_views
 from fcaffe.net.layer import Layer as CoreLayer
-from fcaffe.net.model_files import write_model
+from fcaffe.net.model_files import write_hdf5, write_model
 from fcaffe.net.weights import load_weights, share_weights, to_model
 from fcaffe.proto import read_net
 from fcaffe.pycaffe import session
@@ -34,14 +37,15 @@ class Net:
     ) -> None:
         if len(args) == 2 and isinstance(args[0], str):
             weights, phase = args
+            log.legacy_net(network_file, args[0], args[1])
         elif args:
             positional = dict(zip(("phase", "level", "stages", "weights"), args, strict=False))
             phase = positional.get("phase", phase)
             level = positional.get("level", level)
             stages = positional.get("stages", stages)
             weights = positional.get("weights", weights)
-        if phase is None:
-            raise UsageError("Net needs a phase: fcaffe.TRAIN or fcaffe.TEST")
+        if phase not in (session.TRAIN, session.TEST):
+            raise ArgumentError(f"Net needs a phase, caffe.TRAIN or caffe.TEST; given was {phase!r}")
         param = read_net(network_file)
         param.state.phase = phase
         param.state.level = level
@@ -68,6 +72,8 @@ class Net:
         self._blob_loss_weights: list[float] = net.blob_loss_weights
         self._inputs: list[int] = net.input_ids
         self._outputs: list[int] = net.output_ids
+        self._top_ids: Callable[[int], list[int]] = [node.top_ids for node in nodes].__getitem__
+        self._bottom_ids: Callable[[int], list[int]] = [node.bottom_ids for node in nodes].__getitem__
         self.layers: list[Layer] = [_face(node.layer) for node in nodes]
         self.layer_dict = OrderedDict(zip(self._layer_names, self.layers, strict=True))
         self.blobs: OrderedDict[str, Blob] = OrderedDict(zip(self._blob_names, self._blobs, strict=True))
@@ -106,6 +112,57 @@ class Net:
         names = [*(diffs or []), *(self.inputs if end is None else self.bottom_names[end])]
         return {name: self.blobs[name].diff for name in names}
 
+    def forward_all(self, blobs: list[str] | None = None, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Run any number of samples, in batches of the net's size; returns what `forward` does, for all samples.
+
+        The last batch is filled up with zeros, whose results are left out.
+        """
+        outs = [_copies(self.forward(blobs, None, None, **batch)) for batch in self._batch(inputs)]
+        return self._all_samples(outs, inputs)
+
+    def forward_backward_all(
+        self, blobs: list[str] | None = None, diffs: list[str] | None = None, **values: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The same, with a backward pass after each forward pass; returns what both do, for all samples.
+
+        Keywords are inputs, and gradients of outputs. Without any of the inputs, or of the outputs, each pass begins
+        with what is in the blobs.
+        """
+        inputs = {name: values[name] for name in self.inputs if name in values}
+        tops = {name: values[name] for name in self.outputs if name in values}
+        outs, gradients = [], []
+        for batch, top_batch in zip_longest(self._batch(inputs), self._batch(tops)):
+            outs.append(_copies(self.forward(blobs, None, None, **batch or {})))
+            gradients.append(_copies(self.backward(diffs, None, None, **top_batch or {})))
+        return self._all_samples(outs, values), self._all_samples(gradients, values)
+
+    def _batch(self, blobs: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+        """Arrays of samples in batches of the net's size, the last one filled up with zeros."""
+        size, number = self._batch_size, _samples(blobs)
+        for start in range(0, number, size):
+            batch = {name: np.asarray(values[start : start + size]) for name, values in blobs.items()}
+            missing = start + size - number
+            if missing > 0:
+                batch = {
+                    name: np.concatenate([part, np.zeros((missing, *part.shape[1:]), part.dtype)])
+                    for name, part in batch.items()
+                }
+            yield batch
+
+    @property
+    def _batch_size(self) -> int:
+        return self._blobs[0].shape[0]
+
+    def _all_samples(self, batches: list[dict[str, np.ndarray]], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The results of batches one behind the other, without those of samples that fill the last one up."""
+        filled_up = len(batches) * self._batch_size - _samples(given)
+        results = {}
+        for name in batches[0] if batches else ():
+            result = np.concatenate([np.atleast_1d(batch[name]) for batch in batches])
+            each = len(result) // (len(batches) * self._batch_size)  # rows for a sample; none of a loss
+            results[name] = result[: len(result) - each * filled_up]
+        return results
+
     def _forward(self, start: int, end: int) -> float:
         """Layers `start` to `end` by index, both included; returns the loss."""
         with self._views.engine_at_work(), self._views.same_weights(self._net):
@@ -114,6 +171,30 @@ class Net:
     def _backward(self, start: int, end: int) -> None:
         with self._views.engine_at_work():
             self._net.backward(start, end)
+
+    def before_forward(self, run: Hook) -> None:
+        """Call this with the index of each layer ahead of its forward pass, in nets of solvers as well."""
+        self._call(run, self._net.hooks.before_forward)
+
+    def after_forward(self, run: Hook) -> None:
+        self._call(run, self._net.hooks.after_forward)
+
+    def before_backward(self, run: Hook) -> None:
+        self._call(run, self._net.hooks.before_backward)
+
+    def after_backward(self, run: Hook) -> None:
+        """Call this with the index of each layer behind its backward pass; it may be an NCCL too."""
+        self._call(run, self._net.hooks.after_backward)
+
+    def _call(self, run: Hook, hooks: list[Hook]) -> None:
+        if not callable(run):
+            raise ArgumentError(f"a hook of a net is called with the index of a layer, which {run!r} cannot be")
+
+        def call(layer: int) -> None:
+            with self._views.user_at_work():
+                run(layer)
+
+        hooks.append(call)
 
     def reshape(self) -> None:
         """Carry new shapes of the inputs through the net."""
@@ -129,6 +210,10 @@ class Net:
         with self._views.engine_at_work(), self._views.new_weights():
             load_weights(self._net, path)
 
+    def load_hdf5(self, path: str) -> None:
+        """The same from a model in HDF5, whatever its name."""
+        self.copy_from(path)
+
     def share_with(self, other: Net) -> None:
         """Use the other net's parameters from now on."""
         with self._views.engine_at_work(), self._views.new_weights():
@@ -139,6 +224,11 @@ class Net:
         with self._views.engine_at_work():
             write_model(path, to_model(self._net))
 
+    def save_hdf5(self, path: str) -> None:
+        """Write the model as HDF5, whatever its name."""
+        with self._views.engine_at_work():
+            write_hdf5(path, to_model(self._net))
+
     def set_input_arrays(self, data: np.ndarray, labels: np.ndarray) -> None:
         """Give a MemoryData first layer its images (N, C, H, W) and labels (N,); N a multiple of the batch size."""
         layer = self._net.layers[0]
@@ -146,9 +236,11 @@ class Net:
             raise NetError(f'set_input_arrays: the first layer, "{layer.name}", is not a MemoryData layer')
         layer.reset(data, labels)
 
+    _set_input_arrays = set_input_arrays
+
     def _index(self, layer: str) -> int:
         if layer not in self._layer_names:
-            raise UsageError(f'the net has no layer "{layer}"')
+            raise NoSuchLayerError(f'the net has no layer "{layer}"; its layers are {", ".join(self._layer_names)}')
         return self._layer_names.index(layer)
 
     def _put_all(
@@ -170,3 +262,15 @@ class Net:
 def _face(layer: CoreLayer) -> Layer:
     """A layer as user code sees it: a user's own one is the instance of its class."""
     return layer.user_layer if isinstance(layer, UserLayer) else Layer._of(layer)
+
+
+def _samples(arrays: dict[str, np.ndarray]) -> int:
+    """How many there are of each, which have to be as many."""
+    numbers = {name: len(values) for name, values in arrays.items()}
+    if len(set(numbers.values())) > 1:
+        raise UsageError(f"every array needs as many samples as the others; given were {numbers}")
+    return next(iter(numbers.values()), 0)
+
+
+def _copies(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: values.copy() for name, values in arrays.items()}

@@ -1,4 +1,4 @@
-"""What pycaffe keeps for the whole process: the mode, the random generator, where noise comes from.
+"""What pycaffe keeps for the whole process: the mode, the random generator, where noise comes from, the log.
 
 Only this interface has such a state; it is handed to nets and solvers as a Context when they are made.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 
+from fcaffe import log as lines
 from fcaffe.engines import Engine, cpu_engine, gpu_engine
 from fcaffe.engines.cuda import libraries
 from fcaffe.errors import UsageError
@@ -24,6 +25,8 @@ noise = "caffe"
 _on_gpu = False
 _device = 0  # for GPU mode
 _taken: int | None = None  # the GPU that has an engine
+_solver_count = 1
+_solver_rank = 0
 
 
 @functools.cache
@@ -92,3 +95,57 @@ def set_rng(stream: str) -> None:
 def layer_type_list() -> list[str]:
     """The registered layer types."""
     return layer_types()
+
+
+def wait_for_device() -> None:
+    """Until a GPU, in GPU mode, has done what nets and solvers have given it to do."""
+    if _on_gpu and _taken is not None:
+        _engine_on(_taken).synchronize()
+
+
+def init_log(level: int | None = None, stderr: bool = True) -> None:
+    """Drop lines of the log below `level`: 0 for information, 1 for warnings, 2 for errors.
+
+    If `stderr` is false, Caffe writes the log to files in the temporary folder, and errors to standard error as well.
+    Here there are no such files, but information and warnings are left out all the same.
+    """
+    if level is not None:
+        lines.set_minimum(level if stderr else max(level, lines.LEVELS.index("E")))
+
+
+def log(message: str) -> None:
+    """Write a line of information to the log."""
+    lines.of_script(message)
+
+
+def solver_count() -> int:
+    """How many processes train together, as `set_solver_count` has said."""
+    return _solver_count
+
+
+def set_solver_count(count: int) -> None:
+    global _solver_count
+    if count < 1:
+        raise UsageError(f"set_solver_count({count}): give 1 or more")
+    _solver_count = count
+
+
+def solver_rank() -> int:
+    """Which of them this process is, as `set_solver_rank` has said."""
+    return _solver_rank
+
+
+def set_solver_rank(rank: int) -> None:
+    global _solver_rank
+    if rank < 0:
+        raise UsageError(f"set_solver_rank({rank}): give 0 or more")
+    _solver_rank = rank
+
+
+def set_multiprocess(multiprocess: bool) -> None:
+    """Whether solvers that train together are processes, which they always are here."""
+
+
+def has_nccl() -> bool:
+    """Whether there is NCCL, which a script asks before it uses that."""
+    return True

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fcaffe import solvers
+from fcaffe.errors import ArgumentError
 from fcaffe.net.host_views import HostViews, host_views
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe import session
@@ -81,9 +82,16 @@ class Solver:
         """Let `net` use the training net's parameters."""
         net.share_with(self.net)
 
-    def add_callback(self, on_start: Callable[[], None], on_gradients_ready: Callable[[], None]) -> None:
-        """Call these before each iteration and before each update."""
-        self._solver.observers.append(Callbacks(self._views, on_start, on_gradients_ready))
+    def add_callback(
+        self, on_start: Callable[[], Any] | solvers.Observer, on_gradients_ready: Callable[[], Any] | None = None
+    ) -> None:
+        """Call these before each iteration and before each update; or let an NCCL add the gradients up."""
+        if isinstance(on_start, solvers.Observer):
+            self._solver.observers.append(on_start)
+        elif callable(on_start) and callable(on_gradients_ready):
+            self._solver.observers.append(Callbacks(self._views, on_start, on_gradients_ready))
+        else:
+            raise ArgumentError("add_callback takes two functions, on_start and on_gradients_ready, or an NCCL")
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -93,14 +101,55 @@ class Solver:
 
 
 class SGDSolver(Solver):
-    """Stochastic gradient descent, whatever the prototxt's type says."""
+    """Stochastic gradient descent. As in Caffe, this class and those below it pass over the prototxt's `type`."""
+
+    _type = "SGD"
 
     def __init__(self, solver_file: str) -> None:
         param = read_solver(solver_file)
-        param.type = "SGD"
+        param.type = self._type
         self._bind(param)
 
 
+class NesterovSolver(SGDSolver):
+    """Nesterov's accelerated gradient."""
+
+    _type = "Nesterov"
+
+
+class AdaGradSolver(SGDSolver):
+    """AdaGrad, which allows for no momentum."""
+
+    _type = "AdaGrad"
+
+
+class RMSPropSolver(SGDSolver):
+    """RMSProp, which allows for no momentum."""
+
+    _type = "RMSProp"
+
+
+class AdaDeltaSolver(SGDSolver):
+    """AdaDelta."""
+
+    _type = "AdaDelta"
+
+
+class AdamSolver(SGDSolver):
+    """Adam."""
+
+    _type = "Adam"
+
+
+_CLASSES: dict[str, type[Solver]] = {
+    cls._type: cls for cls in (SGDSolver, NesterovSolver, AdaGradSolver, RMSPropSolver, AdaDeltaSolver, AdamSolver)
+}
+
+
 def get_solver(solver_file: str) -> Solver:
-    """The solver that the prototxt's `type` names."""
-    return Solver(solver_file)
+    """The solver that the prototxt's `type` names, of the class that there is for it."""
+    param = read_solver(solver_file)
+    cls = _CLASSES.get(param.type, Solver)
+    made = cls.__new__(cls)
+    made._bind(param)
+    return made

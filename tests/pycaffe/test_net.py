@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,71 @@ def test_parameter_gradients_add_up_until_cleared(net: caffe.Net) -> None:
     assert not net.params["conv"][0].diff.any()
 
 
+def test_forward_all_takes_any_number_of_samples(path: str) -> None:
+    net = caffe.Net(path, caffe.TEST)
+    random = np.random.default_rng(1)
+    images, targets = random.standard_normal((5, 3, 6, 5)), random.standard_normal((5, 3))
+    batches = list(net._batch({"data": images, "target": targets}))
+    assert [batch["data"].shape for batch in batches] == [(2, 3, 6, 5)] * 3
+    assert not batches[2]["target"][1].any() and np.array_equal(batches[2]["target"][0], targets[4])
+    outs = net.forward_all(blobs=["conv", "ip"], data=images, target=targets)
+    assert {name: out.shape for name, out in outs.items()} == {"conv": (5, 4, 4, 3), "ip": (5, 3), "loss": (3,)}
+    assert {type(out) for out in outs.values()} == {np.ndarray}
+    for start in (0, 2):
+        pair = slice(start, start + 2)
+        one = net.forward(blobs=["ip"], data=images[pair], target=targets[pair])
+        np.testing.assert_array_equal(outs["ip"][pair], one["ip"])
+        assert outs["loss"][start // 2] == one["loss"]
+    assert len(net.forward_all(data=images[:4], target=targets[:4], blobs=["ip"])["ip"]) == 4
+    with pytest.raises(UsageError, match=r"as many samples as the others; given were {'data': 5, 'target': 4}"):
+        net.forward_all(data=images, target=targets[:4])
+
+
+def test_forward_backward_all(path: str) -> None:
+    net = caffe.Net(path, caffe.TEST)
+    random = np.random.default_rng(2)
+    images, targets = random.standard_normal((3, 3, 6, 5)), random.standard_normal((3, 3))
+    outs, diffs = net.forward_backward_all(blobs=["ip"], diffs=["ip"], data=images, target=targets)
+    assert outs["ip"].shape == (3, 3) and outs["loss"].shape == (2,)
+    assert {name: diff.shape for name, diff in diffs.items()} == {
+        "data": (3, 3, 6, 5),
+        "target": (3, 3),
+        "ip": (3, 3),
+    }
+    np.testing.assert_allclose(diffs["ip"], outs["ip"] - targets, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(diffs["target"], -diffs["ip"], rtol=1e-6)
+
+
+def test_private_names_that_scripts_use(net: caffe.Net) -> None:
+    assert list(net._blob_names) == list(net.blobs) and net._blobs[1] is net.blobs["conv"]
+    assert [net._blob_names[i] for i in net._inputs] == net.inputs
+    assert [net._blob_names[i] for i in net._outputs] == net.outputs
+    assert [net._top_ids(i) for i in range(6)] == [[0], [1], [1], [2], [3], [4]]
+    assert [net._bottom_ids(i) for i in range(6)] == [[], [0], [1], [1], [], [2, 3]]
+    assert list(net.layer_dict) == list(net._layer_names)
+
+
+def test_an_array_that_was_taken_once_stays_current(net: caffe.Net) -> None:
+    """As long as its blob does not grow: through passes, cleared gradients, shapes of the same size and smaller."""
+    conv, ip = net.blobs["conv"], net.blobs["ip"]
+    values, gradient = conv.data, net.params["conv"][0].diff
+    net.forward()
+    net.backward()
+    assert gradient.any() and np.array_equal(values, conv.data)
+    net.clear_param_diffs()
+    assert not gradient.any()
+    data = net.blobs["data"].data
+    for shape in ((2, 3, 5, 6), (1, 3, 6, 5), (2, 3, 6, 5)):
+        net.blobs["data"].reshape(*shape)
+        net.blobs["target"].reshape(shape[0], 3)
+        net.reshape()
+        data.flat[: net.blobs["data"].count] = np.arange(net.blobs["data"].count)
+        net.forward()
+        assert np.array_equal(net.blobs["data"].data.ravel(), np.arange(net.blobs["data"].count))
+        assert np.array_equal(values.ravel()[: conv.count], conv.data.ravel())
+    assert ip.data.shape == (2, 3)
+
+
 def test_reshape_runs_another_batch(net: caffe.Net) -> None:
     first = net.forward(blobs=["ip"])["ip"].copy()
     images = net.blobs["data"].data.copy()
@@ -112,6 +178,67 @@ def test_save_and_copy_from(net: caffe.Net, path: str, tmp_path: Path) -> None:
     other.params["conv"][0].data[...] = 7
     other.copy_from(saved)
     assert np.array_equal(other.params["conv"][0].data, net.params["conv"][0].data)
+
+
+def test_hdf5_by_whatever_name(net: caffe.Net, path: str, tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    saved = str(tmp_path / "weights")
+    net.save_hdf5(saved)
+    assert Path(saved).read_bytes()[1:4] == b"HDF"
+    for load in (caffe.Net.load_hdf5, caffe.Net.copy_from):
+        other = caffe.Net(path, caffe.TRAIN)
+        load(other, saved)
+        assert np.array_equal(other.params["conv"][0].data, net.params["conv"][0].data)
+
+
+def test_both_constructors(net: caffe.Net, path: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    saved = str(tmp_path / "small.caffemodel")
+    net.save(saved)
+    weights = net.params["conv"][0].data
+    nets = [
+        caffe.Net(network_file=path, phase=caffe.TEST, level=0, stages=None, weights=saved),
+        caffe.Net(path, caffe.TEST, 0, ["deploy"], saved),
+    ]
+    capfd.readouterr()
+    nets.append(caffe.Net(path, saved, caffe.TEST))
+    warnings = re.findall(r"^W.* (_caffe\.cpp:\d+\] .*)$", capfd.readouterr().err, re.MULTILINE)
+    assert warnings == [
+        "_caffe.cpp:139] DEPRECATION WARNING - deprecated use of Python interface",
+        '_caffe.cpp:140] Use this instead (with the named "weights" parameter):',
+        f"_caffe.cpp:142] Net('{path}', 1, weights='{saved}')",
+    ]
+    assert all(np.array_equal(made.params["conv"][0].data, weights) for made in nets)
+
+
+STAGES = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 } } }
+layer { name: "always" type: "ReLU" bottom: "data" top: "always" }
+layer { name: "deploy" type: "ReLU" bottom: "data" top: "deploy" include { stage: "deploy" } }
+layer { name: "deep" type: "ReLU" bottom: "data" top: "deep" include { min_level: 2 } }
+"""
+
+
+def test_levels_and_stages(tmp_path: Path) -> None:
+    file = tmp_path / "stages.prototxt"
+    file.write_text(STAGES)
+    for given, expected in (({}, set()), ({"stages": ["deploy"]}, {"deploy"}), ({"level": 2}, {"deep"})):
+        names = set(caffe.Net(str(file), caffe.TEST, **given).layer_dict)
+        assert names & {"deploy", "deep"} == expected
+
+
+def test_blobs_and_parameters_are_sequences(net: caffe.Net) -> None:
+    conv = net.params["conv"]
+    assert len(conv) == 2 and [blob.shape for blob in conv[:]] == [(4, 3, 3, 3), (4,)]
+    assert conv[-1].shape == (4,) and [blob.count for blob in reversed(conv)] == [4, 108]
+    with pytest.raises(IndexError):
+        conv[2]
+    with pytest.raises(RuntimeError, match="takes no keywords"):
+        net.blobs["data"].reshape(num=3)
+    net.blobs["data"].reshape(1, 1, 1, 1, 1)
+    with pytest.raises(RuntimeError, match="at most 4 axes"):
+        print(net.blobs["data"].num)
+    with pytest.raises(AttributeError, match="only in GPU mode"):
+        print(net.blobs["data"]._gpu_data_ptr)
 
 
 def test_share_with(net: caffe.Net, path: str) -> None:
@@ -169,3 +296,18 @@ def test_errors_are_exceptions_that_name_the_thing(net: caffe.Net, path: str, tm
         net.set_input_arrays(np.zeros((2, 3, 6, 5)), np.zeros(2))
     with pytest.raises(UsageError, match="phase"):
         caffe.Net(path)
+
+
+def test_errors_are_of_the_types_that_scripts_for_pycaffe_catch(net: caffe.Net, path: str) -> None:
+    with pytest.raises(RuntimeError, match=r"missing\.prototxt"):
+        caffe.Net("missing.prototxt", caffe.TEST)
+    with pytest.raises(RuntimeError, match=r"missing\.caffemodel"):
+        caffe.Net(path, caffe.TEST, weights="missing.caffemodel")
+    with pytest.raises(TypeError, match="given was None"):
+        caffe.Net(path)
+    with pytest.raises(ValueError, match='no layer "conv9"; its layers are data, conv, relu'):
+        net.backward(start="conv9")
+    with pytest.raises(KeyError, match="conv9"):
+        net.forward(blobs=["conv9"])
+    with pytest.raises(RuntimeError, match=r"missing\.prototxt"):
+        caffe.get_solver("missing.prototxt")

@@ -12,6 +12,7 @@ import fcaffe as caffe
 from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda import driver, libraries
 from fcaffe.errors import UsageError
+from fcaffe.log import lines
 from fcaffe.pycaffe import session
 from tests.engines.cuda.fake_driver import FakeDriver
 
@@ -82,3 +83,49 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, path: str) ->
         caffe.set_mode_gpu()
     caffe.Net(path, caffe.TEST)
     assert session.engine() is session._engine_on(None), "the mode has not changed"
+
+
+def test_the_log_of_a_script(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def said() -> list[str]:
+        return [line.partition("] ")[2] for line in capfd.readouterr().err.splitlines()]
+
+    monkeypatch.setattr(lines, "_minimum", 0)
+    session.log("shown {as} it is")
+    assert said() == ["shown {as} it is"]
+    caffe.init_log()
+    session.log("still")
+    caffe.init_log(2, True)
+    session.log("dropped")
+    caffe.init_log(0, False)
+    session.log("not on standard error")
+    lines.error("an error")
+    caffe.init_log(0)
+    session.log("again")
+    assert said() == ["still", "an error", "again"]
+
+
+def test_timer(capfd: pytest.CaptureFixture[str]) -> None:
+    timer = caffe.Timer()
+    assert timer.ms == 0 and "benchmark.cpp:84] Timer has never been run" in capfd.readouterr().err
+    timer.start()
+    timer.stop()
+    first = timer.ms
+    assert first > 0 and timer.ms == first
+    timer.start()
+    second = timer.ms
+    timer.stop()
+    assert timer.ms == second, "reading it has stopped it"
+
+
+def test_a_timer_waits_for_the_gpu(made: list[int], path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(NumpyEngine, "synchronize", lambda self: waits.append(1))
+    caffe.set_mode_gpu()
+    timer = caffe.Timer()
+    timer.start()
+    timer.stop()
+    assert waits == [], "there is no net on it yet"
+    caffe.Net(path, caffe.TEST)
+    timer.start()
+    timer.stop()
+    assert waits == [1, 1] and made == [0]

@@ -84,3 +84,42 @@ def test_callbacks_and_own_updates(solver: caffe.SGDSolver) -> None:
     solver.apply_update()
     assert np.all(solver.net.params["ip"][1].data < before)
     assert solver.iter == 2
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"])
+def test_each_class_is_its_rule_whatever_the_prototxts_type(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "net.prototxt").write_text(NET)
+    momentum = "" if kind in ("AdaGrad", "RMSProp") else "momentum: 0.9"
+    text = SOLVER.format(folder=tmp_path).replace("momentum: 0.9", f"{momentum} delta: 1e-6")
+    own, other = tmp_path / "own.prototxt", tmp_path / "other.prototxt"
+    own.write_text(f'{text} type: "{kind}" rms_decay: 0.9')
+    other.write_text(f'{text} type: "{"SGD" if kind != "SGD" else "Nesterov"}" rms_decay: 0.9')
+    random = np.random.default_rng(1)
+    images, labels = random.standard_normal((8, 1, 4, 4)), random.integers(0, 3, 8)
+    cls = getattr(caffe, f"{kind}Solver")
+    weights = []
+    for solver in (caffe.get_solver(str(own)), cls(str(other))):
+        assert type(solver) is cls and isinstance(solver, caffe.SGDSolver)
+        solver.net.set_input_arrays(images.astype(np.float32), labels.astype(np.float32))
+        solver.step(3)
+        weights.append(solver.net.params["ip"][0].data.copy())
+    assert np.array_equal(*weights)
+
+
+def test_a_class_has_caffes_conditions(tmp_path: Path) -> None:
+    (tmp_path / "net.prototxt").write_text(NET)
+    (tmp_path / "solver.prototxt").write_text(SOLVER.format(folder=tmp_path))
+    with pytest.raises(RuntimeError, match="omentum"):
+        caffe.AdaGradSolver(str(tmp_path / "solver.prototxt"))
+
+
+def test_parameters_of_the_solver(solver: caffe.SGDSolver) -> None:
+    param = solver.param
+    assert (param.max_iter, param.display, param.layer_wise_reduce) == (6, 0, True)
+    param.base_lr = 0.02
+    assert param.base_lr == pytest.approx(0.02) and solver.lr == pytest.approx(0.02)
+    before = solver.net.params["ip"][1].data.copy()
+    solver.net.clear_param_diffs()
+    solver.net.params["ip"][1].diff[...] = 1
+    solver.apply_update()
+    np.testing.assert_allclose(solver.net.params["ip"][1].data, before - 0.02, rtol=1e-6)

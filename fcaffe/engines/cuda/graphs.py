@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fcaffe import log
+from fcaffe.errors import FcaffeError
 
 WARM = 2  # times that work is done before it is captured: kernels are compiled then, plans chosen, memory made
 
@@ -59,8 +60,10 @@ class Graphs:
             try:
                 work()
             except (RuntimeError, MemoryError) as problem:  # as those of CUDA and its libraries are
-                recorded.refused = True
                 self._end_failed_capture()
+                if isinstance(problem, FcaffeError) and not isinstance(problem, MemoryError):
+                    raise
+                recorded.refused = True
                 log.warning(f"No CUDA graph of the {name}, it runs step by step: {' '.join(str(problem).split())}")
                 return
             except BaseException:

@@ -9,7 +9,7 @@ from fcaffe.net.model_files.model import Model, Places, StoredLayer, take_shared
 from fcaffe.proto import file_start
 from fcaffe.proto.binary import HDF5_MAGIC, ZIP_MAGIC
 
-__all__ = ["Model", "Places", "StoredLayer", "read_model", "take_shared", "write_model"]
+__all__ = ["Model", "Places", "StoredLayer", "read_model", "take_shared", "write_hdf5", "write_model"]
 
 Path = str | os.PathLike[str]
 
@@ -40,3 +40,8 @@ def write_model(path: Path, model: Model, nvidia: bool = False) -> None:
         npz.write(path, model)
     else:
         caffemodel.write(path, model, nvidia)
+
+
+def write_hdf5(path: Path, model: Model) -> None:
+    """Write a model as HDF5, whatever the name's ending."""
+    hdf5.write(path, model)
