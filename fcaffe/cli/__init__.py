@@ -48,6 +48,7 @@ COMMANDS = {
     "report": Entry(
         "fcaffe.cli.report", "write a page about a training: LOG PAGE.html [--solver FILE [--weights FILE]]"
     ),
+    "run": Entry("fcaffe.cli.run", "run a Python script in which `import caffe` means fcaffe: SCRIPT [ARGUMENTS]"),
     "convert": Entry("fcaffe.cli.convert", "write a model, solver state, net, solver or mean in another form: IN OUT"),
     "bench": Entry(
         "fcaffe.cli.bench", "measure the reductions: reduce [--reduce NAME,...] [--bytes N,...] [--workers N,...]"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
+from fcaffe.as_caffe import provide_caffe
 from fcaffe.errors import LayerError
 from fcaffe.net.blob import Blob
 from fcaffe.net.host_views import HostViews, host_views
@@ -21,7 +22,6 @@ from fcaffe.net.state import State
 from fcaffe.net.traits import Traits
 from fcaffe.pycaffe.blob import Blob as BlobFace
 from fcaffe.pycaffe.layer import Layer, UserLayer
-from fcaffe.pycaffe.shim import provide_caffe
 
 # Whether the current folder stays among those in which Python looks for modules, so that the methods of a layer may
 # import others that lie there. Only the command line, whose process is its own, sets this.
@@ -30,7 +30,7 @@ keeps_current_folder = False
 FCAFFE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # the folder of the package, with a slash
 
 
-class UserCodeError(LayerError, RuntimeError):
+class UserCodeError(LayerError):
     """A user's layer raised; what it raised is the cause. In Caffe it comes through as it is, mostly RuntimeError."""
 
 
@@ -51,7 +51,7 @@ class Python(UserLayer):
         self.views.prepare([*bottom, *top])
         if not bottom:
             self.refuse_shards("reads batches, or whatever it does without bottoms, in code that knows of no shards")
-        self.caffe = provide_caffe()
+        provide_caffe()
         self.user_layer = self._make_user_layer()
         self._call("setup", bottom, top)
 
@@ -153,7 +153,7 @@ class Python(UserLayer):
         if not _is_user_layer(cls):
             message = f'"{name}" in {where} is no layer: it must be a class that derives from caffe.Layer'
             other = sys.modules.get("caffe")
-            if other is not self.caffe:
+            if getattr(other, "Layer", None) is not Layer:
                 file = getattr(other, "__file__", None)
                 message += f"; this process has another caffe ({file}), write `import fcaffe as caffe` in the module"
             raise self.error(message)

@@ -1,0 +1,82 @@
+"""Lets `import caffe` mean fcaffe in a process, whatever other Caffe it could find.
+
+`fcaffe run` does so for a script, before the script runs; a net with Python layers does so for their modules. It
+imports next to nothing, so that a script still finds its process as Python starts it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import module_from_spec
+from types import CodeType, ModuleType, TracebackType
+
+# The folder that holds the package `caffe`. Where fcaffe is installed it is in `sys.path`, behind all that is installed
+# itself, so that `import caffe` finds it unless there is another Caffe.
+TOP_LEVEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pycaffe", "top_level")
+
+
+class CaffeFinder:
+    """Finds the package `caffe` in fcaffe. First in `sys.meta_path`, it comes before every folder in `sys.path`."""
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [TOP_LEVEL]) if name == "caffe" else None
+
+
+def provide_caffe() -> None:
+    """Let `import caffe` find fcaffe from now on, unless the process has imported another caffe before."""
+    if "caffe" in sys.modules:
+        return
+    spec = CaffeFinder.find_spec("caffe")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["caffe"] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules["caffe"]
+        raise
+
+
+def run_script(script: str, arguments: Sequence[str]) -> None:
+    """Run a file as `python script.py arguments...` does, in this process, where `import caffe` means fcaffe.
+
+    An exception that the script lets out has been printed when this raises it: the process is to end with it.
+    """
+    try:
+        with open(script, "rb") as file:
+            source = file.read()
+    except OSError as problem:
+        sys.stderr.write(f"fcaffe run: can't open file {script!r}: {problem.strerror}\n")
+        raise SystemExit(2) from None
+    sys.meta_path.insert(0, CaffeFinder)
+    sys.argv = [script, *arguments]
+    if not getattr(sys.flags, "safe_path", False):  # which Python 3.10 does not have
+        sys.path[0] = os.path.dirname(os.path.realpath(script))
+    file_name = os.path.abspath(script)
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=file_name, __builtins__=__builtins__, __cached__=None, __annotations__={})
+    main.__loader__ = SourceFileLoader("__main__", file_name)
+    sys.modules["__main__"] = main
+    code: CodeType | None = None
+    try:
+        code = compile(source, file_name, "exec", dont_inherit=True)
+        exec(code, main.__dict__)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        error.__traceback__ = _within(error.__traceback__, code)
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.excepthook = lambda *_: None  # Python itself, which gives the exit code, would print our frames too
+        raise
+
+
+def _within(trace: TracebackType | None, code: CodeType | None) -> TracebackType | None:
+    """The part of a traceback that begins in the script; none of it if the script could not be compiled."""
+    while trace is not None and trace.tb_frame.f_code is not code:
+        trace = trace.tb_next
+    return trace

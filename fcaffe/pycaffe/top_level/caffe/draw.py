@@ -1,0 +1,5 @@
+import sys
+
+import fcaffe.pycaffe.draw
+
+sys.modules[__name__] = fcaffe.pycaffe.draw

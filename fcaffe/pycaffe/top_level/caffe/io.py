@@ -1,0 +1,5 @@
+import sys
+
+import fcaffe.pycaffe.io
+
+sys.modules[__name__] = fcaffe.pycaffe.io
