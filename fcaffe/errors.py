@@ -60,7 +60,7 @@ class RankError(Exception):
         self.world = world
 
 
-class ArgumentError(UsageError, TypeError):
+class CallError(UsageError, TypeError):
     """Arguments that a function of the Python interface does not take; scripts for pycaffe catch TypeError."""
 
 

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from fcaffe.errors import ArgumentError
+from fcaffe.errors import CallError
 from fcaffe.net import blob as core
 from fcaffe.net.host_views import HostViews, host_views
 from fcaffe.net.layer import Layer
@@ -69,7 +69,7 @@ class Blob:
 
     def reshape(self, *shape: int, **named: Any) -> None:
         if named:
-            raise ArgumentError(f"Blob.reshape takes no keywords, but the dimensions: {', '.join(named)}")
+            raise CallError(f"Blob.reshape takes no keywords, but the dimensions: {', '.join(named)}")
         self._views.reshape(self._blob, shape)
 
 
@@ -83,7 +83,7 @@ class BlobVec(Sequence[Blob]):
     def add_blob(self, *shape: int, **named: Any) -> None:
         """Append a parameter of this shape, zeroed. For the `setup` of a Python layer."""
         if named:
-            raise ArgumentError(f"BlobVec.add_blob takes no keywords, but the dimensions: {', '.join(named)}")
+            raise CallError(f"BlobVec.add_blob takes no keywords, but the dimensions: {', '.join(named)}")
         self._layer.add_blob(*shape)
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe import net as core
-from fcaffe.errors import ArgumentError, NetError, NoSuchLayerError, UsageError
+from fcaffe.errors import CallError, NetError, NoSuchLayerError, UsageError
 from fcaffe.net.hooks import Hook
 from fcaffe.net.host_views import host_views
 from fcaffe.net.layer import Layer as CoreLayer
@@ -45,7 +45,7 @@ class Net:
             stages = positional.get("stages", stages)
             weights = positional.get("weights", weights)
         if phase not in (session.TRAIN, session.TEST):
-            raise ArgumentError(f"Net needs a phase, caffe.TRAIN or caffe.TEST; given was {phase!r}")
+            raise CallError(f"Net needs a phase, caffe.TRAIN or caffe.TEST; given was {phase!r}")
         param = read_net(network_file)
         param.state.phase = phase
         param.state.level = level
@@ -188,7 +188,7 @@ class Net:
 
     def _call(self, run: Hook, hooks: list[Hook]) -> None:
         if not callable(run):
-            raise ArgumentError(f"a hook of a net is called with the index of a layer, which {run!r} cannot be")
+            raise CallError(f"a hook of a net is called with the index of a layer, which {run!r} cannot be")
 
         def call(layer: int) -> None:
             with self._views.user_at_work():

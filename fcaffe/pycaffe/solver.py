@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fcaffe import solvers
-from fcaffe.errors import ArgumentError
+from fcaffe.errors import CallError
 from fcaffe.net.host_views import HostViews, host_views
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe import session
@@ -91,7 +91,7 @@ class Solver:
         elif callable(on_start) and callable(on_gradients_ready):
             self._solver.observers.append(Callbacks(self._views, on_start, on_gradients_ready))
         else:
-            raise ArgumentError("add_callback takes two functions, on_start and on_gradients_ready, or an NCCL")
+            raise CallError("add_callback takes two functions, on_start and on_gradients_ready, or an NCCL")
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:

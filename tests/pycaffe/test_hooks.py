@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fcaffe as caffe
-from fcaffe.errors import ArgumentError, UsageError
+from fcaffe.errors import CallError, UsageError
 from fcaffe.pycaffe import session
 
 NET = """
@@ -98,9 +98,9 @@ def test_an_error_in_a_hook_comes_through_as_it_is(solver: caffe.SGDSolver) -> N
     net.after_forward(wrong)
     with pytest.raises(KeyError, match="mine"):
         net.forward()
-    with pytest.raises(ArgumentError, match="called with the index of a layer, which 3 cannot be"):
+    with pytest.raises(CallError, match="called with the index of a layer, which 3 cannot be"):
         net.before_forward(3)
-    with pytest.raises(ArgumentError, match="add_callback takes two functions"):
+    with pytest.raises(CallError, match="add_callback takes two functions"):
         solver.add_callback(lambda: None)
 
 
