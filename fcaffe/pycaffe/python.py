@@ -31,7 +31,10 @@ FCAFFE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # the fol
 
 
 class UserCodeError(LayerError):
-    """A user's layer raised; what it raised is the cause. In Caffe it comes through as it is, mostly RuntimeError."""
+    """A user's layer raised, which is the cause. In Caffe that comes through as it is, so this is of its type too."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError, if it is one, would quote it
 
 
 @register("Python")
@@ -162,13 +165,25 @@ class Python(UserLayer):
     def _user_error(self, what: str, problem: Exception) -> UserCodeError:
         said = " ".join(str(problem).split())
         said = f"{type(problem).__name__}: {said}" if said else type(problem).__name__
-        return UserCodeError(str(self.error(f"{what}: {said}{_line_of(problem)}")))
+        return _error_class(type(problem))(str(self.error(f"{what}: {said}{_line_of(problem)}")))
 
 
 def code_of(param: Any) -> str:
     """For the user, before it runs: whose code a layer of this LayerParameter is."""
     p = param.python_param
     return f'layer "{param.name}": the code of the class {p.layer} of the Python module {p.module}'
+
+
+def _error_class(kind: type[Exception]) -> type[UserCodeError]:
+    """A UserCodeError that is also of this type, if Python can make one of the two and tell what it says."""
+    if issubclass(kind, SyntaxError):  # Python would show its line in place of what we say
+        return UserCodeError
+    try:
+        made = type(UserCodeError.__name__, (UserCodeError, kind), {"__module__": __name__})
+        made("")
+    except TypeError:
+        return UserCodeError
+    return made
 
 
 def _is_user_layer(value: Any) -> bool:

@@ -47,10 +47,14 @@ class GrowingBatch(Schedule):
         self.samples = samples
         self.most_passes = largest // samples
         self.phases = list(phases(param, self.most_passes))
-        self.max_iter = self.phases.pop().first
+        self._max_iter = self.phases.pop().first
         self._told = param.iter_size
         iterations = f"{self.max_iter} iterations take the place of {param.max_iter}"
         log.info(f"The batch grows where the rate would drop, up to {largest} samples: {iterations}")
+
+    @property
+    def max_iter(self) -> int:
+        return self._max_iter
 
     def passes(self, iteration: int) -> int:
         return self.phases[self._index(iteration)].passes

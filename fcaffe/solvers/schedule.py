@@ -18,7 +18,11 @@ class Schedule:
 
     def __init__(self, param: Any) -> None:
         self.param = param
-        self.max_iter: int = param.max_iter
+
+    @property
+    def max_iter(self) -> int:
+        """Up to which iteration to train; a script may change it in the solver's parameters."""
+        return int(self.param.max_iter)
 
     def passes(self, iteration: int) -> int:
         """How many passes add up their gradients for the update of this iteration."""

@@ -113,6 +113,12 @@ def test_a_class_has_caffes_conditions(tmp_path: Path) -> None:
         caffe.AdaGradSolver(str(tmp_path / "solver.prototxt"))
 
 
+def test_a_script_may_move_the_end(solver: caffe.SGDSolver) -> None:
+    solver.param.max_iter = 3
+    solver.solve()
+    assert solver.iter == 3
+
+
 def test_parameters_of_the_solver(solver: caffe.SGDSolver) -> None:
     param = solver.param
     assert (param.max_iter, param.display, param.layer_wise_reduce) == (6, 0, True)

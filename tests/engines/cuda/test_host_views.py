@@ -113,3 +113,16 @@ def test_copies_go_with_their_blobs(engine: Counting) -> None:
 def test_views_of_an_engine_are_the_same_ones(engine: Counting, tmp_path: Path) -> None:
     assert host_views(engine) is host_views(engine)
     assert host_views(PlainOnDevice()) is not host_views(engine)
+
+
+def test_addresses_for_libraries_that_work_on_the_device(net: caffe.Net) -> None:  # noqa: F811
+    """The values lie there in C order, with what the script has written last."""
+    data = net.blobs["data"]
+    data.data[...] = np.arange(180).reshape(2, 3, 6, 5)
+    for address in (data._gpu_data_ptr, net.params["conv"][0]._gpu_diff_ptr):
+        assert address > 0
+    values = data._blob.data
+    assert values.flags.c_contiguous and values.data.ptr == data._gpu_data_ptr
+    assert engine_choice.host(values).ravel().tolist() == list(range(180))
+    net.forward()
+    assert data.data.ravel().tolist() == list(range(180))
