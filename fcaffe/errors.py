@@ -66,3 +66,7 @@ class CallError(UsageError, TypeError):
 
 class NoSuchLayerError(UsageError, ValueError):
     """A layer that the net does not have, which pycaffe looks for in a list: scripts catch ValueError."""
+
+
+class ArgumentError(UsageError, ValueError):
+    """An argument of pycaffe's functions that does not fit; a ValueError, as in Caffe."""

@@ -48,6 +48,16 @@ def opencv() -> Any:
 
 def decode_image(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.ndarray:
     """Pixels of an encoded picture: uint8, channels x height x width; `what` names it in errors."""
+    pixels = decode_pixels(data, what, color)
+    if pixels.dtype != np.uint8:
+        raise DataError(f"{what} has {pixels.dtype} pixels; only 8-bit pictures are read")
+    if pixels.ndim == 2:
+        return pixels[np.newaxis]
+    return pixels.transpose(2, 0, 1)
+
+
+def decode_pixels(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.ndarray:
+    """Pixels of an encoded picture as OpenCV gives them: of any type, height x width, with channels as third axis."""
     cv2 = opencv()
     flag = {
         Color.AS_STORED: cv2.IMREAD_UNCHANGED,
@@ -64,11 +74,7 @@ def decode_image(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.n
         ) from problem
     if pixels is None:
         raise DataError(f"{what} cannot be decoded as a picture ({len(data)} bytes)")
-    if pixels.dtype != np.uint8:
-        raise DataError(f"{what} has {pixels.dtype} pixels; only 8-bit pictures are read")
-    if pixels.ndim == 2:
-        return pixels[np.newaxis]
-    return pixels.transpose(2, 0, 1)
+    return pixels
 
 
 def read_file(path: str) -> bytes:

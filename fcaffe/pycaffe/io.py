@@ -1,0 +1,287 @@
+"""pycaffe's `caffe.io`: blobs and records as arrays, and pictures made ready for a net."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fcaffe.data.images import LARGEST_FILE, decode_pixels
+from fcaffe.errors import ArgumentError, SnapshotError, UsageError
+from fcaffe.input_files import read_input
+from fcaffe.proto import caffe_pb2, stored_blob, to_blob_proto
+
+GRAY = np.array([0.2125, 0.7154, 0.0721])  # the luminance of red, green and blue, as scikit-image weighs them
+SPLINE_ORDERS = range(6)
+Dims = Sequence[int] | np.ndarray  # height, width
+Pictures = Sequence[np.ndarray] | np.ndarray  # each height x width x channels
+
+_FADED = 12  # pixels of zeros beyond the border of a picture whose splines are of order 2 and more
+
+
+def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
+    """The values of a BlobProto, or its gradients, in its shape; float64. ArgumentError if it has not that many."""
+    try:
+        stored = stored_blob(caffe_pb2.BlobBytes.FromString(blob.SerializeToString()))
+    except SnapshotError as problem:
+        raise ArgumentError(f"blobproto_to_array: {problem}") from problem
+    values = stored.diff if return_diff else stored.data
+    if values is None:
+        raise ArgumentError(f"blobproto_to_array: the BlobProto of shape {stored.shape} has no diff")
+    return values.astype(float)
+
+
+def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:
+    """A BlobProto of an array, and of gradients of the same shape if given."""
+    return to_blob_proto(arr, diff)
+
+
+def arraylist_to_blobprotovector_str(arraylist: Sequence[np.ndarray]) -> bytes:
+    """A serialized BlobProtoVector of the arrays."""
+    return caffe_pb2.BlobProtoVector(blobs=map(array_to_blobproto, arraylist)).SerializeToString()
+
+
+def blobprotovector_str_to_arraylist(str: bytes) -> list[np.ndarray]:
+    """The arrays in a serialized BlobProtoVector."""
+    return [blobproto_to_array(blob) for blob in caffe_pb2.BlobProtoVector.FromString(str).blobs]
+
+
+def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
+    """A Datum of a channels x height x width array: uint8 goes to `data`, anything else to `float_data`."""
+    if arr.ndim != 3:
+        raise ArgumentError(f"Incorrect array shape. A Datum holds channels x height x width, not {arr.shape}")
+    datum = caffe_pb2.Datum()
+    datum.channels, datum.height, datum.width = arr.shape
+    if arr.dtype == np.uint8:
+        datum.data = arr.tobytes()
+    else:
+        datum.float_data.extend(arr.astype(float).flat)
+    if label is not None:
+        datum.label = label
+    return datum
+
+
+def datum_to_array(datum: Any) -> np.ndarray:
+    """The channels x height x width array in a Datum that is not encoded: uint8, or float64 from `float_data`."""
+    shape = (datum.channels, datum.height, datum.width)
+    values = np.frombuffer(datum.data, np.uint8).copy() if datum.data else np.array(datum.float_data, float)
+    if datum.encoded:
+        raise ArgumentError("the Datum holds an encoded picture (JPEG, PNG), which datum_to_array does not decode")
+    if math.prod(shape) != values.size or min(shape) < 0:
+        raise ArgumentError(f"a Datum with {values.size} values has the shape {shape}; it is damaged")
+    return values.reshape(shape)
+
+
+class Transformer:
+    """Brings pictures into the form of a net's inputs, whose shapes (N, K, H, W) are given by name.
+
+    What is set for an input is done in this order: transpose, channel_swap, raw_scale, mean, input_scale.
+    """
+
+    def __init__(self, inputs: Mapping[str, Sequence[int]]) -> None:
+        self.inputs = inputs
+        self.transpose: dict[str, Sequence[int]] = {}
+        self.channel_swap: dict[str, Sequence[int]] = {}
+        self.raw_scale: dict[str, float] = {}
+        self.mean: dict[str, np.ndarray] = {}
+        self.input_scale: dict[str, float] = {}
+
+    def preprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
+        """A picture (H' x W' x K) as the input `in_` takes it: float32, resized to H x W, then as has been set.
+
+        `data` stays as it is.
+        """
+        self._check_input(in_)
+        made = np.array(data, np.float32)
+        dims = tuple(self.inputs[in_][2:])
+        if made.shape[:2] != dims:
+            made = resize_image(made, dims)
+        if in_ in self.transpose:
+            made = made.transpose(self.transpose[in_])
+        if in_ in self.channel_swap:
+            made = made[list(self.channel_swap[in_])]
+        if self.raw_scale.get(in_) is not None:
+            made *= self.raw_scale[in_]
+        if in_ in self.mean:
+            made -= self.mean[in_]
+        if self.input_scale.get(in_) is not None:
+            made *= self.input_scale[in_]
+        return made
+
+    def deprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
+        """The picture that `preprocess` has made `data` of, but for its size; axes of one element go."""
+        self._check_input(in_)
+        made = data.copy().squeeze()
+        if self.input_scale.get(in_) is not None:
+            made /= self.input_scale[in_]
+        if in_ in self.mean:
+            made += self.mean[in_]
+        if self.raw_scale.get(in_) is not None:
+            made /= self.raw_scale[in_]
+        if in_ in self.channel_swap:
+            made = made[np.argsort(self.channel_swap[in_])]
+        if in_ in self.transpose:
+            made = made.transpose(np.argsort(self.transpose[in_]))
+        return made
+
+    def set_transpose(self, in_: str, order: Sequence[int]) -> None:
+        """The order of the picture's axes in the input; (2, 0, 1) makes K x H x W of H x W x K."""
+        self._check_input(in_)
+        if len(order) != len(self.inputs[in_]) - 1:
+            raise UsageError(
+                "Transpose order needs to have the same number of dimensions as the input. "
+                f'The order {tuple(order)} is for the input "{in_}" of shape {tuple(self.inputs[in_])}'
+            )
+        self.transpose[in_] = order
+
+    def set_channel_swap(self, in_: str, order: Sequence[int]) -> None:
+        """The order of the channels, which are the first axis after the transpose; (2, 1, 0) makes BGR of RGB."""
+        self._check_input(in_)
+        if len(order) != self.inputs[in_][1]:
+            raise UsageError(
+                "Channel swap needs to have the same number of dimensions as the input channels. "
+                f'The order {tuple(order)} is for the input "{in_}" of shape {tuple(self.inputs[in_])}'
+            )
+        self.channel_swap[in_] = order
+
+    def set_raw_scale(self, in_: str, scale: float) -> None:
+        """What values are multiplied by before the mean is subtracted; 255 for pictures in [0, 1]."""
+        self._check_input(in_)
+        self.raw_scale[in_] = scale
+
+    def set_mean(self, in_: str, mean: np.ndarray) -> None:
+        """What is subtracted: a number for each channel, or an array H' x W' or K x H' x W', resized if need be."""
+        self._check_input(in_)
+        shape = tuple(self.inputs[in_][1:])
+        if mean.ndim == 1:
+            if len(mean) != shape[0]:
+                raise ArgumentError(
+                    f'Mean channels incompatible with input. The mean has {len(mean)}, the input "{in_}" {shape[0]}'
+                )
+            mean = mean[:, np.newaxis, np.newaxis]
+        elif mean.ndim not in (2, 3):
+            raise ArgumentError(f"Mean shape invalid. It is {mean.shape}, and should be K, H x W or K x H x W")
+        elif mean.shape != shape[3 - mean.ndim :]:
+            planes = mean.reshape(-1, *mean.shape[-2:])
+            mean = resize_image(planes.transpose(1, 2, 0), shape[1:]).transpose(2, 0, 1)
+        self.mean[in_] = mean
+
+    def set_input_scale(self, in_: str, scale: float) -> None:
+        """What values are multiplied by at last, after the mean is subtracted."""
+        self._check_input(in_)
+        self.input_scale[in_] = scale
+
+    def _check_input(self, in_: str) -> None:
+        if in_ not in self.inputs:
+            raise UsageError(f"{in_} is not one of the net inputs: {self.inputs}")
+
+
+def load_image(filename: str, color: bool = True) -> np.ndarray:
+    """A picture as float32 in [0, 1]: H x W x 3 in the order red, green, blue, or gray H x W x 1 without `color`.
+
+    Gray ones get three equal channels, an alpha channel is dropped. As scikit-image does for Caffe, the orientation
+    that a camera may have noted is not applied, and colours become gray by weights that OpenCV does not have.
+    """
+    stored = decode_pixels(read_input(filename, LARGEST_FILE), f'"{filename}"')
+    most = np.iinfo(stored.dtype).max if stored.dtype.kind in "iu" else 1
+    pixels = (stored.reshape(*stored.shape[:2], -1) / float(most))[:, :, :3][:, :, ::-1]
+    if color and pixels.shape[2] == 1:
+        pixels = np.tile(pixels, (1, 1, 3))
+    elif not color and pixels.shape[2] == 3:
+        pixels = (pixels @ GRAY)[:, :, np.newaxis]
+    return pixels.astype(np.float32, order="C")
+
+
+def resize_image(im: np.ndarray, new_dims: Dims, interp_order: int = 1) -> np.ndarray:
+    """A picture (H x W x K) in the size `new_dims` (height, width), by splines of order 0 to 5; float32.
+
+    As Caffe does: with one channel or three, pixels are areas as in scikit-image's resize with mode="constant" and no
+    anti-aliasing, beyond whose border is the picture's least value; so an enlarged picture fades there. With other
+    numbers of channels, pixels are points as in SciPy's zoom, and the corners' centres stay where they are. Values are
+    those of these libraries to float32's precision. scikit-image from 0.15 on blurs what it makes smaller, which the
+    nets of Caffe's time have not seen; releases before 0.19 have other splines of order 2 and 3.
+    """
+    if im.ndim != 3 or len(new_dims) != 2 or min(*new_dims, *im.shape) < 1:
+        raise ArgumentError(
+            f"resize_image makes a height x width x channels array of another height and width, and not {new_dims} of "
+            f"the shape {im.shape}"
+        )
+    if interp_order not in SPLINE_ORDERS:
+        raise ArgumentError(f"resize_image interpolates by splines of order 0 to 5, not {interp_order}")
+    least, most = float(im.min()), float(im.max())
+    areas = im.shape[2] in (1, 3)
+    if areas and least == most:
+        return np.full((*new_dims, im.shape[2]), least, np.float32)
+    made = im - least if areas else im.astype(float)
+    for axis, size in enumerate(new_dims):
+        matrix = _resampling(im.shape[axis], int(size), int(interp_order), areas)
+        made = np.moveaxis(np.tensordot(matrix, made, (1, axis)), 0, axis)
+    return (np.clip(made, 0, most - least) + least if areas else made).astype(np.float32)
+
+
+def oversample(images: Pictures, crop_dims: Dims) -> np.ndarray:
+    """Ten crops (height, width) of each picture: its corners and centre, and the mirror images of these."""
+    height, width = (int(size) for size in crop_dims)
+    rows, columns, channels = images[0].shape
+    if height > rows or width > columns:
+        raise ArgumentError(f"crops of {height} x {width} do not fit into pictures of {rows} x {columns}")
+    corners = [(y, x) for y in (0, rows - height) for x in (0, columns - width)]
+    centre = (int(rows / 2 - height / 2), int(columns / 2 - width / 2))
+    crops = np.empty((len(images), 2, 5, height, width, channels), np.float32)
+    for made, image in zip(crops, images, strict=True):
+        for number, (y, x) in enumerate([*corners, centre]):
+            made[0, number] = image[y : y + height, x : x + width]
+        made[1] = made[0, :, :, ::-1]
+    return crops.reshape(-1, height, width, channels)
+
+
+def _resampling(old: int, new: int, order: int, areas: bool) -> np.ndarray:
+    """The matrix (new x old) that makes `new` values of `old` ones along an axis, by splines.
+
+    Pixels are areas, with zeros beyond the border, or points at whole numbers, of which the first and last stay.
+    """
+    if areas:
+        places = (np.arange(new) + 0.5) * (old / new) - 0.5
+        faded = _FADED if order > 1 else 0
+        coefficients = _prefilter(old + 2 * faded, order)[:, faded : faded + old]
+    else:
+        places = np.arange(new) * ((old - 1) / max(new - 1, 1))
+        faded, coefficients = 0, _prefilter(old, order)
+    first = np.floor(places + (0.5 if order % 2 == 0 else 0)).astype(int) - order // 2
+    matrix = np.zeros((new, len(coefficients)))
+    for tap in range(order + 1):
+        at = first + tap + faded
+        weights = _spline(places - (first + tap), order)
+        if not areas:
+            at = _mirrored(at, old)
+        inside = (at >= 0) & (at < len(coefficients))
+        np.add.at(matrix, (np.flatnonzero(inside), at[inside]), weights[inside])
+    return matrix @ coefficients
+
+
+def _prefilter(size: int, order: int) -> np.ndarray:
+    """The matrix that makes the coefficients of a spline, mirrored at its ends, of the values at whole numbers."""
+    if order < 2:
+        return np.eye(size)
+    values = np.zeros((size, size))
+    for tap in range(-(order // 2), order // 2 + 1):
+        np.add.at(values, (np.arange(size), _mirrored(np.arange(size) + tap, size)), _spline(np.array(-tap), order))
+    return np.linalg.inv(values)
+
+
+def _mirrored(at: np.ndarray, size: int) -> np.ndarray:
+    """Places within 0 to size - 1 instead of those beyond, which mirror them; the ends stand once."""
+    period = max(2 * (size - 1), 1)
+    at = at % period
+    return np.minimum(at, period - at) if size > 1 else np.zeros_like(at)
+
+
+def _spline(x: np.ndarray, order: int) -> np.ndarray:
+    """The cardinal B-spline of an order, as a sum of one-sided powers; of order 0, one for what was rounded to 0."""
+    if order == 0:
+        return np.ones(np.shape(x))
+    signs = [(-1) ** k * math.comb(order + 1, k) for k in range(order + 2)]
+    powers = [np.maximum((order + 1) / 2 - np.abs(x) - k, 0) ** order for k in range(order + 2)]
+    return sum(s * p for s, p in zip(signs, powers, strict=True)) / math.factorial(order)  # type: ignore[return-value]
