@@ -49,6 +49,13 @@ COMMANDS = {
         "fcaffe.cli.report", "write a page about a training: LOG PAGE.html [--solver FILE [--weights FILE]]"
     ),
     "run": Entry("fcaffe.cli.run", "run a Python script in which `import caffe` means fcaffe: SCRIPT [ARGUMENTS]"),
+    "draw_net": Entry(
+        "fcaffe.cli.draw_net", "draw a net: IN.prototxt OUT.svg [--rankdir LR|TB] [--phase TRAIN|TEST|ALL]"
+    ),
+    "classify": Entry(
+        "fcaffe.cli.classify", "say what is in pictures: IN OUT.npy --model_def FILE --pretrained_model FILE"
+    ),
+    "detect": Entry("fcaffe.cli.detect", "say what is in windows of pictures: IN.csv OUT.csv --crop_mode list"),
     "convert": Entry("fcaffe.cli.convert", "write a model, solver state, net, solver or mean in another form: IN OUT"),
     "bench": Entry(
         "fcaffe.cli.bench", "measure the reductions: reduce [--reduce NAME,...] [--bytes N,...] [--workers N,...]"

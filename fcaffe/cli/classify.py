@@ -1,0 +1,84 @@
+"""`fcaffe classify`: says what is in pictures, as python/classify.py of Caffe does."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+
+import click
+import numpy as np
+
+from fcaffe.cli.pictures import PictureFlags, load_npy, numbers, picture_flags, with_progress
+from fcaffe.errors import UsageError
+from fcaffe.input_files import reading
+from fcaffe.output_files import replacing
+from fcaffe.pycaffe import io
+from fcaffe.pycaffe.classifier import Classifier
+
+
+@click.command(
+    help="Write what a net says of pictures to the file OUT (.npy), a row for each. IN is a picture, a folder, whose "
+    "pictures are taken in the order of their names, or an array of pictures in [0, 1] (.npy, N x H x W x K).",
+)
+@click.argument("source", required=False, metavar="IN")
+@click.argument("target", required=False, metavar="OUT")
+@click.option("--center_only", "center_only", is_flag=True, help="Look at the centre alone, not at ten crops.")
+@click.option(
+    "--images_dim", "images_dim", default="256,256", metavar="H,W", help="Resize pictures to this first (256,256)."
+)
+@click.option("--ext", default="jpg", metavar="EXT", help="Which files of a folder are pictures (jpg).")
+@picture_flags
+def classify(
+    source: str | None, target: str | None, flags: PictureFlags, center_only: bool, images_dim: str, ext: str
+) -> int:
+    if not source or not target:
+        raise UsageError("classify needs two files: classify IN OUT.npy")
+    dims = numbers("images_dim", images_dim)
+    if len(dims) != 2 or min(dims) < 1:
+        raise UsageError(f"--images_dim takes a height and a width, not '{images_dim}'")
+    mean, channels = flags.mean(), flags.channels()
+    flags.set_mode()
+    classifier = Classifier(
+        flags.model_def,
+        flags.pretrained_model,
+        image_dims=dims,
+        mean=mean,
+        input_scale=flags.input_scale,
+        raw_scale=flags.raw_scale,
+        channel_swap=channels,
+    )
+    source = os.path.expanduser(source)
+    pictures = _pictures(source, ext)
+    print(f"Classifying {len(pictures)} inputs.")
+    start = time.monotonic()
+    at_once = classifier.blobs[classifier.inputs[0]].shape[0]  # then all batches but the last are full
+    starts = range(0, len(pictures), at_once)
+    predictions = []
+    for first in with_progress(starts, len(starts), "classifying"):
+        some = [io.load_image(one) if isinstance(one, str) else one for one in pictures[first : first + at_once]]
+        predictions.append(classifier.predict(some, not center_only))
+    print(f"Done in {time.monotonic() - start:.2f} s.")
+    print(f"Saving results into {target}")
+    path = target if target.endswith(".npy") else f"{target}.npy"
+    with replacing(path, "predictions") as temporary, open(temporary, "wb") as file:
+        np.save(file, np.concatenate(predictions))
+    return 0
+
+
+def _pictures(source: str, ext: str) -> list[str] | np.ndarray:
+    """The names of picture files, or the pictures in an array."""
+    if os.path.isdir(source):
+        print(f"Loading folder: {source}")
+        names = sorted(glob.glob(os.path.join(glob.escape(source), f"*.{ext}")))
+        if not names:
+            raise UsageError(f"there is no *.{ext} in the folder {source}; --ext says what pictures' names end in")
+        return names
+    print(f"Loading file: {source}")
+    if not source.endswith("npy"):
+        return [source]
+    with reading(source, UsageError, "picture"):
+        pictures = load_npy(source)
+    if pictures.ndim != 4 or len(pictures) == 0:
+        raise UsageError(f"{source} has the shape {pictures.shape}; pictures are N x height x width x channels")
+    return pictures

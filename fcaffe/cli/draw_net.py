@@ -1,0 +1,35 @@
+"""`fcaffe draw_net`: draws the layers and blobs of a net, as python/draw_net.py of Caffe does."""
+
+from __future__ import annotations
+
+import click
+
+from fcaffe.cli.flags import common_flags
+from fcaffe.errors import UsageError
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_net
+from fcaffe.pycaffe.draw import draw_net_to_file
+
+PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
+
+
+@click.command(
+    "draw_net",
+    help="Draw the net IN (a prototxt) into the file OUT, whose name ends in the format: .svg, .png, .pdf, .raw "
+    "(Graphviz's language), or any other that Graphviz knows, where that is installed.",
+)
+@click.argument("net", required=False, metavar="IN")
+@click.argument("picture", required=False, metavar="OUT")
+@click.option("--rankdir", default="LR", metavar="LR|TB|RL|BT", help="Where the net runs to: right, down, ... (LR).")
+@click.option("--phase", default="ALL", metavar="TRAIN|TEST|ALL", help="Draw the layers of this phase only (ALL).")
+@click.option("--display_lrm", "display_lrm", is_flag=True, help="Show the lr_mult of layers that learn.")
+@common_flags
+def draw_net(net: str | None, picture: str | None, rankdir: str, phase: str, display_lrm: bool) -> int:
+    if not net or not picture:
+        raise UsageError("draw_net needs two files: draw_net IN.prototxt OUT.svg")
+    if phase not in PHASES:
+        raise UsageError(f'phase must be "TRAIN", "TEST" or "ALL", not "{phase}"')
+    param = read_net(net)
+    print(f"Drawing net to {picture}")
+    draw_net_to_file(param, picture, rankdir, PHASES[phase], display_lrm)
+    return 0

@@ -1,0 +1,121 @@
+"""What `fcaffe classify` and `fcaffe detect` have in common: the flags of Caffe's programs for pictures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from fcaffe.cli.flags import COMMON, Decorator, with_flags, with_options
+from fcaffe.errors import UsageError
+from fcaffe.input_files import reading, require_file
+from fcaffe.pycaffe import session
+
+T = TypeVar("T")
+
+REFERENCE = "models/bvlc_reference_caffenet/"  # in the folder of Caffe's sources
+
+
+@dataclass(frozen=True)
+class PictureFlags:
+    """The net, and how pictures are made ready for it."""
+
+    model_def: str
+    pretrained_model: str
+    gpu: bool
+    mean_file: str
+    input_scale: float | None
+    raw_scale: float
+    channel_swap: str
+
+    def mean(self) -> np.ndarray | None:
+        if not self.mean_file:
+            return None
+        with reading(self.mean_file, UsageError, "mean (.npy; --mean_file '' subtracts none)"):
+            return load_npy(self.mean_file)
+
+    def channels(self) -> list[int] | None:
+        return numbers("channel_swap", self.channel_swap) if self.channel_swap else None
+
+    def set_mode(self) -> None:
+        """Compute on the CPU or, with --gpu, on the first GPU, and say so."""
+        if self.gpu:
+            session.set_mode_gpu()
+        else:
+            session.set_mode_cpu()
+        print("GPU mode" if self.gpu else "CPU mode")
+
+
+_OPTIONS: list[Decorator] = [
+    click.option(
+        "--model_def", "model_def", default=f"{REFERENCE}deploy.prototxt", metavar="FILE", help="Prototxt of the net."
+    ),
+    click.option(
+        "--pretrained_model",
+        "pretrained_model",
+        default=f"{REFERENCE}bvlc_reference_caffenet.caffemodel",
+        metavar="FILE",
+        help="The net's weights.",
+    ),
+    click.option("--gpu", is_flag=True, help="Compute on the GPU."),
+    click.option(
+        "--mean_file",
+        "mean_file",
+        default="python/caffe/imagenet/ilsvrc_2012_mean.npy",
+        metavar="FILE",
+        help="The mean to subtract (.npy), channels x height x width; '' for none.",
+    ),
+    click.option(
+        "--input_scale", "input_scale", type=float, metavar="X", help="Multiply by this after the mean is subtracted."
+    ),
+    click.option(
+        "--raw_scale",
+        "raw_scale",
+        type=float,
+        default=255.0,
+        metavar="X",
+        help="Multiply values in [0, 1] by this before the mean is subtracted (255).",
+    ),
+    click.option(
+        "--channel_swap",
+        "channel_swap",
+        default="2,1,0",
+        metavar="K,...",
+        help="Order of the channels in the net; 2,1,0 makes BGR of RGB (2,1,0); '' leaves them.",
+    ),
+]
+
+
+def picture_flags(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a click command these flags; its function gets them as `flags`."""
+    return with_flags("flags", PictureFlags, _OPTIONS)(with_options(COMMON)(function))
+
+
+def numbers(flag: str, text: str) -> list[int]:
+    """Of "256,256" and the like."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise UsageError(f"--{flag} takes numbers with commas between them, not '{text}'")
+    return [int(word) for word in words]
+
+
+def load_npy(path: str) -> np.ndarray:
+    """The array in a .npy file. UsageError if it is none; OSError if it cannot be read."""
+    require_file(path)
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as problem:
+        remedy = "; fcaffe convert MEAN.binaryproto MEAN.npy makes one" if path.endswith(".binaryproto") else ""
+        raise UsageError(f"{path} is not a NumPy array as a .npy file has it{remedy}") from problem
+
+
+def with_progress(items: Iterable[T], count: int, what: str) -> Iterator[T]:
+    """The items, with a bar below on a terminal that says how far one has come."""
+    options: dict[str, Any] = {"console": Console(stderr=True), "transient": True}
+    yield from track(items, what, count, disable=not sys.stderr.isatty(), **options)
