@@ -214,10 +214,9 @@ def resize_image(im: np.ndarray, new_dims: Dims, interp_order: int = 1) -> np.nd
     areas = im.shape[2] in (1, 3)
     if areas and least == most:
         return np.full((*new_dims, im.shape[2]), least, np.float32)
-    made = im - least if areas else im.astype(float)
+    made = im - least if areas else im
     for axis, size in enumerate(new_dims):
-        matrix = _resampling(im.shape[axis], int(size), int(interp_order), areas)
-        made = np.moveaxis(np.tensordot(matrix, made, (1, axis)), 0, axis)
+        made = _resampled(made, axis, int(size), int(interp_order), areas)
     return (np.clip(made, 0, most - least) + least if areas else made).astype(np.float32)
 
 
@@ -237,28 +236,25 @@ def oversample(images: Pictures, crop_dims: Dims) -> np.ndarray:
     return crops.reshape(-1, height, width, channels)
 
 
-def _resampling(old: int, new: int, order: int, areas: bool) -> np.ndarray:
-    """The matrix (new x old) that makes `new` values of `old` ones along an axis, by splines.
+def _resampled(values: np.ndarray, axis: int, new: int, order: int, areas: bool) -> np.ndarray:
+    """An array of three axes with `new` values along one of them, which splines make of those there are.
 
     Pixels are areas, with zeros beyond the border, or points at whole numbers, of which the first and last stay.
     """
-    if areas:
-        places = (np.arange(new) + 0.5) * (old / new) - 0.5
-        faded = _FADED if order > 1 else 0
-        coefficients = _prefilter(old + 2 * faded, order)[:, faded : faded + old]
-    else:
-        places = np.arange(new) * ((old - 1) / max(new - 1, 1))
-        faded, coefficients = 0, _prefilter(old, order)
+    values = np.moveaxis(values, axis, 0)
+    old = len(values)
+    shift, scale = (0.5, old / new) if areas else (0, (old - 1) / max(new - 1, 1))
+    places = (np.arange(new) + shift) * scale - shift
+    faded = _FADED if areas and order > 1 else 0
+    if order > 1:
+        values = np.tensordot(_prefilter(old + 2 * faded, order)[:, faded : faded + old], values, 1)
     first = np.floor(places + (0.5 if order % 2 == 0 else 0)).astype(int) - order // 2
-    matrix = np.zeros((new, len(coefficients)))
+    made = np.zeros((new, *values.shape[1:]))
     for tap in range(order + 1):
-        at = first + tap + faded
-        weights = _spline(places - (first + tap), order)
-        if not areas:
-            at = _mirrored(at, old)
-        inside = (at >= 0) & (at < len(coefficients))
-        np.add.at(matrix, (np.flatnonzero(inside), at[inside]), weights[inside])
-    return matrix @ coefficients
+        at = first + tap + faded if areas else _mirrored(first + tap, old)
+        weights = np.where((at >= 0) & (at < len(values)), _spline(places - (first + tap), order), 0)
+        made += weights[:, np.newaxis, np.newaxis] * values[np.clip(at, 0, len(values) - 1)]
+    return np.moveaxis(made, 0, axis)
 
 
 def _prefilter(size: int, order: int) -> np.ndarray:
