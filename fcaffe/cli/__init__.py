@@ -24,13 +24,17 @@ import fcaffe
 from fcaffe import log
 from fcaffe.cli import flags, gflags, glog, last_words, streams
 from fcaffe.cli.bench import bench
+from fcaffe.cli.compute_image_mean import compute_image_mean
 from fcaffe.cli.convert import convert
+from fcaffe.cli.convert_imageset import convert_imageset
 from fcaffe.cli.device_query import device_query
+from fcaffe.cli.extract_features import extract_features
 from fcaffe.cli.solver import solver
 from fcaffe.cli.summary import summary
 from fcaffe.cli.test import test
 from fcaffe.cli.time import time
 from fcaffe.cli.train import train
+from fcaffe.cli.upgrade import upgrade_net_proto_binary, upgrade_net_proto_text, upgrade_solver_proto_text
 from fcaffe.errors import FcaffeError
 from fcaffe.interruption import INTERRUPTED
 from fcaffe.parallel.started import started_as
@@ -39,7 +43,16 @@ from fcaffe.pycaffe import python
 
 CAFFE_COMMANDS: list[click.Command] = [train, test, time, device_query]
 RUNS: list[click.Command] = [train, test, time]  # what these find out is in the log; they outlive standard output
-COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, summary, solver, convert, bench)}
+TOOLS: list[click.Command] = [  # programs of their own in Caffe, by whose names they are installed as well
+    convert_imageset,
+    compute_image_mean,
+    extract_features,
+    upgrade_net_proto_text,
+    upgrade_net_proto_binary,
+    upgrade_solver_proto_text,
+]
+OTHERS: list[click.Command] = [summary, solver, convert, bench]
+COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, *TOOLS, *OTHERS)}
 
 FATAL = 134  # what a shell sees of Caffe, which aborts
 BROKEN_PIPE = 141
@@ -48,6 +61,8 @@ BROKEN_PIPE = 141
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code. `arguments` default to those of the process."""
     words = sys.argv[1:] if arguments is None else arguments
+    if (tool := glog.program()) in COMMANDS:  # convert_imageset is `fcaffe convert_imageset`
+        words = [tool, *words]
     trace = bool(os.environ.get("FCAFFE_TRACEBACK"))
     streams.begin()
     try:
@@ -116,13 +131,18 @@ def _run(given: list[str], others: list[str]) -> int:
     try:
         with (
             np.errstate(all="ignore"),  # a diverging net is told of by its loss, not by NumPy's warnings
-            command.make_context(f"{glog.program()} {name}", words, obj=[*others, *given]) as context,
+            command.make_context(_called(name), words, obj=[*others, *given]) as context,
         ):
             if command in RUNS:
                 streams.outlast_output()
             return command.invoke(context) or 0
     except click.exceptions.Exit as done:  # --help
         return done.exit_code
+
+
+def _called(name: str) -> str:
+    """How this command is called: `fcaffe train`, or only `convert_imageset`."""
+    return name if glog.program() == name else f"{glog.program()} {name}"
 
 
 def _options() -> dict[str, click.Option]:

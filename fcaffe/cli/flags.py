@@ -142,15 +142,20 @@ def with_flags(argument: str, kind: Any, options: Sequence[Decorator]) -> Decora
     return decorate
 
 
-def caffe_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a click command Caffe's and glog's flags; its function gets Caffe's as `flags`, with the log set up."""
+def log_flags(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a click command glog's flags and those that every command has; its function runs with the log set up."""
 
     @functools.wraps(function)
     def with_log(log: str, minloglevel: int | None, log_dir: str, logtostderr: bool, **values: Any) -> int:
         glog.begin(log, minloglevel, log_dir, logtostderr)
         return function(**values)
 
-    return with_flags("flags", Flags, CAFFE)(with_options([*LOG, *COMMON])(with_log))
+    return with_options([*LOG, *COMMON])(with_log)
+
+
+def caffe_flags(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a click command Caffe's and glog's flags; its function gets Caffe's as `flags`, with the log set up."""
+    return with_flags("flags", Flags, CAFFE)(log_flags(function))
 
 
 common_flags = with_options(COMMON)  # which every command has, and `main` looks after

@@ -1,10 +1,11 @@
-"""How far a training is: a bar below the log lines, on a terminal only."""
+"""How far a training, or any other long work, is: a bar below the log lines, on a terminal only."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -12,6 +13,8 @@ from rich.text import Text
 
 from fcaffe import log
 from fcaffe.solvers import Observer, Solver
+
+Item = TypeVar("Item")
 
 
 class Images(ProgressColumn):
@@ -32,18 +35,12 @@ def progress_of(solver: Solver) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    bar = Progress(
+    bar = _bar(
         TextColumn("Iteration {task.completed:.0f} of {task.total:.0f}"),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[state]}"),
         Images(solver),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        refresh_per_second=4,
-        redirect_stdout=False,
-        redirect_stderr=False,
-        expand=True,
     )
     task = bar.add_task("training", total=solver.schedule.max_iter, completed=solver.iteration, state="")
 
@@ -52,14 +49,51 @@ def progress_of(solver: Solver) -> Iterator[None]:
             state = f"loss {log.number(loss)}  lr {log.number(rate)}"
             bar.update(task, completed=solver.iteration, state=state)
 
+    solver.observers.append(advance := Advance())
+    try:
+        with _shown(bar):
+            yield
+    finally:
+        solver.observers.remove(advance)
+
+
+def counted(items: Iterable[Item], total: int, noun: str) -> Iterator[Item]:
+    """These items, of which there are `total`; a terminal shows how many have come."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    bar = _bar(
+        TextColumn("{task.completed:.0f} of {task.total:.0f} " + noun), BarColumn(bar_width=None), TimeRemainingColumn()
+    )
+    task = bar.add_task(noun, total=total)
+    with _shown(bar):
+        for item in items:
+            yield item
+            bar.update(task, advance=1)
+
+
+def _bar(*columns: ProgressColumn) -> Progress:
+    return Progress(
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        refresh_per_second=4,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        expand=True,
+    )
+
+
+@contextlib.contextmanager
+def _shown(bar: Progress) -> Iterator[None]:
+    """Lines of the log stand above the bar meanwhile."""
+
     def show(line: str) -> None:
         bar.console.print(line, end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
 
-    solver.observers.append(advance := Advance())
     log.set_show(show)
     try:
         with bar:
             yield
     finally:
         log.set_show(None)
-        solver.observers.remove(advance)

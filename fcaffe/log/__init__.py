@@ -13,4 +13,5 @@ from fcaffe.log.lines import *
 from fcaffe.log.net import *
 from fcaffe.log.sentence import *
 from fcaffe.log.solver import *
+from fcaffe.log.tools import *
 from fcaffe.log.upgrade import *
