@@ -8,7 +8,7 @@ import pytest
 
 from fcaffe import log
 from fcaffe.errors import FcaffeError
-from fcaffe.log.reader import Curve, NetCurves, parse_log, read_log
+from fcaffe.log.reader import Curve, parse_log, read_log
 from tests.conftest import GOLDEN
 
 LOGS = GOLDEN / "logs"
@@ -63,16 +63,16 @@ def test_a_resumed_run_overrides_what_was_beyond_its_snapshot(capsys: pytest.Cap
 
 def test_everything_that_fcaffe_writes(capsys: pytest.CaptureFixture[str]) -> None:
     log.iteration(7, 2e6, 0.1, 5, math.inf)
-    log.net_output("Train", 0, "a/b", math.nan, 0.5)
+    log.net_outputs("Train", [("a/b", None, 0.5)], [[math.nan]])
     log.testing(7, 0)
     log.test_loss(1e-9)
-    log.net_output("Test", 0, "top-1", 1e9, 0)
+    log.net_outputs("Test", [("top-1", None, 0.0)], [[1e9]])
     log.final_loss(8, -1.5)
     log.info("Iteration something else, loss = 3")
     made = parse_log(capsys.readouterr().err.splitlines())
     assert made.loss == {7: math.inf, 8: -1.5}
     assert made.outputs[0].name == "a/b" and math.isnan(made.outputs[0].curve[7])
-    assert made.test_nets == {0: NetCurves({7: 1e-9}, made.test_nets[0].outputs)}
+    assert list(made.test_nets) == [0] and made.test_nets[0].loss == {7: 1e-9}
     assert made.test_nets[0].outputs[0].curve == {7: 1e9}
 
 
