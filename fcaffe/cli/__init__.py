@@ -41,6 +41,7 @@ from fcaffe.interruption import INTERRUPTED
 from fcaffe.parallel.started import started_as
 from fcaffe.parallel.world import RankError, World
 from fcaffe.pycaffe import python
+from fcaffe.suggestions import did_you_mean
 
 CAFFE_COMMANDS: list[click.Command] = [train, test, time, device_query]
 RUNS: list[click.Command] = [train, test, time]  # what these find out is in the log; they outlive standard output
@@ -149,7 +150,8 @@ def _called(name: str) -> str:
 def _options() -> dict[str, click.Option]:
     """All flags of all commands, by name."""
     everything = [*flags.HELP, *(param for command in COMMANDS.values() for param in command.params)]
-    return {gflags.flag_name(option.opts[0]): option for option in everything if isinstance(option, click.Option)}
+    options = [option for option in everything if isinstance(option, click.Option)]
+    return {gflags.flag_name(name): option for option in options for name in option.opts}
 
 
 def _usage() -> str:
@@ -174,7 +176,9 @@ def _version() -> str:
 
 def _gflags_words(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
-        return f"unknown command line flag '{error.option_name.lstrip('-')}'"
+        name = error.option_name.lstrip("-")
+        known = (option.name for option in error.ctx.command.params) if error.ctx else ()
+        return f"unknown command line flag '{name}'{did_you_mean(name, filter(None, known), '--')}"
     return error.format_message()
 
 
