@@ -30,6 +30,8 @@ from fcaffe.cli.convert_imageset import convert_imageset
 from fcaffe.cli.device_query import device_query
 from fcaffe.cli.extract_features import extract_features
 from fcaffe.cli.parse_log import extract_seconds, parse_log
+from fcaffe.cli.plot import plot
+from fcaffe.cli.plot_training_log import plot_training_log
 from fcaffe.cli.solver import solver
 from fcaffe.cli.summary import summary
 from fcaffe.cli.test import test
@@ -53,7 +55,7 @@ TOOLS: list[click.Command] = [  # programs of their own in Caffe, by whose names
     upgrade_net_proto_binary,
     upgrade_solver_proto_text,
 ]
-OTHERS: list[click.Command] = [summary, solver, convert, bench, parse_log, extract_seconds]
+OTHERS: list[click.Command] = [summary, solver, convert, bench, plot, plot_training_log, parse_log, extract_seconds]
 COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, *TOOLS, *OTHERS)}
 
 FATAL = 134  # what a shell sees of Caffe, which aborts
