@@ -29,10 +29,12 @@ from fcaffe.cli.convert import convert
 from fcaffe.cli.convert_imageset import convert_imageset
 from fcaffe.cli.device_query import device_query
 from fcaffe.cli.extract_features import extract_features
+from fcaffe.cli.lmdb import lmdb
 from fcaffe.cli.parse_log import extract_seconds, parse_log
 from fcaffe.cli.plot import plot
 from fcaffe.cli.plot_training_log import plot_training_log
 from fcaffe.cli.solver import solver
+from fcaffe.cli.summarize import summarize
 from fcaffe.cli.summary import summary
 from fcaffe.cli.test import test
 from fcaffe.cli.time import time
@@ -55,7 +57,18 @@ TOOLS: list[click.Command] = [  # programs of their own in Caffe, by whose names
     upgrade_net_proto_binary,
     upgrade_solver_proto_text,
 ]
-OTHERS: list[click.Command] = [summary, solver, convert, bench, plot, plot_training_log, parse_log, extract_seconds]
+OTHERS: list[click.Command] = [
+    summary,
+    solver,
+    convert,
+    bench,
+    lmdb,
+    plot,
+    plot_training_log,
+    parse_log,
+    extract_seconds,
+    summarize,
+]
 COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, *TOOLS, *OTHERS)}
 
 FATAL = 134  # what a shell sees of Caffe, which aborts
