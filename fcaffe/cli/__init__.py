@@ -24,6 +24,7 @@ import fcaffe
 from fcaffe import log
 from fcaffe.cli import flags, gflags, glog, last_words, streams
 from fcaffe.cli.bench import bench
+from fcaffe.cli.completion import answer, completion
 from fcaffe.cli.compute_image_mean import compute_image_mean
 from fcaffe.cli.convert import convert
 from fcaffe.cli.convert_imageset import convert_imageset
@@ -68,6 +69,7 @@ OTHERS: list[click.Command] = [
     parse_log,
     extract_seconds,
     summarize,
+    completion,
 ]
 COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, *TOOLS, *OTHERS)}
 
@@ -87,6 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
         if interruption.is_command:
             last_words.begin()
         python.keeps_current_folder = True
+        if (answered := answer(glog.program(), COMMANDS)) is not None:
+            return answered
         given, others = gflags.split(words, _options())
         trace = trace or "--traceback" in given
         code = _run(given, others)
@@ -172,13 +176,14 @@ def _options() -> dict[str, click.Option]:
 def _usage() -> str:
     formatter = click.HelpFormatter(width=100)
     formatter.write_usage(glog.program(), "<command> <flags>", prefix="usage: ")
-    with formatter.section("commands"):
-        formatter.write_dl([(name, str(command.short_help)) for name, command in COMMANDS.items()])
-    context = click.Context(test)
-    records = [option.get_help_record(context) for option in test.params]
-    with formatter.section("flags (-flag value, --flag value, -flag=value or --flag=value)"):
-        formatter.write_dl([record for record in records if record])
+    for heading, commands in (("commands", CAFFE_COMMANDS), ("Caffe's tools", TOOLS), ("more", OTHERS)):
+        with formatter.section(heading):
+            formatter.write_dl([(str(command.name), str(command.short_help)) for command in commands])
+    test.format_options(click.Context(test), formatter)
     formatter.write_paragraph()
+    formatter.write_text(
+        "Flags are -flag value, --flag value, -flag=value or --flag=value, or lines of --flagfile=FILE."
+    )
     formatter.write_text(f"More on a command: {glog.program()} <command> --help")
     return formatter.getvalue().rstrip()
 

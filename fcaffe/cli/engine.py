@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import click
 
 from fcaffe import log
+from fcaffe.cli import usage
 from fcaffe.cli.flags import with_flags
 from fcaffe.engines import MISSING, Engine, cpu_engine, find_onednn, gpu_engine
 from fcaffe.errors import UsageError
@@ -91,4 +92,4 @@ OPTIONS = [
     ),
 ]
 
-engine_flags = with_flags("engines", EngineFlags, OPTIONS)
+engine_flags = with_flags("engines", EngineFlags, OPTIONS, usage.ENGINE)

@@ -12,7 +12,7 @@ from fcaffe import log
 from fcaffe.cli.flags import common_flags
 from fcaffe.cli.progress import counted
 from fcaffe.cli.table import bar
-from fcaffe.cli.usage import Command, required
+from fcaffe.cli.usage import Command, one_of, required
 from fcaffe.data import open_database, parse_datum
 from fcaffe.data.backends import new_database
 from fcaffe.data.database import Database, Record
@@ -33,7 +33,7 @@ ACTIONS = ("info", "cat", "merge", "shuffle", "export")
     "are numbered anew; what exists is not overwritten.",
     short_help="look into databases, merge, shuffle, export: info|cat|merge|shuffle|export DB...",
 )
-@click.argument("words", nargs=-1, metavar="ACTION DB...")
+@click.argument("words", nargs=-1, metavar="ACTION DB...", shell_complete=one_of(ACTIONS))
 @click.option("--count", default=0, metavar="N", help="Only the first N records (cat, export; all).")
 @click.option("--seed", default=1, metavar="N", help="Which order (shuffle; 1).")
 @click.option("--backend", default="", metavar="KIND", help="Kind of OUT: lmdb or leveldb (that of the first DB).")

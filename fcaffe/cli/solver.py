@@ -10,12 +10,15 @@ import click
 from fcaffe import log
 from fcaffe.cli.flags import common_flags
 from fcaffe.cli.table import bar
+from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.proto import read_solver
 from fcaffe.tools.solver_fields import rates, solver_fields
 
 
 @click.command(
+    cls=Command,
+    example="solver solver.prototxt",
     help="Show every field of the solver SOLVER (a prototxt) with upgrades and defaults, and its learning rate over "
     "the iterations.",
     short_help="show a solver's fields and learning rate: SOLVER [--json]",

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-OTHER = "Flags"
+# What flags are about, in the order in which help shows them; a command's own come after Caffe's.
+CAFFE, OWN, WORKERS, ENGINE, LOG, COMMON = (
+    "Caffe's flags",
+    "Flags",
+    "Several workers",
+    "What computes",
+    "Log",
+    "Any command",
+)
+HEADINGS = [CAFFE, OWN, WORKERS, ENGINE, LOG, COMMON]
 
 
 class Command(click.Command):
@@ -22,9 +31,9 @@ class Command(click.Command):
         self.example = example
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        options = [param for param in self.get_params(context) if isinstance(param, click.Option)]
-        for heading, group in groupby(options, lambda option: getattr(option, "heading", OTHER)):
-            records = [record for option in group if (record := option.get_help_record(context))]
+        for heading in HEADINGS:
+            shown = [param for param in self.params if getattr(param, "heading", OWN) == heading]
+            records = [record for param in shown if (record := param.get_help_record(context))]
             if records:
                 with formatter.section(heading):
                     formatter.write_dl(records)
@@ -43,3 +52,14 @@ def required(words: Sequence[str], least: int, most: int | None = None) -> Seque
     context = click.get_current_context()
     click.echo(context.get_help())
     context.exit(1)
+
+
+def one_of(names: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """How a shell completes the words of a command whose first one is of these names; all others are files."""
+
+    def complete(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
+        if context.params.get(str(param.name)):
+            return [CompletionItem(begun, type="file")]
+        return [CompletionItem(name) for name in names if name.startswith(begun)]
+
+    return complete
