@@ -34,6 +34,7 @@ from fcaffe.cli.lmdb import lmdb
 from fcaffe.cli.parse_log import extract_seconds, parse_log
 from fcaffe.cli.plot import plot
 from fcaffe.cli.plot_training_log import plot_training_log
+from fcaffe.cli.resize_and_crop_images import resize_and_crop_images
 from fcaffe.cli.solver import solver
 from fcaffe.cli.summarize import summarize
 from fcaffe.cli.summary import summary
@@ -69,6 +70,7 @@ OTHERS: list[click.Command] = [
     parse_log,
     extract_seconds,
     summarize,
+    resize_and_crop_images,
     completion,
 ]
 COMMANDS: dict[str, click.Command] = {str(c.name): c for c in (*CAFFE_COMMANDS, *TOOLS, *OTHERS)}
