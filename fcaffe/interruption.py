@@ -14,14 +14,24 @@ import os
 import sys
 
 INTERRUPTED = 128 + signal.SIGINT
+PROGRAMS = (  # that are installed; pyproject.toml has the same
+    "fcaffe",
+    "caffe",
+    "convert_imageset",
+    "compute_image_mean",
+    "extract_features",
+    "upgrade_net_proto_text",
+    "upgrade_net_proto_binary",
+    "upgrade_solver_proto_text",
+)
 
 is_command = False  # whether this process was started as one
 _told = False
 
 
 def started_as_command() -> bool:
-    """Whether this process is `fcaffe`, `caffe` or `python -m fcaffe`."""
-    if os.path.basename(sys.argv[0] if sys.argv else "") in ("fcaffe", "caffe"):
+    """Whether this process is `fcaffe`, another name of it or `python -m fcaffe`."""
+    if os.path.basename(sys.argv[0] if sys.argv else "") in PROGRAMS:
         return True
     words = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]  # those of the interpreter
     return words[-2:] == ["-m", "fcaffe"] or words[-1:] == ["-mfcaffe"]

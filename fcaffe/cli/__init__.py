@@ -23,32 +23,43 @@ import click
 
 import fcaffe
 from fcaffe import log
-from fcaffe.cli import flags, gflags, glog, last_words, streams
+from fcaffe.cli import flags, gflags, glog, last_words, streams, usage
 from fcaffe.errors import FcaffeError, RankError
 from fcaffe.interruption import INTERRUPTED
 from fcaffe.parallel.started import started_as
+from fcaffe.suggestions import did_you_mean
 
 
 class Entry(NamedTuple):
-    """A command before it is loaded: the module with a click command of its name, and what usage says of it."""
+    """A command before it is loaded: the module that has a click command of its name, and what usage says of it."""
 
     module: str
     short_help: str
 
 
-COMMANDS = {
+CAFFE_COMMANDS = {
     "train": Entry(
         "fcaffe.cli.train", "train or finetune a net: --solver FILE [--snapshot FILE|auto | --weights FILE,...]"
     ),
     "test": Entry("fcaffe.cli.test", "score a model: --model FILE --weights FILE [--iterations N]"),
     "time": Entry("fcaffe.cli.time", "time the layers of a net: --model FILE [--iterations N] [--phase TRAIN|TEST]"),
     "device_query": Entry("fcaffe.cli.device_query", "show what is known of GPUs: --gpu ID,...|all"),
-    "summary": Entry("fcaffe.cli.summary", "show layers, shapes and costs of a net: NET [--phase TRAIN|TEST] [--json]"),
-    "solver": Entry("fcaffe.cli.solver", "show a solver's fields and learning rate: SOLVER [--json]"),
-    "report": Entry(
-        "fcaffe.cli.report", "write a page about a training: LOG PAGE.html [--solver FILE [--weights FILE]]"
+}
+TOOLS = {  # programs of their own in Caffe
+    "convert_imageset": Entry(
+        "fcaffe.cli.convert_imageset",
+        "make a database from pictures: ROOTFOLDER/ LISTFILE DB_NAME [--shuffle]",
     ),
-    "run": Entry("fcaffe.cli.run", "run a Python script in which `import caffe` means fcaffe: SCRIPT [ARGUMENTS]"),
+    "compute_image_mean": Entry(
+        "fcaffe.cli.compute_image_mean", "compute the mean image of a database: INPUT_DB [OUTPUT_FILE]"
+    ),
+    "extract_features": Entry(
+        "fcaffe.cli.extract_features",
+        "write blobs of a net to databases: WEIGHTS NET BLOB,... DB,... BATCHES KIND",
+    ),
+    "upgrade_net_proto_text": Entry("fcaffe.cli.upgrade", "bring the prototxt of a net up to date: IN OUT"),
+    "upgrade_net_proto_binary": Entry("fcaffe.cli.upgrade", "bring a model up to date: IN OUT"),
+    "upgrade_solver_proto_text": Entry("fcaffe.cli.upgrade", "bring the prototxt of a solver up to date: IN OUT"),
     "draw_net": Entry(
         "fcaffe.cli.draw_net", "draw a net: IN.prototxt OUT.svg [--rankdir LR|TB] [--phase TRAIN|TEST|ALL]"
     ),
@@ -56,12 +67,37 @@ COMMANDS = {
         "fcaffe.cli.classify", "say what is in pictures: IN OUT.npy --model_def FILE --pretrained_model FILE"
     ),
     "detect": Entry("fcaffe.cli.detect", "say what is in windows of pictures: IN.csv OUT.csv --crop_mode list"),
+    "parse_log": Entry("fcaffe.cli.parse_log", "write the numbers in a training's log as CSV: LOG OUTPUT_DIR"),
+    "extract_seconds": Entry(
+        "fcaffe.cli.parse_log", "write when each iteration of a training's log was: LOG OUTPUT_FILE"
+    ),
+    "plot_training_log": Entry(
+        "fcaffe.cli.plot_training_log", "draw one curve of trainings: CHART_TYPE PICTURE LOG..."
+    ),
+    "summarize": Entry("fcaffe.cli.summarize", "show what a net's prototxt says, a line for each layer: NET"),
+    "resize_and_crop_images": Entry(
+        "fcaffe.cli.resize_and_crop_images",
+        "make pictures square: --input LIST --input_folder IN --output_folder OUT",
+    ),
+}
+OTHERS = {
+    "summary": Entry("fcaffe.cli.summary", "show layers, shapes and costs of a net: NET [--phase TRAIN|TEST] [--json]"),
+    "solver": Entry("fcaffe.cli.solver", "show a solver's fields and learning rate: SOLVER [--json]"),
+    "report": Entry(
+        "fcaffe.cli.report", "write a page about a training: LOG PAGE.html [--solver FILE [--weights FILE]]"
+    ),
+    "plot": Entry("fcaffe.cli.plot", "draw the curves of trainings: LOG... [--out PICTURE] [--x time]"),
     "convert": Entry("fcaffe.cli.convert", "write a model, solver state, net, solver or mean in another form: IN OUT"),
+    "lmdb": Entry(
+        "fcaffe.cli.lmdb", "look into databases, merge, shuffle, export: info|cat|merge|shuffle|export DB..."
+    ),
+    "run": Entry("fcaffe.cli.run", "run a Python script in which `import caffe` means fcaffe: SCRIPT [ARGUMENTS]"),
     "bench": Entry(
         "fcaffe.cli.bench", "measure the reductions: reduce [--reduce NAME,...] [--bytes N,...] [--workers N,...]"
     ),
+    "completion": Entry("fcaffe.cli.completion", "print what lets a shell complete commands and flags: bash|zsh|fish"),
 }
-CAFFE_COMMANDS = ("train", "test", "time", "device_query")
+COMMANDS = {**CAFFE_COMMANDS, **TOOLS, **OTHERS}
 RUNS = ("train", "test", "time")  # what these find out is in the log; they outlive standard output
 
 FATAL = 134  # what a shell sees of Caffe, which aborts
@@ -71,6 +107,8 @@ BROKEN_PIPE = 141
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code. `arguments` default to those of the process."""
     words = sys.argv[1:] if arguments is None else arguments
+    if (tool := glog.program()) in COMMANDS:  # convert_imageset is `fcaffe convert_imageset`
+        words = [tool, *words]
     trace = bool(os.environ.get("FCAFFE_TRACEBACK"))
     streams.begin()
     try:
@@ -79,6 +117,10 @@ def main(arguments: list[str] | None = None) -> int:
         interruption.raise_in_command()
         if interruption.is_command:
             last_words.begin()
+        if os.environ.get(f"_{glog.program().upper()}_COMPLETE"):  # a shell asks how the present line may go on
+            from fcaffe.cli.completion import answer
+
+            return answer(glog.program(), {name: (_load(name), COMMANDS[name].short_help) for name in COMMANDS})
         code = _run(given, others)
         sys.stdout.flush()
         return code
@@ -140,13 +182,18 @@ def _run(given: list[str], others: list[str]) -> int:
     try:
         with (
             np.errstate(all="ignore"),  # a diverging net is told of by its loss, not by NumPy's warnings
-            command.make_context(f"{glog.program()} {name}", words, obj=[*others, *given]) as context,
+            command.make_context(_called(name), words, obj=[*others, *given]) as context,
         ):
             if name in RUNS:
                 streams.outlast_output()
             return command.invoke(context) or 0
     except click.exceptions.Exit as done:  # --help
         return done.exit_code
+
+
+def _called(name: str) -> str:
+    """How this command is called: `fcaffe train`, or only `convert_imageset`."""
+    return name if glog.program() == name else f"{glog.program()} {name}"
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
@@ -163,12 +210,20 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
 
 def _options(names: list[str]) -> dict[str, click.Option]:
     """All flags of these commands, and those that every command has, by name."""
-    everything = [*flags.HELP, *_params(flags.COMMON), *(param for name in names for param in _load(name).params)]
-    return {gflags.flag_name(option.opts[0]): option for option in everything if isinstance(option, click.Option)}
+    every = flags.common_flags(lambda: 0)
+    everything = [
+        *flags.HELP,
+        *click.command()(every).params,
+        *(param for name in names for param in _load(name).params),
+    ]
+    options = [option for option in everything if isinstance(option, click.Option)]
+    return {gflags.flag_name(name): option for option in options for name in option.opts}
 
 
-def _params(options: list[flags.Decorator]) -> list[click.Parameter]:
-    return click.command()(flags.with_options(options)(lambda: 0)).params
+def _flags_of_test() -> click.Command:
+    """A command with the flags of `test`, without loading that."""
+    with_engine = flags.with_options(flags.ENGINE, usage.ENGINE)
+    return click.command(cls=usage.Command)(with_engine(flags.caffe_flags(lambda: 0)))
 
 
 def _load(name: str) -> click.Command:
@@ -182,14 +237,14 @@ def _load(name: str) -> click.Command:
 def _usage() -> str:
     formatter = click.HelpFormatter(width=100)
     formatter.write_usage(glog.program(), "<command> <flags>", prefix="usage: ")
-    with formatter.section("commands"):
-        formatter.write_dl([(name, entry.short_help) for name, entry in COMMANDS.items()])
-    params = _params([*flags.ENGINE, *flags.CAFFE, *flags.LOG, *flags.COMMON])
-    context = click.Context(click.Command("test"))
-    records = [option.get_help_record(context) for option in params]
-    with formatter.section("flags (-flag value, --flag value, -flag=value or --flag=value)"):
-        formatter.write_dl([record for record in records if record])
+    for heading, commands in (("commands", CAFFE_COMMANDS), ("Caffe's tools", TOOLS), ("more", OTHERS)):
+        with formatter.section(heading):
+            formatter.write_dl([(name, entry.short_help) for name, entry in commands.items()])
+    _flags_of_test().format_options(click.Context(click.Command("test")), formatter)
     formatter.write_paragraph()
+    formatter.write_text(
+        "Flags are -flag value, --flag value, -flag=value or --flag=value, or lines of --flagfile=FILE."
+    )
     formatter.write_text(f"More on a command: {glog.program()} <command> --help")
     return formatter.getvalue().rstrip()
 
@@ -202,7 +257,9 @@ def _version() -> str:
 
 def _gflags_words(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
-        return f"unknown command line flag '{error.option_name.lstrip('-')}'"
+        name = error.option_name.lstrip("-")
+        known = (option.name for option in error.ctx.command.params) if error.ctx else ()
+        return f"unknown command line flag '{name}'{did_you_mean(name, filter(None, known), '--')}"
     return error.format_message()
 
 

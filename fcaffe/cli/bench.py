@@ -8,9 +8,10 @@ from typing import Any
 import click
 import numpy as np
 
-from fcaffe.cli import glog
+from fcaffe.cli import glog, usage
 from fcaffe.cli.flags import common_flags, with_options
 from fcaffe.cli.table import print_table
+from fcaffe.cli.usage import Command
 from fcaffe.cli.workers import LAUNCH, LaunchFlags, words_for_ranks
 from fcaffe.engines.cuda import libraries
 from fcaffe.engines.cuda.streams import make_current
@@ -26,6 +27,8 @@ GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the p
 
 
 @click.command(
+    cls=Command,
+    example="bench reduce --workers 2,4",
     help="Measure how long the reductions take to sum gradients between live ranks: of --workers that it starts, or of "
     "those that mpiexec or srun has started. Messages and bytes are those of the busiest rank; the bus bandwidth is "
     "nccl-tests'.",
@@ -42,7 +45,7 @@ GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the p
 )
 @click.option("--plot", default="", metavar="FILE.png", help="Draw the times of the largest size over the ranks.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@with_options(LAUNCH[1:])  # all but --workers, of which there may be several here
+@with_options(LAUNCH[1:], usage.WORKERS)  # all but --workers, of which there may be several here
 @common_flags
 def bench(
     what: str | None,

@@ -10,6 +10,7 @@ import click
 import numpy as np
 
 from fcaffe.cli.pictures import PictureFlags, load_npy, numbers, picture_flags, with_progress
+from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.input_files import reading
 from fcaffe.output_files import replacing
@@ -18,6 +19,8 @@ from fcaffe.pycaffe.classifier import Classifier
 
 
 @click.command(
+    cls=Command,
+    example="classify cat.jpg scores.npy --model_def deploy.prototxt --pretrained_model net.caffemodel",
     help="Write what a net says of pictures to the file OUT (.npy), a row for each. IN is a picture, a folder, whose "
     "pictures are taken in the order of their names, or an array of pictures in [0, 1] (.npy, N x H x W x K).",
 )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import click
 
 from fcaffe.cli.flags import common_flags
+from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.tools.convert import convert as convert_file
 
 
 @click.command(
     "convert",
+    cls=Command,
+    example="convert net.caffemodel net.npz",
     help="Write what is in the file IN to the file OUT, in the current notation and in the form that OUT's name ends "
     "in: a model as .caffemodel, .h5 or .npz (or its net as .prototxt), a solver state as .solverstate or .h5, a net "
     "or solver as .prototxt, a mean as .binaryproto or .npy. If IN is a database, its mean image is computed.",

@@ -12,6 +12,7 @@ import click
 import numpy as np
 
 from fcaffe.cli.pictures import PictureFlags, picture_flags, with_progress
+from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.input_files import read_input, reading
 from fcaffe.output_files import replacing
@@ -24,6 +25,8 @@ Windows = list[tuple[str, list[np.ndarray]]]
 
 
 @click.command(
+    cls=Command,
+    example="detect windows.csv scores.csv --crop_mode list --model_def deploy.prototxt --pretrained_model net.caffemodel",
     help="Write what a net says of windows of pictures to the file OUT: a .csv, or else a pandas DataFrame in HDF5. IN "
     "is, with --crop_mode list, a .csv whose first line names the columns filename, ymin, xmin, ymax and xmax; with "
     "selective_search, a .txt with the name of a picture on each line.",

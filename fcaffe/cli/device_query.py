@@ -9,6 +9,7 @@ import click
 from fcaffe import log
 from fcaffe.cli import streams
 from fcaffe.cli.flags import Flags, caffe_flags
+from fcaffe.cli.usage import Command
 from fcaffe.engines.cuda import driver
 from fcaffe.engines.cuda.driver import Gpu, find_driver
 from fcaffe.parallel.devices import find_devices, parse_devices
@@ -16,6 +17,8 @@ from fcaffe.parallel.devices import find_devices, parse_devices
 
 @click.command(
     "device_query",
+    cls=Command,
+    example="device_query --gpu all",
     help="Show what NVIDIA's driver knows of the GPUs --gpu ID,... or of all (--gpu all).",
 )
 @caffe_flags

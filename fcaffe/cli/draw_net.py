@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fcaffe.cli.flags import common_flags
+from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
@@ -15,6 +16,8 @@ PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
 
 @click.command(
     "draw_net",
+    cls=Command,
+    example="draw_net train_val.prototxt net.svg --rankdir TB",
     help="Draw the net IN (a prototxt) into the file OUT, whose name ends in the format: .svg, .png, .pdf, .raw "
     "(Graphviz's language), or any other that Graphviz knows, where that is installed.",
 )

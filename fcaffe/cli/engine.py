@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fcaffe import log
+from fcaffe.cli import usage
 from fcaffe.cli.flags import ENGINE, with_flags
 from fcaffe.engines import MISSING, Engine, cpu_engine, find_onednn, gpu_engine
 from fcaffe.errors import UsageError
@@ -61,4 +62,4 @@ def _scale(text: str) -> float | None:
     return scale
 
 
-engine_flags = with_flags("engines", EngineFlags, ENGINE)
+engine_flags = with_flags("engines", EngineFlags, ENGINE, usage.ENGINE)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fcaffe.cli import glog
+from fcaffe.cli import glog, usage
 from fcaffe.errors import UsageError
 
 PHASES = ("TRAIN", "TEST")  # by their numbers in caffe.proto
@@ -144,20 +144,21 @@ HELP = [
 ]
 
 
-def with_options(options: Sequence[Decorator]) -> Decorator:
-    """A decorator that gives a click command these options."""
+def with_options(options: Sequence[Decorator], heading: str) -> Decorator:
+    """A decorator that gives a click command these options, which its help shows under the heading."""
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
         for option in reversed(options):
             function = option(function)
+            function.__click_params__[-1].heading = heading  # type: ignore[attr-defined]
         return function
 
     return decorate
 
 
-def with_flags(argument: str, kind: Any, options: Sequence[Decorator]) -> Decorator:
-    """A decorator that gives a click command options, one for each field of the dataclass `kind`. The command's
-    function gets an instance of that as its `argument`."""
+def with_flags(argument: str, kind: Any, options: Sequence[Decorator], heading: str) -> Decorator:
+    """A decorator that gives a click command options, one for each field of the dataclass `kind`, which its help shows
+    under the heading. The command's function gets an instance of that as its `argument`."""
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(function)
@@ -165,20 +166,25 @@ def with_flags(argument: str, kind: Any, options: Sequence[Decorator]) -> Decora
             flags = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
             return function(**{argument: flags}, **values)
 
-        return with_options(options)(with_instance)
+        return with_options(options, heading)(with_instance)
 
     return decorate
 
 
-def caffe_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a click command Caffe's and glog's flags; its function gets Caffe's as `flags`, with the log set up."""
+common_flags = with_options(COMMON, usage.COMMON)  # which every command has, and `main` looks after
+
+
+def log_flags(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a click command glog's flags and those that every command has; its function runs with the log set up."""
 
     @functools.wraps(function)
     def with_log(log: str, minloglevel: int | None, log_dir: str, logtostderr: bool, **values: Any) -> int:
         glog.begin(log, minloglevel, log_dir, logtostderr)
         return function(**values)
 
-    return with_flags("flags", Flags, CAFFE)(with_options([*LOG, *COMMON])(with_log))
+    return with_options(LOG, usage.LOG)(common_flags(with_log))
 
 
-common_flags = with_options(COMMON)  # which every command has, and `main` looks after
+def caffe_flags(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a click command Caffe's and glog's flags; its function gets Caffe's as `flags`, with the log set up."""
+    return with_flags("flags", Flags, CAFFE, usage.CAFFE)(log_flags(function))

@@ -10,14 +10,15 @@ import time
 
 from fcaffe import log
 from fcaffe.errors import UsageError
+from fcaffe.interruption import PROGRAMS
 from fcaffe.output_files import remove_leftovers, temporary_name
 from fcaffe.parallel.started import started_as
 
 
 def program() -> str:
-    """The name that the command was called by: `fcaffe` or `caffe`."""
+    """The name that the command was called by: `fcaffe`, `caffe` or that of one of Caffe's tools."""
     name = os.path.basename(sys.argv[0])
-    return name if name in ("fcaffe", "caffe") else "fcaffe"
+    return name if name in PROGRAMS else "fcaffe"
 
 
 def begin(file: str, minimum: int | None, folder: str, to_stderr: bool) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from fcaffe.cli.flags import COMMON, Decorator, with_flags, with_options
+from fcaffe.cli import usage
+from fcaffe.cli.flags import common_flags, with_flags
 from fcaffe.errors import UsageError
 from fcaffe.input_files import reading, require_file
 from fcaffe.pycaffe import session
@@ -94,7 +95,7 @@ _OPTIONS: list[Decorator] = [
 
 def picture_flags(function: Callable[..., int]) -> Callable[..., int]:
     """Give a click command these flags; its function gets them as `flags`."""
-    return with_flags("flags", PictureFlags, _OPTIONS)(with_options(COMMON)(function))
+    return with_flags("flags", PictureFlags, _OPTIONS, usage.OWN)(common_flags(function))
 
 
 def numbers(flag: str, text: str) -> list[int]:

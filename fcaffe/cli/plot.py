@@ -1,24 +1,32 @@
-"""`python -m fcaffe.cli.plot train.log training.png`: draws the curves of a training's log."""
+"""`fcaffe plot`: the picture of one or several trainings, from their logs."""
 
 from __future__ import annotations
 
-import sys
+import os
 
-from fcaffe.errors import FcaffeError
-from fcaffe.tools.plot import plot
+import click
+
+from fcaffe.cli.flags import common_flags
+from fcaffe.cli.usage import Command, required
+from fcaffe.tools.plot import plot as plot_logs
 
 
-def main() -> int:
-    if len(sys.argv) != 3:
-        print("usage: python -m fcaffe.cli.plot LOG PICTURE.png", file=sys.stderr)
-        return 2
-    try:
-        plot(sys.argv[1], sys.argv[2])
-    except FcaffeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+@click.command(
+    "plot",
+    cls=Command,
+    example="plot --out runs.png sgd.log adam.log",
+    help="Draw what each LOG, fcaffe's or Caffe's, says of a training: loss, test scores and learning rate. Several "
+    "runs share one picture, each in a color of its own.",
+)
+@click.argument("words", nargs=-1, metavar="LOG...")
+@click.option("--out", default="", metavar="FILE", help="The picture: .png, .pdf or .svg (the first LOG's name, .png).")
+@click.option(
+    "--x", type=click.Choice(["iteration", "time"]), default="iteration", help="What lies to the right (iteration)."
+)
+@common_flags
+def plot(words: tuple[str, ...], out: str, x: str) -> int:
+    logs = required(words, 1, 1000)
+    picture = out or f"{os.path.splitext(os.path.basename(logs[0]))[0]}.png"
+    plot_logs(logs, picture, by_time=x == "time")
+    print(picture)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,13 +1,16 @@
-"""How far a training is: a bar below the log lines, on a terminal only."""
+"""How far work is: a bar below the log lines, on a terminal only."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from fcaffe import log
 from fcaffe.solvers import Observer, Solver
+
+Item = TypeVar("Item")
 
 
 @contextlib.contextmanager
@@ -16,8 +19,7 @@ def progress_of(solver: Solver) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from rich.console import Console  # which takes a while to load
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.progress import ProgressColumn, Task, TextColumn  # which takes a while to load
     from rich.text import Text
 
     class Images(ProgressColumn):
@@ -27,11 +29,43 @@ def progress_of(solver: Solver) -> Iterator[None]:
             images = solver.net.batch_size * solver.passes
             return Text(f"{task.speed * images:.0f} images/s" if task.speed else "")
 
-    bar = Progress(
-        TextColumn("Iteration {task.completed:.0f} of {task.total:.0f}"),
+    bar = _bar("Iteration {task.completed:.0f} of {task.total:.0f}", TextColumn("{task.fields[state]}"), Images())
+    task = bar.add_task("training", total=solver.schedule.max_iter, completed=solver.iteration, state="")
+
+    class Advance(Observer):
+        def iteration_ends(self, loss: float, rate: float) -> None:
+            state = f"loss {log.number(loss)}  lr {log.number(rate)}"
+            bar.update(task, completed=solver.iteration, state=state)
+
+    solver.observers.append(advance := Advance())
+    try:
+        with _shown(bar):
+            yield
+    finally:
+        solver.observers.remove(advance)
+
+
+def counted(items: Iterable[Item], total: int, noun: str) -> Iterator[Item]:
+    """These items, of which there are `total`; a terminal shows how many have come."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    bar = _bar("{task.completed:.0f} of {task.total:.0f} " + noun)
+    task = bar.add_task(noun, total=total)
+    with _shown(bar):
+        for item in items:
+            yield item
+            bar.update(task, advance=1)
+
+
+def _bar(words: str, *columns: Any) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn(words),
         BarColumn(bar_width=None),
-        TextColumn("{task.fields[state]}"),
-        Images(),
+        *columns,
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
@@ -40,21 +74,18 @@ def progress_of(solver: Solver) -> Iterator[None]:
         redirect_stderr=False,
         expand=True,
     )
-    task = bar.add_task("training", total=solver.schedule.max_iter, completed=solver.iteration, state="")
 
-    class Advance(Observer):
-        def iteration_ends(self, loss: float, rate: float) -> None:
-            state = f"loss {log.number(loss)}  lr {log.number(rate)}"
-            bar.update(task, completed=solver.iteration, state=state)
+
+@contextlib.contextmanager
+def _shown(bar: Any) -> Iterator[None]:
+    """Lines of the log stand above the bar meanwhile."""
 
     def show(line: str) -> None:
         bar.console.print(line, end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
 
-    solver.observers.append(advance := Advance())
     log.set_show(show)
     try:
         with bar:
             yield
     finally:
         log.set_show(None)
-        solver.observers.remove(advance)

@@ -6,10 +6,13 @@ import click
 
 from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import common_flags
+from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 
 
 @click.command(
+    cls=Command,
+    example="report train.log page.html --solver solver.prototxt --weights net_iter_10000.caffemodel",
     help="Write the page PAGE.html about the training of which LOG is the log, fcaffe's or Caffe's: its curves; with "
     "--solver the nets and their prototxts; with --weights, a model of that training, what the first test net confuses "
     "and the first filters too. `train --report` writes such a page while it trains.",

@@ -5,11 +5,14 @@ from __future__ import annotations
 import click
 
 from fcaffe.cli.flags import common_flags
+from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 
 
 @click.command(
     "run",
+    cls=Command,
+    example="run classify_cats.py --verbose",
     help="Run the Python file SCRIPT with its ARGUMENTS, as `python SCRIPT ARGUMENTS` does; `import caffe` means "
     "fcaffe in it, also where another Caffe is installed or the script looks for one in a folder of its own.",
 )

@@ -9,15 +9,16 @@ import click
 
 from fcaffe import log
 from fcaffe.cli.flags import common_flags
+from fcaffe.cli.table import bar
+from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.proto import read_solver
 from fcaffe.tools.solver_fields import rates, solver_fields
 
-BAR = 40  # characters
-EIGHTHS = " ▏▎▍▌▋▊▉█"
-
 
 @click.command(
+    cls=Command,
+    example="solver solver.prototxt",
     help="Show every field of the solver SOLVER (a prototxt) with upgrades and defaults, and its learning rate over "
     "the iterations.",
 )
@@ -55,10 +56,4 @@ def _print_rates(param: Any, curve: list[tuple[int, float]]) -> None:
     print(f"{'iteration':>{width}}  {'rate':12}")
     largest = max(rate for _, rate in curve)
     for iteration, rate in curve:
-        print(f"{iteration:>{width}}  {log.number(rate):12}  {_bar(rate / largest if largest > 0 else 0)}".rstrip())
-
-
-def _bar(share: float) -> str:
-    """A bar that fills this share of the full length, or an eighth of a character if the share is tiny but not 0."""
-    eighths = max(round(8 * BAR * share), 1 if share > 0 else 0)
-    return EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+        print(f"{iteration:>{width}}  {log.number(rate):12}  {bar(rate / largest if largest > 0 else 0)}".rstrip())

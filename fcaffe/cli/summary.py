@@ -10,6 +10,7 @@ import click
 from fcaffe import log
 from fcaffe.cli.flags import common_flags, phase_number
 from fcaffe.cli.table import print_table
+from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.net.model_files import Model, read_model
 from fcaffe.proto import file_start, is_text
@@ -22,6 +23,8 @@ FOLDING = ("layer", "top shapes")
 
 
 @click.command(
+    cls=Command,
+    example="summary train_val.prototxt --phase TEST",
     help="Show the layers, shapes, parameters, multiply-adds and memory of the net NET (a prototxt), for one batch. "
     "Its data sets need not exist. NET may also be a model (.caffemodel, .h5, .npz): what it holds is shown.",
 )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+BAR = 40  # characters
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
 
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], folding: Sequence[str], numbers_from: int
@@ -32,3 +35,9 @@ def print_table(
         ]
         print("  ".join(cells).rstrip())
     print()
+
+
+def bar(share: float) -> str:
+    """A bar that fills this share of the full length, or an eighth of a character if the share is tiny but not 0."""
+    eighths = max(round(8 * BAR * share), 1 if share > 0 else 0)
+    return EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()

@@ -8,6 +8,7 @@ from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags
 from fcaffe.cli.gpus import first_gpu
+from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
@@ -16,6 +17,8 @@ from fcaffe.tools.scoring import score
 
 
 @click.command(
+    cls=Command,
+    example="test --model train_val.prototxt --weights net.caffemodel --iterations 100",
     help="Run --iterations batches of the net --model FILE in phase TEST with --weights FILE, and print each of its "
     "outputs and their means.",
 )

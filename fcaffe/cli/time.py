@@ -8,6 +8,7 @@ from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags, phase_number
 from fcaffe.cli.gpus import first_gpu
+from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.tools.nets import load_net
 from fcaffe.tools.profile import describe, profile
@@ -15,6 +16,8 @@ from fcaffe.tools.timing import benchmark
 
 
 @click.command(
+    cls=Command,
+    example="time --model train_val.prototxt --iterations 10",
     help="Time forward and backward of each layer of the net --model FILE, on average over --iterations batches after "
     "one to warm up.",
 )

@@ -16,6 +16,7 @@ from fcaffe.cli.progress import progress_of
 from fcaffe.cli.recording import recorded
 from fcaffe.cli.signals import Signals
 from fcaffe.cli.timing import Timing
+from fcaffe.cli.usage import Command
 from fcaffe.cli.workers import (
     LaunchFlags,
     SharingFlags,
@@ -41,6 +42,8 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
 
 
 @click.command(
+    cls=Command,
+    example="train --solver solver.prototxt --snapshot auto",
     help="Train the net of --solver FILE, from the start, from a snapshot or from given weights. SIGTERM snapshots "
     f"and ends with exit code {TERMINATED}.",
 )

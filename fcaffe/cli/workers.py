@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from fcaffe import log
+from fcaffe.cli import usage
 from fcaffe.cli.flags import with_flags
 from fcaffe.cli.gpus import NO_GPUS, TrainingGpus
 from fcaffe.errors import UsageError
@@ -222,5 +223,5 @@ SHARE = [
     ),
 ]
 
-launch_flags = with_flags("launching", LaunchFlags, LAUNCH)
-sharing_flags = with_flags("sharing", SharingFlags, SHARE)
+launch_flags = with_flags("launching", LaunchFlags, LAUNCH, usage.WORKERS)
+sharing_flags = with_flags("sharing", SharingFlags, SHARE, usage.WORKERS)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
-from fcaffe.data.database import Database, Record, kinds
-from fcaffe.data.db_leveldb import LevelDb, write_leveldb
-from fcaffe.data.db_lmdb import Lmdb, write_lmdb
+from fcaffe import log
+from fcaffe.data.database import Database, Record, Writer, kinds
+from fcaffe.data.db_leveldb import LevelDb, new_leveldb, write_leveldb
+from fcaffe.data.db_lmdb import Lmdb, new_lmdb, write_lmdb
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -14,6 +16,18 @@ Backend = pb.DataParameter.DB
 LEVELDB, LMDB = Backend.Value("LEVELDB"), Backend.Value("LMDB")
 
 WRITERS: dict[str, Callable[[str, Iterable[Record]], int]] = {"lmdb": write_lmdb, "leveldb": write_leveldb}
+
+_NEW: dict[str, Callable[[str], AbstractContextManager[Writer]]] = {"lmdb": new_lmdb, "leveldb": new_leveldb}
+
+
+@contextmanager
+def new_database(path: str, backend: str) -> Iterator[Writer]:
+    """The writer of a new database of the kind `backend` (lmdb, leveldb), which appears whole or not at all."""
+    if backend not in _NEW:
+        raise DataError(f'unknown kind of database "{backend}": give {" or ".join(_NEW)}')
+    with _NEW[backend](path) as writer:
+        (log.opened_lmdb if backend == "lmdb" else log.opened_leveldb)(path)
+        yield writer
 
 
 def open_database(source: str, backend: int | None = None) -> Database:

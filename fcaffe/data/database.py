@@ -157,6 +157,30 @@ def register_database(kind: _Kind) -> _Kind:
     return kind
 
 
+class Writer(ABC):
+    """Takes the records of a new database; `count` says how many."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Write a record; a DataError if one of this key is there already, at the latest from `finish`."""
+        self._put(key, value)
+        self.count += 1
+
+    @abstractmethod
+    def _put(self, key: bytes, value: bytes) -> None:
+        """Write a record, or keep it for a while."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Write what is still kept."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back files; what is kept is lost."""
+
+
 @contextlib.contextmanager
 def new_folder(path: str, kind: str, problem_class: type[Exception]) -> Iterator[str]:
     """A temporary folder beside `path`, for the body to fill; it is renamed to `path` when the body is done, and

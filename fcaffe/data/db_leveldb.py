@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from fcaffe import log
-from fcaffe.data.database import Database, Record, new_folder, register_database
+from fcaffe.data.database import Database, Record, Writer, new_folder, register_database
 from fcaffe.data.temporary import TemporaryFolder
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
@@ -136,33 +136,54 @@ def _shared_lock(source: str) -> IO[bytes] | None:
     return None
 
 
-def write_leveldb(path: str, records: Iterable[Record]) -> int:
-    """Make the LevelDB folder `path` from (key, value) records and return their number.
+class LevelDbWriter(Writer):
+    """Writes the records of a new LevelDB, many at a time."""
 
-    The folder appears complete or not at all. A target that exists already, other than an empty folder, is refused.
-    """
-    library = plyvel()
-    with new_folder(path, "LevelDB", library.Error) as temporary:
-        with contextlib.closing(library.DB(temporary, create_if_missing=True, **OPTIONS)) as db:
-            count = _write_records(db, records)
-        if count == 0:
-            raise DataError(f'no records for the LevelDB "{path}"')
-        library.DB(temporary).close()  # makes a table of what is in the log, so that readers need not
-    return count
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+        self._db = plyvel().DB(folder, create_if_missing=True, **OPTIONS)
+        self._batch = self._db.write_batch()
+        self._highest = b""  # of the keys so far; a higher one cannot be there already
 
-
-def _write_records(db: Any, records: Iterable[Record]) -> int:
-    count = 0
-    highest = b""
-    batch = db.write_batch()
-    for key, value in records:
-        if count % BATCH == 0 or key <= highest:
-            batch.write()
-            batch.clear()
-        if key <= highest and db.get(key) is not None:
+    def _put(self, key: bytes, value: bytes) -> None:
+        if self.count % BATCH == 0 or key <= self._highest:
+            self._batch.write()
+            self._batch.clear()
+        if key <= self._highest and self._db.get(key) is not None:
             raise DataError(f"two records have the key {key!r}")
-        batch.put(key, value)
-        highest = max(key, highest)
-        count += 1
-    batch.write()
-    return count
+        self._batch.put(key, value)
+        self._highest = max(key, self._highest)
+
+    def finish(self) -> None:
+        self._batch.write()
+        self._db.close()
+        plyvel().DB(self._folder).close()  # makes a table of what is in the log, so that readers need not
+
+    def close(self) -> None:
+        self._db.close()
+
+
+@contextlib.contextmanager
+def new_leveldb(path: str) -> Iterator[Writer]:
+    """The writer of the LevelDB folder `path`, for the body to put records into.
+
+    The folder appears complete when the body is done, or not at all. A target that exists already, other than an empty
+    folder, is refused.
+    """
+    with (
+        new_folder(path, "LevelDB", plyvel().Error) as temporary,
+        contextlib.closing(LevelDbWriter(temporary)) as writer,
+    ):
+        yield writer
+        writer.finish()
+        if writer.count == 0:
+            raise DataError(f'no records for the LevelDB "{path}"')
+
+
+def write_leveldb(path: str, records: Iterable[Record]) -> int:
+    """Make the LevelDB folder `path`, as `new_leveldb` does, from (key, value) records and return their number."""
+    with new_leveldb(path) as writer:
+        for key, value in records:
+            writer.put(key, value)
+    return writer.count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import os
 import socket
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from typing import Any
 import lmdb
 
 from fcaffe import log
-from fcaffe.data.database import Database, Record, new_folder, register_database
+from fcaffe.data.database import Database, Record, Writer, new_folder, register_database
 from fcaffe.data.lmdb_file import Cursor, PageError, PageFile, Snapshot
 from fcaffe.data.lmdb_lock import LOCK_FILE, Reader
 from fcaffe.errors import DataError
@@ -125,40 +125,60 @@ def _host() -> str:
         return socket.gethostname()
 
 
-def write_lmdb(path: str, records: Iterable[Record]) -> int:
-    """Make the LMDB folder `path` from (key, value) records and return their number.
+class LmdbWriter(Writer):
+    """Writes the records of a new LMDB, a transaction of many at a time."""
 
-    The folder appears complete or not at all. A target that exists already, other than an empty folder, is refused.
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        # Nobody else knows the folder yet, so neither a lock nor a sync at every commit is needed.
+        self._environment = lmdb.open(folder, map_size=FIRST_MAP_SIZE, lock=False, sync=False, metasync=False)
+        self._pending: list[Record] = []
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        self._pending.append((key, value))
+        if len(self._pending) == COMMIT_INTERVAL:
+            self._commit()
+
+    def finish(self) -> None:
+        self._commit()
+        self._environment.sync(True)
+
+    def close(self) -> None:
+        self._environment.close()
+
+    def _commit(self) -> None:
+        while True:
+            try:
+                with self._environment.begin(write=True) as transaction:
+                    for key, value in self._pending:
+                        if not transaction.put(key, value, overwrite=False):
+                            raise DataError(f"two records have the key {key!r}")
+                self._pending.clear()
+                return
+            except lmdb.MapFullError:
+                self._environment.set_mapsize(self._environment.info()["map_size"] * 2)
+
+
+@contextlib.contextmanager
+def new_lmdb(path: str) -> Iterator[Writer]:
+    """The writer of the LMDB folder `path`, for the body to put records into.
+
+    The folder appears complete when the body is done, or not at all. A target that exists already, other than an empty
+    folder, is refused.
     """
-    with new_folder(path, "LMDB", lmdb.Error) as temporary:
-        count = _write_records(temporary, records)
-        if count == 0:
+    with (
+        new_folder(path, "LMDB", lmdb.Error) as temporary,
+        contextlib.closing(LmdbWriter(temporary)) as writer,
+    ):
+        yield writer
+        writer.finish()
+        if writer.count == 0:
             raise DataError(f'no records for the LMDB "{path}"')
-    return count
 
 
-def _write_records(folder: str, records: Iterable[Record]) -> int:
-    # Nobody else knows the folder yet, so neither a lock nor a sync at every commit is needed.
-    environment = lmdb.open(folder, map_size=FIRST_MAP_SIZE, lock=False, sync=False, metasync=False)
-    try:
-        count = 0
-        rest = iter(records)
-        while pending := list(itertools.islice(rest, COMMIT_INTERVAL)):
-            _commit(environment, pending)
-            count += len(pending)
-        environment.sync(True)
-        return count
-    finally:
-        environment.close()
-
-
-def _commit(environment: lmdb.Environment, records: list[Record]) -> None:
-    while True:
-        try:
-            with environment.begin(write=True) as transaction:
-                for key, value in records:
-                    if not transaction.put(key, value, overwrite=False):
-                        raise DataError(f"two records have the key {key!r}")
-            return
-        except lmdb.MapFullError:
-            environment.set_mapsize(environment.info()["map_size"] * 2)
+def write_lmdb(path: str, records: Iterable[Record]) -> int:
+    """Make the LMDB folder `path`, as `new_lmdb` does, from (key, value) records and return their number."""
+    with new_lmdb(path) as writer:
+        for key, value in records:
+            writer.put(key, value)
+    return writer.count

@@ -14,4 +14,5 @@ from fcaffe.log.net import *
 from fcaffe.log.pycaffe import *
 from fcaffe.log.sentence import *
 from fcaffe.log.solver import *
+from fcaffe.log.tools import *
 from fcaffe.log.upgrade import *

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from fcaffe.log.lines import error, fatal, info
 from fcaffe.log.sentence import Sentence, number, weighted
+from fcaffe.suggestions import did_you_mean
 
 use_cpu_to_test = Sentence("Use CPU.", "caffe.cpp:275")
 
@@ -73,4 +74,4 @@ def unknown_action(name: str, known: list[str]) -> None:
     error("Available caffe actions:", "caffe.cpp:65")
     for action in known:
         error(f"\t{action}", "caffe.cpp:68")
-    fatal(f"Unknown action: {name}", "caffe.cpp:70")
+    fatal(f"Unknown action: {name}{did_you_mean(name, known)}", "caffe.cpp:70")

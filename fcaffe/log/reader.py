@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
 
 from fcaffe.errors import FcaffeError
 from fcaffe.log import solver
@@ -13,11 +15,18 @@ from fcaffe.log.sentence import NUMBER
 
 Curve = dict[int, float]  # iteration -> value
 
-_PREFIX = re.compile(r"[IWEF](?:\d{4}|\d{8}) \d\d:\d\d:\d\d\.\d+ +\d+ \S+:\d+\] (.*)")
+_PREFIX = re.compile(r"[IWEF](\d{4}|)(\d{4}) (\d\d:\d\d:\d\d\.\d{1,6})\d* +\d+ \S+:\d+\] (.*)")
 _SOLVING = re.compile(r"Solving (.*)")
 _RATE, _TESTING, _TEST_LOSS = (said.pattern for said in (solver.learning_rate, solver.testing, solver.test_loss))
 _LOSS = re.compile(rf"Iteration (\d+)(?: \(.*\))?, loss = {NUMBER}")
 _OUTPUT = re.compile(rf" +(Train|Test) net output #(\d+): (\S+) = {NUMBER}( \(\* .* loss\))?")
+
+
+class Message(NamedTuple):
+    """A line of a log without its prefix; `seconds` since the first line, and from `Solving ...` on since that."""
+
+    seconds: float
+    text: str
 
 
 @dataclass
@@ -36,6 +45,7 @@ class NetCurves:
 
     loss: Curve = field(default_factory=dict)
     outputs: dict[int, Output] = field(default_factory=dict)
+    seconds: Curve = field(default_factory=dict)  # since the training began, when the values came
 
 
 @dataclass
@@ -45,13 +55,14 @@ class TrainingLog:
     net: str = ""
     loss: Curve = field(default_factory=dict)  # as displayed: smoothed over average_loss iterations
     rate: Curve = field(default_factory=dict)
+    seconds: Curve = field(default_factory=dict)  # since the training began, when loss and rate came
     outputs: dict[int, Output] = field(default_factory=dict)
     test_nets: dict[int, NetCurves] = field(default_factory=dict)
 
     def curves(self) -> list[Curve]:
-        curves = [self.loss, self.rate, *(output.curve for output in self.outputs.values())]
+        curves = [self.loss, self.rate, self.seconds, *(output.curve for output in self.outputs.values())]
         for net in self.test_nets.values():
-            curves += [net.loss, *(output.curve for output in net.outputs.values())]
+            curves += [net.loss, net.seconds, *(output.curve for output in net.outputs.values())]
         return curves
 
     def forget_from(self, iteration: int) -> None:
@@ -60,13 +71,47 @@ class TrainingLog:
                 del curve[later]
 
 
-def read_log(path: str | os.PathLike[str]) -> TrainingLog:
-    """The curves in the log at `path`. Raises FcaffeError if it cannot be read or is not a training's log."""
+def lines_of(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of the log at `path`. Raises FcaffeError."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as lines:
-            log = parse_log(lines)
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.readlines()
     except OSError as problem:
         raise FcaffeError(f"cannot read {path}: {problem.strerror}") from problem
+
+
+def messages(lines: Iterable[str]) -> Iterator[Message]:
+    """What these lines say; what has no prefix is passed over.
+
+    Before version 0.6 glog wrote no year; when the month falls, a new one has begun.
+    """
+    start: datetime | None = None
+    year, month, solving = 2024, "", False
+    for line in lines:
+        prefixed = _PREFIX.match(line)
+        if prefixed is None:
+            continue
+        given, date, clock, text = prefixed.groups()
+        year += date[:2] < month
+        month = date[:2]
+        try:
+            moment = datetime.strptime(f"{given or year}{date} {clock}", "%Y%m%d %H:%M:%S.%f")
+        except ValueError:  # no date of that year
+            continue
+        begins = not solving and is_start(text)
+        if start is None or begins:
+            start, solving = moment, begins
+        yield Message((moment - start).total_seconds(), text)
+
+
+def is_start(text: str) -> bool:
+    """Whether this message begins a training."""
+    return _SOLVING.fullmatch(text) is not None
+
+
+def read_log(path: str | os.PathLike[str]) -> TrainingLog:
+    """The curves in the log at `path`. Raises FcaffeError if it cannot be read or is not a training's log."""
+    log = parse_log(lines_of(path))
     if not any(log.curves()):
         raise FcaffeError(
             f"{path} has no line of a training in it, such as 'Iteration 0, lr = 0.01'; give the log of one"
@@ -78,11 +123,7 @@ def parse_log(lines: Iterable[str]) -> TrainingLog:
     """The curves in these lines; what is not Caffe's grammar is passed over."""
     log = TrainingLog()
     iteration, testing, begins = 0, NetCurves(), False
-    for line in lines:
-        prefixed = _PREFIX.match(line)
-        if prefixed is None:
-            continue
-        message = prefixed[1]
+    for seconds, message in messages(lines):
         if match := _SOLVING.fullmatch(message):
             log.net, begins = match[1], True
         elif message.startswith("Iteration "):
@@ -97,11 +138,15 @@ def parse_log(lines: Iterable[str]) -> TrainingLog:
                 testing = log.test_nets.setdefault(int(match[2]), NetCurves())
             else:
                 (log.loss if match.re is _LOSS else log.rate)[iteration] = float(match[2])
+                log.seconds[iteration] = seconds
         elif match := _TEST_LOSS.fullmatch(message):
             testing.loss[iteration] = float(match[1])
+            testing.seconds[iteration] = seconds
         elif match := _OUTPUT.fullmatch(message):
             phase, index, name, value, loss = match.groups()
             outputs = log.outputs if phase == "Train" else testing.outputs
             output = outputs.setdefault(int(index), Output(name, int(index), loss is not None))
             output.curve[iteration] = float(value)
+            if phase == "Test":
+                testing.seconds[iteration] = seconds
     return log

@@ -12,7 +12,7 @@ from fcaffe.proto.binary import (
 from fcaffe.proto.blobs import StoredBlob, blob_shape, blob_values, stored_blob, stored_to_proto, to_blob_proto
 from fcaffe.proto.forks import fork_of_layer_type, without_fork_fields
 from fcaffe.proto.text import parse_text, read_net, read_solver, read_text, text_of, write_text
-from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
+from fcaffe.proto.upgrade import net_is_current, upgrade_net, upgrade_solver
 
 __all__ = [
     "StoredBlob",
@@ -23,6 +23,7 @@ __all__ = [
     "file_start",
     "fork_of_layer_type",
     "is_text",
+    "net_is_current",
     "parse_text",
     "read_binary",
     "read_net",

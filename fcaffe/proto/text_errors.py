@@ -6,7 +6,6 @@ text is walked once more, up to that place, to see in which message and field it
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from google.protobuf.text_format import ParseError
 
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.forks import fork_of_enum_value, forks_of_number
+from fcaffe.suggestions import nearest
 
 _TOKEN = re.compile(
     r"""
@@ -42,6 +42,29 @@ _WANTED = {
     FieldDescriptor.TYPE_STRING: "a string in quotes",
     FieldDescriptor.TYPE_BYTES: "a string in quotes",
     FieldDescriptor.TYPE_MESSAGE: 'a message in "{ }"',
+}
+
+# What fields are called in other programs, by message.
+_ELSEWHERE = {
+    "SolverParameter": {
+        "learning_rate": "base_lr",
+        "lr": "base_lr",
+        "lr_schedule": "lr_policy",
+        "optimizer": "type",
+        "iterations": "max_iter",
+        "num_iterations": "max_iter",
+        "max_steps": "max_iter",
+        "seed": "random_seed",
+        "beta1": "momentum",
+        "beta2": "momentum2",
+        "epsilon": "delta",
+        "decay": "weight_decay",
+        "l2": "weight_decay",
+        "clip_norm": "clip_gradients",
+        "grad_clip": "clip_gradients",
+        "milestones": "stepvalue",
+        "device": "solver_mode",
+    },
 }
 
 
@@ -160,7 +183,7 @@ def _unknown_field(stack: list[_Open], name: str) -> str:
     what = f'{message.name} has no field named "{name[:40]}"'
     if any(name in outer.descriptor.fields_by_name for outer in stack[:-1]):
         return f'{what}; is a "}}" missing before it?'
-    near = _near(name, _caffes(message.fields))
+    near = _ELSEWHERE.get(message.name, {}).get(name.lower()) or nearest(name, _caffes(message.fields))
     if near:
         return f'{what} (did you mean "{near}"?)'
     solver, net = pb.SolverParameter.DESCRIPTOR, pb.NetParameter.DESCRIPTOR
@@ -181,7 +204,7 @@ def _unknown_value(field: Any, value: str) -> str:
     fork = fork_of_enum_value(enum.name, value)
     if fork:
         return f'{enum.name}: "{value}" is a value of {fork}, which BVLC Caffe does not have'
-    near = _near(value, _caffes(enum.values))
+    near = nearest(value, _caffes(enum.values))
     hint = f'did you mean "{near}"?' if near else f"it has {_values(field)}"
     return f'{field.containing_type.name}.{field.name}: {enum.name} has no value "{value[:40]}" ({hint})'
 
@@ -193,12 +216,6 @@ def _values(field: Any) -> str:
 def _caffes(known: Iterable[Any]) -> list[str]:
     """The names of those fields or enum values that are not of a fork."""
     return [one.name for one in known if not forks_of_number(one.number)]
-
-
-def _near(name: str, known: Iterable[str]) -> str | None:
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
-    return by_lower[close[0]] if close else None
 
 
 def _quoted(token: str) -> str:

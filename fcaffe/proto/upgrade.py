@@ -20,21 +20,32 @@ SOLVER_TYPES = {
 }
 
 
-def upgrade_net(param: pb.NetParameter, name: str) -> None:
-    """Brings a net to the current notation; `name` is its file, for the log and for errors (ProtoError)."""
+def net_is_current(param: pb.NetParameter) -> bool:
+    """Whether `upgrade_net` has nothing to do."""
+    old_layers = param.layers or param.input
+    return not (old_layers or any(_has_batch_norm_params(layer) for layer in param.layer))
+
+
+def upgrade_net(param: pb.NetParameter, name: str) -> bool:
+    """Brings a net to the current notation; `name` is its file, for the log and for errors (ProtoError).
+
+    False if something has no place there, which is logged.
+    """
+    complete = True
     try:
         if any(layer.HasField("layer") for layer in param.layers):
-            _upgrade_v0(param, name)
+            complete &= _upgrade_v0(param, name)
         if find_transform_fields(param):
             _upgrade_transform_fields(param, name)
         if param.layers:
-            _upgrade_v1(param, name)
+            complete &= _upgrade_v1(param, name)
         if param.input:
             _upgrade_input(param, name)
         if any(_has_batch_norm_params(layer) for layer in param.layer):
             _upgrade_batch_norm(param, name)
     except ProtoError as error:
         raise ProtoError(f"{name}: {error}") from None
+    return complete
 
 
 def upgrade_solver(param: pb.SolverParameter, name: str) -> None:
@@ -55,9 +66,10 @@ def upgrade_solver(param: pb.SolverParameter, name: str) -> None:
         upgrade_net(net, name)
 
 
-def _upgrade_v0(param: pb.NetParameter, name: str) -> None:
+def _upgrade_v0(param: pb.NetParameter, name: str) -> bool:
     log.upgrading_v0(name)
-    log.upgraded_v0(upgrade_v0_layers(param))
+    log.upgraded_v0(complete := upgrade_v0_layers(param))
+    return complete
 
 
 def _upgrade_transform_fields(param: pb.NetParameter, name: str) -> None:
@@ -66,9 +78,10 @@ def _upgrade_transform_fields(param: pb.NetParameter, name: str) -> None:
     log.upgraded_transformation()
 
 
-def _upgrade_v1(param: pb.NetParameter, name: str) -> None:
+def _upgrade_v1(param: pb.NetParameter, name: str) -> bool:
     log.upgrading_v1(name)
-    log.upgraded_v1(upgrade_v1_layers(param))
+    log.upgraded_v1(complete := upgrade_v1_layers(param))
+    return complete
 
 
 def _upgrade_input(param: pb.NetParameter, name: str) -> None:

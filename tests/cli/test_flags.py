@@ -63,6 +63,74 @@ def test_wrong_flags(words: str, message: str) -> None:
     assert str(raised.value) == message
 
 
+def test_flags_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("more").write_text("-level=3\n")
+    Path("flags").write_text(
+        "# a comment\n\n  --solver=a b\n-json\n--flagfile=more\nother_* caffe\n--note=x\nfcaf*\n-note=y\n"
+    )
+    made = ["--solver=a b", "--json", "--level=3", "--note=y"]
+    assert gflags.split(["--flagfile=flags", "train"], OPTIONS) == (made, ["train"])
+    assert gflags.split(["-flagfile", "flags,more", "-level=4"], OPTIONS)[0] == [*made, "--level=3", "--level=4"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("--flagfile=flags", "flag file flags reads itself; take --flagfile=flags out of it (flags:1)"),
+        ("\n--solver", "flag 'solver' is missing its argument (flags:2)"),
+        ("--json=maybe", "illegal value 'maybe' specified for bool flag 'json' (flags:1)"),
+        ("--lvel=1", "unknown command line flag 'lvel' (did you mean --level?)"),
+    ],
+)
+def test_files_of_flags_that_are_wrong(
+    content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("flags").write_text(content)
+    with pytest.raises(gflags.FlagError) as raised:
+        gflags.split(["--flagfile=flags"], OPTIONS)
+    assert str(raised.value) == message
+
+
+def test_a_file_of_flags_that_is_missing(run: Run) -> None:
+    assert run("train --flagfile=none").fatal.startswith("none does not exist (looked for /")
+
+
+def test_flags_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAGS_solver", "a b")
+    monkeypatch.setenv("FLAGS_json", "false")
+    assert gflags.split(["--fromenv=solver,json"], OPTIONS)[0] == ["--solver=a b"]
+    assert gflags.split(["--tryfromenv=solver,level"], OPTIONS)[0] == ["--solver=a b"]
+    with pytest.raises(gflags.FlagError, match="FLAGS_level not found in environment; set it, or give --tryfromenv"):
+        gflags.split(["--fromenv=level"], OPTIONS)
+    with pytest.raises(gflags.FlagError, match="would look into the environment for ever"):
+        gflags.split(["--fromenv=tryfromenv"], OPTIONS)
+
+
+def test_flags_that_may_be_unknown() -> None:
+    assert gflags.split(["--undefok=a,b-c", "-a=1", "--b_c", "--noa", "x"], OPTIONS) == ([], ["x"])
+    with pytest.raises(gflags.FlagError, match=r"^unknown command line flag 'd'$"):
+        gflags.split(["--d", "--undefok=a"], OPTIONS)
+
+
+def test_what_is_misspelt_has_a_suggestion(run: Run) -> None:
+    assert run("trian").fatal == "Unknown action: trian (did you mean train?)"
+    assert run("train -solvr=x").err == "ERROR: unknown command line flag 'solvr' (did you mean --solver?)\n"
+    assert run("summary -phse=x").err == "ERROR: unknown command line flag 'phse' (did you mean --phase?)\n"
+    assert run("summary x -phases=x").code == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("learning_rate", "base_lr"), ("LR", "base_lr"), ("maxiter", "max_iter"), ("seed", "random_seed")],
+)
+def test_fields_of_solvers_by_other_names(given: str, meant: str, run: Run, folder: Path) -> None:
+    solver = folder / "solver.prototxt"
+    solver.write_text(solver.read_text() + f"{given}: 1\n")
+    assert run("train -solver solver.prototxt").fatal.endswith(f'named "{given}" (did you mean "{meant}"?)')
+
+
 @pytest.mark.parametrize("words", ["", "train test", "foo bar", "-solver x"])
 def test_usage_without_a_verb_or_with_more_than_one(run: Run, words: str) -> None:
     code, out, err = run(*words.split(), "--") if words else run("--")

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import math
 import struct
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fcaffe.cli import main
 from fcaffe.errors import FcaffeError
 from fcaffe.tools import plot as plotting
+from fcaffe.tools.training_charts import CHARTS
 from tests.conftest import GOLDEN
 
 pytest.importorskip("matplotlib")
@@ -19,7 +21,7 @@ pytest.importorskip("matplotlib")
     "log", ["runs/lenet/train.log", "logs/train_two_test_nets.log", "logs/train_plain.log", "logs/train_stopped.log"]
 )
 def test_a_picture(log: str, tmp_path: Path) -> None:
-    plotting.plot(GOLDEN / log, tmp_path / "curve.png")
+    plotting.plot([GOLDEN / log], tmp_path / "curve.png")
     content = (tmp_path / "curve.png").read_bytes()
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = struct.unpack(">II", content[16:24])
@@ -27,12 +29,12 @@ def test_a_picture(log: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["curve.png"]
 
 
-def drawn(log: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Label -> line of everything in the picture of a log."""
+def drawn(logs: Path | list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> dict[str, Any]:
+    """Label -> line of everything in the picture of a log, or of several."""
     figures = []
     draw = plotting._draw
-    monkeypatch.setattr(plotting, "_draw", lambda figure, log: (figures.append(figure), draw(figure, log)))
-    plotting.plot(log, folder / "curve.png")
+    monkeypatch.setattr(plotting, "_draw", lambda figure, *others: (figures.append(figure), draw(figure, *others)))
+    plotting.plot(logs if isinstance(logs, list) else [logs], folder / "curve.png", **settings)
     (figure,) = figures
     return {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
 
@@ -56,17 +58,95 @@ def test_a_log_with_values_that_are_no_numbers(tmp_path: Path, monkeypatch: pyte
 def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(FcaffeError, match=r"pip install 'fcaffe\[plot\]'"):
-        plotting.plot(GOLDEN / "runs" / "lenet" / "train.log", tmp_path / "curve.png")
+        plotting.plot([GOLDEN / "runs" / "lenet" / "train.log"], tmp_path / "curve.png")
 
 
-def test_from_the_command_line(tmp_path: Path) -> None:
-    def call(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "fcaffe.cli.plot", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+def made_log(path: Path, count: int, rate: float = 0.1) -> Path:
+    """A log of `count` displayed iterations, a minute apart, with a loss of 1 and 3 in turn."""
+    lines = ["I1122 00:00:00.000000 1 solver.cpp:289] Solving made"]
+    for index in range(count):
+        prefix = f"I1122 {index // 60:02}:{index % 60:02}:00.000000 1 solver.cpp:239] Iteration {10 * index}"
+        lines += [f"{prefix} (1 iter/s, 1s/10 iters), loss = {1 + 2 * (index % 2)}", f"{prefix}, lr = {rate}"]
+    path.write_text("\n".join(lines[:-1]))  # the rate of the last iteration is not told
+    return path
 
-    picture = tmp_path / "curve.png"
-    assert call(str(GOLDEN / "runs" / "lenet" / "train.log"), str(picture)).returncode == 0
-    assert picture.exists()
-    failed = call("none", str(picture))
-    assert (failed.returncode, failed.stderr) == (1, "error: cannot read none: No such file or directory\n")
-    assert call().returncode == 2
+
+def test_the_loss_is_smoothed_over_its_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = drawn(made_log(tmp_path / "log", 400), tmp_path, monkeypatch)["train loss"]
+    assert all(1.7 < value < 2.3 for value in line.get_ydata())
+    (points,) = line.axes.collections
+    assert sorted({value for _, value in points.get_offsets()}) == [1, 3]
+
+
+def test_what_is_no_number_does_not_spread() -> None:
+    curve = {index: math.nan if index == 50 else 1.0 for index in range(100)}
+    made = plotting.smoothed(curve)
+    assert list(made) == list(curve) and math.isnan(made.pop(50)) and set(made.values()) == {1.0}
+
+
+def test_the_rate_goes_on_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = drawn(made_log(tmp_path / "log", 5), tmp_path, monkeypatch)["learning rate"]
+    assert list(line.get_xdata()) == [0, 10, 20, 30, 40] and set(line.get_ydata()) == {0.1}
+
+
+def test_time_lies_to_the_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = drawn(made_log(tmp_path / "log", 5), tmp_path, monkeypatch, by_time=True)["train loss"]
+    assert list(line.get_xdata()) == [0, 1, 2, 3, 4]
+    assert line.axes.figure.axes[-1].get_xlabel() == "time (minutes)"
+    line = drawn(made_log(tmp_path / "log", 181), tmp_path, monkeypatch, by_time=True)["learning rate"]
+    assert line.axes.get_xlabel() == "time (hours)" and line.get_xdata()[-1] == 3
+
+
+def test_several_runs_in_one_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = [made_log(tmp_path / "a.log", 30), made_log(tmp_path / "b.log", 20, rate=0.001)]
+    lines = drawn(logs, tmp_path, monkeypatch)
+    assert sorted(lines) == ["_a rate", "_b rate", "a", "b"]
+    assert lines["a"].get_color() == lines["_a rate"].get_color() != lines["b"].get_color()
+    assert lines["_a rate"].axes.get_yscale() == "log"
+    golden = [GOLDEN / "runs" / run / "train.log" for run in ("lenet", "mixed")]
+    lines = drawn(golden, tmp_path, monkeypatch)
+    assert f"{golden[0].with_suffix('')}, accuracy, finally 0.9715" in lines  # both files have one name
+
+
+@pytest.mark.parametrize("chart", range(8))
+def test_caffes_charts(chart: int, tmp_path: Path) -> None:
+    logs = [str(GOLDEN / "runs" / run / "train.log") for run in ("lenet", "mixed")]
+    assert main(["plot_training_log", str(chart), str(tmp_path / "chart.png"), *logs]) == 0
+    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_caffes_charts_by_their_numbers() -> None:
+    kinds = ["Test accuracy", "Test loss", "Train learning rate", "Train loss"]
+    assert [f"{kind} vs. {axis}" for kind in kinds for axis in ("Iters", "Seconds")] == CHARTS
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["8", "x.png", "log"], "8 is not a valid chart type: give one of 0: Test accuracy vs. Iters; 1: "),
+        (["0", "x.png", "log"], "log has no test accuracy to draw"),
+        (["0", "x.jpg", "log"], "a picture's name ends in .png, .pdf, .svg, not as x.jpg"),
+    ],
+)
+def test_charts_that_cannot_be_drawn(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made_log(tmp_path / "log", 3)
+    assert main(["plot_training_log", *words]) == 134
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+
+
+def test_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = str(GOLDEN / "runs" / "lenet" / "train.log")
+    assert main(["plot", log]) == 0 and capsys.readouterr().out == "train.png\n"
+    for name in ("curve.svg", "curve.pdf"):
+        assert main(["plot", log, f"--out={name}", "--x", "time"]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curve.pdf", "curve.svg", "train.png"]
+    assert b"<svg" in Path("curve.svg").read_bytes() and Path("curve.pdf").read_bytes().startswith(b"%PDF")
+    assert main(["plot", "none"]) == 134 and "cannot read none: No such file" in capsys.readouterr().err
+    assert main(["plot"]) == 1

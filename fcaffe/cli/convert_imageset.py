@@ -1,0 +1,59 @@
+"""`fcaffe convert_imageset`: makes a database from a list of pictures, as Caffe's program of that name."""
+
+from __future__ import annotations
+
+import click
+
+from fcaffe import log
+from fcaffe.cli.flags import log_flags
+from fcaffe.cli.progress import counted
+from fcaffe.cli.usage import Command, required
+from fcaffe.data.backends import new_database
+from fcaffe.data.image_list import read_image_list
+from fcaffe.rng import CaffeRandom
+from fcaffe.tools.image_sets import PictureForm, picture_records
+
+
+@click.command(
+    "convert_imageset",
+    cls=Command,
+    example="convert_imageset --shuffle --resize_height=256 --resize_width=256 images/ list.txt train_lmdb",
+    help="Make the database DB_NAME from the pictures of LISTFILE. Each of its lines is a path, a blank and a label; "
+    "the path follows ROOTFOLDER/ letter by letter.",
+)
+@click.argument("words", nargs=-1, metavar="ROOTFOLDER/ LISTFILE DB_NAME")
+@click.option("--shuffle", is_flag=True, help="In random order, which is another one each time.")
+@click.option("--resize_width", default=0, metavar="N", help="Width that every picture is brought to (its own).")
+@click.option("--resize_height", default=0, metavar="N", help="Height that every picture is brought to (its own).")
+@click.option("--gray", is_flag=True, help="One channel, of grey values, instead of blue, green and red.")
+@click.option("--backend", default="lmdb", metavar="KIND", help="Kind of database: lmdb or leveldb (lmdb).")
+@click.option("--check_size", is_flag=True, help="Refuse pictures that differ in size.")
+@click.option("--encoded", is_flag=True, help="Store picture files (PNG, JPEG), not pixels.")
+@click.option("--encode_type", default="", metavar="KIND", help="Kind of these files, such as jpg (as they are).")
+@log_flags
+def convert_imageset(
+    words: tuple[str, ...],
+    shuffle: bool,
+    resize_width: int,
+    resize_height: int,
+    gray: bool,
+    backend: str,
+    check_size: bool,
+    encoded: bool,
+    encode_type: str,
+) -> int:
+    root, list_file, database = required(words, 3)
+    images = read_image_list(list_file)
+    if shuffle:
+        log.shuffling_list()
+        CaffeRandom().shuffle(images)
+    log.listed_images(len(images))
+    if encode_type and not encoded:
+        log.assuming_encoded()
+    if (resize_width > 0) != (resize_height > 0):
+        log.warning("pictures keep their sizes: give both --resize_width and --resize_height, or neither")
+    form = PictureForm(gray, resize_height, resize_width, encoded, encode_type)
+    with new_database(database, backend) as writer:
+        for record in counted(picture_records(root, images, form, check_size), len(images), "pictures"):
+            writer.put(*record)
+    return 0

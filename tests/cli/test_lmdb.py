@@ -1,0 +1,179 @@
+"""`fcaffe lmdb`: looking into databases, merging, shuffling and exporting them."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.data import array_to_datum, datum_to_array, open_database, parse_datum, write_leveldb, write_lmdb
+from fcaffe.data.images import encode_image
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.records import renumbered, shape_of
+from tests.cli.conftest import Result, write_records
+from tests.conftest import GOLDEN
+
+pytest.importorskip("cv2")
+
+INTEROP = GOLDEN / "interop"
+Run = Callable[..., Result]
+Records = list[tuple[bytes, bytes]]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def records(path: str | Path) -> Records:
+    database = open_database(str(path))
+    try:
+        return list(database)
+    finally:
+        database.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "form"),
+    [
+        ("gray_lmdb", "1 x 28 x 28", "uint8"),
+        ("colour_png_lmdb", "3 x 32 x 32", "PNG files"),
+        ("colour_jpg_leveldb", "3 x 32 x 32", "JPEG files"),
+    ],
+)
+def test_what_is_in_a_database(name: str, shape: str, form: str, run: Run) -> None:
+    code, out, err = run(f"lmdb info {INTEROP / name}")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    kind = "LevelDB" if "leveldb" in name else "LMDB"
+    assert lines[0] == f"{kind} {INTEROP / name}" and lines[1] == "Records    64"
+    assert lines[3:6] == [
+        f"Shapes     {shape}",
+        f"Stored as  {form}",
+        "Labels     10 from 0 to 9, each of 2 to 10 records",
+    ]
+    assert lines[7].split() == ["0", "4", "█" * 16]
+    first = run(f"lmdb cat {INTEROP / name} --count 2").out.splitlines()
+    key = records(INTEROP / name)[0][0].decode()
+    assert len(first) == 2 and first[0] == f"{key}  7  {shape}  {form}"
+
+
+def test_what_is_in_features(run: Run) -> None:
+    out = run(f"lmdb info {INTEROP / 'features_sum_lmdb'}").out
+    assert "Shapes     10 x 1 x 1\nStored as  float32\nLabels     none\n" in out
+    fatal = run(f"lmdb export {INTEROP / 'features_sum_lmdb'} out").fatal
+    assert fatal.startswith('record "0000000000" holds 10 channels of float32; a picture has 1, 3 or 4 of uint8')
+    assert not Path("out").exists()
+
+
+def test_several_shapes_and_many_labels(run: Run) -> None:
+    write_records("a", list(range(60)))
+    write_records("b", [0], (3, 2, 5))
+    assert run("lmdb merge a b both").out == "both: 61 records\n"
+    out = run("lmdb info both").out
+    assert "Shapes     1 x 4 x 4 (60), 3 x 2 x 5 (1)\n" in out
+    assert "Labels     60 from 0 to 59, each of 1 to 2 records\n" in out and out.endswith("...  20 more\n")
+
+
+@pytest.mark.parametrize("kind", ["png", "jpg"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_shape_of_a_picture_file_is_in_its_beginning(kind: str, channels: int) -> None:
+    pixels = np.zeros((channels, 5, 7), np.uint8)
+    assert shape_of(pb.Datum(encoded=True, data=encode_image(pixels, kind))) == (channels, 5, 7)
+    content = encode_image(pixels, kind)
+    for length in range(len(content)):  # cut anywhere: no error
+        shape_of(pb.Datum(encoded=True, data=content[:length]))
+
+
+def test_keys_are_numbered_anew() -> None:
+    assert renumbered(5, b"00000012_a/b.png") == b"00000005_a/b.png"
+    assert renumbered(5, b"0000000012") == b"00000005"
+    assert renumbered(5, b"other") == b"00000005_other"
+
+
+@pytest.mark.parametrize("backend", ["", "leveldb"])
+def test_a_shuffled_copy(backend: str, run: Run) -> None:
+    source = INTEROP / "gray_lmdb"
+    flag = f"--backend={backend}" if backend else "--noversion"
+    assert run(f"lmdb shuffle {source} one --seed 7 {flag}").out == "one: 64 records\n"
+    assert run(f"lmdb shuffle {source} two --seed 7").code == run(f"lmdb shuffle {source} three --seed 8").code == 0
+    given, one, two, three = map(records, (source, "one", "two", "three"))
+    assert one == two != three
+    assert [key[:9] for key, _ in one] == [b"%08d_" % index for index in range(64)]
+    assert [value for _, value in one] != [value for _, value in given]
+    assert sorted((key[9:], value) for key, value in one) == sorted((key[9:], value) for key, value in given)
+    assert Path("one/CURRENT").exists() == bool(backend)
+
+
+def test_merged_databases_of_both_kinds(run: Run) -> None:
+    sources = [INTEROP / "gray_lmdb", INTEROP / "gray_leveldb"]
+    assert run("lmdb", "merge", *map(str, sources), "made").out == "made: 128 records\n"
+    assert [value for _, value in records("made")] == [value for path in sources for _, value in records(path)]
+
+
+def test_exported_pictures_make_the_same_database(run: Run) -> None:
+    assert run(f"lmdb export {INTEROP / 'gray_lmdb'} out").out == "out: 64 pictures\n"
+    assert (Path("out/list.txt").read_text()).startswith("00000000_gray_000.png 7\n00000001_gray_001.png 8\n")
+    assert run("convert_imageset -gray out/ out/list.txt back").code == 0
+    assert [value for _, value in records("back")] == [value for _, value in records(INTEROP / "gray_lmdb")]
+
+
+def test_picture_files_are_exported_as_they_are(run: Run) -> None:
+    source = INTEROP / "colour_jpg_leveldb"
+    assert run(f"lmdb export {source} out --count=3").out == "out: 3 pictures\n"
+    assert sorted(path.name for path in Path("out").iterdir())[:3] == [f"0000000{i}_colour_00{i}.jpg" for i in range(3)]
+    key, value = records(source)[0]
+    assert Path("out/00000000_colour_000.jpg").read_bytes() == parse_datum(key, value).data
+
+
+def test_nothing_is_overwritten(run: Run) -> None:
+    source = str(INTEROP / "gray_lmdb")
+    shutil.copytree(source, "there")
+    before = {path: path.read_bytes() for path in Path("there").iterdir()}
+    for words in (["shuffle", source, "there"], ["merge", source, "there"], ["export", source, "there"]):
+        assert '"there" exists already' in run("lmdb", *words).fatal
+    assert {path: path.read_bytes() for path in Path("there").iterdir()} == before
+
+
+def test_what_goes_wrong_leaves_nothing(run: Run) -> None:
+    good = array_to_datum(np.zeros((1, 2, 2), np.uint8), 3).SerializeToString()
+    write_lmdb("db", [(b"0", good), (b"1", b"\xff\xff")])
+    assert 'record "1" is not a Datum' in run("lmdb export db out").fatal
+    assert 'record "1" is not a Datum' in run("lmdb info db").fatal
+    assert sorted(path.name for path in Path().iterdir()) == ["db"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("lmdb infos db", "lmdb infos: give one of info, cat, merge, shuffle, export"),
+        ("lmdb shuffle db", "lmdb shuffle takes a database and the name of a new one, not 1 names"),
+        ("lmdb merge db", "lmdb merge takes databases and the name of a new one, not 1 names"),
+        ("lmdb info none", '"none" does not exist'),
+    ],
+)
+def test_what_is_wrong_is_named(words: str, message: str, run: Run) -> None:
+    assert message in run(words).fatal
+
+
+def test_progress_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert run(f"lmdb shuffle {INTEROP / 'gray_lmdb'} made").code == 0
+    assert "of 64 records" in terminal.getvalue()
+
+
+def test_a_leveldb_of_any_keys(run: Run) -> None:
+    write_leveldb(
+        "db",
+        [(bytes([index]), array_to_datum(np.zeros((1, 1, 1), np.uint8)).SerializeToString()) for index in (200, 3)],
+    )
+    assert run("lmdb cat db").out.splitlines()[0].startswith("\x03  -  1 x 1 x 1  uint8")
+    assert run("lmdb export db out").code == 0
+    assert datum_to_array(parse_datum(*records("db")[0])).shape == (1, 1, 1)
