@@ -26,7 +26,7 @@ Windows = list[tuple[str, list[np.ndarray]]]
 
 @click.command(
     cls=Command,
-    example="detect windows.csv scores.csv --crop_mode list --model_def deploy.prototxt --pretrained_model net.caffemodel",
+    example="detect windows.csv scores.csv --crop_mode list --model_def net.prototxt --pretrained_model net.caffemodel",
     help="Write what a net says of windows of pictures to the file OUT: a .csv, or else a pandas DataFrame in HDF5. IN "
     "is, with --crop_mode list, a .csv whose first line names the columns filename, ymin, xmin, ymax and xmax; with "
     "selective_search, a .txt with the name of a picture on each line.",

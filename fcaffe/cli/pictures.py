@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from fcaffe.cli import usage
-from fcaffe.cli.flags import common_flags, with_flags
+from fcaffe.cli.flags import Decorator, common_flags, with_flags
 from fcaffe.errors import UsageError
 from fcaffe.input_files import reading, require_file
 from fcaffe.pycaffe import session
