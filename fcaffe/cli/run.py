@@ -12,7 +12,7 @@ from fcaffe.errors import UsageError
 @click.command(
     "run",
     cls=Command,
-    example="run classify_cats.py --verbose",
+    example="run classify_cats.py cat.jpg",
     help="Run the Python file SCRIPT with its ARGUMENTS, as `python SCRIPT ARGUMENTS` does; `import caffe` means "
     "fcaffe in it, also where another Caffe is installed or the script looks for one in a folder of its own.",
 )

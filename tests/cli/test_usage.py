@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fcaffe.cli import COMMANDS
+from fcaffe.cli import COMMANDS, _load
 from fcaffe.cli.completion import SHELLS
 from fcaffe.cli.usage import HEADINGS
 from tests.cli.conftest import Result
@@ -26,7 +26,7 @@ def test_help_has_an_example_that_names_flags_of_the_command(name: str, run: Run
     assert code == 0
     example = out.rpartition("\nExample:\n")[2].split()
     assert example[:2] == ["fcaffe", name]
-    flags = {opt for param in COMMANDS[name].params for opt in param.opts}
+    flags = {opt for param in _load(name).params for opt in param.opts}
     assert {word.partition("=")[0] for word in example if word.startswith("--")} <= flags
 
 

@@ -13,7 +13,7 @@ from fcaffe.proto import read_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers.nets import test_net_params, train_net_param
 from fcaffe.tools.report.evaluation import evaluate
-from fcaffe.tools.report.net_content import first_filters, layer_rows, prototxts
+from fcaffe.tools.report.net_content import drawing, first_filters, layer_rows, prototxts
 from fcaffe.tools.report.page import Content, write_page
 
 
@@ -28,6 +28,7 @@ def write_report(log_file: str, page: str, solver_file: str, weights: str, engin
     if solver_file:
         param = read_solver(solver_file)
         content.prototxts = prototxts(solver_file)
+        content.drawing = drawing(train_net_param(param)[0])
         tests = test_net_params(param)
         net_param, _ = tests[0] if tests else train_net_param(param)
         with log.quiet(), contextlib.closing(Net(net_param, Context(engine, CaffeRandom(0), noise="counter"))) as net:

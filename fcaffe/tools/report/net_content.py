@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fcaffe.layers.convolution import Convolution
 from fcaffe.net import Net
 from fcaffe.proto import read_solver
+from fcaffe.pycaffe.draw import draw_net
 from fcaffe.tools.report.page import LayerRow
 
 FILTERS = 96  # that are shown at most
@@ -37,6 +39,12 @@ def first_filters(net: Net) -> tuple[str, np.ndarray | None]:
         if isinstance(node.layer, Convolution) and len(node.layer.blobs[0].shape) == 4:
             return node.name, net.context.engine.to_numpy(node.layer.blobs[0].data)[:FILTERS]
     return "", None
+
+
+def drawing(param: Any) -> str:
+    """The net of a NetParameter, in the phase of its state, as an SVG to stand in a page."""
+    svg = draw_net(param, "TB", "svg", phase=param.state.phase).decode()
+    return svg[svg.index("<svg") :]
 
 
 def prototxts(solver_file: str | os.PathLike[str]) -> list[tuple[str, str]]:

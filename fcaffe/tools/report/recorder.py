@@ -14,9 +14,9 @@ from fcaffe.net import Context, Net
 from fcaffe.net.weights import share_weights
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Observer, Solver
-from fcaffe.solvers.nets import test_net_params
+from fcaffe.solvers.nets import test_net_params, train_net_param
 from fcaffe.tools.report.evaluation import Evaluation, evaluate
-from fcaffe.tools.report.net_content import first_filters, layer_rows, prototxts
+from fcaffe.tools.report.net_content import drawing, first_filters, layer_rows, prototxts
 from fcaffe.tools.report.page import Content, write_page
 
 EVERY = 5  # seconds between two pages
@@ -33,6 +33,7 @@ class Recorder(Observer):
         self.solver = solver
         self.log = TrainingLog(net=solver.net.name)
         self._prototxts = prototxts(solver_file)
+        self._drawing = drawing(train_net_param(solver.param)[0])
         self._began = self._written = self._evaluated = time.monotonic()
         self._first = solver.iteration
         self._cost = 0.0  # seconds of the last evaluation
@@ -100,6 +101,7 @@ class Recorder(Observer):
             if self._net is not None and self._evaluation is not None
             else layer_rows(solver.net),
             seconds={"worker 0": dict(solver.timeline.seconds)},
+            drawing=self._drawing,
             prototxts=self._prototxts,
             refresh=REFRESH,
         )
