@@ -169,17 +169,18 @@ def _ordered(items: list[_Item]) -> list[list[_Item]]:
                 rows[item.row].append(item)
                 path.extend(near for near, _ in reversed(item.below))
     best, fewest = [list(row) for row in rows], _crossings(rows)
+    place = {id(item): float(n) for row in rows for n, item in enumerate(row)}
     for sweep in range(SWEEPS):
         if fewest == 0:
             break
         down = sweep % 2 == 0
         for row in rows[1:] if down else rows[-2::-1]:
-            place = {id(item): float(n) for other in rows for n, item in enumerate(other)}
             means = {}
             for item in row:
                 near = [place[id(other)] for other, _ in (item.above if down else item.below)]
                 means[id(item)] = sum(near) / len(near) if near else place[id(item)]
             row.sort(key=lambda item: means[id(item)])
+            place.update((id(item), float(n)) for n, item in enumerate(row))
         if (count := _crossings(rows)) < fewest:
             best, fewest = [list(row) for row in rows], count
     return best
@@ -187,9 +188,9 @@ def _ordered(items: list[_Item]) -> list[list[_Item]]:
 
 def _crossings(rows: list[list[_Item]]) -> int:
     count = 0
-    for row in rows:
-        place = {id(item): n for n, item in enumerate(rows[row[0].row + 1])} if row[0].row + 1 < len(rows) else {}
-        ends = [sorted(place[id(other)] for other, _ in item.below) for item in row]
+    for row, next_row in itertools.pairwise(rows):
+        place = {id(item): n for n, item in enumerate(next_row)}
+        ends = [[place[id(other)] for other, _ in item.below] for item in row]
         for n, first in enumerate(ends):
             count += sum(b < a for later in ends[n + 1 :] for a in first for b in later)
     return count
