@@ -287,5 +287,5 @@ def test_a_tool_by_its_own_name(tool: str, run: Run, monkeypatch: pytest.MonkeyP
 def test_programs_are_those_of_the_package() -> None:
     text = (GOLDEN.parents[1] / "pyproject.toml").read_text()
     section = text.partition("[project.scripts]\n")[2].partition("\n\n")[0]
-    names = re.findall(r'^(\w+) = "fcaffe.cli:main"', section, re.MULTILINE)
+    names = re.findall(r'^(\w+) = "fcaffe.__main__:main"', section, re.MULTILINE)
     assert tuple(names) == PROGRAMS and PROGRAMS[:2] == ("fcaffe", "caffe") and {*PROGRAMS[2:]} <= {*COMMANDS}
