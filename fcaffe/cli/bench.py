@@ -96,7 +96,9 @@ def _bench(
 
         from fcaffe.parallel.bench import measure, plot
     except ImportError as problem:
-        raise UsageError("The reductions need MPI: pip install mpi4py mpich") from problem
+        raise UsageError(
+            "The reductions need MPI: pip install 'fcaffe[mpi]' (or pip install mpi4py mpich)"
+        ) from problem
     comm = world.comm or MPI.COMM_SELF
     if max(counts, default=1) > comm.size:
         raise UsageError(f"--workers {max(counts)}, but there are only {comm.size} ranks")

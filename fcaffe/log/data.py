@@ -18,7 +18,7 @@ def output_data_size(shape: tuple[int, ...], source: str = "data_layer.cpp:45") 
     info("output data size: " + ",".join(map(str, shape)), source)
 
 
-def loading_mean(path: str, source: str = "data_transformer.cpp:26") -> None:
+def loading_mean(path: str, source: str = "data_transformer.cpp:25") -> None:
     info(f"Loading mean file from: {path}", source)
 
 

@@ -22,7 +22,16 @@ def initializing_solver(text: str) -> None:
     info(f"Initializing solver from parameters: \n{message_string(text)}", "solver.cpp:45")
 
 
-creating_train_net = Sentence("Creating training net {source}", "solver.cpp:102")
+# Of the solver's field that has the training net: the line of solver.cpp that says so.
+_TRAIN_NET_FIELDS = {"train_net_param": 88, "train_net": 92, "net_param": 97, "net": 102}
+
+
+def creating_train_net(field: str, path: str) -> None:
+    """`path` is empty if the field holds the net itself."""
+    source = f"from {field} file: {path}" if path else f"specified in {field}."
+    info(f"Creating training net {source}", f"solver.cpp:{_TRAIN_NET_FIELDS[field]}")
+
+
 creating_test_net = Sentence("Creating test net (#{index:d}) {source}", "solver.cpp:190")
 solver_done = Sentence("Solver scaffolding done.", "solver.cpp:57")
 finetuning = Sentence("Finetuning from {path}", "solver.cpp:72")

@@ -7,11 +7,11 @@ from fcaffe.log.sentence import Sentence
 
 # Of a field of a V0 layer: the line of upgrade_proto.cpp that complains of it.
 _V0_FIELDS = {
-    "num_output": 235, "biasterm": 247, "weight_filler": 259, "bias_filler": 271, "pad": 281, "kernelsize": 293,
-    "group": 302, "stride": 314, "pool": 339, "dropout_ratio": 348, "local_size": 357, "alpha": 365, "beta": 373,
-    "k": 381, "source": 401, "batchsize": 427, "rand_skip": 447, "shuffle_images": 456, "new_height": 465,
-    "new_width": 474, "concat_dim": 483, "det_fg_threshold": 492, "det_bg_threshold": 502, "det_fg_fraction": 512,
-    "det_context_pad": 522, "det_crop_mode": 532, "hdf5_output_param": 542,
+    "num_output": 237, "biasterm": 249, "weight_filler": 261, "bias_filler": 273, "pad": 283, "kernelsize": 295,
+    "group": 304, "stride": 316, "pool": 341, "dropout_ratio": 350, "local_size": 359, "alpha": 367, "beta": 375,
+    "k": 383, "source": 403, "batchsize": 429, "rand_skip": 449, "shuffle_images": 458, "new_height": 467,
+    "new_width": 476, "concat_dim": 485, "det_fg_threshold": 494, "det_bg_threshold": 504, "det_fg_fraction": 514,
+    "det_context_pad": 524, "det_crop_mode": 534, "hdf5_output_param": 544,
 }  # fmt: skip
 
 
@@ -33,29 +33,29 @@ def _future(what: str, line: int) -> None:
     warning(f"Note that future Caffe releases will {what}.", f"upgrade_proto.cpp:{line}")
 
 
-upgrading_v0 = _attempting("V0LayerParameter", 26)
-upgrading_transformation = _attempting("transformation parameters", 44)
-upgrading_v1 = _attempting("V1LayerParameter", 53)
-upgrading_input = _attempting("input fields", 67)
+upgrading_v0 = _attempting("V0LayerParameter", 28)
+upgrading_transformation = _attempting("transformation parameters", 46)
+upgrading_v1 = _attempting("V1LayerParameter", 55)
+upgrading_input = _attempting("input fields", 69)
 upgrading_batch_norm = Sentence(
-    "Attempting to upgrade batch norm layers using deprecated params: {path}", "upgrade_proto.cpp:77"
+    "Attempting to upgrade batch norm layers using deprecated params: {path}", "upgrade_proto.cpp:79"
 )
 upgraded_batch_norm = Sentence(
-    "Successfully upgraded batch norm layers using deprecated params.", "upgrade_proto.cpp:80"
+    "Successfully upgraded batch norm layers using deprecated params.", "upgrade_proto.cpp:82"
 )
-upgrading_solver_type = _attempting("'solver_type' field (enum)'", 1082)
+upgrading_solver_type = _attempting("'solver_type' field (enum)'", 1084)
 
 
 def upgraded_v0(complete: bool) -> None:
     if complete:
-        _successful("V0LayerParameter", 34)
+        _successful("V0LayerParameter", 36)
     else:
-        _problems("V0NetParameter to NetParameter", 31)
+        _problems("V0NetParameter to NetParameter", 33)
     _future(
         "not support V0NetParameter; use ./build/tools/upgrade_net_proto_text for prototxt and "
         "./build/tools/upgrade_net_proto_binary for model weights upgrade this and any other net protos to the new "
         "format",
-        37,
+        39,
     )
 
 
@@ -65,35 +65,35 @@ def unknown_v0_parameter(field: str, kind: str) -> None:
 
 
 def upgraded_transformation() -> None:
-    _successful("data transformation parameters.", 47)
-    _future("only support transform_param messages for transformation fields", 49)
+    _successful("data transformation parameters.", 49)
+    _future("only support transform_param messages for transformation fields", 51)
 
 
 # A net has both notations. Caffe 1.0 refuses it, in this line; what is said here is Caffe's of before.
 layer_beside_layers = Sentence(
     "Input NetParameter to be upgraded already specifies 'layer' fields; these will be ignored for the upgrade.",
-    "upgrade_proto.cpp:668",
+    "upgrade_proto.cpp:671",
     "E",
 )
 
 
 def v0_layer_in_v1(index: int) -> None:
-    error("Input NetParameter has V0 layer -- ignoring.", "upgrade_proto.cpp:868")
-    error(f"Upgrade of input layer {index} failed.", "upgrade_proto.cpp:682")
+    error("Input NetParameter has V0 layer -- ignoring.", "upgrade_proto.cpp:870")
+    error(f"Upgrade of input layer {index} failed.", "upgrade_proto.cpp:684")
 
 
 def upgraded_v1(complete: bool) -> None:
     if complete:
-        _successful("V1LayerParameter", 61)
+        _successful("V1LayerParameter", 63)
     else:
-        _problems("V1LayerParameter", 58)
+        _problems("V1LayerParameter", 60)
 
 
 def upgraded_input() -> None:
-    _successful("input fields.", 70)
-    _future("only support input layers and not input fields", 72)
+    _successful("input fields.", 72)
+    _future("only support input layers and not input fields", 74)
 
 
 def upgraded_solver_type() -> None:
-    _successful("'solver_type' field (enum) to 'type' field (string).", 1089)
-    _future("only support 'type' field (string) for a solver's type", 1091)
+    _successful("'solver_type' field (enum) to 'type' field (string).", 1091)
+    _future("only support 'type' field (string) for a solver's type", 1093)

@@ -80,8 +80,8 @@ def find_mpiexec() -> Mpiexec:
     if not version:
         words = loaded.stderr.strip().splitlines() or ["no answer"]
         raise UsageError(
-            f"Workers are MPI ranks, but mpi4py cannot be used here ({words[-1]}): pip install mpi4py mpich; on a "
-            "cluster, load its MPI module and pip install mpi4py"
+            f"Workers are MPI ranks, but mpi4py cannot be used here ({words[-1]}): pip install 'fcaffe[mpi]' "
+            "(or pip install mpi4py mpich); on a cluster, load its MPI module and pip install mpi4py"
         )
     open_mpi = "Open MPI" in version
     for folder in [*_beside(library), *os.environ.get("PATH", "").split(os.pathsep)]:

@@ -16,17 +16,16 @@ from fcaffe.proto import read_net, upgrade_net
 Source = tuple[Any, str]  # a NetParameter with its state, and where it came from in Caffe's words
 
 
-def train_net_param(param: Any) -> Source:
-    """The training net: exactly one of net, net_param, train_net, train_net_param."""
+def train_net_param(param: Any) -> tuple[Any, str]:
+    """The training net, and the field that it comes from: exactly one of net, net_param, train_net, train_net_param."""
     given = [field for field in ("net", "net_param", "train_net", "train_net_param") if param.HasField(field)]
     if len(given) != 1:
         raise SolverError(
             "a solver must give its training net by exactly one of net, net_param, train_net and train_net_param; "
             f"this one has {' and '.join(given) if given else 'none'}"
         )
-    net, source = _read(param, given[0])
-    source = f"from {source}" if "file" in source else f"specified in {source}."
-    return _with_state(net, pb.TRAIN, param.train_state), source
+    net, _ = _read(param, given[0])
+    return _with_state(net, pb.TRAIN, param.train_state), given[0]
 
 
 def test_net_params(param: Any) -> list[Source]:

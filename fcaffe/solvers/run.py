@@ -130,9 +130,9 @@ class Run:
         engine.adopt_parameters(self.data, self.diff)
 
     def _train_net(self) -> Net:
-        net_param, source = train_net_param(self.param)
+        net_param, field = train_net_param(self.param)
         check_same(self.workers, "the solver and its training net", self.param, net_param)
-        log.creating_train_net(source)
+        log.creating_train_net(field, "" if field.endswith("_param") else getattr(self.param, field))
         net = Net(net_param, self.context)
         finetune(net, self.param.weights, tell=True)
         for line in nonsense.of_net(net):
