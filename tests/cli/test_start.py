@@ -14,7 +14,8 @@ from fcaffe import cli
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"numpy", "google", "rich", "lmdb", "mpi4py", "h5py", "cv2", "cupy", "concurrent", "multiprocessing", "asyncio"}
-OF_FCAFFE = set("cgroups cli errors input_files interruption log output_files parallel suggestions threads".split())
+OF_FCAFFE = {"cgroups", "cli", "errors", "input_files", "interruption", "log", "output_files", "parallel"}
+OF_FCAFFE |= {"suggestions", "threads"}
 
 
 def loaded(*words: str) -> tuple[set[str], int]:
