@@ -24,3 +24,8 @@ def silent_arithmetic(function: Function) -> Function:
             return function(*arguments, **named)
 
     return cast(Function, silent)
+
+
+def is_finite(values: Any) -> bool:
+    """Whether all values of an array are finite; a sum that overflows is looked into."""
+    return bool(abs(values).sum() < float("inf")) or bool((abs(values) < float("inf")).all())

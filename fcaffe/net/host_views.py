@@ -206,16 +206,12 @@ class HostCopies(HostViews):
         blob.make_contiguous()
         values = storage.view(blob.shape)
         if not values.flags.c_contiguous:
-            raise NetError(
-                f"the parameter of shape {blob.shape} belongs to a solver, where it does not lie in C order: take the "
-                "address in a net of its own"
-            )
+            raise NetError(f"a solver's parameter {blob.shape} is not in C order: take the address in a net of its own")
         return int(values.data.ptr)
 
     def _show(self, blob: Blob, storage: Storage) -> np.ndarray:
         shape = blob.shape
-        copy = self._copies.get(storage)
-        if copy is None:
+        if (copy := self._copies.get(storage)) is None:
             copy = self._copies[storage] = DeviceCopy(storage.size)
         if copy.lent and copy.shape != shape:  # another blob, of another shape, with the same memory
             self.push()

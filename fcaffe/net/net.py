@@ -11,7 +11,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.engines.engine import Pending
 from fcaffe.net.arena import START, Arena, Memory, memory_of
-from fcaffe.net.arithmetic import silent_arithmetic
+from fcaffe.net.arithmetic import is_finite, silent_arithmetic
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.debug_info import debug_backward, debug_forward
@@ -66,7 +66,7 @@ class Net(Graph):
         """Run the layers from index `start` to `end`, both included; returns the weighted sum of the losses."""
         loss: float = self.start_forward(start, end).value()
         outputs = (blob.data for _, blob, _ in self.outputs())
-        if self.context.engine.asynchronous and end is None and not all(map(_finite, outputs)):
+        if self.context.engine.asynchronous and end is None and not all(map(is_finite, outputs)):
             self.explain()
         return loss
 
@@ -226,34 +226,3 @@ class Net(Graph):
         """Raise what a layer finds wrong with its bottoms, once an output of an asynchronous engine is no number."""
         for node in self.nodes:
             node.layer.explain(node.bottoms)
-
-    @silent_arithmetic
-    def first_bad_blob(self) -> str | None:
-        """Which value of the forward pass was the first that is not finite, or None.
-
-        Values that others have overwritten since, or that fused layers have left out, are computed again. Each worker
-        does so for itself: where its search ends depends on what it finds.
-        """
-        with self.context.unheard():
-            return self._first_bad_blob()
-
-    def _first_bad_blob(self) -> str | None:
-        self.program = self.plain
-        if self.fuses:
-            self.arena.follow(self.plain)
-            self.arena.move(START)
-        for node in self.nodes:
-            for index, blob in enumerate(node.layer.blobs):
-                if not _finite(blob.data):
-                    return f'parameter {index} of layer "{node.name}"'
-            if any(map(self.arena.has, node.tops)):
-                node.reshape()
-                node.layer.forward_again(node.bottoms, node.tops)
-            for index, blob in zip(node.top_ids, node.tops, strict=True):
-                if not _finite(blob.data):
-                    return f'blob "{self.blob_names[index]}" (top of layer "{node.name}")'
-        return None
-
-
-def _finite(values: Array) -> bool:
-    return bool(abs(values).sum() < float("inf")) or bool((abs(values) < float("inf")).all())

@@ -12,6 +12,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import SolverError
+from fcaffe.net.bad_values import first_bad_blob
 from fcaffe.net.shards import Shards
 from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.losses import Loss, known
@@ -194,7 +195,7 @@ class ShardedBatches:
                 loss = run.net.forward()
             results.append(np.array([loss, *np.concatenate([[], *run.output_values()])]))
             if not np.isfinite(loss):
-                bad = bad or run.net.first_bad_blob()
+                bad = bad or first_bad_blob(run.net)
             if backward:
                 run.net.parameters.clear_diffs()
                 with run.timeline.span(BACKWARD):

@@ -9,6 +9,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError, SolverError
+from fcaffe.net.bad_values import first_bad_blob
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot.carried import Point
 from fcaffe.solvers.snapshot.write import save
@@ -43,7 +44,7 @@ class NanPolicy:
         """Stop at a loss over all workers that is not finite. `bad_blob` is the first bad one, unless the net's blobs
         are still those of the pass."""
         if self.on_nan != "continue" and not np.isfinite(loss):
-            self._stop(f"loss = {log.number(float(loss))}", bad_blob or self.run.net.first_bad_blob(), iteration)
+            self._stop(f"loss = {log.number(float(loss))}", bad_blob or first_bad_blob(self.run.net), iteration)
 
     def check_weights(self, due: bool) -> None:
         """Look at the weights now and then, and if `due`: a weight that is NaN need not show in the loss, since a ReLU
@@ -52,7 +53,7 @@ class NanPolicy:
         if self.on_nan == "continue" or not (due or self.keeps_states or run.iteration % WEIGHTS_CHECKED == 0):
             return
         if run.workers.sum(not run.engine.is_finite(run.data)):
-            self._stop("a weight is not finite", run.net.first_bad_blob(), run.iteration)
+            self._stop("a weight is not finite", first_bad_blob(run.net), run.iteration)
 
     def _stop(self, what: str, bad_blob: str | None, iteration: int) -> None:
         found = [bad for bad in self.run.workers.gather(bad_blob) or [] if bad]

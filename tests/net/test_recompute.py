@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fcaffe.net import Context, Net
+from fcaffe.net.bad_values import first_bad_blob
 from fcaffe.net.memory_need import MemoryNeed
 from fcaffe.net.plan import recompute as plan
 from fcaffe.net.plan.live_ranges import fullest
@@ -211,9 +212,9 @@ def test_need_and_advice():
 def test_the_first_bad_value_is_found_though_it_is_gone(name, recompute):
     net = build(NETS[name](), recompute=recompute)
     pass_over(net, 6, 1)
-    assert net.first_bad_blob() is None
+    assert first_bad_blob(net) is None
     convolutions = [node for node in net.nodes if node.layer.type == "Convolution"]
     bad = convolutions[len(convolutions) // 2]
     bad.layer.blobs[0].data[...] = 3e38
     net.forward()
-    assert net.first_bad_blob() == f'blob "{net.blob_names[bad.top_ids[0]]}" (top of layer "{bad.name}")'
+    assert first_bad_blob(net) == f'blob "{net.blob_names[bad.top_ids[0]]}" (top of layer "{bad.name}")'

@@ -5,6 +5,7 @@ import pytest
 
 from fcaffe.net import Context, Net
 from fcaffe.net.arena import lend_memory
+from fcaffe.net.bad_values import first_bad_blob
 from fcaffe.net.plan.layout import Use
 from fcaffe.net.storage import Storage
 from fcaffe.proto import caffe_pb2 as pb
@@ -239,15 +240,15 @@ def test_blobs_that_fused_layers_leave_out_are_no_bad_ones():
     net.forward()
     if net.context.engine.fuses_residuals:
         net.blob("c3").data[...] = np.nan
-    assert net.first_bad_blob() is None
+    assert first_bad_blob(net) is None
     net.forward()
     net.layers[net.layer_names.index("s3")].blobs[1].data[2] = np.inf
     net.forward()
-    assert net.first_bad_blob() == 'parameter 1 of layer "s3"'
+    assert first_bad_blob(net) == 'parameter 1 of layer "s3"'
     net.layers[net.layer_names.index("s3")].blobs[1].data[2] = 0
     net.layers[net.layer_names.index("c3")].blobs[0].data[...] *= 1e38
     net.forward()
-    assert net.first_bad_blob() == 'blob "c" (top of layer "c3")'
+    assert first_bad_blob(net) == 'blob "c" (top of layer "c3")'
 
 
 def test_no_two_lie_together_that_are_in_use_together():
