@@ -100,7 +100,7 @@ class SharingFlags:
         return replace(self, batch=self.batch or ("per-worker" if gpus.listed and workers > 1 else "global"))
 
     def for_solver(self, world: World, timeline: Timeline, xp: Any) -> dict[str, Any]:
-        """What a solver wants to know of the other workers, as arguments of `create_solver`; `xp` is the module of its
+        """What a solver wants to know of the other workers, as arguments of `Solver`; `xp` is the module of its
         engine's arrays. Where that is CuPy, the engine's device and stream must be current."""
         if world.size == 1:
             return {"shards": self.reproducible}
