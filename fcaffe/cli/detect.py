@@ -54,7 +54,7 @@ def detect(source: str | None, target: str | None, flags: PictureFlags, crop_mod
         raise UsageError("detect needs two files: detect IN.csv OUT.csv")
     if not target.lower().endswith("csv") and None in map(importlib.util.find_spec, ("pandas", "tables")):
         raise UsageError(
-            f"to write {target} as HDF5 needs pandas and PyTables: pip install pandas tables; or name a .csv"
+            f"to write {target} as HDF5 needs pandas and PyTables: pip install 'fcaffe[tables]'; or name a .csv"
         )
     mean, channels = flags.mean(), flags.channels()
     if mean is not None and mean.ndim == 3 and mean.shape[1:] != (1, 1):
