@@ -1,4 +1,5 @@
 import gc
+import re
 import subprocess
 import sys
 import threading
@@ -134,7 +135,8 @@ def test_a_net_that_starves_says_so(capfd, monkeypatch):
     prefetcher.stop()
     said = capfd.readouterr().err
     assert said.count('layer "data" starves the net') == 1
-    assert "takes 0.01 s to read" in said
+    (seconds,) = re.findall(r"takes ([\d.]+) s to read", said)
+    assert float(seconds) >= 0.01  # more where the machine is busy
 
 
 def test_a_process_that_is_still_reading_ends_at_once():
