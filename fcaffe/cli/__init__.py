@@ -107,7 +107,9 @@ BROKEN_PIPE = 141
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code. `arguments` default to those of the process."""
     words = sys.argv[1:] if arguments is None else arguments
-    if (tool := glog.program()) in COMMANDS:  # convert_imageset is `fcaffe convert_imageset`
+    if (
+        tool := glog.program()
+    ) in COMMANDS and tool in interruption.PROGRAMS:  # convert_imageset is `fcaffe convert_imageset`
         words = [tool, *words]
     trace = bool(os.environ.get("FCAFFE_TRACEBACK"))
     streams.begin()

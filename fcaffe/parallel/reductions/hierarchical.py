@@ -9,7 +9,7 @@ from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.parallel.reductions.host_memory import HostMemory, Rows
 from fcaffe.parallel.reductions.hosts import Hosts
-from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, part_of, register
+from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, parse_name, part_of, register
 from fcaffe.parallel.reductions.shared import blocks
 from fcaffe.tree_order import add_in_tree_order, spare_rows
 
@@ -43,6 +43,7 @@ class Hierarchical(Reduction):
         self.between = create_on_host(between if stream < self.streams and peers.size > 1 else "null", peers)
         peers.Free()
         self.counted = self.between.counted
+        self.exact = parse_name(between)[0].exact  # not that of `self.between`, which differs among the ranks of a host
 
     def keep_to_tree(self) -> None:
         if not self.hosts.are_subtrees:
