@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fcaffe.cli.train import Reporter
 from fcaffe.errors import FcaffeError
 from fcaffe.log.reader import TrainingLog
 from fcaffe.solvers import Solver
@@ -90,6 +91,20 @@ def test_the_numbers_of_a_training_stay(run: Run) -> None:
         assert run(f"train -solver solver.prototxt {flags}").code == 0
         models.append(Path("small_iter_8.caffemodel").read_bytes())
     assert models[0] == models[1]
+
+
+def test_looking_ends_in_time_and_is_heard_of(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long look holds no training up, and its watchdog, which takes silence for a hang, hears of each batch."""
+    heard: list[str] = []
+    monkeypatch.setattr(recorder, "LONGEST", -1)
+    monkeypatch.setattr(Reporter, "test_batch_begins", lambda self: heard.append("batch"))
+    assert run("train -solver solver.prototxt -report page.html").code == 0
+    tests = len(heard)
+    assert "test samples are right" not in words_of(Path("page.html").read_text())
+    monkeypatch.setattr(recorder, "LONGEST", 30)
+    assert run("train -solver solver.prototxt -report page.html").code == 0
+    assert "test samples are right" in words_of(Path("page.html").read_text())
+    assert len(heard) > 2 * tests
 
 
 def test_after_an_error_it_says_which(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def write_report(log_file: str, page: str, solver_file: str, weights: str, engin
             if weights:
                 load_weights(net, weights)
                 content.filters_of, content.filters = first_filters(net)
-                if tests and (evaluation := evaluate(net, param.test_iter[0])):
+                if tests and (evaluation := evaluate(net, range(param.test_iter[0]))):
                     content.evaluation, seconds = evaluation, evaluation.seconds
             content.layers = layer_rows(net, seconds)
     content.tiles = [

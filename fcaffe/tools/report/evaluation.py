@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -44,9 +46,9 @@ class Evaluation:
         return float(np.trace(self.counts)) / max(self.samples, 1)
 
 
-def evaluate(net: Net, batches: int) -> Evaluation | None:
-    """Run so many batches through a net that runs its layers one by one. None if nothing in it compares the scores of
-    classes with one label a sample."""
+def evaluate(net: Net, batches: Iterable[Any]) -> Evaluation | None:
+    """Run a batch for each of `batches` through a net that runs its layers one by one. None if nothing in it compares
+    the scores of classes with one label a sample."""
     scoring = next((node for node in net.nodes if node.layer.type in SCORING), None)
     if scoring is None or len(scoring.bottoms) < 2:
         return None
@@ -56,8 +58,9 @@ def evaluate(net: Net, batches: int) -> Evaluation | None:
         return None
     pictures = next((blob for node in net.nodes for blob in node.tops if len(blob.shape) == 4), None)
     to_numpy, seconds = net.context.engine.to_numpy, [0.0] * len(net.nodes)
-    counts, worst, seen = np.zeros((classes, classes), np.int64), list[Mistake](), 0
-    for _ in range(batches):
+    counts, worst, seen, passes = np.zeros((classes, classes), np.int64), list[Mistake](), 0, 0
+    for _ in batches:
+        passes += 1
         time_forward(net, seconds)
         labels = to_numpy(labels_blob.data).reshape(-1).astype(int)
         chances = _probabilities(to_numpy(scores_blob.data).reshape(len(labels), classes))
@@ -72,7 +75,7 @@ def evaluate(net: Net, batches: int) -> Evaluation | None:
             mistake = Mistake(chance, seen + int(index), int(labels[index]), int(guesses[index]), values)
             (heapq.heappushpop if len(worst) == WORST else heapq.heappush)(worst, mistake)
         seen += len(labels)
-    return Evaluation(counts, sorted(worst, reverse=True), [one / batches for one in seconds])
+    return Evaluation(counts, sorted(worst, reverse=True), [one / max(passes, 1) for one in seconds])
 
 
 def _probabilities(scores: np.ndarray) -> np.ndarray:

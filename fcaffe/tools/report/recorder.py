@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from fcaffe.tools.report.page import Content, write_page
 
 EVERY = 5  # seconds between two pages
 REFRESH = 10  # seconds after which an open page loads itself anew
+LONGEST = 30  # seconds of one look at what the net confuses
 SHARE = 0.05  # of the time of a training that looking at what the net confuses may take
 
 
@@ -114,7 +115,7 @@ class Recorder(Observer):
         self._written = time.monotonic()
 
     def _evaluate(self) -> None:
-        """See what the first test net confuses, on as many batches as its tests have."""
+        """See what the first test net confuses, on as many batches as its tests have or as there is time for."""
         param, began = self.solver.param, time.monotonic()
         if not self.solver.test_nets:
             return
@@ -123,8 +124,18 @@ class Recorder(Observer):
                 net_param, _ = test_net_params(param)[0]
                 self._net = Net(net_param, Context(self.solver.engine, CaffeRandom(0), noise="counter"))
         share_weights(self._net, self.solver.net)
-        self._evaluation = evaluate(self._net, param.test_iter[0])
+        self._evaluation = evaluate(self._net, self._batches(param.test_iter[0], began))
         self._evaluated, self._cost = time.monotonic(), time.monotonic() - began
+
+    def _batches(self, number: int, began: float) -> Iterator[int]:
+        """The numbers of the batches to look at, as far as LONGEST allows. Other observers hear of each, since who
+        watches for a training that hangs is one of them."""
+        for batch in range(number):
+            if time.monotonic() - began > LONGEST:
+                return
+            for observer in self.solver.observers:
+                observer.test_batch_begins()
+            yield batch
 
 
 def _duration(seconds: float) -> str:
