@@ -49,7 +49,9 @@ class Accuracy(Layer):
         if ignored is not None:
             right &= ~ignored
         total = labels.size if ignored is None else labels.size - ignored.sum()
-        if ignored is None or workers.size > 1:
+        if ignored is None:
+            total = self.context.count_over_workers(labels.size, bottom[1])
+        elif workers.size > 1:
             total = workers.sum(float(total))
         fraction = right.sum() / (max(1.0, total) if isinstance(total, float) else xp.maximum(total, 1))
         top[0].data[...] = xp.where(wrong.any(), xp.nan, fraction)

@@ -118,6 +118,7 @@ class ReadingLayer(Reader):
         top[0].reshape(*shape)
         if len(top) > 1:
             top[1].reshape(shape[0])
+            top[1].each_sample = 1
 
 
 @register("Data")

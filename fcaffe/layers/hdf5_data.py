@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from fcaffe.data.hdf5 import Hdf5Rows
@@ -45,6 +46,7 @@ class HDF5Data(Reader):
         rows = self.context.workers.rows(self.share)
         for blob, shape in zip(top, self.rows.row_shapes, strict=True):
             blob.reshape(rows.stop - rows.start, *shape)
+            blob.each_sample = math.prod(shape)
         return rows
 
     def _read_batch(self) -> None:

@@ -105,7 +105,7 @@ class InfogainLoss(SoftmaxWithLoss):
             losses = xp.where(self.ignored, 0, losses)
             valid -= int(self.ignored.sum())
         batch = math.prod(bottom[0].shape[: self.axis])
-        self.divisor = divisor(xp, self.context.workers, self.mode, self.labels.size, valid, batch)
+        self.divisor = divisor(self, bottom[1], valid, batch)
         top[0].data[...] = losses.sum() / self.divisor
         if len(top) == 2:
             top[1].data[...] = probability

@@ -12,7 +12,6 @@ from fcaffe import log
 from fcaffe.layers.c_order import copy_values
 from fcaffe.layers.labels import check_label_count, label_error, read_labels
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
-from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 
 FULL, VALID, BATCH_SIZE, NONE = (getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE"))
@@ -45,7 +44,7 @@ class LossLayer(Layer):
 
     def count_samples(self, bottom: list[Blob]) -> float:
         """N, the first dimension, over all workers; an empty batch counts as 1, so that its loss is 0."""
-        return max(1.0, self.context.workers.sum(bottom[0].shape[0]))
+        return max(1.0, self.context.count_over_workers(bottom[0].shape[0], bottom[-1]))
 
     def ignored_label(self) -> int | None:
         p = self.param.loss_param
@@ -73,18 +72,20 @@ def normalization(p: Any, default: int) -> int:
     return p.normalization if p.HasField("normalization") else default
 
 
-def divisor(xp: Any, workers: Workers, mode: int, positions: int, valid: int | Array, batch: int) -> float | Array:
-    """What a loss is divided by: all positions, those not ignored, the batch or nothing; never less than 1.
+def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int) -> float | Array:
+    """What a loss is divided by: the number of labels, of those not ignored, of the batch, or nothing; at least 1.
 
     They count over all workers, so that the losses of the workers add up to that of the whole batch. Where `valid` is
     an array without axes this may be one too: it waits for a device only if there are several workers.
     """
-    if mode == NONE:
+    if layer.mode == NONE:
         return 1.0
-    count = {FULL: positions, VALID: valid, BATCH_SIZE: batch}[mode]
-    if isinstance(count, int) or workers.size > 1:
-        return max(1.0, workers.sum(float(count)))
-    return xp.maximum(count, xp.float32(1))
+    count = {FULL: labels.count, VALID: valid, BATCH_SIZE: batch}[layer.mode]
+    if isinstance(count, int):
+        return max(1.0, layer.context.count_over_workers(count, labels))
+    if layer.context.workers.size > 1:
+        return max(1.0, layer.context.workers.sum(float(count)))
+    return layer.xp.maximum(count, layer.xp.float32(1))
 
 
 @register("SoftmaxWithLoss")
@@ -119,14 +120,13 @@ class SoftmaxWithLoss(LossLayer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.engine.asynchronous:
             read_labels(self, bottom, self.axis, self.ignored_label())
-        xp, workers, ignored = self.xp, self.context.workers, self.ignored_label()
-        over_workers = self.counts_over_workers()
-        loss, valid, positions = top[0].data, self.valid.data, bottom[1].count
+        ignored, over_workers = self.ignored_label(), self.counts_over_workers()
+        loss, valid = top[0].data, self.valid.data
         if self.mode == VALID and ignored is not None:
             self.divisor = 1.0 if over_workers else None
         else:
             batch = math.prod(bottom[0].shape[: self.axis])
-            self.divisor = divisor(xp, workers, self.mode, positions, positions, batch)
+            self.divisor = divisor(self, bottom[1], bottom[1].count, batch)
         self.engine.softmax_loss_forward(
             bottom[0].data,
             bottom[1].data,
@@ -139,7 +139,7 @@ class SoftmaxWithLoss(LossLayer):
             self.wrong.data,
         )
         if over_workers:
-            self.divisor = divisor(xp, workers, self.mode, positions, valid, 0)
+            self.divisor = divisor(self, bottom[1], valid, 0)
             loss /= self.divisor
 
     def explain(self, bottom: list[Blob]) -> None:
@@ -189,7 +189,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
         if ignored is not None:
             losses = xp.where(ignored, 0, losses)
             valid = (x.size - ignored.sum()).astype(xp.float32)
-        self.divisor.data[...] = divisor(xp, self.context.workers, self.mode, x.size, valid, x.shape[0])
+        self.divisor.data[...] = divisor(self, bottom[1], valid, x.shape[0])
         top[0].data[...] = losses.sum() / self.divisor.data
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:

@@ -14,6 +14,8 @@ class Split(Layer):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if any(blob is bottom[0] for blob in top):
             raise self.error("does not work in place; give its tops other names")
+        for blob in top:
+            blob.each_sample = bottom[0].each_sample
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for blob in top:

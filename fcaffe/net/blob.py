@@ -47,6 +47,7 @@ class Blob:
         self.xp = xp
         self.shape: tuple[int, ...] = checked_shape(shape)
         self.version = 0  # another after each change of shape or memory
+        self.each_sample: int | None = None  # values for each sample of the batch, if all passes have as many
         self._capacity = self.count
         self._data = Storage(xp, channels_last, self._capacity, dtype)
         self._diff = self._data.like(self._capacity)

@@ -12,6 +12,7 @@ import numpy as np
 from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
 from fcaffe.errors import NetError
+from fcaffe.net.blob import Blob
 from fcaffe.net.workers import UnheardWorkers, Workers
 from fcaffe.rng import CaffeRandom, counter
 from fcaffe.timeline import Timeline
@@ -58,6 +59,13 @@ class Context:
             raise NetError(f"reads batches of {share.total}, another layer of this net of {self.share.total}")
         self.share = share
         return share
+
+    def count_over_workers(self, count: int, labels: Blob) -> float:
+        """`count`, which goes with the number of samples in `labels`, over all workers, who are only asked where that
+        does not follow from the size of the batch."""
+        if labels.each_sample and self.share and self.workers.size > 1:
+            return count * self.share.total / (labels.count // labels.each_sample)
+        return self.workers.sum(float(count))
 
     @contextlib.contextmanager
     def unheard(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.parallel import guard
 from fcaffe.parallel.local_ranks import dies_with
+from fcaffe.parallel.reductions.waiting import end_sleeps_by
 from fcaffe.parallel.started import Start, host_name, wait_for_turn
 from fcaffe.threads import ranks_on_host
 
@@ -60,8 +61,10 @@ def load_mpi(start: Start) -> Any:
 def comm_world(start: Start, mpi: Any) -> tuple[Any, bool]:
     """MPI's world, and whether several threads may call MPI at once."""
     if not mpi.Is_initialized():
+        before = _event_queues()
         with _no_warnings():
             mpi.Init_thread(mpi.THREAD_MULTIPLE)
+        end_sleeps_by(sorted(_event_queues() - before))
     if mpi.Query_thread() < mpi.THREAD_FUNNELED:
         raise UsageError(
             f"{_library(mpi)} was built, or started, for processes without threads (MPI_THREAD_SINGLE), and fcaffe "
@@ -73,6 +76,17 @@ def comm_world(start: Start, mpi: Any) -> tuple[Any, bool]:
             f"{start}, but {_library(mpi)} does not know its launcher and has one rank only: {start.remedy}"
         )
     return mpi.COMM_WORLD, mpi.Query_thread() >= mpi.THREAD_MULTIPLE
+
+
+def _event_queues() -> set[int]:
+    """The file descriptors of this process that are instances of Linux's epoll."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # the listing's own is closed by now
+                if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
+                    found.add(int(name))
+    return found
 
 
 def _library(mpi: Any) -> str:

@@ -7,22 +7,42 @@ computed, a waiting rank so takes up to half a core from a working one.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
+import select
+import threading
+from collections.abc import Callable, Sequence
 
-POLLS = 400  # before the first sleep: some 0.2 ms, longer than a short message takes
-SHORTEST, LONGEST = 50e-6, 200e-6  # seconds of a sleep; the kernel adds some 50e-6
+POLLS = int(os.environ.get("POLLS", 400))  # before the first sleep: some 0.2 ms, longer than a short message takes
+SHORTEST, LONGEST = 50e-6, 200e-6  # seconds of a sleep that nothing may end early; the kernel adds some 50e-6
+PATIENT = 2e-3  # seconds of one that messages end early
 
 _offer_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
+_events: list[int] = []  # file descriptors that become readable when there is something for MPI to do
+_longest = LONGEST  # of a sleep, as sleeps so far have ended
+_waiting = 0  # threads
+
+
+def end_sleeps_by(descriptors: Sequence[int]) -> None:
+    """Let sleeps end when one of these becomes readable: MPI's own, by which it hears of messages from other hosts."""
+    _events[:] = [one for one in descriptors if one < 1024]  # `select` takes no others
 
 
 def wait_until(done: Callable[[], bool]) -> None:
     """Poll `done` until it is true: first as often as other ranks leave the core to us, then between sleeps."""
+    global _longest, _waiting
     for _ in range(POLLS):
         if done():
             return
         _offer_core()
     pause = SHORTEST
-    while not done():
-        time.sleep(pause)
-        pause = min(1.1 * pause, LONGEST)
+    _waiting += 1
+    try:
+        while not done():
+            woken = bool(select.select(_events, (), (), pause)[0])
+            if woken:
+                _longest = min(2 * _longest, PATIENT)
+            elif done():  # what came has not ended the sleep: it came by shared memory, or to another thread
+                _longest = LONGEST
+                return
+            pause = min(1.1 * pause, _longest if _waiting == 1 else LONGEST)
+    finally:
+        _waiting -= 1
