@@ -40,8 +40,8 @@ ONLY_AT = {"alexnet": ("10gbit",)}  # at lower rates an iteration is nothing but
 OURS, BUCKETS = ("auto", "tree", "server"), (1, 4, 25)  # reductions; MB
 TURN, MOST = 1.0, 50  # seconds of a turn, and the most iterations
 PATIENCE = 300  # seconds until a contender answers
-# Memory of a contender on each host: of the process, and for each byte of gradients. Weights, gradients and momentum are
-# three, the rest is for copies in other layouts, for what is sent, and for what lies between the layers.
+# Memory of a contender on each host: of the process, and for each byte of gradients. Weights, gradients and momentum
+# are three, the rest is for copies in other layouts, for what is sent, and for what lies between the layers.
 PROCESS, COPIES = 400e6, 6
 
 

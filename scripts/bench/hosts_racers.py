@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from nets import ALL, DECAY, MODELS, MOMENTUM, RATE, net_param, pictures
 
-NAP = 0.01  # seconds between two looks whether rank 0 has something to do
+NAP = 0.05  # seconds between two looks whether rank 0 has something to do
 PORTS = 29000  # and on: of DDP's rendezvous
 TRIES = 5  # steps of each layout, to find the faster one
 
