@@ -102,10 +102,12 @@ def record_shape(layer: Any, path: str, input_shape: Sequence[int] | None) -> tu
         return (channels, transform.crop_size, transform.crop_size), "crop_size"
     if deployed:
         return deployed, f"from {deploy}"
-    raise NetError(
-        f'layer "{layer.name}": the shape of its records is unknown, since {reader_of(layer).source or "its source"} '
-        "does not exist and there is no crop_size; make the data set, or give the shape as --input-shape C,H,W"
-    )
+    source = reader_of(layer).source or "its source"
+    if os.path.exists(source):
+        unknown = f"without reading {source}, as there is no crop_size; use the data itself, or give the shape"
+    else:
+        unknown = f"since {source} does not exist and there is no crop_size; make the data set, or give the shape"
+    raise NetError(f'layer "{layer.name}": the shape of its records is unknown, {unknown} as --input-shape C,H,W')
 
 
 def _input_shape(path: str, blob: str) -> Shape:

@@ -68,7 +68,8 @@ class Training:
         workers, exchange = self.solver.workers, self.solver.exchange
         ms = 1000 * median(turn.seconds for turn in self.turns)
         split = {kind: 1000 * median(turn.split[kind] for turn in self.turns) for kind in KINDS}
-        sums, exposed = (1000 * median(turn[index] for turn in self.turns) for index in (2, 3))
+        sums = 1000 * median(turn.sums for turn in self.turns)
+        exposed = 1000 * median(turn.exposed for turn in self.turns)
         return {
             "name": self.name,
             "workers": workers.size,
@@ -88,8 +89,7 @@ def take_turns(trainings: Sequence[Training], rounds: int, iterations: int = 0) 
     else the machine does strikes all alike. All ranks must call this."""
     counts = []
     for training in trainings:
-        training.take(1)
-        counts.append(iterations or max(1, min(MOST, round(TURN / training.take(2).seconds))))
+        counts.append(iterations or max(1, min(MOST, round(TURN / training.take(1).seconds))))
     for _ in range(rounds):
         for training, count in zip(trainings, counts, strict=True):
             training.turns.append(training.take(count))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.errors import NetError
+from fcaffe.errors import NetError, UsageError
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.filter import filter_net
 from fcaffe.proto import caffe_pb2 as pb
@@ -33,7 +33,7 @@ class SyntheticBatch(Layer):
         shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]
         self.share = self.context.share_of(shapes[0][0])
         random = np.random.default_rng(self.share.first)
-        self._values = []
+        self._values: list[np.ndarray] = []
         for blob, (_, *rest) in zip(top, shapes, strict=True):
             shape = (self.share.count, *rest)
             drawn = random.integers(0, 2, shape) if self._values else random.standard_normal(shape, np.float32)
@@ -82,6 +82,8 @@ def steps_only(
             setattr(param, name, value)
     net = filter_net(net)
     readers = [layer for layer in net.layer if layer.type in READERS]
+    if batch_size < 0:
+        raise UsageError(f"the size of a batch must be positive, not {batch_size}")
     if batch_size and not readers:
         raise NetError(f"{file}: no layer reads batches, so the size of a batch cannot be set")
     for layer in readers:

@@ -11,6 +11,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,8 @@ def _fcaffe(reduce: str, net: str, batch: int, answers: Any) -> None:
     set_for_command()  # as the command line computes
 
     from fcaffe import log
-    from fcaffe.cli.bench_step import training
-    from fcaffe.cli.engine import EngineFlags
-    from fcaffe.cli.workers import SharingFlags
+    from fcaffe.cli.bench_step import SHARING, training
+    from fcaffe.engines import cpu_engine
     from fcaffe.parallel.world import join
     from fcaffe.tools.synthetic import steps_only
 
@@ -76,9 +76,7 @@ def _fcaffe(reduce: str, net: str, batch: int, answers: Any) -> None:
         return int(value[0])
 
     with world:
-        engine = EngineFlags(None, "fp32", True, "", False).create()
-        sharing = SharingFlags("global", reduce, "", None, True, None, 0)
-        contender = training(reduce, param, world, engine, sharing)
+        contender = training(reduce, param, world, cpu_engine(), replace(SHARING, reduce=reduce))
         exchange, workers = contender.solver.exchange, contender.solver.workers
 
         def turn(iterations: int) -> dict[str, Any]:
