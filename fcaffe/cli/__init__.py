@@ -93,7 +93,9 @@ OTHERS = {
     ),
     "run": Entry("fcaffe.cli.run", "run a Python script in which `import caffe` means fcaffe: SCRIPT [ARGUMENTS]"),
     "bench": Entry(
-        "fcaffe.cli.bench", "measure the reductions: reduce [--reduce NAME,...] [--bytes N,...] [--workers N,...]"
+        "fcaffe.cli.bench",
+        "measure the reductions, or whole training iterations: reduce|step [--net FILE] [--reduce NAME,...] "
+        "[--workers N,...]",
     ),
     "completion": Entry("fcaffe.cli.completion", "print what lets a shell complete commands and flags: bash|zsh|fish"),
 }

@@ -1,15 +1,18 @@
-"""`fcaffe bench reduce`: measures the reductions between live ranks."""
+"""`fcaffe bench`: measures the reductions, or whole training iterations, between live ranks."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 from fcaffe.cli import glog, usage
-from fcaffe.cli.flags import common_flags, with_options
+from fcaffe.cli.flags import common_flags, numbers_of_shape, with_options
 from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import Command
 from fcaffe.cli.workers import LAUNCH, LaunchFlags, words_for_ranks
@@ -26,53 +29,126 @@ COLUMNS = ("reduction", "ranks", "hosts", "bytes", "ms", "busbw GB/s", "messages
 GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the paper's measurement
 
 
+OF_REDUCE = ("sizes", "device", "plot")  # what only one of the two measurements takes, by the names of arguments
+OF_STEP = (
+    "net", "solver", "data", "batch_size", "input_shape", "buckets", "compress", "no_overlap", "rounds", "iterations",
+)  # fmt: skip
+
+
 @click.command(
     cls=Command,
     example="bench reduce --workers 2,4",
-    help="Measure how long the reductions take to sum gradients between live ranks: of --workers that it starts, or of "
-    "those that mpiexec or srun has started. Messages and bytes are those of the busiest rank; the bus bandwidth is "
-    "nccl-tests'.",
+    help="Measure between live ranks, of --workers that it starts, or of those that mpiexec or srun has started. "
+    "bench reduce: how long the reductions take to sum gradients, as training asks them to. Messages and bytes are "
+    "those of the busiest rank; the bus bandwidth is nccl-tests'. bench step: whole iterations of the training of "
+    "--net or --solver, and what they are made of, on average over the ranks; each of the variants takes its turn in "
+    "every round, and medians are shown.",
 )
-@click.argument("what", required=False, metavar="reduce")
-@click.option("--reduce", "names", default="", metavar="NAME,...", help="Reductions (all that fit the hosts).")
-@click.option("--bytes", "sizes", default=GRADIENTS, metavar="N,...", help=f"Bytes to sum ({GRADIENTS}).")
-@click.option("--workers", default="", metavar="N,...", help="Numbers of ranks (all that there are, or one for a CPU).")
+@click.argument("what", required=False, metavar="reduce|step", shell_complete=usage.one_of(("reduce", "step")))
+@click.option(
+    "--reduce", "names", default="", metavar="NAME,...", help="Reductions (all that fit the hosts; step: auto)."
+)
+@click.option("--bytes", "sizes", default=GRADIENTS, metavar="N,...", help=f"reduce: bytes to sum ({GRADIENTS}).")
+@click.option(
+    "--workers",
+    default="",
+    metavar="N,...",
+    help="Numbers of ranks, of which step takes one (all that there are, or one for a CPU).",
+)
 @click.option(
     "--device",
     type=click.Choice(["cpu", "gpu"]),
     default="cpu",
-    help="Where the gradients lie: in the memory of the host, or on GPUs, of which each rank takes one (cpu).",
+    help="reduce: where the gradients lie: in the memory of the host, or on GPUs, of which each rank takes one (cpu).",
 )
-@click.option("--plot", default="", metavar="FILE.png", help="Draw the times of the largest size over the ranks.")
+@click.option("--plot", default="", metavar="FILE.png", help="reduce: draw the times of the largest size.")
+@click.option("--net", default="", metavar="FILE", help="step: train this net, with SGD.")
+@click.option("--solver", default="", metavar="FILE", help="step: train as this solver does.")
+@click.option(
+    "--data",
+    type=click.Choice(["synthetic", "real"]),
+    default="synthetic",
+    help="step: a batch in memory, or what the net's data layers read (synthetic).",
+)
+@click.option("--batch-size", default=0, metavar="N", help="step: samples of all workers (the net's batch_size).")
+@click.option("--input-shape", default="", metavar="C,H,W", help="step: of a record, where the net does not tell.")
+@click.option("--bucket-mb", "buckets", default="", metavar="MB,...", help="step: sizes of buckets (as train's).")
+@click.option("--compress", default="", metavar="NAME", help="step: compare sums of compressed gradients, too.")
+@click.option("--no-overlap", is_flag=True, help="step: compare each without overlap, too.")
+@click.option("--rounds", default=7, metavar="N", help="step: rounds in which each variant has its turn (7).")
+@click.option("--iterations", default=0, metavar="N", help="step: of a turn (as many as take a quarter of a second).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @with_options(LAUNCH[1:], usage.WORKERS)  # all but --workers, of which there may be several here
 @common_flags
-def bench(
-    what: str | None,
-    names: str,
-    sizes: str,
-    workers: str,
-    device: str,
-    plot: str,
-    as_json: bool,
-    **launching: Any,
-) -> int:
-    if what != "reduce":
-        raise UsageError("bench needs what to measure: bench reduce")
+def bench(what: str | None, names: str, workers: str, as_json: bool, **more: Any) -> int:
+    if what not in ("reduce", "step"):
+        raise UsageError("bench needs what to measure: bench reduce or bench step")
+    launching = {field.name: more.pop(field.name) for field in fields(LaunchFlags) if field.name in more}
+    _refuse(what, OF_STEP if what == "reduce" else OF_REDUCE)
     glog.begin("", None, "", True)
-    numbers = _numbers("--bytes", sizes)
     counts = _numbers("--workers", workers)
-    if any(number % 4 for number in numbers):
-        raise UsageError(f"--bytes {sizes}: gradients have 4 bytes each, so give multiples of 4")
+    chosen = [name for name in names.split(",") if name]
+    run = _reduce(counts, chosen, as_json, **more) if what == "reduce" else _step(counts, chosen, as_json, **more)
     world = join(launching["timeout"])
     if world.size == 1:
-        chosen = max(counts, default=0 if launching["hosts"] or launching["hostfile"] else max(available_cpus(), 2))
-        if plan := LaunchFlags(workers=chosen, **launching).plan():
+        alone = not (launching["hosts"] or launching["hostfile"])
+        most = max(counts, default=max(available_cpus(), 2) if alone else 0)
+        if plan := LaunchFlags(workers=most, **launching).plan():
             return launch(plan, words_for_ranks())
     with world:
-        xp = _cupy(world) if device == "gpu" else np
-        _bench(world, [name for name in names.split(",") if name], numbers, counts, plot, as_json, xp)
+        run(world)
     return 0
+
+
+def _refuse(what: str, arguments: Sequence[str]) -> None:
+    """Raises UsageError for a flag that is not for this measurement."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        if option.name in arguments and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"{option.opts[0]} is not for bench {what}: leave it out")
+
+
+def _reduce(counts: list[int], names: list[str], as_json: bool, **flags: Any) -> Callable[[World], None]:
+    """What measures reductions, once all flags have been found to make sense. Raises UsageError."""
+    sizes = _numbers("--bytes", flags["sizes"])
+    if any(number % 4 for number in sizes):
+        raise UsageError(f"--bytes {flags['sizes']}: gradients have 4 bytes each, so give multiples of 4")
+
+    def run(world: World) -> None:
+        xp = _cupy(world) if flags["device"] == "gpu" else np
+        _bench(world, names, sizes, counts, flags["plot"], as_json, xp)
+
+    return run
+
+
+def _step(counts: list[int], names: list[str], as_json: bool, **flags: Any) -> Callable[[World], None]:
+    """Likewise, whole iterations."""
+    if bool(flags["net"]) == bool(flags["solver"]):
+        raise UsageError("bench step needs what to train: give --net FILE or --solver FILE")
+    if len(counts) > 1:
+        raise UsageError("bench step takes one number of --workers")
+    buckets = []
+    for word in filter(None, flags["buckets"].split(",")):
+        try:
+            buckets.append(float(word))
+        except ValueError:
+            raise UsageError(f"--bucket-mb takes numbers with commas between them, not '{word}'") from None
+    shape = numbers_of_shape(flags["input_shape"])
+
+    def run(world: World) -> None:
+        from fcaffe.cli.bench_step import bench_step, variants
+        from fcaffe.tools.synthetic import steps_only
+
+        if counts and counts != [world.size]:
+            raise UsageError(f"--workers {counts[0]}, but there are {world.size} ranks: leave the flag out there")
+        synthetic = flags["data"] == "synthetic"
+        path = flags["solver"] or flags["net"]
+        param = steps_only(path, bool(flags["solver"]), synthetic, flags["batch_size"], shape)
+        compared = variants(names or ["auto"], flags["compress"], buckets, flags["no_overlap"])
+        source = "synthetic data in memory" if synthetic else "the net's own data"
+        bench_step(world, param, compared, flags["rounds"], flags["iterations"], source, as_json)
+
+    return run
 
 
 def _cupy(world: World) -> Any:

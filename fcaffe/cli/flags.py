@@ -50,6 +50,16 @@ def phase_number(phase: str) -> int:
     return PHASES.index(phase or "TRAIN")
 
 
+def numbers_of_shape(text: str) -> tuple[int, ...] | None:
+    """Those of an --input-shape flag; None if it was not given. Raises UsageError."""
+    if not text:
+        return None
+    numbers = text.replace("x", ",").split(",")
+    if len(numbers) != 3 or not all(number.isdecimal() and int(number) for number in numbers):
+        raise UsageError(f"--input-shape takes three positive numbers, channels, height and width, not '{text}'")
+    return tuple(map(int, numbers))
+
+
 def _option(name: str, default: Any, meta: str, text: str) -> Decorator:
     return click.option(f"--{name}", name, default=default, type=type(default), metavar=meta, help=text)
 

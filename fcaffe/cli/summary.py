@@ -8,7 +8,7 @@ import math
 import click
 
 from fcaffe import log
-from fcaffe.cli.flags import common_flags, phase_number
+from fcaffe.cli.flags import common_flags, numbers_of_shape, phase_number
 from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
@@ -48,21 +48,12 @@ def summary(net: str | None, phase: str, level: int, stage: str, input_shape: st
         return 0
     stages = stage.split(",") if stage else []
     with log.quiet():
-        made = summarize(net, phase_number(phase), level, stages, _shape(input_shape))
+        made = summarize(net, phase_number(phase), level, stages, numbers_of_shape(input_shape))
     if as_json:
         print(json.dumps(made.to_json(), indent=2))
     else:
         _print(made)
     return 0
-
-
-def _shape(text: str) -> tuple[int, ...] | None:
-    if not text:
-        return None
-    numbers = text.replace("x", ",").split(",")
-    if len(numbers) != 3 or not all(number.isdecimal() and int(number) for number in numbers):
-        raise UsageError(f"--input-shape takes three positive numbers, channels, height and width, not '{text}'")
-    return tuple(map(int, numbers))
 
 
 def _print(made: Summary) -> None:

@@ -8,10 +8,13 @@ from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags, phase_number
 from fcaffe.cli.gpus import first_gpu
+from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
+from fcaffe.threads import available_cpus
 from fcaffe.tools.nets import load_net
 from fcaffe.tools.profile import describe, profile
+from fcaffe.tools.scaling import advice, measure_splits
 from fcaffe.tools.timing import benchmark
 
 
@@ -22,11 +25,23 @@ from fcaffe.tools.timing import benchmark
     "one to warm up.",
 )
 @click.option("--profile", "profiled", is_flag=True, help="A table of all layers, held against the machine's peaks.")
+@click.option(
+    "--scaling",
+    is_flag=True,
+    help="Time training steps instead, on synthetic batches, with this host's cores split in all ways between workers "
+    "and threads, and tell which is best. The workers share the net's batch.",
+)
+@click.option("--input-shape", default="", metavar="C,H,W", help="With --scaling: of a record, if nothing tells.")
 @engine_flags
 @caffe_flags
-def time(flags: Flags, engines: EngineFlags, profiled: bool) -> int:
+def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, input_shape: str) -> int:
     if not flags.model:
         raise UsageError("Need a model definition to time. Give it as --model FILE")
+    if scaling:
+        _scaling(flags, engines, profiled, input_shape)
+        return 0
+    if input_shape:
+        raise UsageError("--input-shape is for --scaling: leave it out")
     phase = phase_number(flags.phase)
     iterations = flags.checked_iterations()
     if gpu := first_gpu(flags.gpu):
@@ -43,3 +58,31 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool) -> int:
     finally:
         net.close()
     return 0
+
+
+def _scaling(flags: Flags, engines: EngineFlags, profiled: bool, input_shape: str) -> None:
+    """Measure the splits of the cores; print them, and the advice. Raises UsageError for flags that it has no use for."""
+    refused = {
+        "--profile": profiled,
+        "--gpu": flags.gpu,
+        "--phase TEST": flags.phase == "TEST",
+        "--level": flags.level,
+        "--stage": flags.stage,
+        "--engine": engines.engine,
+        "--math": engines.math != "fp32",
+    }
+    if given := [flag for flag, value in refused.items() if value]:
+        raise UsageError(f"--scaling trains on CPUs in float32, and does not go with {', '.join(given)}: leave it out")
+    results = measure_splits(
+        [f"--net={flags.model}", f"--input-shape={input_shape}"], available_cpus(), lambda line: log.info(line)
+    )
+    rows = []
+    for result in results:
+        if result.problem:
+            log.warning(f"{result}: {result.problem}")
+            continue
+        speed = result.batch / result.seconds
+        rows.append((str(result.workers), str(result.threads), f"{1000 * result.seconds:.4g}", f"{speed:,.1f}"))
+    batch = max(result.batch for result in results)
+    print_table(f"Training steps of {batch} samples", ("workers", "threads", "ms", "images/s"), rows, (), 0)
+    click.echo(advice(results))

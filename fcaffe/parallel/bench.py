@@ -1,4 +1,7 @@
-"""How long each reduction takes on live ranks, for `fcaffe bench reduce`."""
+"""How long each reduction takes on live ranks, for `fcaffe bench reduce`.
+
+Sums are made as training makes them: in place, of a buffer that the reduction itself has allocated.
+"""
 
 from __future__ import annotations
 
@@ -77,11 +80,9 @@ def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int, xp: Any)
     places = f"{comm.size} rank{'s' * (comm.size > 1)} of {hosts.count} host{'s' * (hosts.count > 1)}"
     names = names or (_fitting(hosts.count) if xp is np else _fitting_gpus(comm, hosts.count))
     reductions = [create_reduction(name, comm, xp) for name in names]
-    plain = xp.zeros(size // 4, np.float32)  # one for all that need no memory of their own
-    buffers = [
-        plain if type(reduction).allocate is Reduction.allocate else reduction.allocate(size // 4)
-        for reduction in reductions
-    ]
+    plain = [reduction for reduction in reductions if type(reduction).allocate is Reduction.allocate]
+    shared: Any = plain[0].allocate(size // 4) if plain else None  # by all that need no memory of their own
+    buffers = [shared if reduction in plain else reduction.allocate(size // 4) for reduction in reductions]
     traffic = [_check(reduction, buffer) for reduction, buffer in zip(reductions, buffers, strict=True)]
     estimates = [_time(reduction, buffer, 1) for reduction, buffer in zip(reductions, buffers, strict=True)]
     loops = [max(1, math.ceil(SAMPLE / max(estimate, 1e-7))) for estimate in estimates]
@@ -125,15 +126,20 @@ def _check(reduction: Reduction, buffer: np.ndarray) -> tuple[int | None, int | 
     """Sum once, to be sure of it; returns messages and bytes of the busiest rank. Raises FcaffeError."""
     before = reduction.messages, reduction.bytes_sent
     buffer[:] = reduction.rank + 1
-    total: Any = reduction.total(buffer)
-    if reduction.xp is not np:
-        total = total.get()
-    right = bool(np.all(total == reduction.ranks * (reduction.ranks + 1) // 2)) or reduction.name == "null"
+    _sum(reduction, buffer)
+    sums: Any = buffer if reduction.xp is np else buffer.get()  # type: ignore[attr-defined]
+    right = bool(np.all(sums == reduction.ranks * (reduction.ranks + 1) // 2)) or reduction.name == "null"
     if not reduction.comm.allreduce(right, MPI.LAND):
         raise FcaffeError(f"reduction {reduction.name}: wrong sums of {buffer.nbytes} bytes on {reduction.ranks} ranks")
     messages = reduction.comm.allreduce(reduction.messages - before[0], MPI.MAX)
     sent = reduction.comm.allreduce(reduction.bytes_sent - before[1], MPI.MAX)
     return (messages, sent) if reduction.comm.allreduce(reduction.counted, MPI.LAND) else (None, None)
+
+
+def _sum(reduction: Reduction, buffer: np.ndarray) -> None:
+    """As the exchange of a training sums a bucket (`fcaffe/parallel/exchange.py`)."""
+    reduction.start(buffer, reduction.mark())
+    reduction.finish()
 
 
 def _time(reduction: Reduction, buffer: np.ndarray, repeat: int) -> float:
@@ -144,7 +150,7 @@ def _time(reduction: Reduction, buffer: np.ndarray, repeat: int) -> float:
     reduction.comm.Barrier()
     began = time.perf_counter()
     for _ in range(repeat):
-        reduction.total(buffer)
+        _sum(reduction, buffer)
     settle()
     return reduction.comm.allreduce(time.perf_counter() - began, MPI.MAX) / repeat
 

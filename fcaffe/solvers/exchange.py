@@ -26,6 +26,8 @@ class GradientExchange:
     compression: str = ""  # the name of the scheme by which it compresses, if it does
     held: Held = Held.SUM  # how the workers hold the state
     riders: int = 0  # how many numbers of each worker can travel with the gradients, see `send_along`
+    seconds: float = 0.0  # that sums have taken so far,
+    exposed: float = 0.0  # and what of that the training has waited for
     on_streams: bool = True  # `begin`, `ready`, `finish` only give a device work, so they may be in a CUDA graph
 
     def take_momentum(self, momentum: float, clip: float) -> None:

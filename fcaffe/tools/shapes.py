@@ -65,19 +65,20 @@ def hollow_net(
     for layer in param.layer:
         if layer.type == "Python":  # the user has asked what is in a file, and is told first that this runs it
             log.warning(f"{code_of(layer)} runs from here on, to learn its shapes")
-        if layer.type in READERS and not os.path.exists(_reader(layer).source):
+        if layer.type in READERS and not os.path.exists(reader_of(layer).source):
             stood_in[layer.name] = layer.type
             _stand_in(layer, path, input_shape)
     return Net(param, Context(Engine(_Hollow()), CaffeRandom(0))), stood_in
 
 
-def _reader(layer: Any) -> Any:
+def reader_of(layer: Any) -> Any:
+    """The message that says what a layer that reads files reads."""
     return getattr(layer, READERS[layer.type])
 
 
 def _stand_in(layer: Any, path: str, input_shape: Sequence[int] | None) -> None:
-    reader = _reader(layer)
-    shape, origin = _record_shape(layer, path, input_shape)
+    reader = reader_of(layer)
+    shape, origin = record_shape(layer, path, input_shape)
     log.warning(
         f'layer "{layer.name}": {reader.source or "its source"} does not exist; '
         f"records of {' x '.join(map(str, shape))} are assumed ({origin})"
@@ -88,8 +89,8 @@ def _stand_in(layer: Any, path: str, input_shape: Sequence[int] | None) -> None:
     layer.CopyFrom(made)
 
 
-def _record_shape(layer: Any, path: str, input_shape: Sequence[int] | None) -> tuple[Shape, str]:
-    """(C, H, W) and where they come from."""
+def record_shape(layer: Any, path: str, input_shape: Sequence[int] | None) -> tuple[Shape, str]:
+    """(C, H, W) of the records of a layer that reads files, as in `hollow_net`, and where they come from. NetError."""
     if input_shape:
         return tuple(input_shape), "--input-shape"
     transform = layer.transform_param
@@ -101,10 +102,12 @@ def _record_shape(layer: Any, path: str, input_shape: Sequence[int] | None) -> t
         return (channels, transform.crop_size, transform.crop_size), "crop_size"
     if deployed:
         return deployed, f"from {deploy}"
-    raise NetError(
-        f'layer "{layer.name}": the shape of its records is unknown, since {_reader(layer).source or "its source"} '
-        "does not exist and there is no crop_size; make the data set, or give the shape as --input-shape C,H,W"
-    )
+    source = reader_of(layer).source or "its source"
+    if os.path.exists(source):
+        unknown = f"without reading {source}, as there is no crop_size; use the data itself, or give the shape"
+    else:
+        unknown = f"since {source} does not exist and there is no crop_size; make the data set, or give the shape"
+    raise NetError(f'layer "{layer.name}": the shape of its records is unknown, {unknown} as --input-shape C,H,W')
 
 
 def _input_shape(path: str, blob: str) -> Shape:

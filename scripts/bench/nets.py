@@ -19,6 +19,13 @@ NETS = {
     "squeezenet": ("squeezenet_v1.1", (3, 227, 227)),
     "resnet50": ("resnet50", (3, 224, 224)),
 }
+BETWEEN_HOSTS = {  # what hosts.py races on
+    "lenet": NETS["lenet"],
+    "nin_cifar": ("nin_cifar10", (3, 32, 32)),
+    "squeezenet": NETS["squeezenet"],
+    "alexnet": NETS["alexnet"],
+}
+ALL = {**NETS, **BETWEEN_HOSTS}
 # At a rate so low that no net fits its one batch, and then multiplies denormal numbers, which is slow on CPUs.
 RATE, MOMENTUM, DECAY = 1e-9, 0.9, 0.0005
 SOLVER = (
@@ -46,7 +53,7 @@ def net_param(name: str, batch: int, training: bool) -> Any:
     from fcaffe.proto import caffe_pb2 as pb
     from fcaffe.proto import read_net
 
-    folder, shape = NETS[name]
+    folder, shape = ALL[name]
     whole = read_net(MODELS / folder / "train_val.prototxt")
     whole.state.phase = pb.TRAIN
     whole = filter_net(whole)
@@ -74,7 +81,7 @@ def pictures(name: str, batch: int) -> tuple[np.ndarray, np.ndarray]:
     """Random images (batch, C, H, W) in float32 and class numbers (batch,)."""
     random = np.random.default_rng(1)
     spread = 0.3 if name == "lenet" else 50  # of pixels, as in training; LeNet's are scaled to 1
-    images = random.standard_normal((batch, *NETS[name][1]), np.float32)
+    images = random.standard_normal((batch, *ALL[name][1]), np.float32)
     images *= spread
     return images, random.integers(0, 10, batch)
 

@@ -1,0 +1,84 @@
+"""Which split of a host's cores between workers and threads trains a net fastest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from fcaffe.errors import FcaffeError
+from fcaffe.threads import VARIABLES, environment_of_others
+
+ROUNDS = 3
+MARGIN = 1.03  # a split that is faster by less is not told from the others: the same one differs by that
+
+
+class Split(NamedTuple):
+    """So many workers of so many threads each; `seconds` of an iteration, the median of its turns; `problem`: why there
+    are none."""
+
+    workers: int
+    threads: int
+    seconds: float = 0.0
+    batch: int = 0
+    problem: str = ""
+
+    def __str__(self) -> str:
+        workers = f"{self.workers} worker{'s' * (self.workers > 1)}"
+        return f"{workers} of {self.threads} thread{'s' * (self.threads > 1)}"
+
+
+def splits(cores: int) -> list[Split]:
+    """Those that use all cores: 1 worker of all threads first, as many workers as cores last."""
+    return [Split(workers, cores // workers) for workers in range(1, cores + 1) if cores % workers == 0]
+
+
+def measure_splits(flags: Sequence[str], cores: int, tell: Callable[[str], None], rounds: int = ROUNDS) -> list[Split]:
+    """Measure by `fcaffe bench step` with these flags, which name the net. In each round every split is started anew
+    and takes a turn, so that whatever else the machine does strikes all alike. `tell` is told what comes next. Raises
+    FcaffeError if none can be measured."""
+    found = splits(cores)
+    seconds: dict[Split, list[float]] = {split: [] for split in found}
+    measured: dict[Split, Split] = {}
+    for number in range(rounds):
+        for split in found:
+            if split in measured and measured[split].problem:
+                continue
+            tell(f"Measuring {split}, round {number + 1} of {rounds}")
+            batch, ms, problem = _run(split, flags)
+            seconds[split].append(ms / 1000)
+            measured[split] = split._replace(seconds=median(seconds[split]), batch=batch, problem=problem)
+    results = [measured[split] for split in found]
+    if all(result.problem for result in results):
+        raise FcaffeError(results[0].problem)
+    return results
+
+
+def advice(results: Sequence[Split]) -> str:
+    """Which split is best and by how much, and the flag that makes it so."""
+    known = sorted((result for result in results if not result.problem), key=lambda result: result.seconds)
+    best, single = known[0], next((result for result in known if result.workers == 1), None)
+    other = single if single and single is not best else known[1] if len(known) > 1 else None
+    told = "; ".join(f"{each}: {1000 * each.seconds:.4g} ms" for each in (best, other) if each)
+    if single and single.seconds < MARGIN * best.seconds:
+        return f"{told}; {'one worker is' if single is best else 'that is not clearly'} faster, leave --workers out"
+    return f"{told}; use --workers {best.workers}"
+
+
+def _run(split: Split, flags: Sequence[str]) -> tuple[int, float, str]:
+    """(batch, milliseconds of an iteration, problem) of a job of its own."""
+    command = [sys.executable, "-m", "fcaffe", "bench", "step", *flags, f"--workers={split.workers}"]
+    environment = environment_of_others() | dict.fromkeys(VARIABLES, str(split.threads))
+    done = subprocess.run(
+        [*command, "--rounds=1", "--json"], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith(("F", "ERROR"))] or [
+            f"it ended with exit code {done.returncode}"
+        ]
+        return 0, 0.0, lines[-1].partition("] ")[2] or lines[-1]
+    result = json.loads(done.stdout)["results"][0]
+    return result["batch"], result["ms"], ""

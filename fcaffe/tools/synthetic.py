@@ -1,0 +1,109 @@
+"""A training on synthetic batches in memory, in place of the data sets that its net reads: to measure steps with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.errors import NetError, UsageError
+from fcaffe.net import Blob, Layer, Traits, register
+from fcaffe.net.filter import filter_net
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_net, read_solver
+from fcaffe.solvers.nets import train_net_param
+from fcaffe.timeline import DATA
+from fcaffe.tools.shapes import READERS, reader_of, record_shape
+
+# At this rate no net fits its one batch, whose gradients would become denormal numbers, or diverges: both change speed.
+RATE = 1e-9
+PLAIN = {"type": "SGD", "momentum": 0.9, "weight_decay": 0.0005}  # where there is no solver's prototxt
+
+
+@register("SyntheticBatch")
+class SyntheticBatch(Layer):
+    """The first top: normal random numbers of standard deviation 1, each worker's share of a batch; the others: class
+    numbers 0 and 1. input_param has the shapes for the whole batch. Each pass writes the same batch into the tops."""
+
+    traits = Traits(bottoms=0, tops=(1, None), reads_host=True)
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]
+        self.share = self.context.share_of(shapes[0][0])
+        random = np.random.default_rng(self.share.first)
+        self._values: list[np.ndarray] = []
+        for blob, (_, *rest) in zip(top, shapes, strict=True):
+            shape = (self.share.count, *rest)
+            drawn = random.integers(0, 2, shape) if self._values else random.standard_normal(shape, np.float32)
+            self._values.append(drawn.astype(np.float32))
+            blob.reshape(*shape)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        rows = self.context.workers.rows(self.share)
+        with self.context.timeline.span(DATA):
+            for blob, values in zip(top, self._values, strict=True):
+                blob.reshape(rows.stop - rows.start, *values.shape[1:])
+                self.engine.upload(blob, values[rows], blob.data).wait()
+
+
+def steps_only(
+    path: str,
+    is_solver: bool,
+    synthetic: bool = True,
+    batch_size: int = 0,
+    input_shape: Sequence[int] | None = None,
+    level: int = 0,
+    stages: Sequence[str] = (),
+) -> Any:
+    """The parameters of a solver that trains as the solver at `path` does, or that net with SGD, and does nothing else:
+    no tests, snapshots or display. Its rate is so low that the weights stay.
+
+    `synthetic`: layers that read files give way to batches in memory, of the record's shape (see `hollow_net`).
+    `batch_size`: of the batch of all workers, if it is not to be the net's. Raises FcaffeError.
+    """
+    param = pb.SolverParameter()
+    if is_solver:
+        given = read_solver(path)
+        given.train_state.level = level
+        given.train_state.stage.extend(stages)
+        net, field = train_net_param(given)
+        file = getattr(given, field) if not field.endswith("_param") else path
+        for name in ("type", "momentum", "momentum2", "delta", "rms_decay", "weight_decay", "regularization_type",
+                     "iter_size", "clip_gradients"):  # fmt: skip
+            if given.HasField(name):
+                setattr(param, name, getattr(given, name))
+    else:
+        net, file = read_net(path), path
+        net.state.phase, net.state.level = pb.TRAIN, level
+        net.state.stage.extend(stages)
+        for name, value in PLAIN.items():
+            setattr(param, name, value)
+    net = filter_net(net)
+    readers = [layer for layer in net.layer if layer.type in READERS]
+    if batch_size < 0:
+        raise UsageError(f"the size of a batch must be positive, not {batch_size}")
+    if batch_size and not readers:
+        raise NetError(f"{file}: no layer reads batches, so the size of a batch cannot be set")
+    for layer in readers:
+        if batch_size:
+            reader_of(layer).batch_size = batch_size
+        if synthetic:
+            _replace(layer, file, input_shape)
+    param.net_param.CopyFrom(net)
+    param.base_lr, param.lr_policy, param.random_seed, param.snapshot_after_train = RATE, "fixed", 1, False
+    return param
+
+
+def _replace(layer: Any, path: str, input_shape: Sequence[int] | None) -> None:
+    batch = reader_of(layer).batch_size
+    shape, origin = record_shape(layer, path, input_shape)
+    log.info(
+        f'Layer "{layer.name}": synthetic batches of {" x ".join(map(str, (batch, *shape)))} in memory '
+        f"({origin}), in place of {reader_of(layer).source or 'a data set'}"
+    )
+    made = pb.LayerParameter(name=layer.name, type="SyntheticBatch", top=layer.top)
+    for dims in [(batch, *shape)] + [(batch,)] * (len(layer.top) - 1):
+        made.input_param.shape.add(dim=dims)
+    layer.CopyFrom(made)

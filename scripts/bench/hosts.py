@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Data-parallel training steps on several hosts, fcaffe against PyTorch's DDP over gloo, in one run. Needs root.
+
+  pip install -e ".[bench,mpi]" && scripts/bench/hosts.py
+  scripts/bench/hosts.py --nets lenet --hosts 4 --rates 1gbit --rounds 3 --json hosts.json
+
+The hosts are those of scripts/emulated_cluster, with a core each (dealt out, so several may share one) and one thread a
+rank. Both train the same net with SGD and momentum on synthetic batches in memory, which the hosts split; the batch is
+that of all hosts. fcaffe's is the training of `fcaffe train`: losses, signals and all go over the network in every
+iteration. DDP has gradient_as_bucket_view and static_graph, a bucket size of three, and the memory layout that is the
+faster one of the net on these hosts; the update is PyTorch's fused one. DDP averages what the hosts compute, and reads
+no loss.
+
+Each contender is a job of its own on all hosts. They take turns: in each round each takes some iterations, while the
+others sleep. Where not all fit into memory at once, each is started anew for each of its turns. Times are those of the
+slowest host, medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from competitors import Competitor, CompetitorError
+from hosts_racers import compete
+from hosts_tables import row_of, table
+from nets import BETWEEN_HOSTS, net_param, plain_net
+
+CLUSTER = Path(__file__).resolve().parents[1] / "emulated_cluster"
+BATCHES = {"lenet": 64, "nin_cifar": 128, "squeezenet": 32, "alexnet": 32}
+ONLY_AT = {"alexnet": ("10gbit",)}  # at lower rates an iteration is nothing but the network's 244 MB
+OURS, BUCKETS = ("auto", "tree", "server"), (1, 4, 25)  # reductions; MB
+TURN, MOST = 1.0, 50  # seconds of a turn, and the most iterations
+PATIENCE = 300  # seconds until a contender answers
+# Memory of a contender on each host: of the process, and for each byte of gradients. Weights, gradients and momentum
+# are three, the rest is for copies in other layouts, for what is sent, and for what lies between the layers.
+PROCESS, COPIES = 400e6, 6
+
+
+class Contender(Competitor):
+    """A job of one rank on each host."""
+
+    def take(self, iterations: int) -> dict[str, Any]:
+        """What a turn of so many iterations has shown; times are for one of them."""
+        return self.ask(iterations, PATIENCE)
+
+
+def contender(cluster: str, who: str, net: str, batch: int, logs: Path) -> Contender:
+    own = [sys.executable, __file__, "--who", who, "--net", net, "--batch", str(batch)]
+    command = [sys.executable, str(CLUSTER), "run", "--name", cluster, "--", *own]
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return Contender(who, command, {**os.environ, **one_thread}, logs / f"{who}-{net}.log")
+
+
+@contextlib.contextmanager
+def hosts(number: int, rate: str, cores: int) -> Iterator[str]:
+    """The name of a cluster, which is there in the body of the `with`."""
+    name = f"bench{os.getpid()}"
+    words = [sys.executable, str(CLUSTER)]
+    subprocess.run([*words, "up", str(number), "--name", name, "--rate", rate, "--cores", str(cores)], check=True)
+    try:
+        yield name
+    finally:
+        subprocess.run([*words, "down", "--name", name], check=True)
+
+
+def fit_together(net: str, number: int, contenders: int) -> bool:
+    """Whether all contenders' jobs have room in this machine's memory at once."""
+    need = PROCESS + COPIES * 4 * plain_net(net_param(net, 1, True)).parameters.count
+    with open("/proc/meminfo") as file:
+        available = next(1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
+    return contenders * number * need < available
+
+
+def race(net: str, batch: int, number: int, rate: str, words: argparse.Namespace) -> dict[str, Any]:
+    """All contenders on so many hosts; what each answered, by its name. CompetitorError if one fails."""
+    names = [*(f"fcaffe-{name}" for name in words.reduce), *(f"ddp-{size}" for size in words.buckets)]
+    turns: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    counts: dict[str, int] = {}
+    running: dict[str, Contender] = {}
+    together = fit_together(net, number, len(names))
+    with hosts(number, rate, words.cores) as cluster:
+        try:
+            for _ in range(words.rounds):
+                for name in names:
+                    if name not in running:
+                        running[name] = contender(cluster, name, net, batch, words.logs)
+                        running[name].ask("build", PATIENCE)
+                        running[name].take(1)
+                        seconds = running[name].take(2)["seconds"]
+                        counts[name] = words.iterations or max(1, min(MOST, round(TURN / seconds)))
+                    turns[name].append(running[name].take(counts[name]))
+                    if not together:
+                        running.pop(name).end()
+            for one in running.values():
+                one.end()
+        finally:
+            for one in running.values():
+                one.kill()
+    result = {"net": net, "batch": batch, "hosts": number, "rate": rate, "together": together}
+    return result | {"contenders": {name: median_of(answers) for name, answers in turns.items()}}
+
+
+def median_of(turns: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of each number that the turns have, the median; of anything else the last."""
+    result: dict[str, Any] = {}
+    for key, value in turns[-1].items():
+        values = [turn[key] for turn in turns]
+        if isinstance(value, dict):
+            result[key] = median_of(values)
+        else:
+            result[key] = statistics.median(values) if isinstance(value, float) else value
+    return result
+
+
+def parse() -> argparse.Namespace:
+    def names(text: str) -> list[str]:
+        return [word for word in text.split(",") if word]
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nets", type=names, default=list(BETWEEN_HOSTS))
+    parser.add_argument("--hosts", type=names, default=["2", "4", "8"])
+    parser.add_argument("--rates", type=names, default=["1gbit", "10gbit"])
+    parser.add_argument("--reduce", type=names, default=list(OURS), help="fcaffe's contenders")
+    parser.add_argument("--buckets", type=names, default=list(map(str, BUCKETS)), help="DDP's, in MB; '' for no DDP")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--iterations", type=int, default=0, help="of a turn (0: as many as take a second)")
+    parser.add_argument("--cores", type=int, default=1, help="of each host (0: all)")
+    parser.add_argument("--json", default="", help="write the results to this file too")
+    parser.add_argument("--logs", type=Path, default=Path("/tmp"), help="a folder for what contenders print")
+    for name in ("who", "net"):
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
+    words = parser.parse_args()
+    if unknown := set(words.nets) - set(BETWEEN_HOSTS):
+        parser.error(f"--nets: no {', '.join(sorted(unknown))}; there are {', '.join(BETWEEN_HOSTS)}")
+    return words
+
+
+def main() -> None:
+    words = parse()
+    if words.who:
+        compete(words.who, words.net, words.batch)
+        return
+    results: list[dict[str, Any]] = []
+    for net in words.nets:
+        for number in map(int, words.hosts):
+            for rate in words.rates:
+                if len(words.rates) > 1 and rate not in ONLY_AT.get(net, (rate,)):
+                    continue
+                try:
+                    result = race(net, BATCHES[net], number, rate, words)
+                except CompetitorError as failure:
+                    raise SystemExit(f"{net} on {number} hosts at {rate}: {failure}") from failure
+                results.append(result | row_of(result))
+                print(json.dumps(results[-1]), file=sys.stderr, flush=True)
+                if words.json:
+                    Path(words.json).write_text(json.dumps(results, indent=1))
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

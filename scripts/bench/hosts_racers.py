@@ -1,0 +1,158 @@
+"""One rank of a contender of hosts.py. Rank 0 is asked for turns by lines on its standard input; the others sleep."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import statistics
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from nets import ALL, DECAY, MODELS, MOMENTUM, RATE, net_param, pictures
+
+NAP = 0.05  # seconds between two looks whether rank 0 has something to do
+PORTS = 29000  # and on: of DDP's rendezvous
+TRIES = 5  # steps of each layout, to find the faster one
+
+Turn = Callable[[int], dict[str, Any]]
+Share = Callable[[int], int]  # rank 0's number, at every rank
+
+
+def compete(who: str, net: str, batch: int) -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else prints
+    kind, _, which = who.partition("-")
+    if kind == "fcaffe":
+        _fcaffe(which, net, batch, answers)
+    else:
+        _ddp(int(which), who, net, batch, answers)
+
+
+def _serve(rank: int, share: Share, turn: Turn, answers: Any) -> None:
+    """Take turns until "end" comes in."""
+
+    def answer(**fields: Any) -> None:
+        if rank == 0:
+            answers.write(json.dumps(fields) + "\n")
+            answers.flush()
+
+    while True:
+        word = sys.stdin.readline().strip() if rank == 0 else ""
+        number = share({"build": 0}.get(word, -1) if not word.isdecimal() else int(word))
+        if number < 0:
+            return answer()
+        answer(**(turn(number) if number else {}))
+
+
+def _fcaffe(reduce: str, net: str, batch: int, answers: Any) -> None:
+    from fcaffe.threads import set_for_command
+
+    set_for_command()  # as the command line computes
+
+    from fcaffe import log
+    from fcaffe.cli.bench_step import SHARING, training
+    from fcaffe.engines import cpu_engine
+    from fcaffe.parallel.world import join
+    from fcaffe.tools.synthetic import steps_only
+
+    log.set_minimum(1)
+    param = steps_only(
+        str(MODELS / ALL[net][0] / "train_val.prototxt"), False, batch_size=batch, input_shape=ALL[net][1]
+    )
+    world = join(0)
+
+    def share(number: int) -> int:
+        value = np.array([number], np.int64)
+        asked = world.comm.Ibcast(value)
+        while not asked.Test():
+            time.sleep(NAP)
+        return int(value[0])
+
+    with world:
+        contender = training(reduce, param, world, cpu_engine(), replace(SHARING, reduce=reduce))
+        exchange, workers = contender.solver.exchange, contender.solver.workers
+
+        def turn(iterations: int) -> dict[str, Any]:
+            taken = contender.take(iterations)
+            own = {"gradient_bytes": 4 * contender.solver.net.parameters.count, "bucket_bytes": list(exchange.cut)}
+            return {**taken._asdict(), **own, "hosts": workers.size}
+
+        _serve(world.rank, share, turn, answers)
+        contender.solver.close()
+        contender.solver.leave_workers()
+
+
+def _ddp(bucket_mb: int, who: str, net: str, batch: int, answers: Any) -> None:
+    rank, ranks = (int(os.environ[name]) for name in ("PMI_RANK", "PMI_SIZE"))
+    # Its own port in a job of another kind: names differ, namespaces of other clusters have ports of their own.
+    address = {"MASTER_ADDR": "198.18.0.1", "MASTER_PORT": str(PORTS + zlib.crc32(who.encode()) % 1000)}
+    os.environ.update(address, GLOO_SOCKET_IFNAME="e0")
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    from twins import torch_net
+
+    from fcaffe import log
+    from fcaffe.data.share import split_batch
+
+    log.set_minimum(1)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=ranks, timeout=datetime.timedelta(hours=1))
+    part = split_batch(batch, rank, ranks)
+    own = slice(part.first, part.first + part.count)
+    images, labels = (torch.from_numpy(np.ascontiguousarray(array[own])) for array in pictures(net, batch))
+    torch.manual_seed(1)
+    module: Any = torch_net(net_param(net, part.count, True)).train()
+
+    def share(number: int) -> int:
+        value = torch.tensor([number])
+        dist.broadcast(value, 0)
+        return int(value)
+
+    def largest(seconds: float) -> float:
+        value = torch.tensor([seconds], dtype=torch.float64)
+        dist.all_reduce(value, dist.ReduceOp.MAX)
+        return float(value)
+
+    layouts = {"default": torch.contiguous_format, "channels_last": torch.channels_last}
+    seconds: dict[str, list[float]] = {name: [] for name in layouts}
+    for _ in range(TRIES):
+        for name, layout in layouts.items():
+            module, images = module.to(memory_format=layout), images.to(memory_format=layout)
+            module(images, labels).backward()
+            dist.barrier()
+            began = time.perf_counter()
+            module(images, labels).backward()
+            seconds[name].append(largest(time.perf_counter() - began))
+    layout_name = min(layouts, key=lambda name: statistics.median(seconds[name]))
+    module = module.to(memory_format=layouts[layout_name])
+    images = images.to(memory_format=layouts[layout_name])
+    module.zero_grad()
+    parallel = DistributedDataParallel(module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, static_graph=True)
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        parallel(images, labels).backward()
+        optimizer.step()
+
+    def turn(iterations: int) -> dict[str, Any]:
+        step()  # brings its memory back into the caches
+        dist.barrier()
+        began = time.perf_counter()
+        for _ in range(iterations):
+            step()
+        return {"seconds": largest(time.perf_counter() - began) / iterations, "layout": layout_name}
+
+    _serve(rank, share, turn, answers)
+    with contextlib.suppress(RuntimeError):  # another rank may have closed its end already
+        dist.barrier()
+    dist.destroy_process_group()

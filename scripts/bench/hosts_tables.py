@@ -1,0 +1,71 @@
+"""What hosts.py prints of its races."""
+
+from __future__ import annotations
+
+from typing import Any
+
+UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+HEAD = (
+    "net", "batch", "hosts", "rate", "fcaffe auto ms", "tree ms", "server ms", "DDP ms (MB)", "DDP / auto",
+    "exposed ms", "not to be hidden ms", "wait for others",
+)  # fmt: skip
+
+
+def bits_per_second(rate: str) -> float:
+    """Of a rate as tc has it: 100mbit."""
+    unit = next(unit for unit in UNITS if rate.endswith(unit))
+    return float(rate.removesuffix(unit)) * UNITS[unit]
+
+
+def sum_ms(count: float, hosts: int, rate: str) -> float:
+    """Of `count` bytes on every host, if each link carries the least bytes that an all-reduce needs, at its rate."""
+    return 1000 * 8 * count * 2 * (hosts - 1) / hosts / bits_per_second(rate)
+
+
+def not_hidden_ms(buckets: list[int], backward_ms: float, hosts: int, rate: str) -> float:
+    """What backward cannot hide of sums at the links' rate: the last bucket's, which is full when backward ends, or,
+    if that is more, what of all sums takes longer than the whole of backward."""
+    if not buckets:
+        return 0.0
+    whole = sum_ms(sum(buckets), hosts, rate)
+    return max(sum_ms(buckets[-1], hosts, rate), whole - backward_ms)
+
+
+def row_of(result: dict[str, Any]) -> dict[str, Any]:
+    """What the numbers of a race come to: `ddp`, the better DDP's name; `ratio`, its time over that of fcaffe's auto
+    (above 1: fcaffe is faster); of auto, or of fcaffe's first contender, the shares of its time."""
+    contenders = result["contenders"]
+    ours = next((name for name in contenders if name.startswith("fcaffe")), "")
+    theirs = {name: each["seconds"] for name, each in contenders.items() if name.startswith("ddp")}
+    row: dict[str, Any] = {"ms": {name: 1000 * each["seconds"] for name, each in contenders.items()}}
+    if theirs:
+        row["ddp"] = min(theirs, key=lambda name: theirs[name])
+    if ours:
+        of = contenders[ours]
+        split = {kind: 1000 * seconds for kind, seconds in of["split"].items() if seconds}
+        row["split_ms"], row["exposed_ms"] = split, 1000 * of["exposed"]
+        row["sums_ms"] = 1000 * of["sums"]
+        row["wait_share"] = of["split"]["wait for others"] / sum(of["split"].values())
+        row["not_hidden_ms"] = not_hidden_ms(
+            of["bucket_bytes"], split.get("backward", 0.0), result["hosts"], result["rate"]
+        )
+    if ours and theirs:
+        row["ratio"] = theirs[row["ddp"]] / contenders[ours]["seconds"]
+    return row
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
+    for r in results:
+        ms = {name.removeprefix("fcaffe-"): f"{value:.1f}" for name, value in r["ms"].items()}
+        ddp = f"{ms[r['ddp']]} ({r['ddp'].removeprefix('ddp-')})" if "ddp" in r else ""
+        numbers = [
+            f"{r['ratio']:.2f}" if "ratio" in r else "",
+            f"{r['exposed_ms']:.1f}" if "exposed_ms" in r else "",
+            f"{r['not_hidden_ms']:.1f}" if "not_hidden_ms" in r else "",
+            f"{r['wait_share']:.1%}" if "wait_share" in r else "",
+        ]
+        cells = [r["net"], str(r["batch"]), str(r["hosts"]), r["rate"]]
+        cells += [ms.get(name, "") for name in ("auto", "tree", "server")]
+        lines.append(f"| {' | '.join([*cells, ddp, *numbers])} |")
+    return "\n".join(lines)
