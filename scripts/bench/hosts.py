@@ -23,7 +23,6 @@ import contextlib
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ from typing import Any
 
 from competitors import Competitor, CompetitorError
 from hosts_racers import compete
-from hosts_tables import row_of, table
+from hosts_tables import median_of, row_of, table, without_slow_ddp
 from nets import BETWEEN_HOSTS, net_param, plain_net
 
 CLUSTER = Path(__file__).resolve().parents[1] / "emulated_cluster"
@@ -40,7 +39,6 @@ BATCHES = {"lenet": 64, "nin_cifar": 128, "squeezenet": 32, "alexnet": 32}
 ONLY_AT = {"alexnet": ("10gbit",)}  # at lower rates an iteration is nothing but the network's 244 MB
 OURS, BUCKETS = ("auto", "tree", "server"), (1, 4, 25)  # reductions; MB
 TURN, MOST = 1.0, 50  # seconds of a turn, and the most iterations
-SLOWER = 1.1  # times as much as the best of DDP's takes who is out where contenders are started anew for each turn
 PATIENCE = 300  # seconds until a contender answers
 # Memory of a contender on each host: of the process, and for each byte of gradients. Weights, gradients and momentum
 # are three, the fourth is for copies in other layouts, for what is sent, and for what lies between the layers.
@@ -115,25 +113,6 @@ def race(net: str, batch: int, number: int, rate: str, words: argparse.Namespace
                 one.kill()
     result = {"net": net, "batch": batch, "hosts": number, "rate": rate, "together": together}
     return result | {"contenders": {name: median_of(answers) for name, answers in turns.items()}}
-
-
-def without_slow_ddp(names: list[str], turns: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """The contenders but for those of DDP whose best turn is clearly slower than that of its best bucket size."""
-    best = {name: min(turn["seconds"] for turn in turns[name]) for name in names}
-    fastest = min((best[name] for name in names if name.startswith("ddp")), default=0.0)
-    return [name for name in names if not name.startswith("ddp") or best[name] < SLOWER * fastest]
-
-
-def median_of(turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each number that the turns have, the median; of anything else the last."""
-    result: dict[str, Any] = {}
-    for key, value in turns[-1].items():
-        values = [turn[key] for turn in turns]
-        if isinstance(value, dict):
-            result[key] = median_of(values)
-        else:
-            result[key] = statistics.median(values) if isinstance(value, float) else value
-    return result
 
 
 def parse() -> argparse.Namespace:

@@ -66,6 +66,18 @@ def test_a_race_of_only_one_side_has_no_ratio() -> None:
         assert "ratio" not in row and module.table([race | row]).count("\n") == 2
 
 
+def test_medians_and_who_is_out() -> None:
+    module = tables()
+    turns = [
+        {"seconds": seconds, "split": {"forward": seconds / 2}, "layout": "default"} for seconds in (3.0, 1.0, 2.0)
+    ]
+    assert module.median_of(turns) == {"seconds": 2.0, "split": {"forward": 1.0}, "layout": "default"}
+    best = {"fcaffe-auto": 5.0, "ddp-1": 2.0, "ddp-4": 2.1, "ddp-25": 2.3}
+    taken = {name: [{"seconds": 9.0}, {"seconds": seconds}] for name, seconds in best.items()}
+    assert module.without_slow_ddp(list(best), taken) == ["fcaffe-auto", "ddp-1", "ddp-4"]
+    assert module.without_slow_ddp(["fcaffe-auto"], taken) == ["fcaffe-auto"]
+
+
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     assert os.access(SCRIPT, os.X_OK)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
