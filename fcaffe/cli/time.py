@@ -61,7 +61,7 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
 
 
 def _scaling(flags: Flags, engines: EngineFlags, profiled: bool, input_shape: str) -> None:
-    """Measure the splits of the cores; print them, and the advice. Raises UsageError for flags that it has no use for."""
+    """Measure the splits of the cores; print them, and the advice. UsageError for flags that do not go with that."""
     refused = {
         "--profile": profiled,
         "--gpu": flags.gpu,
@@ -73,9 +73,9 @@ def _scaling(flags: Flags, engines: EngineFlags, profiled: bool, input_shape: st
     }
     if given := [flag for flag, value in refused.items() if value]:
         raise UsageError(f"--scaling trains on CPUs in float32, and does not go with {', '.join(given)}: leave it out")
-    results = measure_splits(
-        [f"--net={flags.model}", f"--input-shape={input_shape}"], available_cpus(), lambda line: log.info(line)
-    )
+    if (cores := available_cpus()) == 1:
+        raise UsageError("--scaling: this process may run on one CPU only, so there is nothing to split")
+    results = measure_splits([f"--net={flags.model}", f"--input-shape={input_shape}"], cores, log.info)
     rows = []
     for result in results:
         if result.problem:

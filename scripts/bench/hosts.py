@@ -12,8 +12,8 @@ faster one of the net on these hosts; the update is PyTorch's fused one. DDP ave
 no loss.
 
 Each contender is a job of its own on all hosts. They take turns: in each round each takes some iterations, while the
-others sleep. Where not all fit into memory at once, each is started anew for each of its turns. Times are those of the
-slowest host, medians over the rounds.
+others sleep. Where not all fit into memory at once, each is started anew for each of its turns, and bucket sizes that
+are slower by a tenth than DDP's best are out. Times are those of the slowest host, medians over the rounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import argparse
 import contextlib
 import json
 import os
-import statistics
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from typing import Any
 
 from competitors import Competitor, CompetitorError
 from hosts_racers import compete
-from hosts_tables import row_of, table
+from hosts_tables import median_of, row_of, table, without_slow_ddp
 from nets import BETWEEN_HOSTS, net_param, plain_net
 
 CLUSTER = Path(__file__).resolve().parents[1] / "emulated_cluster"
@@ -41,8 +41,8 @@ OURS, BUCKETS = ("auto", "tree", "server"), (1, 4, 25)  # reductions; MB
 TURN, MOST = 1.0, 50  # seconds of a turn, and the most iterations
 PATIENCE = 300  # seconds until a contender answers
 # Memory of a contender on each host: of the process, and for each byte of gradients. Weights, gradients and momentum
-# are three, the rest is for copies in other layouts, for what is sent, and for what lies between the layers.
-PROCESS, COPIES = 400e6, 6
+# are three, the fourth is for copies in other layouts, for what is sent, and for what lies between the layers.
+PROCESS, COPIES = 400e6, 4
 
 
 class Contender(Competitor):
@@ -53,8 +53,8 @@ class Contender(Competitor):
         return self.ask(iterations, PATIENCE)
 
 
-def contender(cluster: str, who: str, net: str, batch: int, logs: Path) -> Contender:
-    own = [sys.executable, __file__, "--who", who, "--net", net, "--batch", str(batch)]
+def contender(cluster: str, who: str, net: str, batch: int, layout: str, logs: Path) -> Contender:
+    own = [sys.executable, __file__, "--who", who, "--net", net, "--batch", str(batch), "--layout", layout]
     command = [sys.executable, str(CLUSTER), "run", "--name", cluster, "--", *own]
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return Contender(who, command, {**os.environ, **one_thread}, logs / f"{who}-{net}.log")
@@ -74,6 +74,9 @@ def hosts(number: int, rate: str, cores: int) -> Iterator[str]:
 
 def fit_together(net: str, number: int, contenders: int) -> bool:
     """Whether all contenders' jobs have room in this machine's memory at once."""
+    from fcaffe import log
+
+    log.set_minimum(1)
     need = PROCESS + COPIES * 4 * plain_net(net_param(net, 1, True)).parameters.count
     with open("/proc/meminfo") as file:
         available = next(1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
@@ -86,20 +89,23 @@ def race(net: str, batch: int, number: int, rate: str, words: argparse.Namespace
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     counts: dict[str, int] = {}
     running: dict[str, Contender] = {}
+    layout = ""
     together = fit_together(net, number, len(names))
     with hosts(number, rate, words.cores) as cluster:
         try:
             for _ in range(words.rounds):
                 for name in names:
                     if name not in running:
-                        running[name] = contender(cluster, name, net, batch, words.logs)
+                        running[name] = contender(cluster, name, net, batch, layout, words.logs)
                         running[name].ask("build", PATIENCE)
-                        running[name].take(1)
-                        seconds = running[name].take(2)["seconds"]
-                        counts[name] = words.iterations or max(1, min(MOST, round(TURN / seconds)))
+                        first = running[name].take(1)
+                        layout = first.get("layout", layout)  # of the first DDP, for the others
+                        counts.setdefault(name, words.iterations or max(1, min(MOST, round(TURN / first["seconds"]))))
                     turns[name].append(running[name].take(counts[name]))
                     if not together:
                         running.pop(name).end()
+                if not together:
+                    names = without_slow_ddp(names, turns)
             for one in running.values():
                 one.end()
         finally:
@@ -107,18 +113,6 @@ def race(net: str, batch: int, number: int, rate: str, words: argparse.Namespace
                 one.kill()
     result = {"net": net, "batch": batch, "hosts": number, "rate": rate, "together": together}
     return result | {"contenders": {name: median_of(answers) for name, answers in turns.items()}}
-
-
-def median_of(turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each number that the turns have, the median; of anything else the last."""
-    result: dict[str, Any] = {}
-    for key, value in turns[-1].items():
-        values = [turn[key] for turn in turns]
-        if isinstance(value, dict):
-            result[key] = median_of(values)
-        else:
-            result[key] = statistics.median(values) if isinstance(value, float) else value
-    return result
 
 
 def parse() -> argparse.Namespace:
@@ -138,6 +132,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--logs", type=Path, default=Path("/tmp"), help="a folder for what contenders print")
     for name in ("who", "net"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    parser.add_argument("--layout", default="", help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
     words = parser.parse_args()
     if unknown := set(words.nets) - set(BETWEEN_HOSTS):
@@ -148,8 +143,9 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     words = parse()
     if words.who:
-        compete(words.who, words.net, words.batch)
+        compete(words.who, words.net, words.batch, words.layout)
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the hosts are taken down then, too
     results: list[dict[str, Any]] = []
     for net in words.nets:
         for number in map(int, words.hosts):

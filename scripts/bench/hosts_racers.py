@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import json
 import os
-import statistics
 import sys
 import time
 import zlib
@@ -19,20 +18,20 @@ from nets import ALL, DECAY, MODELS, MOMENTUM, RATE, net_param, pictures
 
 NAP = 0.05  # seconds between two looks whether rank 0 has something to do
 PORTS = 29000  # and on: of DDP's rendezvous
-TRIES = 5  # steps of each layout, to find the faster one
+TRIES = 4  # passes of each layout, to find the faster one; the first is a warm-up
 
 Turn = Callable[[int], dict[str, Any]]
 Share = Callable[[int], int]  # rank 0's number, at every rank
 
 
-def compete(who: str, net: str, batch: int) -> None:
+def compete(who: str, net: str, batch: int, layout: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else prints
     kind, _, which = who.partition("-")
     if kind == "fcaffe":
         _fcaffe(which, net, batch, answers)
     else:
-        _ddp(int(which), who, net, batch, answers)
+        _ddp(int(which), who, net, batch, layout, answers)
 
 
 def _serve(rank: int, share: Share, turn: Turn, answers: Any) -> None:
@@ -89,7 +88,8 @@ def _fcaffe(reduce: str, net: str, batch: int, answers: Any) -> None:
         contender.solver.leave_workers()
 
 
-def _ddp(bucket_mb: int, who: str, net: str, batch: int, answers: Any) -> None:
+def _ddp(bucket_mb: int, who: str, net: str, batch: int, layout: str, answers: Any) -> None:
+    """Without a layout, the one that is faster for this net on these hosts, all of which compute meanwhile."""
     rank, ranks = (int(os.environ[name]) for name in ("PMI_RANK", "PMI_SIZE"))
     # Its own port in a job of another kind: names differ, namespaces of other clusters have ports of their own.
     address = {"MASTER_ADDR": "198.18.0.1", "MASTER_PORT": str(PORTS + zlib.crc32(who.encode()) % 1000)}
@@ -123,18 +123,16 @@ def _ddp(bucket_mb: int, who: str, net: str, batch: int, answers: Any) -> None:
         return float(value)
 
     layouts = {"default": torch.contiguous_format, "channels_last": torch.channels_last}
-    seconds: dict[str, list[float]] = {name: [] for name in layouts}
-    for _ in range(TRIES):
-        for name, layout in layouts.items():
-            module, images = module.to(memory_format=layout), images.to(memory_format=layout)
-            module(images, labels).backward()
+    seconds: dict[str, list[float]] = {name: [] for name in [layout] if name} or {name: [] for name in layouts}
+    for name in seconds:
+        module, images = module.to(memory_format=layouts[name]), images.to(memory_format=layouts[name])
+        for _ in range(TRIES if len(seconds) > 1 else 1):
             dist.barrier()
             began = time.perf_counter()
             module(images, labels).backward()
             seconds[name].append(largest(time.perf_counter() - began))
-    layout_name = min(layouts, key=lambda name: statistics.median(seconds[name]))
-    module = module.to(memory_format=layouts[layout_name])
-    images = images.to(memory_format=layouts[layout_name])
+    layout = min(seconds, key=lambda name: min(seconds[name]))
+    module, images = module.to(memory_format=layouts[layout]), images.to(memory_format=layouts[layout])
     module.zero_grad()
     parallel = DistributedDataParallel(module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, static_graph=True)
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
@@ -150,7 +148,7 @@ def _ddp(bucket_mb: int, who: str, net: str, batch: int, answers: Any) -> None:
         began = time.perf_counter()
         for _ in range(iterations):
             step()
-        return {"seconds": largest(time.perf_counter() - began) / iterations, "layout": layout_name}
+        return {"seconds": largest(time.perf_counter() - began) / iterations, "layout": layout}
 
     _serve(rank, share, turn, answers)
     with contextlib.suppress(RuntimeError):  # another rank may have closed its end already

@@ -1,7 +1,8 @@
-"""What hosts.py prints of its races."""
+"""What hosts.py makes of the turns of its contenders, and prints."""
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -9,6 +10,8 @@ HEAD = (
     "net", "batch", "hosts", "rate", "fcaffe auto ms", "tree ms", "server ms", "DDP ms (MB)", "DDP / auto",
     "exposed ms", "not to be hidden ms", "wait for others",
 )  # fmt: skip
+
+SLOWER = 1.1  # times as much as the best of DDP's takes who is out where contenders are started anew for each turn
 
 
 def bits_per_second(rate: str) -> float:
@@ -52,6 +55,25 @@ def row_of(result: dict[str, Any]) -> dict[str, Any]:
     if ours and theirs:
         row["ratio"] = theirs[row["ddp"]] / contenders[ours]["seconds"]
     return row
+
+
+def without_slow_ddp(names: list[str], turns: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """The contenders but for those of DDP whose best turn is clearly slower than that of its best bucket size."""
+    best = {name: min(turn["seconds"] for turn in turns[name]) for name in names}
+    fastest = min((best[name] for name in names if name.startswith("ddp")), default=0.0)
+    return [name for name in names if not name.startswith("ddp") or best[name] < SLOWER * fastest]
+
+
+def median_of(turns: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of each number that the turns have, the median; of anything else the last."""
+    result: dict[str, Any] = {}
+    for key, value in turns[-1].items():
+        values = [turn[key] for turn in turns]
+        if isinstance(value, dict):
+            result[key] = median_of(values)
+        else:
+            result[key] = statistics.median(values) if isinstance(value, float) else value
+    return result
 
 
 def table(results: list[dict[str, Any]]) -> str:

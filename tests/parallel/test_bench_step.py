@@ -1,0 +1,111 @@
+"""`fcaffe bench step`: whole training iterations, started alone and by mpiexec."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LENET = "models/lenet/train_val.prototxt"
+MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
+needs_mpi = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(), reason="needs the extra fcaffe[mpi]"
+)
+SHARES = """
+import numpy as np
+from fcaffe import log
+log.set_minimum(1)
+from fcaffe.cli.bench_step import training
+from fcaffe.engines import cpu_engine
+from fcaffe.parallel.world import join
+from fcaffe.tools.synthetic import steps_only
+world = join()
+with world:
+    param = steps_only("models/lenet/solver.prototxt", True, batch_size=5)
+    measured = training("auto", param, world, cpu_engine())
+    before = measured.solver.data.copy()
+    turn = measured.take(3)
+    everyones = world.comm.gather((turn, measured.solver.net.blob("data").shape))
+    assert not np.array_equal(measured.solver.data, before) and np.allclose(measured.solver.data, before, atol=1e-4)
+    assert measured.solver.iteration == 4
+    if world.rank == 0:
+        turns, shapes = zip(*everyones)
+        assert set(shapes) == {(3, 1, 28, 28), (2, 1, 28, 28)} and turns[0] == turns[1]
+        assert turn.exposed > 0 and turn.sums > 0
+        assert 0.5 * turn.seconds < sum(turn.split.values()) <= turn.seconds * 1.01
+    measured.solver.close()
+    measured.solver.leave_workers()
+"""
+
+
+def bench(*flags: str, by: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*by, sys.executable, "-m", "fcaffe", "bench", "step", *flags]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+
+
+def short(*flags: str) -> list[str]:
+    return [*flags, "--rounds", "1", "--iterations", "1"]
+
+
+@needs_mpi
+def test_variants_in_json() -> None:
+    flags = ["--reduce", "auto,tree", "--compress", "fp16", "--bucket-mb", "0.5,8", "--no-overlap"]
+    done = bench(*short("--net", LENET, "--workers", "2", "--batch-size", "10", "--json", *flags))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["source"] == "synthetic data in memory" and told["hosts"] == 1
+    buckets, overlap = ("0.5 MB", "8 MB"), ("", ", no overlap")
+    names = ("auto", "tree", "fp16")
+    expected = [f"{name}, {bucket}{more}" for name in names for bucket in buckets for more in overlap]
+    results = told["results"]
+    assert [result["name"] for result in results] == expected
+    for result in results:
+        assert (result["workers"], result["batch"], result["gradient_bytes"]) == (2, 10, 4 * 431080)
+        assert result["ms"] > 0 and result["images_per_second"] == pytest.approx(10 / result["ms"] * 1000)
+        assert {"forward", "backward", "update", "data wait", "exposed reduce"} <= set(result["split_ms"])
+        assert len(result["bucket_bytes"]) == (1 if " 8 MB" in result["name"] else 2)
+        assert "no overlap" not in result["name"] or result["hidden_ms"] < 0.5 * result["sums_ms"]
+
+
+@needs_mpi
+def test_workers_split_the_synthetic_batch() -> None:
+    done = subprocess.run(
+        [MPIEXEC, "-n", "2", sys.executable, "-c", SHARES], cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_one_worker_and_its_table() -> None:
+    done = bench(*short("--solver", "models/cifar10_quick/solver.prototxt", "--workers", "1", "--batch-size", "2"))
+    assert done.returncode == 0, done.stderr
+    title, columns, row, *_ = done.stdout.splitlines()
+    assert title == "Milliseconds an iteration: 2 samples of synthetic data in memory, 1 workers"
+    assert columns.split()[:3] == ["variant", "ms", "images/s"] and row.split()[0] == "auto"
+    assert 'Layer "cifar": synthetic batches of 2 x 3 x 32 x 32 in memory' in done.stderr
+    assert len(row.split()) == 12
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "give --net FILE or --solver FILE"),
+        (["--net", LENET, "--solver", LENET], "give --net FILE or --solver FILE"),
+        (["--net", LENET, "--bytes", "4"], "--bytes is not for bench step"),
+        (["--net", LENET, "--workers", "1,2"], "one number of --workers"),
+        (["--net", LENET, "--bucket-mb", "x"], "--bucket-mb takes numbers with commas between them, not 'x'"),
+        (["--net", LENET, "--workers", "1", "--batch-size", "-2"], "must be positive, not -2"),
+        (["--net", LENET, "--workers", "1", "--rounds", "0"], "--rounds must be 1 or more"),
+        (["--net", LENET, "--workers", "1", "--data", "real"], "mnist_train_lmdb"),
+        (["--net", "models/lenet/deploy.prototxt", "--workers", "1", "--batch-size", "2"], "no layer reads batches"),
+    ],
+)
+def test_mistakes(flags: list[str], message: str) -> None:
+    done = bench(*flags)
+    assert done.returncode == 134
+    assert message in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr

@@ -1,0 +1,70 @@
+"""`fcaffe time --scaling`: the splits of the cores, and what they come to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fcaffe.errors import FcaffeError
+from fcaffe.threads import available_cpus
+from fcaffe.tools.scaling import Split, advice, measure_splits, splits
+
+ROOT = Path(__file__).parents[2]
+LENET = str(ROOT / "models" / "lenet" / "train_val.prototxt")
+
+
+@pytest.mark.parametrize("cores", [1, 2, 6, 16, 17])
+def test_splits_use_all_cores(cores: int) -> None:
+    found = splits(cores)
+    assert all(split.workers * split.threads == cores for split in found)
+    assert [found[0].workers, found[-1].workers] == [1, cores]
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "told"),
+    [
+        ({1: 131, 2: 110, 4: 102}, "4 workers of 1 thread: 102 ms; 1 worker of 4 threads: 131 ms; use --workers 4"),
+        (
+            {1: 100, 2: 110, 4: 120},
+            "1 worker of 4 threads: 100 ms; 2 workers of 2 threads: 110 ms; one worker is faster",
+        ),
+        ({1: 101, 2: 100}, "that is not clearly faster, leave --workers out"),
+        ({2: 100, 4: 120}, "2 workers of 2 threads: 100 ms; 4 workers of 1 thread: 120 ms; use --workers 2"),
+        ({1: 100}, "1 worker of 4 threads: 100 ms; one worker"),
+    ],
+)
+def test_advice(milliseconds: dict[int, float], told: str) -> None:
+    results = [Split(workers, 4 // workers, ms / 1000, 64) for workers, ms in milliseconds.items()]
+    assert told in advice([*results, Split(8, 1, problem="cannot split a batch of 4")])
+
+
+def test_on_this_machine() -> None:
+    """A batch of 1 cannot be split: one worker is measured, and the rest say why not."""
+    heard: list[str] = []
+    results = measure_splits([f"--net={LENET}", "--batch-size=1"], 2, heard.append, rounds=2)
+    assert [result.batch for result in results] == [1, 0] and results[0].seconds > 0
+    assert "cannot split a batch of 1" in results[1].problem
+    first, second = "1 worker of 2 threads, round {} of 2", "2 workers of 1 thread, round 1 of 2"
+    assert heard == [f"Measuring {words}" for words in (first.format(1), second, first.format(2))]
+    with pytest.raises(FcaffeError, match="does not exist"):
+        measure_splits(["--net=nothing.prototxt"], 2, heard.append, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--scaling", "--profile", "--gpu", "0"], "does not go with --profile, --gpu"),
+        (["--input-shape", "1,28,28"], "--input-shape is for --scaling"),
+        *([(["--scaling", "--iterations", "1"], "Training steps of 64 samples")] if available_cpus() > 1 else []),
+    ],
+)
+def test_command(flags: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "fcaffe", "time", "--model", LENET, *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert said in done.stdout + done.stderr and "Traceback" not in done.stderr
+    if not done.returncode:
+        *_, last = done.stdout.splitlines()
+        assert "1 worker of" in last and "--workers" in last
