@@ -33,6 +33,8 @@ def progress_of(solver: Solver) -> Iterator[None]:
     task = bar.add_task("training", total=solver.schedule.max_iter, completed=solver.iteration, state="")
 
     class Advance(Observer):
+        looks = False
+
         def iteration_ends(self, loss: float, rate: float) -> None:
             state = f"loss {log.number(loss)}  lr {log.number(rate)}"
             bar.update(task, completed=solver.iteration, state=state)

@@ -206,6 +206,8 @@ def _newest_since_now(prefix: str) -> Callable[[], str | None]:
 class Reporter(Observer):
     """Lets the watchdog know what the solver does."""
 
+    looks = False
+
     def __init__(self, solver: Solver, watchdog: Watchdog) -> None:
         self.solver = solver
         self.watchdog = watchdog

@@ -114,8 +114,10 @@ class SharingFlags:
         reduction = self._reduction(world, xp)
         bucket = None if self.bucket_mb is None else int(self.bucket_mb * 2**20)
         per_worker = self.batch == "per-worker"
-        overlap = self.overlap and (world.threads or reduction.on_streams)
-        if self.overlap and not overlap:
+        # On one host sums are work for the cores that compute, so none is hidden by doing it at the same time.
+        worthwhile = self.overlap and (len(set(world.hosts)) > 1 or reduction.on_device)
+        overlap = worthwhile and (world.threads or reduction.on_streams)
+        if worthwhile and not overlap:
             log.warning(
                 "This MPI cannot be called by several threads at once (MPI_THREAD_MULTIPLE): gradients are summed "
                 "after backward, as with --no-overlap"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -32,7 +33,7 @@ class Exchange(Protocol):
 
     def ready(self, start: int) -> None: ...
 
-    def finish(self) -> None: ...
+    def finish(self, stop: float = math.inf) -> None: ...
 
 
 class Net(Graph):
@@ -71,13 +72,18 @@ class Net(Graph):
         return loss
 
     @silent_arithmetic
-    def start_forward(self, start: int = 0, end: int | None = None) -> Pending:
-        """The same, without waiting for the losses."""
+    def start_forward(
+        self, start: int = 0, end: int | None = None, need: Callable[[float], None] = lambda stop: None
+    ) -> Pending:
+        """The same, without waiting for the losses. `need` is called before parameters up to an offset of the flat
+        buffer are read."""
         whole = self.fuses and start == 0 and end is None and not self.debug_info
         self.program = self.fused if whole else self.plain
         if self.fuses:
             self.arena.follow(self.program)
         nodes = self.program.nodes[start : None if end is None else end + 1]
+        if not whole or self.context.engine.asynchronous:
+            need(math.inf)
         if whole and self.context.engine.asynchronous:
             for node in nodes:
                 if node.layer.traits.reads_host:
@@ -88,7 +94,13 @@ class Net(Graph):
             self.arena.move(START)
         if self.program is self.plain and not self.debug_info and not self.hooks.in_forward():
             nodes = with_unseen(nodes, self._unseen)
-        return Pending(sum((self._forward_node(node) for node in nodes), 0.0))
+        if not whole:
+            return Pending(sum((self._forward_node(node) for node in nodes), 0.0))
+        loss = 0.0
+        for node, stop in zip(nodes, self.program.needs_until, strict=True):
+            need(stop)
+            loss += self._forward_node(node)
+        return Pending(loss)
 
     @silent_arithmetic
     def backward(self, start: int | None = None, end: int = 0, exchange: Exchange | None = None) -> None:

@@ -128,6 +128,14 @@ class Parameters:
             offsets.append(offset)
         return offsets[::-1]
 
+    def needed_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
+        """For nodes of these layers, the offset in a flat buffer at which the last parameter ends that its forward
+        reads; 0 if it reads none."""
+        ends: dict[int, int] = {}
+        for parameter, part in zip(self.owned, self.slices(), strict=True):
+            ends.update((id(blob), part.stop) for blob in (parameter.blob, *parameter.sharers))
+        return [max((ends.get(id(blob), 0) for layer in layers for blob in layer.blobs), default=0) for layers in nodes]
+
     def display_name(self, layer: Layer, index: int) -> str:
         """The shared name, or the index."""
         return _spec(layer, index).name or str(index)

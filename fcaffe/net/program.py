@@ -58,12 +58,14 @@ class Program:
     Left out are `outer` blobs, which come from outside or are read there (inputs, outputs, losses), parameters,
     gradients that nobody writes and so stay zero, and what Python layers see. Shapes count as they are at `trace`.
 
-    `final_from`: for each node, the offset from which on the flat gradients are final once its backward is through.
+    `final_from`: for each node, the offset from which on the flat gradients are final once its backward is through;
+    `needs_until`: the one up to which its forward needs parameters.
     """
 
     def __init__(self, nodes: Sequence[Node], outer: Sequence[Blob], parameters: Parameters, inference: bool) -> None:
         self.nodes = list(nodes)
         self.final_from = parameters.final_offsets([node.layers for node in nodes])
+        self.needs_until = parameters.needed_offsets([node.layers for node in nodes])
         self.inference = inference
         self._outer = outer
         self.trace()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import queue
-import threading
 import time
 from typing import Any
 
@@ -13,27 +11,29 @@ import numpy as np
 from fcaffe.engines.engine import Pending
 from fcaffe.net.blob import Array
 from fcaffe.net.state import State
+from fcaffe.parallel.lane import Bucket, Lane
 from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.reductions.waiting import wait_until
 from fcaffe.parallel.riders import Riders
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.solvers.exchange import GradientExchange
-from fcaffe.timeline import EXCHANGE, REDUCE, TRAINING, Event, Timeline
+from fcaffe.timeline import REDUCE, TRAINING, Timeline
 
-LARGEST = 4 << 20  # bytes of a bucket whose size is not given,
-SMALLEST = 256 << 10  # and below which the latency of a sum counts for more than its bytes
+ALIGNMENT = 16  # floats: gradients begin at the start of a cache line
+PARTS = 4  # buckets of a small net, if its layers were alike
+SMALLEST, LARGEST = 256 << 10, 4 << 20  # bytes of a bucket, between which its latency counts for little
 
 
 class ReducingExchange(GradientExchange):
-    """Cuts the flat gradients, from the end to the front as backward finishes them, into buckets of `bucket` bytes.
+    """Cuts the flat gradients, from the end to the front as backward finishes them, into buckets.
 
-    Without a size, a bucket is full at 4 MiB, or when it holds as much as is still to come: so a small net has several
-    too, and the last one, which nothing of backward hides, is small. Sizes of layers alone decide, so each run cuts the
-    same.
+    A bucket is handed over when it has `bucket` bytes, or without a size a quarter of all gradients, within limits; a
+    larger layer makes several. Sizes of layers alone decide, so every rank, and every run, cuts alike.
 
-    With `overlap` a thread sums one bucket after the other while backward goes on; without, all are summed at the end.
-    Every rank cuts alike, so the sums meet. `seconds` is what the sums have taken so far, `exposed` how much of it the
-    training has waited for.
+    With `overlap` a thread sums one bucket after the other while the training goes on; without, all are summed at the
+    end of backward. The last bucket, with which the next forward pass begins, may overtake others that still wait (see
+    Lane): ranks tell one another along with it how many there were, and in the next iteration it comes after the most
+    of them. `exposed` is for how many seconds the training has waited for sums.
 
     On a GPU what `ready` calls written is under way there, and each sum comes after it. A reduction whose sums only
     take their place on streams needs no thread, and makes the host wait for nothing.
@@ -48,69 +48,85 @@ class ReducingExchange(GradientExchange):
         timeline: Timeline | None = None,
     ) -> None:
         self.reduction = reduction
-        self.bucket: float = LARGEST if bucket is None else bucket
-        self._shrinks = bucket is None
+        self.bucket: float | None = bucket
         self.cut: list[int] = []  # the bytes of each bucket of the last iteration
         self.overlap = overlap
         self.watchdog = watchdog or Watchdog()
         self.timeline = timeline or Timeline()
-        self.seconds = 0.0
         self.exposed = 0.0
         self.takes_momentum = reduction.takes_momentum
         self.compression = reduction.compression
         self.on_streams = reduction.on_streams
-        self._buckets: queue.Queue[tuple[Array, Any] | None] = queue.Queue()  # each with what `mark` gave
-        self._kept: list[tuple[Array, Any]] = []  # likewise, for `finish`
+        self._lane = Lane(reduction, self.timeline)
+        self._end = 0  # where the bucket ends that is still to be handed over
+        self._buckets: list[Bucket] = []  # of this iteration, from the end of the gradients to the front
+        self._room = 0  # floats of the buffer before the gradients, which end with what rides along
         self._sent_along = False
-        self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
+        self._front_after = math.inf  # buckets that are summed before the one in front, if there are as many
 
     def allocate(self, xp: Any, count: int, riders: int = 0) -> Array:
         if riders and self.reduction.exact and not self.reduction.on_device and self.reduction.ranks > 1:
-            self.riders = riders
-            ranks = self.reduction.ranks
-            self._with_riders = self.reduction.allocate(count + Riders.size(riders, ranks))
-            self._riders = Riders(self._with_riders[count:], self.reduction.rank, ranks)
-            return self._with_riders[:count]
+            size = Riders.size(riders + 1, self.reduction.ranks)  # and the best place of the front bucket
+            self.riders, self._room = riders, -(-size // ALIGNMENT) * ALIGNMENT
+            self._buffer = self.reduction.allocate(self._room + count)
+            self._riders = Riders(
+                self._buffer[self._room - size : self._room], self.reduction.rank, self.reduction.ranks
+            )
+            return self._buffer[self._room :]
         return self.reduction.allocate(count)
 
     def send_along(self, numbers: np.ndarray) -> None:
-        self._riders.put(numbers)
+        self._numbers = numbers
         self._sent_along = True
 
     def arrived(self) -> np.ndarray:
-        return self._riders.take()
+        return self._arrived[:, 1:]
 
     def take_momentum(self, momentum: float, clip: float) -> None:
         self.reduction.take_momentum(momentum, clip)
         if clip >= 0:
-            self.bucket, self._shrinks = math.inf, False  # the norm wants all gradients at once
+            self.bucket = math.inf  # the norm wants all gradients at once
 
     def begin(self, gradients: Array) -> None:
-        if self._sent_along:  # behind the gradients, so they go with the first bucket
-            gradients, self._sent_along = self._with_riders, False
+        if self.final_until < math.inf:
+            self.finish()
         self._gradients, self._end = gradients, gradients.size
-        self._kept.clear()
+        self._buckets.clear()
         self.cut.clear()
+        self._size = min(max(gradients.nbytes / PARTS, SMALLEST), LARGEST) if self.bucket is None else self.bucket
+        self._lane.begin(self._front_after)
 
     def ready(self, start: int) -> None:
-        held, to_come = 4 * (self._end - start), 4 * start
-        if held >= self.bucket or (self._shrinks and held >= max(to_come, SMALLEST)):
-            self._hand_over(start)
+        if start and 4 * (self._end - start) >= self._size:
+            for part in range(int(4 * (self._end - start) / self._size), 0, -1):
+                self._hand_over(self._end - (self._end - start) // part)
 
-    def finish(self) -> None:
+    def finish(self, stop: float = math.inf) -> None:
         self._hand_over(0)
+        if not self.overlap:
+            stop = math.inf  # all now: ranks that wait for other buckets first would not meet
+        wanted = [bucket for bucket in self._buckets if bucket.start < stop and not bucket.summed.is_set()]
         began = time.perf_counter()
-        with self.watchdog.waiting("the sum of the gradients"), self.timeline.span(REDUCE):
-            for bucket, ready in self._kept:
-                self._sum(bucket, ready, TRAINING)
-            self._buckets.join()
-        if self._error is not None:
-            raise self._error
+        if wanted:
+            with self.watchdog.waiting("the sum of the gradients"), self.timeline.span(REDUCE):
+                for bucket in wanted:
+                    if self.overlap:
+                        bucket.summed.wait()
+                    else:
+                        self._lane.sum(bucket, TRAINING)
+        if self._lane.error is not None:
+            raise self._lane.error
+        if self._sent_along:
+            self._arrived, self._sent_along = self._riders.take(), False
+            self._front_after = self._arrived[:, 0].max()
         self.reduction.finish()
         self.reduction.raise_failed()
         if not self.reduction.on_device:
             self.exposed += time.perf_counter() - began
+
+    @property
+    def final_until(self) -> float:
+        return min((bucket.start for bucket in self._buckets if not bucket.summed.is_set()), default=math.inf)
 
     def wait_for(self, pending: Pending) -> None:
         if not self.reduction.on_device:
@@ -132,7 +148,7 @@ class ReducingExchange(GradientExchange):
 
     def summary(self) -> str:
         if self.reduction.on_device:
-            self.seconds, self.exposed = self.reduction.seconds_on_device()
+            self._lane.seconds, self.exposed = self.reduction.seconds_on_device()
         more = self.reduction.summary()
         if self.on_streams and not self.seconds:  # all were part of CUDA graphs
             return more
@@ -144,44 +160,28 @@ class ReducingExchange(GradientExchange):
 
     def close(self) -> None:
         """Give back the reduction's communicators and memory, the gradients' too. Collective."""
-        if self._thread is not None:
-            self._buckets.put(None)
-            self._thread.join()
-            self._thread = None
-        self.reduction.close()
+        self._lane.close()
+
+    @property
+    def seconds(self) -> float:
+        """What the sums have taken so far."""
+        return self._lane.seconds
 
     def _hand_over(self, start: int) -> None:
         """The bucket from `start` to where the last one began."""
         if start >= self._end:
             return
-        bucket = self._gradients[start : self._end]
+        values = self._gradients[start : self._end]
+        if start == 0 and self._sent_along:
+            self._riders.put(np.concatenate([[self._lane.best_place], self._numbers]))
+            values = self._buffer[self._room - self._riders.count : self._room + self._end]
+        bucket = Bucket(start, values, self.reduction.mark())
+        self._buckets.append(bucket)
+        self.cut.append(4 * (self._end - start))
         self._end = start
-        self.cut.append(bucket.nbytes)
-        ready = self.reduction.mark()
         if not self.overlap:
-            self._kept.append((bucket, ready))
-        elif self.on_streams:
-            self._sum(bucket, ready, TRAINING)
+            return
+        if self.on_streams:
+            self._lane.sum(bucket, TRAINING)
         else:
-            self._buckets.put((bucket, ready))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._sum_forever, name="gradient exchange", daemon=True)
-                self._thread.start()
-
-    def _sum_forever(self) -> None:
-        while (work := self._buckets.get()) is not None:
-            bucket, ready = work
-            try:
-                if self._error is None:
-                    self._sum(bucket, ready, EXCHANGE)
-            except BaseException as problem:  # raised by `finish`, in the thread that trains
-                self._error = problem
-            finally:
-                self._buckets.task_done()
-
-    def _sum(self, bucket: Array, ready: Any, thread: int) -> None:
-        began = time.perf_counter()
-        self.reduction.start(bucket, ready)
-        ended = time.perf_counter()
-        self.seconds += ended - began
-        self.timeline.add(Event("reduce", thread, began, ended, self.timeline.iteration))
+            self._lane.put(bucket, front=start == 0)

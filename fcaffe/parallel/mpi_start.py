@@ -18,6 +18,10 @@ from fcaffe.parallel.reductions.waiting import end_sleeps_by
 from fcaffe.parallel.started import Start, host_name, wait_for_turn
 from fcaffe.threads import ranks_on_host
 
+SEGMENTS = {
+    "UCX_TCP_TX_SEG_SIZE": "256k",
+    "UCX_TCP_RX_SEG_SIZE": "512k",
+}  # UCX's own are 8 kB, of which 1 MB makes many
 NETWORK_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NCCL_SOCKET_IFNAME")
 
 
@@ -34,6 +38,12 @@ def stay_on_this_host(start: Start) -> None:
     if start.size and ranks_on_host() == start.size:
         for variable in NETWORK_INTERFACES:
             os.environ.setdefault(variable, "lo")
+
+
+def take_long_segments() -> None:
+    """Let UCX, which carries MPICH's messages and those of some Open MPIs, move them over TCP in few pieces."""
+    for variable, size in SEGMENTS.items():
+        os.environ.setdefault(variable, size)
 
 
 def load_mpi(start: Start) -> Any:

@@ -1,4 +1,4 @@
-"""Numbers of each rank that travel behind the gradients, and so cost no message of their own."""
+"""Numbers of each rank that travel with the gradients, and so cost no message of their own."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ PARTS = 3  # float32 that a float64 is cut into
 
 
 class Riders:
-    """The end of a buffer that ranks sum: `number` numbers of each rank.
+    """A part of a buffer that ranks sum: `number` numbers of each rank.
 
     Each rank writes a row of its own and zeros into those of the others, so the sum hands every number on as it is,
     whatever the order of additions. It takes sums of float32 that are exact where all but one are zero. What is beyond
     float32's range becomes infinite or zero.
     """
 
-    def __init__(self, tail: np.ndarray, rank: int, ranks: int) -> None:
-        self._rows = tail.reshape(ranks, PARTS, -1)
+    def __init__(self, part: np.ndarray, rank: int, ranks: int) -> None:
+        self.count = part.size
+        self._rows = part.reshape(ranks, PARTS, -1)
         self._rank = rank
 
     @staticmethod
     def size(number: int, ranks: int) -> int:
-        """The floats that the tail must have."""
+        """The floats that the part must have."""
         return number * PARTS * ranks
 
     def put(self, numbers: np.ndarray) -> None:

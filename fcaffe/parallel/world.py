@@ -14,7 +14,14 @@ from typing import Any
 
 from fcaffe.errors import RankError
 from fcaffe.parallel import guard, relay, watchdog
-from fcaffe.parallel.mpi_start import comm_world, die_with_starter, load_mpi, starting, stay_on_this_host
+from fcaffe.parallel.mpi_start import (
+    comm_world,
+    die_with_starter,
+    load_mpi,
+    starting,
+    stay_on_this_host,
+    take_long_segments,
+)
 from fcaffe.parallel.started import LAUNCHED, host_name, started_as, wait_for_turn
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT, Watchdog
 
@@ -93,6 +100,7 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
     _raise_signals()
     die_with_starter()
     stay_on_this_host(start)
+    take_long_segments()
     mpi = load_mpi(start)
     world = World()
     try:

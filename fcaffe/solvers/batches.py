@@ -18,6 +18,7 @@ from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.losses import Loss, known
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
+from fcaffe.solvers.update import Update
 from fcaffe.timeline import BACKWARD, FORWARD
 from fcaffe.tree_order import TreeSum, add_in_tree_order
 
@@ -30,8 +31,9 @@ class WholeBatches:
     of its own.
     """
 
-    def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action]) -> None:
+    def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action], update: Update) -> None:
         self.run = run
+        self.update = update
         self.nan_policy = nan_policy
         self.requested_action = requested_action
         self._arrived: np.ndarray | None = None  # what came with the gradients of this iteration, (workers, riders)
@@ -64,7 +66,7 @@ class WholeBatches:
         with run.timeline.span(BACKWARD):
             run.net.backward(exchange=run.exchange)
         if not run.exchange.on_streams:
-            run.exchange.finish()
+            run.exchange.finish(1)  # the bucket in front, with what rides along; `update` waits for the others
         self._arrived = run.exchange.arrived() if rides else None
         if rides:
             losses = [known(self._checked(loss, run.iteration)) for loss in self._sums(slice(passes), np.float64)]
@@ -85,7 +87,7 @@ class WholeBatches:
         """Run the net forward; returns what gives the loss: that over all workers with `add_up`, or this worker's."""
         run, iteration = self.run, self.run.iteration
         with run.timeline.span(FORWARD):
-            pending = run.net.start_forward()
+            pending = run.net.start_forward(need=self.update.need)
         if not add_up:
             return pending.value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ class GradientExchange:
     """Adds the gradients of all workers up, in place, while the backward pass still runs. This base is for one worker.
 
     The solver calls `begin` before the last backward pass of an iteration, `ready(start)` as soon as everything from
-    `start` on in the flat buffer is final, and `finish` before it uses the sums.
+    `start` on in the flat buffer is final, and `finish` before it uses the sums: of all, or of those before an offset.
 
     One that `takes_momentum` applies SGD's momentum and clipping itself, to each worker's own gradients; before it is
     used it gets to know them by `take_momentum`, which no other is asked for.
@@ -26,8 +27,7 @@ class GradientExchange:
     compression: str = ""  # the name of the scheme by which it compresses, if it does
     held: Held = Held.SUM  # how the workers hold the state
     riders: int = 0  # how many numbers of each worker can travel with the gradients, see `send_along`
-    seconds: float = 0.0  # that sums have taken so far,
-    exposed: float = 0.0  # and what of that the training has waited for
+    exposed: float = 0.0  # seconds for which the training has waited for sums
     on_streams: bool = True  # `begin`, `ready`, `finish` only give a device work, so they may be in a CUDA graph
 
     def take_momentum(self, momentum: float, clip: float) -> None:
@@ -53,8 +53,18 @@ class GradientExchange:
     def ready(self, start: int) -> None:
         pass
 
-    def finish(self) -> None:
-        pass
+    def finish(self, stop: float = math.inf) -> None:
+        """Wait for the sums of all buckets that begin before offset `stop`."""
+
+    @property
+    def final_until(self) -> float:
+        """The offset up to which gradients are sums by now."""
+        return math.inf
+
+    @property
+    def seconds(self) -> float:
+        """What sums have taken so far."""
+        return 0.0
 
     def wait_for(self, pending: Pending) -> None:
         """Let the host wait for something that comes after sums on a device. Raises what has gone wrong with these."""

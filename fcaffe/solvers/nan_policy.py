@@ -46,11 +46,15 @@ class NanPolicy:
         if self.on_nan != "continue" and not np.isfinite(loss):
             self._stop(f"loss = {log.number(float(loss))}", bad_blob or first_bad_blob(self.run.net), iteration)
 
+    def looks_at_weights(self, due: bool) -> bool:
+        """Whether `check_weights` looks at them after this iteration, or their state is kept ahead of the next one."""
+        return self.on_nan != "continue" and (due or self.keeps_states or self.run.iteration % WEIGHTS_CHECKED == 0)
+
     def check_weights(self, due: bool) -> None:
         """Look at the weights now and then, and if `due`: a weight that is NaN need not show in the loss, since a ReLU
         may make 0 of it. Statistics of BatchNorm may be bad on one worker alone."""
         run = self.run
-        if self.on_nan == "continue" or not (due or self.keeps_states or run.iteration % WEIGHTS_CHECKED == 0):
+        if not self.looks_at_weights(due):
             return
         if run.workers.sum(not run.engine.is_finite(run.data)):
             self._stop("a weight is not finite", first_bad_blob(run.net), run.iteration)

@@ -41,9 +41,9 @@ class Solver(Run):
     ) -> None:
         super().__init__(param, engine, noise, **of_run)
         self.nan_policy = NanPolicy(self, on_nan)
-        parts = self, self.nan_policy, self._requested_action
-        self.batches = ShardedBatches(*parts, self.shards) if self.shards else WholeBatches(*parts)
         self.update = Update(self)
+        parts = self, self.nan_policy, self._requested_action
+        self.batches = ShardedBatches(*parts, self.shards) if self.shards else WholeBatches(*parts, self.update)
         self.requested_action = requested_action
         self._started = StartedIterations(self.smoothed)
         self._before_test: Point | None = None  # where the run stood before the test that is going on
@@ -78,6 +78,11 @@ class Solver(Run):
 
         Returns the action that has stopped it ahead of time, or Action.NONE.
         """
+        action = self._step(iterations)
+        self.update.finish()
+        return action
+
+    def _step(self, iterations: int) -> Action:
         param, last = self.param, self.iteration + iterations
         self.timeline.iteration = self.iteration
         self._started.begin()
@@ -102,10 +107,11 @@ class Solver(Run):
                 log.iteration(self.iteration, rate, now - clock, param.display, float(self.smoothed.mean))
                 shown, clock = self.iteration, now
                 self.batches.log_outputs()
+            if looked_at := any(observer.looks for observer in self.observers):
+                self.exchange.finish()
             for observer in self.observers:
                 observer.gradients_ready()
-            with self.timeline.span(UPDATE):
-                self.apply_update()
+            self.start_update()
             started.rate = self.rate
             self.iteration += 1
             self.timeline.iteration = self.iteration
@@ -114,6 +120,8 @@ class Solver(Run):
             snapshot_due = self._is_due(param.snapshot) or action is Action.SNAPSHOT
             may_run_ahead = action is Action.NONE and not snapshot_due and self.iteration < last
             self._started.settle(ahead=1 if self.batches.runs_ahead and may_run_ahead else 0)
+            if looked_at or self.nan_policy.looks_at_weights(due=snapshot_due):
+                self.update.finish()
             for loss, rate in self._started.take_settled():
                 for observer in self.observers:
                     observer.iteration_ends(loss, rate)
@@ -126,11 +134,17 @@ class Solver(Run):
 
     def apply_update(self) -> None:
         """Update all parameters at this iteration's rate, from the gradients as they stand; the iteration stays."""
+        self.start_update()
+        self.update.finish()
+
+    def start_update(self) -> None:
+        """The same, but parameters whose gradients are still on their way are updated when they are needed."""
         self.current_step = self.schedule.next_step(self.iteration, self.current_step)
         self.rate = self.schedule.rate(self.iteration, self.current_step)
         if self._is_due(self.param.display):
             log.learning_rate(self.iteration, self.rate)
-        self.update.apply()
+        with self.timeline.span(UPDATE):
+            self.update.begin()
 
     def test_all(self) -> Action:
         """Test with all test nets; returns the action that has stopped it ahead of time, or Action.NONE."""
@@ -145,6 +159,7 @@ class Solver(Run):
                 stopped = action
             return stopped is not Action.NONE
 
+        self.update.finish()
         self._before_test = Point.of(self)
         memory = memory_errors(self.net, self.rule.histories, self.engine.xp)
         with memory, self.timeline.span(TEST), mean_statistics(self), self.engine.fixed_weights():
@@ -157,6 +172,7 @@ class Solver(Run):
 
     def snapshot(self) -> str:
         """Write model and state; returns the state's path, or "" on workers other than 0. All workers call this."""
+        self.update.finish()
         return save(self, self._before_test)
 
     def restore(self, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,34 +10,67 @@ import numpy as np
 from fcaffe import log
 from fcaffe.engines.update import Part, Settings
 from fcaffe.net.net import silent_arithmetic
+from fcaffe.net.parameters import Parameter
 from fcaffe.solvers import trust_ratio
 from fcaffe.solvers.run import Run
+from fcaffe.timeline import UPDATE
 
 
 class Update:
-    """Clips, normalises and regularises gradients, and applies the run's rule to them."""
+    """Clips, normalises and regularises gradients, and applies the run's rule to them.
+
+    An update need not be through before the next pass begins. Parameters whose gradients are summed are updated at
+    once, the others when they are needed: so sums go on while the first layers of the next forward pass compute.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self._left: list[tuple[Parameter, slice]] = []  # parameters to be updated, in the order of the flat buffer
+        self._rate, self._correction, self._passes = 0.0, 1.0, 1  # of the update
         self._table: Any = None  # of all parameters, as an engine that takes them in one go wants it
         self._table_of: Any = None  # what the table was made of
 
     @silent_arithmetic
-    def apply(self) -> None:
-        """Lower every parameter at the run's `rate` by the gradients of its iteration's passes, which are in `diff`."""
+    def begin(self) -> None:
+        """Start to lower every parameter, at the run's `rate`, by the gradients of its iteration's passes, which are in
+        `diff`, or on their way there."""
         run, param, engine = self.run, self.run.param, self.run.engine
+        at_once = engine.updates_at_once and run.rule.all_at_once and not trust_ratio.is_wanted(param)
+        if at_once or param.clip_gradients >= 0:
+            run.exchange.finish()
         self._clip()
-        local_rates = trust_ratio.is_wanted(param)
-        if engine.updates_at_once and run.rule.all_at_once and not local_rates:
+        if at_once:
             self._apply_at_once()
             return
-        if run.passes > 1:
-            run.diff *= np.float32(1 / run.passes)
-        correction, blocks = run.rule.correction(run.iteration), []
-        for parameter, own in zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True):
+        self._rate, self._correction, self._passes = run.rate, run.rule.correction(run.iteration), run.passes
+        self._left = list(zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True))
+        self._apply_summed()
+
+    def need(self, stop: float) -> None:
+        """See that all parameters that begin before offset `stop` are updated."""
+        if self._left and self._left[0][1].start < stop:
+            self.run.exchange.finish(stop)
+            with self.run.timeline.span(UPDATE):
+                self._apply_summed()
+
+    def finish(self) -> None:
+        """See that all parameters are."""
+        self.need(math.inf)
+
+    @silent_arithmetic
+    def _apply_summed(self) -> None:
+        """Update those whose gradients are summed by now."""
+        run, param, engine = self.run, self.run.param, self.run.engine
+        until = run.exchange.final_until
+        number = sum(own.stop <= until for _, own in self._left)
+        now, self._left = self._left[:number], self._left[number:]
+        if self._passes > 1 and now:
+            run.diff[now[0][1].start : now[-1][1].stop] *= np.float32(1 / self._passes)
+        blocks = []
+        for parameter, own in now:
             decay = np.float32(param.weight_decay) * np.float32(parameter.decay_mult)
-            rate = trust_ratio.local_rate(param, engine.xp, run.data[own], run.diff[own], run.rate)
-            rate = float(np.float32(rate) * np.float32(parameter.lr_mult)) * correction
+            rate = trust_ratio.local_rate(param, engine.xp, run.data[own], run.diff[own], self._rate)
+            rate = float(np.float32(rate) * np.float32(parameter.lr_mult)) * self._correction
             for start in range(own.start, own.stop, engine.update_block):
                 blocks.append((slice(start, min(start + engine.update_block, own.stop)), float(decay), rate))
 

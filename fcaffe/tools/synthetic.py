@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ class SyntheticBatch(Layer):
             drawn = random.integers(0, 2, shape) if self._values else random.standard_normal(shape, np.float32)
             self._values.append(drawn.astype(np.float32))
             blob.reshape(*shape)
+            blob.each_sample = math.prod(rest)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         rows = self.context.workers.rows(self.share)

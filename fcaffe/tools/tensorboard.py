@@ -14,6 +14,8 @@ class TensorBoard(Observer):
     """Writes events into `folder`: train/loss (smoothed, as in the log) and train/lr of each iteration, and the outputs
     of test net N as test/NAME, or testN/NAME where there are several. Raises UsageError if it cannot."""
 
+    looks = False
+
     def __init__(self, folder: str, solver: Solver) -> None:
         try:
             from tensorboardX import SummaryWriter

@@ -1,19 +1,21 @@
 """Waiting that leaves the core to those who work.
 
 MPI's own waiting polls without end. Where ranks share cores, or the gradients of one layer travel while the next one is
-computed, a waiting rank so takes up to half a core from a working one.
+computed, a waiting rank so takes up to half a core from a working one. Here it sleeps, until a message wakes it: what
+MPI hears of messages from other hosts by, over TCP, are instances of Linux's epoll, and these can be waited for.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import threading
+import time
 from collections.abc import Callable, Sequence
 
-POLLS = int(os.environ.get("POLLS", 400))  # before the first sleep: some 0.2 ms, longer than a short message takes
+POLLS = 400  # before the first sleep: some 0.2 ms, longer than a short message takes;
+FEW = 20  # where messages end sleeps
 SHORTEST, LONGEST = 50e-6, 200e-6  # seconds of a sleep that nothing may end early; the kernel adds some 50e-6
-PATIENT = 2e-3  # seconds of one that messages end early
+PATIENT = 2e-3  # seconds of one that messages have ended early so far
 
 _offer_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 _events: list[int] = []  # file descriptors that become readable when there is something for MPI to do
@@ -22,14 +24,14 @@ _waiting = 0  # threads
 
 
 def end_sleeps_by(descriptors: Sequence[int]) -> None:
-    """Let sleeps end when one of these becomes readable: MPI's own, by which it hears of messages from other hosts."""
+    """Let sleeps end when one of these becomes readable."""
     _events[:] = [one for one in descriptors if one < 1024]  # `select` takes no others
 
 
 def wait_until(done: Callable[[], bool]) -> None:
     """Poll `done` until it is true: first as often as other ranks leave the core to us, then between sleeps."""
     global _longest, _waiting
-    for _ in range(POLLS):
+    for _ in range(FEW if _longest > LONGEST else POLLS):
         if done():
             return
         _offer_core()
