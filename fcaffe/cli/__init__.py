@@ -95,6 +95,10 @@ OTHERS = {
     "bench": Entry(
         "fcaffe.cli.bench", "measure the reductions: reduce [--reduce NAME,...] [--bytes N,...] [--workers N,...]"
     ),
+    "plan": Entry(
+        "fcaffe.cli.plan",
+        "predict what more workers would buy: --solver FILE|--net FILE --machine NAME [--workers N,...]",
+    ),
     "completion": Entry("fcaffe.cli.completion", "print what lets a shell complete commands and flags: bash|zsh|fish"),
 }
 COMMANDS = {**CAFFE_COMMANDS, **TOOLS, **OTHERS}

@@ -60,7 +60,13 @@ def hollow_net(
     A layer whose files are missing gives way to an Input of the shape that its records must have: `input_shape` (C, H,
     W), else its crop, else that of the same blob in a deploy.prototxt beside the net. NetError if there is neither.
     """
-    param = filter_net(read_net_for(path, phase, level, stages))
+    return hollow_net_of(filter_net(read_net_for(path, phase, level, stages)), path, input_shape)
+
+
+def hollow_net_of(
+    param: Any, path: str, input_shape: Sequence[int] | None = None, whole_passes: bool = False
+) -> tuple[Net, dict[str, str]]:
+    """`hollow_net` of parameters in the state that is wanted, from the file `path`; `whole_passes` as in Context."""
     stood_in = {}
     for layer in param.layer:
         if layer.type == "Python":  # the user has asked what is in a file, and is told first that this runs it
@@ -68,7 +74,21 @@ def hollow_net(
         if layer.type in READERS and not os.path.exists(_reader(layer).source):
             stood_in[layer.name] = layer.type
             _stand_in(layer, path, input_shape)
-    return Net(param, Context(Engine(_Hollow()), CaffeRandom(0))), stood_in
+    return Net(param, Context(Engine(_Hollow()), CaffeRandom(0), whole_passes=whole_passes)), stood_in
+
+
+def with_batch(param: Any, path: str, batch: int, input_shape: Sequence[int] | None = None) -> Any:
+    """A copy of filtered parameters in which every layer that reads data gives way to an Input with so many samples."""
+    made = pb.NetParameter()
+    made.CopyFrom(param)
+    for layer in made.layer:
+        if layer.type in READERS:
+            _stand_in(layer, path, input_shape)
+        if layer.type == "Input":
+            for shape in layer.input_param.shape:
+                if shape.dim:
+                    shape.dim[0] = batch
+    return made
 
 
 def _reader(layer: Any) -> Any:

@@ -1,0 +1,247 @@
+"""Plans: rows of predictions for numbers of workers, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from fcaffe.errors import UsageError
+from fcaffe.plan.buckets import Bucket, buckets, whole
+from fcaffe.plan.compute import Compute, compute_of, slowest
+from fcaffe.plan.machine import TEXTBOOK, Machine
+from fcaffe.plan.reductions import COMPARED, Sum, check_name, sum_of
+from fcaffe.plan.simulation import Outcome, simulate
+from fcaffe.plan.work import Work
+
+MOST_WORKERS = 1 << 20  # looked at for where communication overtakes compute
+LARGEST_SHARE = 1 << 20  # samples of a worker that are looked at for the efficiency that is wanted
+PREFERRED = ("ring", "halving", "hierarchical")  # of reductions that take equally long
+ACCESSES = 3  # of weights and each history: the gradient is read, they are read and written
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: a net on a machine. `batch` samples are an iteration's batch, which workers split, or with
+    `per_worker` each one's; without `passes` of several. `spread`: relative standard deviation of the workers' speeds.
+    `bucket` in bytes; None: fcaffe's rule. `epochs` of `images`, if the time of a training is asked for."""
+
+    work: Work
+    machine: Machine
+    batch: int
+    per_worker: bool = False
+    math: str = "fp32"
+    overlap: bool = True
+    bucket: float | None = None
+    spread: float = 0.0
+    epochs: float | None = None
+    images: int | None = None
+    wanted: float = 0.9
+
+    def share(self, workers: int) -> int:
+        """Samples of the worker with the most. More workers than samples leave some without any."""
+        return self.batch if self.per_worker else -(-self.batch // workers)
+
+    def batch_of(self, workers: int) -> int:
+        """All samples of an iteration."""
+        return self.work.passes * self.batch * (workers if self.per_worker else 1)
+
+    @cached_property
+    def cut(self) -> Sequence[Bucket]:
+        """The sums of an iteration. Books sum all gradients at once where there is nothing to overlap."""
+        final = [layer.final_from for layer in reversed(self.work.layers)]
+        total = self.work.gradient_bytes
+        at_once = not self.overlap and self.bucket is None and self.machine.exchange == TEXTBOOK
+        return list(whole(total, final) if at_once else buckets(total, final, self.bucket))
+
+
+@dataclass(frozen=True)
+class Row:
+    """Seconds of one iteration on so many workers; `outcome` is that of its last pass."""
+
+    workers: int
+    reduce: str
+    batch: int
+    share: int
+    compute: float
+    straggling: float  # of it, what the slowest worker takes longer than the mean
+    exposed: float
+    data: float
+    update: float
+    communication: float  # all sums, hidden or not
+    speedup: float
+    outcome: Outcome
+    passes: Compute
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.exposed + self.data + self.update
+
+    @property
+    def efficiency(self) -> float:
+        return self.speedup / self.workers
+
+    @property
+    def images_per_second(self) -> float:
+        return self.batch / self.seconds
+
+
+@dataclass
+class Plan:
+    """Answers to one question; the costs of sums are kept, since searches ask for them again and again."""
+
+    question: Question
+    _sums: dict[tuple[str, int, int], Sum] = field(default_factory=dict)
+
+    def row(self, workers: int, name: str) -> Row:
+        """Raises UsageError for a reduction that does not fit."""
+        found = self._row(workers, name)
+        alone = found if workers == 1 else self._row(1, name)
+        speedup = found.images_per_second / alone.images_per_second
+        return replace(found, speedup=speedup)
+
+    def best(self, workers: int) -> Row:
+        """That of the fastest reduction."""
+        names = sorted(COMPARED, key=lambda name: PREFERRED.index(name) if name in PREFERRED else len(PREFERRED))
+        return min((self.row(workers, name) for name in names), key=lambda row: float(f"{row.seconds:.9g}"))
+
+    def rows(self, counts: Sequence[int], names: Sequence[str]) -> list[Row]:
+        """For each number of workers the row of each reduction; `best` is the fastest, `all` are those compared."""
+        rows = []
+        for workers in counts:
+            for name in names:
+                if name == "all":
+                    rows += [self.row(workers, each) for each in COMPARED]
+                else:
+                    rows.append(self.best(workers) if name == "best" else self.row(workers, name))
+        return rows
+
+    def crossover(self, name: str) -> int | None:
+        """The smallest number of workers whose sums take longer than their computing; None: none up to a million. Sums
+        grow and computing shrinks, so there is one place only, but for steps at powers of two."""
+
+        def overtaken(workers: int) -> bool:
+            row = self._row(workers, name)
+            return row.communication > row.compute
+
+        return _first(overtaken, 2, MOST_WORKERS) if name != "shared" else None
+
+    def batch_for(self, workers: int, name: str) -> int | None:
+        """The smallest batch of all workers, of equal shares, with the efficiency that is wanted; None: none is."""
+
+        def suffices(share: int) -> bool:
+            plan = Plan(replace(self.question, batch=share, per_worker=True), self._sums)
+            return plan.row(workers, name).efficiency >= self.question.wanted
+
+        share = _first(suffices, 1, LARGEST_SHARE)
+        return None if share is None else share * workers * self.question.work.passes
+
+    def memory(self, share: int) -> dict[str, float]:
+        """Bytes that a worker needs."""
+        work = self.question.work
+        parts = {
+            "weights": float(work.gradient_bytes),
+            "gradients": float(work.gradient_bytes),
+            "histories": float(work.histories * work.gradient_bytes),
+            "activations": work.activations * share * (0.5 if self.question.math in ("fp16", "bf16") else 1.0),
+        }
+        return {**parts, "total": sum(parts.values())}
+
+    def hours(self, row: Row) -> float | None:
+        """Of the training: its epochs, or the solver's iterations."""
+        asked = self.question
+        if asked.epochs is not None and asked.images is not None:
+            return asked.epochs * asked.images / row.images_per_second / 3600
+        if asked.work.iterations is not None:
+            return asked.work.iterations * row.seconds / 3600
+        return None
+
+    def _row(self, workers: int, name: str) -> Row:
+        asked, machine = self.question, self.question.machine
+        share = asked.share(workers)
+        mean = compute_of(asked.work, machine, asked.math, share, workers)
+        passes = mean.times(slowest(workers, asked.spread))
+        free = machine.cores is None or machine.ranks_at_once(workers) < machine.cores
+        outcome = simulate(
+            sum(passes.forward),
+            passes.backward[::-1],
+            asked.cut if workers > 1 else [],
+            lambda size: self._sum(name, workers, size),
+            asked.overlap,
+            busy=0.0 if free else machine.crowding(workers),
+        )
+        compute = asked.work.passes * passes.seconds + machine.iteration_seconds
+        update = self.update(workers)
+        working = compute + outcome.exposed + update
+        reading = self.reading(workers)
+        return Row(
+            workers=workers,
+            reduce=name,
+            batch=asked.batch_of(workers),
+            share=share,
+            compute=compute,
+            straggling=asked.work.passes * (passes.seconds - mean.seconds),
+            exposed=outcome.exposed,
+            data=max(0.0, reading - working),
+            update=update,
+            communication=outcome.summing,
+            speedup=1.0,
+            outcome=outcome,
+            passes=passes,
+        )
+
+    def update(self, workers: int) -> float:
+        """Seconds; the known speed of a net has it in it."""
+        asked, machine = self.question, self.question.machine
+        rate = machine.update_bandwidth
+        measured = machine.measured_for(asked.work.name, 1) is not None
+        if rate is None and not measured and machine.speed_of(asked.work.name):
+            return 0.0
+        rate = rate or machine.device.memory_bandwidth
+        return self.update_bytes / rate * machine.crowding(workers)
+
+    @property
+    def update_bytes(self) -> float:
+        return self.question.work.gradient_bytes * (ACCESSES + 2 * self.question.work.histories)
+
+    def reading(self, workers: int) -> float:
+        """Seconds in which the batch can be read, which goes on beside everything else."""
+        asked, machine = self.question, self.question.machine
+        share = asked.work.passes * asked.share(workers)
+        own = share / machine.read_images if machine.read_images else 0.0
+        together = asked.batch_of(workers) / machine.read_images_in_all if machine.read_images_in_all else 0.0
+        return max(own, together)
+
+    def _sum(self, name: str, workers: int, size: int) -> Sum:
+        key = name, workers, size
+        if key not in self._sums:
+            self._sums[key] = sum_of(name, self.question.machine, workers, size)
+        return self._sums[key]
+
+
+def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:
+    """The smallest number from `least` to `most` for which something holds that then holds for all larger ones."""
+    high = least
+    while not holds(high):
+        if high >= most:
+            return None
+        high = min(2 * high, most)
+    low = least if high == least else high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises UsageError."""
+    for name in names:
+        if name not in ("best", "all"):
+            check_name(name)
+
+
+def check(question: Question) -> None:
+    """Raises UsageError for what cannot be planned."""
+    if question.batch < 1:
+        raise UsageError(f"--batch {question.batch}: a batch has one sample or more")
+    question.machine.device.peak_of(question.math)
