@@ -24,7 +24,7 @@ class Fact:
 def explain(plan: Plan, row: Row) -> list[Fact]:
     """All that the row is made of, inputs first."""
     facts = [*_net(plan), *_machine(plan), *_compute(plan, row), *_sums(plan, row), *_totals(plan, row)]
-    return [*facts, *_memory(plan, row)]
+    return [*facts, *_memory(plan, row), *_searches(plan, row), *_layers(plan, row)]
 
 
 def as_json(facts: list[Fact]) -> list[dict[str, str]]:
@@ -38,7 +38,13 @@ def _net(plan: Plan) -> Iterator[Fact]:
     yield Fact(
         "operations of an image",
         f"{work.volume.flops / 1e9:.3f} GFLOP",
-        "equation: 6 x multiply-adds of convolutions and inner products (2 forward, 4 backward)",
+        "6 x multiply-adds of convolutions and inner products (2 forward, 4 backward)",
+    )
+    yield Fact("weights, no biases", f"{work.volume.weights / 1e6:.3f} MB", "FireCaffe's equation (1)")
+    yield Fact(
+        "activations of an image",
+        f"{work.volume.data / 1e6:.3f} MB",
+        "FireCaffe's equation (2): the inputs of convolutions and inner products",
     )
     yield Fact(
         "batch",
@@ -102,9 +108,10 @@ def _sums(plan: Plan, row: Row) -> Iterator[Fact]:
         "buckets", f"{len(plan.question.cut)}", rule if len(plan.question.cut) > 1 else "one sum of all gradients"
     )
     yield Fact("formula", row.reduce, TEXTS[_formula(plan, row)])
-    for size, count in sizes.items():
+    for number, (size, count) in enumerate(sizes.items()):
         cost = sum_of(row.reduce, machine, row.workers, size)
-        yield Fact(f"{count} x sum of {size:,} bytes", _ms(cost.seconds), "; ".join(map(_round, cost.rounds)))
+        words = "; ".join(map(_round, cost.rounds)) if not number else "likewise"
+        yield Fact(f"{count} x sum of {size:,} bytes", _ms(cost.seconds), words)
     form = FORMS.get(row.reduce)
     if form and machine.nodes(row.workers) in (1, row.workers):
         link = machine.within if machine.nodes(row.workers) == 1 else machine.between
@@ -159,6 +166,37 @@ def _memory(plan: Plan, row: Row) -> Iterator[Fact]:
     }
     for name, word in words.items():
         yield Fact(f"memory: {name}", f"{need[name] / 1e9:.3f} GB", word)
+
+
+def _searches(plan: Plan, row: Row) -> Iterator[Fact]:
+    found = {
+        f"batch for {plan.question.wanted:.0%}": (
+            plan.batch_for(row.workers, row.reduce),
+            "the smallest of all workers, in equal shares, with that efficiency against one worker with all of it",
+        ),
+        "communication > compute": (
+            plan.crossover(row.reduce),
+            "the smallest number of workers, by bisection, whose sums take longer, hidden or not, than their computing",
+        ),
+    }
+    for name, (number, words) in found.items():
+        yield Fact(name, "none" if number is None else f"{number:,}", words)
+
+
+def _layers(plan: Plan, row: Row) -> Iterator[Fact]:
+    """Each layer that takes time."""
+    for layer, forward, backward in zip(
+        plan.question.work.layers, row.passes.forward, row.passes.backward, strict=True
+    ):
+        if forward or backward:
+            flops = [row.share * part[0] / 1e6 for part in (layer.forward, layer.backward)]
+            ways = ((layer.forward, 1), (layer.backward, 2))  # backward reads parameters and writes their gradients
+            moved = [(row.share * part[1] + times * layer.parameter_bytes) / 1e6 for part, times in ways]
+            yield Fact(
+                f"layer {layer.name}",
+                f"{1e3 * forward:.4f} + {1e3 * backward:.4f} ms",
+                f"{flops[0]:,.1f} MFLOP and {moved[0]:,.2f} MB forward, {flops[1]:,.1f} and {moved[1]:,.2f} backward",
+            )
 
 
 def _ms(seconds: float) -> str:

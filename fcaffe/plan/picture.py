@@ -50,7 +50,7 @@ def _draw_sums(axes: Any, plan: Plan, workers: Sequence[int]) -> None:
 def _draw_parts(axes: Any, plan: Plan, workers: Sequence[int]) -> None:
     compute = [plan.row(count, "ring").compute for count in workers]
     every = list(compute)
-    axes.plot(workers, compute, color="#777777", linestyle="--", label="computing alone")
+    axes.plot(workers, compute, color="#222222", linestyle="--", linewidth=1.2, zorder=5, label="computing alone")
     for name, (label, color) in DRAWN.items():
         seconds = [plan.row(count, name).seconds for count in workers]
         every += seconds

@@ -62,7 +62,7 @@ def simulate(
         computing=forward + sum(backward),
         backward_end=backward_end,
         end=max(backward_end, exchange.free),
-        summing=sum(cost.seconds for cost in costs),
+        summing=sum((cost.seconds for cost in costs), 0.0),
         events=[Event("forward", 0.0, forward), Event("backward", forward, backward_end), *exchange.events],
     )
 
