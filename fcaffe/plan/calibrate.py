@@ -18,7 +18,6 @@ from fcaffe.engines import Engine
 from fcaffe.engines.memory import aligned_zeros, obtainable_bytes
 from fcaffe.errors import UsageError
 from fcaffe.net import Context, Net
-from fcaffe.net.filter import filter_net
 from fcaffe.plan.devices import LINKS, Device, Link
 from fcaffe.plan.machine import FCAFFE, Machine, MeasuredNet, plain
 from fcaffe.plan.plan import ACCESSES
@@ -26,7 +25,6 @@ from fcaffe.plan.work import Work
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers.rules import create_rule
-from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
 from fcaffe.tools.shapes import with_batch
 from fcaffe.tools.timing import time_backward, time_forward
@@ -78,8 +76,9 @@ def measure_net(work: Work, engine: Engine, batches: Sequence[int], ranks: int) 
 
 
 def _layers_at(work: Work, engine: Engine, batch: int) -> dict[str, tuple[float, float]]:
-    param = with_batch(filter_net(work.param or read_net_for(work.path, pb.TRAIN)), work.path, batch, work.input_shape)
-    net = Net(param, Context(engine, CaffeRandom(1), noise="counter"))
+    param = with_batch(work.param, work.inputs, batch)
+    with log.quiet():
+        net = Net(param, Context(engine, CaffeRandom(1), noise="counter"))
     try:
         names = [node.name for node in net.nodes]
         forwards, backwards = [], []

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fcaffe import log
@@ -17,7 +17,7 @@ from fcaffe.proto import read_solver
 from fcaffe.solvers.nets import train_net_param
 from fcaffe.solvers.rules import create_rule
 from fcaffe.tools.nets import read_net_for
-from fcaffe.tools.shapes import hollow_net_of
+from fcaffe.tools.shapes import Shape, hollow_net_of
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Work:
     histories: int = 1
     passes: int = 1
     iterations: int | None = None
-    param: Any = None  # of the net; None: as the file says
-    input_shape: Sequence[int] | None = None
+    param: Any = None  # of the net, for its phase
+    inputs: Mapping[str, Sequence[Shape]] = field(default_factory=dict)  # shapes of what layers without bottoms give
 
     @property
     def gradient_bytes(self) -> int:
@@ -77,7 +77,7 @@ def work_of_net(path: str, input_shape: Sequence[int] | None = None, param: Any 
         try:
             if not net.parameters.count:
                 raise UsageError(f"{path}: this net has no parameters, so there is nothing to train")
-            return replace(_work(net, path), param=param, input_shape=input_shape)
+            return replace(_work(net, path), param=read)
         finally:
             net.close()
 
@@ -104,6 +104,7 @@ def _work(net: Net, path: str) -> Work:
         parameters=net.parameters.count,
         activations=net.memory().peak / batch,
         volume=_volume(net.nodes, batch),
+        inputs={node.name: [top.shape for top in node.tops] for node in net.nodes if not node.bottoms},
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,17 +77,14 @@ def hollow_net_of(
     return Net(param, Context(Engine(_Hollow()), CaffeRandom(0), whole_passes=whole_passes)), stood_in
 
 
-def with_batch(param: Any, path: str, batch: int, input_shape: Sequence[int] | None = None) -> Any:
-    """A copy of filtered parameters in which every layer that reads data gives way to an Input with so many samples."""
+def with_batch(param: Any, shapes: Mapping[str, Sequence[Shape]], batch: int) -> Any:
+    """A copy of filtered parameters in which Input layers stand in for those that `shapes` names, with these shapes of
+    their tops but so many samples."""
     made = pb.NetParameter()
     made.CopyFrom(param)
     for layer in made.layer:
-        if layer.type in READERS:
-            _stand_in(layer, path, input_shape)
-        if layer.type == "Input":
-            for shape in layer.input_param.shape:
-                if shape.dim:
-                    shape.dim[0] = batch
+        if layer.name in shapes:
+            _become_input(layer, [(batch, *shape[1:]) for shape in shapes[layer.name]])
     return made
 
 
@@ -103,6 +100,10 @@ def _stand_in(layer: Any, path: str, input_shape: Sequence[int] | None) -> None:
         f"records of {' x '.join(map(str, shape))} are assumed ({origin})"
     )
     shapes = [(reader.batch_size, *shape)] + [(reader.batch_size,)] * (len(layer.top) - 1)
+    _become_input(layer, shapes)
+
+
+def _become_input(layer: Any, shapes: Sequence[Shape]) -> None:
     made = pb.LayerParameter(name=layer.name, type="Input", top=layer.top)
     made.input_param.shape.extend(pb.BlobShape(dim=dims) for dims in shapes)
     layer.CopyFrom(made)

@@ -144,8 +144,8 @@ def _print() -> None:
         print(f"  {row['net']:<10} |W| MB {next(cells)}   |D| MB {next(cells)}   10^12 operations {next(cells)}")
     link = TITAN.between
     print(
-        f"\nTables 2 and 3: K20 over {link.name} at {link.bandwidth / 1e9:g} GB/s, the one fitted constant; equation (4), "
-        "no overlap"
+        f"\nTables 2 and 3: K20 over {link.name} at {link.bandwidth / 1e9:g} GB/s, the one fitted constant; "
+        "equation (4), no overlap"
     )
     for row in tables_2_and_3():
         print(
