@@ -32,6 +32,7 @@ from fcaffe.tools.timing import time_backward, time_forward
 PASSES = 5  # of which the median counts
 SHORT, LONG = 4 << 10, 8 << 20  # bytes of the sums that tell a link's latency and bandwidth
 FLOATS = 1 << 24  # of the arrays that are added and updated: more than caches hold
+RANKS = 1 << 10  # of a host: CPUs take any number
 UPDATED = 1 << 16  # floats at a time, as the solver does
 
 
@@ -52,7 +53,7 @@ def measure_machine(engine: Engine, device_name: str, cores: int) -> Machine:
     return Machine(
         "this machine",
         device,
-        devices_per_node=1,
+        devices_per_node=RANKS if is_cpu else 1,
         within=LINKS["memory"],
         between=LINKS["1GbE"],
         exchange=FCAFFE,
@@ -121,8 +122,8 @@ def measure_links(machine: Machine, comm: Any, hosts: Sequence[str], beat: Calla
     """
     from fcaffe.parallel.bench import measure
 
-    per_node = max(hosts.count(host) for host in hosts)
-    machine = replace(machine, devices_per_node=per_node)
+    if len(set(hosts)) > 1 or not machine.cores:
+        machine = replace(machine, devices_per_node=max(hosts.count(host) for host in hosts))
     pairs = {"within": _first_two(hosts, True), "between": _first_two(hosts, False)}
     for name, pair in pairs.items():
         if pair is None:
@@ -158,8 +159,7 @@ def merged(old: Machine, new: Machine) -> Machine:
         for name in ("within", "between")
         if "measured" in getattr(old, name).name and "measured" not in getattr(new, name).name
     }
-    most = max(old.devices_per_node, new.devices_per_node)
-    return replace(new, measured=(*kept, *new.measured), devices_per_node=most, **links)
+    return replace(new, measured=(*kept, *new.measured), **links)
 
 
 def shares(batch: int, workers: Sequence[int]) -> list[int]:

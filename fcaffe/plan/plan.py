@@ -88,10 +88,13 @@ class Row:
 
 @dataclass
 class Plan:
-    """Answers to one question; the costs of sums are kept, since searches ask for them again and again."""
+    """Answers to one question; what sums and shares cost is kept, since searches ask for it again and again."""
 
     question: Question
     _sums: dict[tuple[str, int, int], Sum] = field(default_factory=dict)
+    _passes: dict[tuple[int, int], Compute] = field(default_factory=dict)
+    _batches: dict[tuple[int, str], int | None] = field(default_factory=dict)
+    _crossovers: dict[str, int | None] = field(default_factory=dict)
 
     def row(self, workers: int, name: str) -> Row:
         """Raises UsageError for a reduction that does not fit."""
@@ -124,17 +127,21 @@ class Plan:
             row = self._row(workers, name)
             return row.communication > row.compute
 
-        return _first(overtaken, 2, MOST_WORKERS) if name != "shared" else None
+        if name not in self._crossovers:
+            self._crossovers[name] = _first(overtaken, 2, MOST_WORKERS) if name != "shared" else None
+        return self._crossovers[name]
 
     def batch_for(self, workers: int, name: str) -> int | None:
         """The smallest batch of all workers, of equal shares, with the efficiency that is wanted; None: none is."""
 
         def suffices(share: int) -> bool:
-            plan = Plan(replace(self.question, batch=share, per_worker=True), self._sums)
+            plan = Plan(replace(self.question, batch=share, per_worker=True), self._sums, self._passes)
             return plan.row(workers, name).efficiency >= self.question.wanted
 
-        share = _first(suffices, 1, LARGEST_SHARE)
-        return None if share is None else share * workers * self.question.work.passes
+        if (workers, name) not in self._batches:
+            share = _first(suffices, 1, LARGEST_SHARE)
+            self._batches[workers, name] = None if share is None else share * workers * self.question.work.passes
+        return self._batches[workers, name]
 
     def memory(self, share: int) -> dict[str, float]:
         """Bytes that a worker needs."""
@@ -159,16 +166,15 @@ class Plan:
     def _row(self, workers: int, name: str) -> Row:
         asked, machine = self.question, self.question.machine
         share = asked.share(workers)
-        mean = compute_of(asked.work, machine, asked.math, share, workers)
+        mean = self._pass(share, workers)
         passes = mean.times(slowest(workers, asked.spread))
-        free = machine.cores is None or machine.ranks_at_once(workers) < machine.cores
         outcome = simulate(
             sum(passes.forward),
             passes.backward[::-1],
             asked.cut if workers > 1 else [],
             lambda size: self._sum(name, workers, size),
             asked.overlap,
-            busy=0.0 if free else machine.crowding(workers),
+            busy=machine.ranks_at_once(workers) / machine.cores if machine.cores else 0.0,
         )
         compute = asked.work.passes * passes.seconds + machine.iteration_seconds
         update = self.update(workers)
@@ -211,6 +217,13 @@ class Plan:
         own = share / machine.read_images if machine.read_images else 0.0
         together = asked.batch_of(workers) / machine.read_images_in_all if machine.read_images_in_all else 0.0
         return max(own, together)
+
+    def _pass(self, share: int, workers: int) -> Compute:
+        machine = self.question.machine
+        key = share, machine.ranks_at_once(workers) if machine.cores else 0
+        if key not in self._passes:
+            self._passes[key] = compute_of(self.question.work, machine, self.question.math, share, workers)
+        return self._passes[key]
 
     def _sum(self, name: str, workers: int, size: int) -> Sum:
         key = name, workers, size
