@@ -45,8 +45,8 @@ def simulate(
 ) -> Outcome:
     """`backward` has the seconds of the layers in the order in which backward comes by them, to which `after` of the
     buckets refers. With `overlap` a bucket is summed as soon as it is ready and those before it are through; without,
-    all are after backward. `busy`: the share of a core's time for sums that is taken from computing, which otherwise has
-    all cores."""
+    all are after backward. `busy`: the share of a core's time for sums that is taken from computing, which otherwise
+    has all cores."""
     costs = [sum_of(bucket.bytes) for bucket in cut]
     exchange = _Exchange(busy)
     now, waiting = forward, 0
