@@ -16,7 +16,8 @@ from fcaffe.cli.plan_output import crossovers, print_explained, print_rows, row_
 from fcaffe.cli.plan_settings import machine_of, share_of
 from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
-from fcaffe.plan.plan import Plan, Question, check, check_names
+from fcaffe.plan.plan import Plan, check_names
+from fcaffe.plan.question import Question, check
 from fcaffe.plan.work import Work, work_of_net, work_of_solver
 
 WORKERS = "1,2,4,8,16,32,64,128"

@@ -121,6 +121,7 @@ def measure_links(machine: Machine, comm: Any, hosts: Sequence[str], beat: Calla
     Sums by a server between the first two ranks of a host, or of two hosts, are two messages and an addition.
     """
     from fcaffe.parallel.bench import measure
+    from fcaffe.parallel.reductions.wire import wait
 
     if len(set(hosts)) > 1 or not machine.cores:
         machine = replace(machine, devices_per_node=max(hosts.count(host) for host in hosts))
@@ -131,6 +132,7 @@ def measure_links(machine: Machine, comm: Any, hosts: Sequence[str], beat: Calla
         part = comm.Split(0 if comm.rank in pair else 1, comm.rank)
         results = measure(part, ["server"], [SHORT, LONG], [2], beat) if comm.rank in pair else []
         part.Free()
+        wait([comm.Ibarrier()])  # the others leave the cores to the two
         results = comm.bcast(results, root=pair[0])
         adding = LONG / machine.add_bandwidth if machine.add_bandwidth else 0.0
         short, long = (result.seconds for result in results)

@@ -58,7 +58,9 @@ def _machine(plan: Plan) -> Iterator[Fact]:
     device, math = machine.device, plan.question.math
     yield Fact("device", device.name, f"machine {machine.name}: {machine.source}")
     yield Fact("peak", f"{device.peak_of(math) / 1e12:g} TFLOP/s in {math}", device.source)
-    yield Fact("efficiency", f"{device.efficiency:.0%} of the peak", device.efficiency_source)
+    known = machine.speed_of(plan.question.work.name)
+    only = f"; only splits the known {known:g} images a second among the layers" if known else ""
+    yield Fact("efficiency", f"{device.efficiency:.0%} of the peak", device.efficiency_source + only)
     yield Fact("memory bandwidth", f"{device.memory_bandwidth / 1e9:g} GB/s", device.source)
     for name, link in (("link within a node", machine.within), ("link between nodes", machine.between)):
         yield Fact(name, _link(link), link.source)

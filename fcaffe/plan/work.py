@@ -96,10 +96,13 @@ def work_of_solver(path: str, input_shape: Sequence[int] | None = None) -> Work:
 def _work(net: Net, path: str) -> Work:
     batch = net.batch_size
     final = net.plain.final_from
+    trained = any(node.needs_backward for node in net.nodes)
+    if not trained:
+        log.warning(f"{path}: this net has no loss; it is planned for as if it had one")
     return Work(
         name=net.name,
         path=path,
-        layers=[_layer(node, batch, 4 * start) for node, start in zip(net.nodes, final, strict=True)],
+        layers=[_layer(node, batch, 4 * start, trained) for node, start in zip(net.nodes, final, strict=True)],
         batch=batch,
         parameters=net.parameters.count,
         activations=net.memory().peak / batch,
@@ -108,14 +111,15 @@ def _work(net: Net, path: str) -> Work:
     )
 
 
-def _layer(node: Node, batch: int, final_from: int) -> LayerWork:
+def _layer(node: Node, batch: int, final_from: int, trained: bool) -> LayerWork:
     """As `fcaffe time --profile` counts: backward makes the gradients of the weights and, where they are wanted, those
-    of the bottoms."""
+    of the bottoms. In a net that is not `trained` every layer is taken to have both."""
     layer = node.layer
     macs = layer.macs(node.bottoms, node.tops) if hasattr(layer, "macs") else 0
     bottoms, tops = (4 * sum(blob.count for blob in blobs) for blobs in (node.bottoms, node.tops))
-    ways = any(layer.param_propagate_down) + any(node.bottom_need_backward) if node.needs_backward else 0
-    backward_bytes = 2 * bottoms + tops if node.needs_backward else 0
+    backward = node.needs_backward or not trained
+    ways = any(layer.param_propagate_down) + (any(node.bottom_need_backward) or not trained) if backward else 0
+    backward_bytes = 2 * bottoms + tops if backward and node.bottoms else 0
     reads = not node.bottoms  # what a layer without bottoms does is the reading of data
     return LayerWork(
         node.name,

@@ -24,7 +24,8 @@ from typing import Any
 
 from fcaffe.plan.machine import TITAN
 from fcaffe.plan.picture import draw
-from fcaffe.plan.plan import Plan, Question
+from fcaffe.plan.plan import Plan
+from fcaffe.plan.question import Question
 from fcaffe.plan.work import Work, work_of_net
 
 ROOT = Path(__file__).parents[2]

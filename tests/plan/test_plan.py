@@ -14,8 +14,10 @@ from fcaffe.plan.compute import compute_of, slowest
 from fcaffe.plan.devices import DEVICES, Device, Link
 from fcaffe.plan.explain import explain
 from fcaffe.plan.machine import FCAFFE, MACHINES, TITAN, Machine, MeasuredNet
-from fcaffe.plan.plan import Plan, Question, check
+from fcaffe.plan.plan import Plan
+from fcaffe.plan.question import Question, check
 from fcaffe.plan.reductions import COMPARED, sum_of
+from tests.plan.conftest import work_of
 
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 counts = st.integers(1, 4096)
@@ -191,3 +193,10 @@ def test_a_type_of_numbers_that_a_device_lacks_is_refused(nin):
     with pytest.raises(UsageError, match="K20: no speed in tf32 is known, only in fp32"):
         check(Question(nin, TITAN, 256, math="tf32"))
     assert DEVICES["H200"].peak_of("tf32") > DEVICES["H200"].peak_of("fp32")
+
+
+def test_a_net_without_a_loss_is_planned_for_as_if_it_had_one():
+    deploy, train = (work_of(f"nin_cifar10/{name}.prototxt") for name in ("deploy", "train_val"))
+    assert deploy.volume.flops == train.volume.flops
+    backward = [sum(layer.backward[0] for layer in work.layers) for work in (deploy, train)]
+    assert backward[0] == pytest.approx(backward[1], rel=0.1) and backward[0] >= backward[1] > 0
