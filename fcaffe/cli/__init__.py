@@ -97,6 +97,10 @@ OTHERS = {
         "measure the reductions, or whole training iterations: reduce|step [--net FILE] [--reduce NAME,...] "
         "[--workers N,...]",
     ),
+    "plan": Entry(
+        "fcaffe.cli.plan",
+        "predict what more workers would buy: --solver FILE|--net FILE --machine NAME [--workers N,...]",
+    ),
     "completion": Entry("fcaffe.cli.completion", "print what lets a shell complete commands and flags: bash|zsh|fish"),
 }
 COMMANDS = {**CAFFE_COMMANDS, **TOOLS, **OTHERS}

@@ -18,10 +18,8 @@ from fcaffe.parallel.reductions.waiting import end_sleeps_by
 from fcaffe.parallel.started import Start, host_name, wait_for_turn
 from fcaffe.threads import ranks_on_host
 
-SEGMENTS = {
-    "UCX_TCP_TX_SEG_SIZE": "256k",
-    "UCX_TCP_RX_SEG_SIZE": "512k",
-}  # UCX's own are 8 kB, of which 1 MB makes many
+# UCX's own segments over TCP have 8 kB.
+SEGMENTS = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "512k"}
 NETWORK_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NCCL_SOCKET_IFNAME")
 
 

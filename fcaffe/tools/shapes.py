@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,13 @@ def hollow_net(
     A layer whose files are missing gives way to an Input of the shape that its records must have: `input_shape` (C, H,
     W), else its crop, else that of the same blob in a deploy.prototxt beside the net. NetError if there is neither.
     """
-    param = filter_net(read_net_for(path, phase, level, stages))
+    return hollow_net_of(filter_net(read_net_for(path, phase, level, stages)), path, input_shape)
+
+
+def hollow_net_of(
+    param: Any, path: str, input_shape: Sequence[int] | None = None, whole_passes: bool = False
+) -> tuple[Net, dict[str, str]]:
+    """`hollow_net` of parameters in the state that is wanted, from the file `path`; `whole_passes` as in Context."""
     stood_in = {}
     for layer in param.layer:
         if layer.type == "Python":  # the user has asked what is in a file, and is told first that this runs it
@@ -68,7 +74,18 @@ def hollow_net(
         if layer.type in READERS and not os.path.exists(reader_of(layer).source):
             stood_in[layer.name] = layer.type
             _stand_in(layer, path, input_shape)
-    return Net(param, Context(Engine(_Hollow()), CaffeRandom(0))), stood_in
+    return Net(param, Context(Engine(_Hollow()), CaffeRandom(0), whole_passes=whole_passes)), stood_in
+
+
+def with_batch(param: Any, shapes: Mapping[str, Sequence[Shape]], batch: int) -> Any:
+    """A copy of filtered parameters in which Input layers stand in for those that `shapes` names, with these shapes of
+    their tops but so many samples."""
+    made = pb.NetParameter()
+    made.CopyFrom(param)
+    for layer in made.layer:
+        if layer.name in shapes:
+            _become_input(layer, [(batch, *shape[1:]) for shape in shapes[layer.name]])
+    return made
 
 
 def reader_of(layer: Any) -> Any:
@@ -84,6 +101,10 @@ def _stand_in(layer: Any, path: str, input_shape: Sequence[int] | None) -> None:
         f"records of {' x '.join(map(str, shape))} are assumed ({origin})"
     )
     shapes = [(reader.batch_size, *shape)] + [(reader.batch_size,)] * (len(layer.top) - 1)
+    _become_input(layer, shapes)
+
+
+def _become_input(layer: Any, shapes: Sequence[Shape]) -> None:
     made = pb.LayerParameter(name=layer.name, type="Input", top=layer.top)
     made.input_param.shape.extend(pb.BlobShape(dim=dims) for dims in shapes)
     layer.CopyFrom(made)

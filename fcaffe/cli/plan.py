@@ -1,0 +1,169 @@
+"""`fcaffe plan`: what more workers would buy."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import click
+
+from fcaffe import log
+from fcaffe.cli import glog
+from fcaffe.cli.engine import EngineFlags, engine_flags
+from fcaffe.cli.flags import common_flags
+from fcaffe.cli.plan_output import crossovers, print_explained, print_rows, row_to_json
+from fcaffe.cli.plan_settings import machine_of, share_of
+from fcaffe.cli.usage import Command
+from fcaffe.errors import UsageError
+from fcaffe.plan.plan import Plan, check_names
+from fcaffe.plan.question import Question, check
+from fcaffe.plan.work import Work, work_of_net, work_of_solver
+
+WORKERS = "1,2,4,8,16,32,64,128"
+
+
+@click.command(
+    cls=Command,
+    example="plan --net train_val.prototxt --batch 1024 --machine h200 --workers 1,8,64",
+    help="Predict what a training takes on several workers: seconds of an iteration by parts, speedup, time of the "
+    "training, the best reduction, where communication takes over, the batch for an efficiency, memory. The net's data "
+    "sets need not exist.",
+)
+@click.option("--solver", default="", metavar="FILE", help="Solver prototxt, whose net is planned for.")
+@click.option("--net", "--model", "net", default="", metavar="FILE", help="Net prototxt, in place of a solver.")
+@click.option(
+    "--batch",
+    default="",
+    metavar="N",
+    help="Batch of all workers, which they split (the prototxt's); per-worker: each takes a whole one, per-worker:N "
+    "one of N.",
+)
+@click.option("--workers", default=WORKERS, metavar="N,...", help=f"Numbers of workers ({WORKERS}).")
+@click.option("--machine", default="", metavar="NAME|FILE", help="Machine: titan, h200, ..., or a JSON file.")
+@click.option("--device", default="", metavar="NAME", help="What computes: K20 to B200, or a CPU.")
+@click.option("--devices-per-node", type=int, metavar="N", help="Devices of a node.")
+@click.option("--between", default="", metavar="LINK", help="Between nodes: NDR, 10GbE, ..., or 1.5us,2.8GB/s.")
+@click.option("--within", default="", metavar="LINK", help="Within a node: NVLink4, PCIe4, ..., or as above.")
+@click.option("--speed", type=float, metavar="N", help="Images a second that one device was measured to train.")
+@click.option(
+    "--contention", type=float, metavar="X", help="How many times slower links are if all nodes send at once."
+)
+@click.option(
+    "--reduce", "names", default="best", metavar="NAME,...", help="Reductions; all: those compared (best: the fastest)."
+)
+@click.option("--no-overlap", "overlap", flag_value=False, default=True, help="Sums begin when backward is through.")
+@click.option("--bucket-mb", type=float, metavar="X", help="Size of buckets (fcaffe's rule).")
+@click.option("--stragglers", type=float, default=0.0, metavar="X", help="Relative spread of the workers' speeds (0).")
+@click.option("--epochs", type=float, metavar="X", help="Epochs of the training, of --images.")
+@click.option("--images", type=int, metavar="N", help="Images of the training set.")
+@click.option("--efficiency", default=0.9, metavar="X", help="For which the batch is looked for (0.9).")
+@click.option("--input-shape", default="", metavar="C,H,W", help="Shape of the records of a data set that is missing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--plot", default="", metavar="FILE", help="Draw server, tree and ring: .png, .pdf or .svg.")
+@click.option("--explain", "explained", is_flag=True, help="Show formula, inputs and their sources for each number.")
+@click.option("--calibrate", is_flag=True, help="Measure this machine, and its links if started under several ranks.")
+@click.option("--out", default="machine.json", metavar="FILE", help="With --calibrate: the file (machine.json).")
+@engine_flags
+@common_flags
+def plan(
+    solver: str,
+    net: str,
+    batch: str,
+    workers: str,
+    names: str,
+    overlap: bool,
+    bucket_mb: float | None,
+    stragglers: float,
+    epochs: float | None,
+    images: int | None,
+    efficiency: float,
+    input_shape: str,
+    as_json: bool,
+    plot: str,
+    explained: bool,
+    calibrate: bool,
+    out: str,
+    engines: EngineFlags,
+    **described: Any,
+) -> int:
+    counts = _counts(workers)
+    if calibrate:
+        from fcaffe.cli.plan_calibration import run
+
+        work = _work(solver, net, input_shape) if solver or net else None
+        return run(work, share_of(batch, work)[0] if work else 1, counts, engines, out)
+    glog.begin("", None, "", True)
+    machine = machine_of(**described)
+    reductions = names.split(",")
+    check_names(reductions)
+    _above("--bucket-mb", bucket_mb)
+    _above("--epochs", epochs)
+    _above("--images", images)
+    if not (0 <= stragglers < 1 and 0 < efficiency < 1):
+        raise UsageError("--stragglers takes a number from 0 to 1, and --efficiency one between 0 and 1")
+    if (epochs is None) != (images is None):
+        raise UsageError("--epochs and --images belong together: epochs of how many images, or how often")
+    work = _work(solver, net, input_shape)
+    size, per_worker = share_of(batch, work)
+    question = Question(
+        work,
+        machine,
+        size,
+        per_worker,
+        engines.math,
+        overlap,
+        None if bucket_mb is None else bucket_mb * (1 << 20),
+        stragglers,
+        epochs,
+        images,
+        efficiency,
+    )
+    check(question)
+    if not per_worker and max(counts) > size:
+        log.warning(
+            f"{max(counts)} workers for a batch of {size} images: some have none, which `fcaffe train` refuses; "
+            "--batch per-worker gives each a whole one"
+        )
+    planned = Plan(question)
+    rows = planned.rows(counts, reductions)
+    if plot:
+        from fcaffe.plan.picture import draw
+
+        draw(planned, counts, plot)
+    if as_json:
+        print(json.dumps([row_to_json(planned, row, explained) for row in rows], indent=2))
+        return 0
+    print_rows(planned, rows)
+    print(crossovers(planned))
+    if explained:
+        print_explained(planned, rows)
+    return 0
+
+
+def _work(solver: str, net: str, input_shape: str) -> Work:
+    if bool(solver) == bool(net):
+        raise UsageError("plan needs the prototxt of a solver or of a net: --solver FILE or --net FILE")
+    shape = _shape(input_shape)
+    return work_of_solver(solver, shape) if solver else work_of_net(net, shape)
+
+
+def _counts(text: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.isdecimal() and 0 < int(word) <= 10_000_000 for word in words):
+        raise UsageError(f"--workers takes positive numbers with commas between them, not '{text}'")
+    return [int(word) for word in words]
+
+
+def _above(flag: str, value: float | None) -> None:
+    if value is not None and not 0 < value < math.inf:
+        raise UsageError(f"{flag} must be above 0, not {value:g}")
+
+
+def _shape(text: str) -> tuple[int, ...] | None:
+    if not text:
+        return None
+    words = text.split(",")
+    if len(words) != 3 or not all(word.isdecimal() and int(word) for word in words):
+        raise UsageError(f"--input-shape takes three positive numbers, channels, height and width, not '{text}'")
+    return tuple(map(int, words))

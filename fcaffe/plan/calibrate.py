@@ -1,0 +1,235 @@
+"""Measures this machine for its file: a net's layers, memory, additions, the update, the host's network, the links."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.engines import Engine
+from fcaffe.engines.memory import aligned_zeros, obtainable_bytes
+from fcaffe.errors import UsageError
+from fcaffe.net import Context, Net
+from fcaffe.plan.devices import LINKS, Device, Link
+from fcaffe.plan.machine import FCAFFE, Machine, MeasuredNet, plain
+from fcaffe.plan.plan import ACCESSES
+from fcaffe.plan.work import Work
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.rng import CaffeRandom
+from fcaffe.solvers.rules import create_rule
+from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
+from fcaffe.tools.shapes import with_batch
+from fcaffe.tools.timing import time_backward, time_forward
+
+PASSES = 5  # of which the median counts
+SHORT, LONG = 4 << 10, 8 << 20  # bytes of the sums that tell a link's latency and bandwidth
+FLOATS = 1 << 24  # of the arrays that are added and updated: more than caches hold
+RANKS = 1 << 10  # of a host: CPUs take any number
+UPDATED = 1 << 16  # floats at a time, as the solver does
+
+
+def measure_machine(engine: Engine, device_name: str, cores: int) -> Machine:
+    """One rank's device, memory, additions, update and the host's network stack."""
+    log.info("Measuring matrix products, memory, additions and the update")
+    bandwidth = 1e9 * memory_gbytes(engine)
+    device = Device(
+        device_name,
+        {"fp32": 1e9 * gemm_gflops(engine)},
+        float(obtainable_bytes(engine.xp) or 0) or 1e9,
+        bandwidth,
+        efficiency=0.7,
+        layer_seconds=1e-5,
+    )
+    is_cpu = engine.xp is np
+    per_message, per_byte = _network_cpu() if is_cpu else (0.0, 0.0)
+    return Machine(
+        "this machine",
+        device,
+        devices_per_node=RANKS if is_cpu else 1,
+        within=LINKS["memory"],
+        between=LINKS["1GbE"],
+        exchange=FCAFFE,
+        cores=cores if is_cpu else None,
+        cpu_per_message=per_message,
+        cpu_per_byte=per_byte,
+        add_bandwidth=_add_bandwidth() if is_cpu else None,
+        update_bandwidth=_update_bandwidth(engine),
+    )
+
+
+def measure_net(work: Work, engine: Engine, batches: Sequence[int], ranks: int) -> MeasuredNet:
+    """The layers of a net at these batches, by the code of `fcaffe time`, in proportion to whole passes as a training
+    runs them, which do the work of several layers in one. Data are zeros: reading has no part in it."""
+    layers: dict[str, list[tuple[float, float]]] = {layer.name: [] for layer in work.layers}
+    for batch in batches:
+        log.info(f"Measuring the layers of {work.name} at a batch of {batch}")
+        for name, pair in _layers_at(work, engine, batch).items():
+            layers[name].append(pair)
+    return MeasuredNet(work.name, ranks, list(batches), layers)
+
+
+def _layers_at(work: Work, engine: Engine, batch: int) -> dict[str, tuple[float, float]]:
+    param = with_batch(work.param, work.inputs, batch)
+    with log.quiet():
+        net = Net(param, Context(engine, CaffeRandom(1), noise="counter"))
+    try:
+        names = [node.name for node in net.nodes]
+        forwards, backwards = [], []
+        for _ in range(PASSES + 1):  # the first warms up
+            forward, backward = [0.0] * len(names), [0.0] * len(names)
+            time_forward(net, forward)
+            time_backward(net, backward)
+            forwards.append(forward)
+            backwards.append([seconds * node.needs_backward for seconds, node in zip(backward, net.nodes, strict=True)])
+        singly = [[median(values) for values in zip(*rows[1:], strict=True)] for rows in (forwards, backwards)]
+        whole = _whole_passes(net)
+    finally:
+        net.close()
+    factors = [total / max(sum(layers), 1e-9) for total, layers in zip(whole, singly, strict=True)]
+    return {
+        name: (forward * factors[0], backward * factors[1])
+        for name, forward, backward in zip(names, *singly, strict=True)
+    }
+
+
+def _whole_passes(net: Net) -> tuple[float, float]:
+    """Seconds of forward and backward, as a training runs them."""
+    engine = net.context.engine
+    taken = []
+    with net.whole_passes():
+        for _ in range(PASSES + 1):
+            times = [time.perf_counter()]
+            for work in (net.forward, net.backward):
+                work()
+                engine.synchronize()
+                times.append(time.perf_counter())
+            taken.append((times[1] - times[0], times[2] - times[1]))
+    return median(pair[0] for pair in taken[1:]), median(pair[1] for pair in taken[1:])
+
+
+def measure_links(machine: Machine, comm: Any, hosts: Sequence[str], beat: Callable[[str], None]) -> Machine:
+    """The machine with the links between the ranks of `comm`, as the reductions use them. Collective; at rank 0.
+
+    Sums by a server between the first two ranks of a host, or of two hosts, are two messages and an addition.
+    """
+    from fcaffe.parallel.bench import measure
+    from fcaffe.parallel.reductions.wire import wait
+
+    if len(set(hosts)) > 1 or not machine.cores:
+        machine = replace(machine, devices_per_node=max(hosts.count(host) for host in hosts))
+    pairs = {"within": _first_two(hosts, True), "between": _first_two(hosts, False)}
+    for name, pair in pairs.items():
+        if pair is None:
+            continue
+        part = comm.Split(0 if comm.rank in pair else 1, comm.rank)
+        results = measure(part, ["server"], [SHORT, LONG], [2], beat) if comm.rank in pair else []
+        part.Free()
+        wait([comm.Ibarrier()])  # the others leave the cores to the two
+        results = comm.bcast(results, root=pair[0])
+        adding = LONG / machine.add_bandwidth if machine.add_bandwidth else 0.0
+        short, long = (result.seconds for result in results)
+        bandwidth = (LONG - SHORT) / max((long - short - adding) / 2, 1e-9)
+        latency = max(short / 2 - SHORT / bandwidth, 1e-8)
+        link: dict[str, Any] = {name: Link(f"{name} (measured)", latency, bandwidth, "measured")}
+        machine = replace(machine, **link)
+    return machine
+
+
+def _first_two(hosts: Sequence[str], same: bool) -> tuple[int, int] | None:
+    for second, host in enumerate(hosts):
+        for first in range(second):
+            if (hosts[first] == host) == same:
+                return first, second
+    return None
+
+
+def merged(old: Machine, new: Machine) -> Machine:
+    """The new measurements, with those of the old that they do not take the place of: of other nets, of other numbers
+    of ranks, and of links that there were not now."""
+    fresh = {(plain(one.net), one.ranks) for one in new.measured}
+    kept = [one for one in old.measured if (plain(one.net), one.ranks) not in fresh]
+    links: dict[str, Any] = {
+        name: getattr(old, name)
+        for name in ("within", "between")
+        if "measured" in getattr(old, name).name and "measured" not in getattr(new, name).name
+    }
+    return replace(new, measured=(*kept, *new.measured), **links)
+
+
+def shares(batch: int, workers: Sequence[int]) -> list[int]:
+    """The batches to measure for numbers of workers that split one: two at least, so that there is a line."""
+    found = {-(-batch // count) for count in workers}
+    found |= {batch, max(1, batch // 4)}
+    if len(found) < 2:
+        raise UsageError(f"a batch of {batch} cannot be measured at two sizes; give --batch 2 or more")
+    return sorted(found)
+
+
+def _add_bandwidth() -> float:
+    """Bytes of a buffer that NumPy adds to another in a second."""
+    a, b = aligned_zeros(np, FLOATS), aligned_zeros(np, FLOATS)
+    return a.nbytes / _median(lambda: np.add(a, b, out=a))
+
+
+def _update_bandwidth(engine: Engine) -> float:
+    """Bytes of weights, gradients and history that SGD's rule goes over in a second."""
+    w, g, history = (aligned_zeros(engine.xp, FLOATS) for _ in range(3))
+    rule = create_rule(pb.SolverParameter(type="SGD", momentum=0.9), engine)
+    blocks = [(slice(start, start + UPDATED), 0.0, 0.0) for start in range(0, FLOATS, UPDATED)]
+
+    def update(block: slice, decay: float, rate: float) -> None:
+        rule.decay_and_update(w[block], g[block], [history[block]], rate, decay)
+
+    def work() -> None:
+        engine.for_each(update, blocks)
+        engine.synchronize()
+
+    return w.nbytes * (ACCESSES + 2) / _median(work)
+
+
+def _network_cpu() -> tuple[float, float]:
+    """Seconds of a core for each message and for each byte, at one end of a TCP connection within this host."""
+    few, many = _cpu_of_messages(1 << 10, 2000), _cpu_of_messages(1 << 20, 100)
+    per_byte = max(0.0, (many - few) / ((1 << 20) - (1 << 10)))
+    return max(0.0, few - per_byte * (1 << 10)) / 2, per_byte / 2
+
+
+def _cpu_of_messages(size: int, count: int) -> float:
+    """Seconds of cores that one message takes at both ends."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = socket.create_connection(server.getsockname())
+        receiver, _ = server.accept()
+    message, buffer = b"x" * size, bytearray(size)
+
+    def receive() -> None:
+        left = size * count
+        while left > 0:
+            left -= receiver.recv_into(buffer)
+
+    with sender, receiver:
+        thread = threading.Thread(target=receive)
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        thread.start()
+        for _ in range(count):
+            sender.sendall(message)
+        thread.join()
+        after = resource.getrusage(resource.RUSAGE_SELF)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / count
+
+
+def _median(work: Callable[[], Any]) -> float:
+    work()
+    taken = []
+    for _ in range(PASSES):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return median(taken)

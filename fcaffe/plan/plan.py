@@ -1,0 +1,214 @@
+"""Plans: rows of predictions for numbers of workers, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from fcaffe.plan.compute import Compute, compute_of, slowest
+from fcaffe.plan.question import Question
+from fcaffe.plan.reductions import COMPARED, Sum, check_name, sum_of
+from fcaffe.plan.simulation import Outcome, simulate
+
+MOST_WORKERS = 1 << 20  # looked at for where communication overtakes compute
+LARGEST_SHARE = 1 << 20  # samples of a worker that are looked at for the efficiency that is wanted
+PREFERRED = ("ring", "halving", "hierarchical")  # of reductions that take equally long
+ACCESSES = 3  # of weights and each history: the gradient is read, they are read and written
+
+
+@dataclass(frozen=True)
+class Row:
+    """Seconds of one iteration on so many workers; `outcome` is that of its last pass."""
+
+    workers: int
+    reduce: str
+    batch: int
+    share: int
+    compute: float
+    straggling: float  # of it, what the slowest worker takes longer than the mean
+    exposed: float
+    data: float
+    update: float
+    communication: float  # all sums, hidden or not
+    speedup: float
+    outcome: Outcome
+    passes: Compute
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.exposed + self.data + self.update
+
+    @property
+    def efficiency(self) -> float:
+        return self.speedup / self.workers
+
+    @property
+    def images_per_second(self) -> float:
+        return self.batch / self.seconds
+
+
+@dataclass
+class Plan:
+    """Answers to one question; what sums and shares cost is kept, since searches ask for it again and again."""
+
+    question: Question
+    _sums: dict[tuple[str, int, int], Sum] = field(default_factory=dict)
+    _passes: dict[tuple[int, int], Compute] = field(default_factory=dict)
+    _batches: dict[tuple[int, str], int | None] = field(default_factory=dict)
+    _crossovers: dict[str, int | None] = field(default_factory=dict)
+
+    def row(self, workers: int, name: str) -> Row:
+        """Raises UsageError for a reduction that does not fit."""
+        found = self._row(workers, name)
+        alone = found if workers == 1 else self._row(1, name)
+        speedup = found.images_per_second / alone.images_per_second
+        return replace(found, speedup=speedup)
+
+    def best(self, workers: int) -> Row:
+        """That of the fastest reduction."""
+        names = sorted(COMPARED, key=lambda name: PREFERRED.index(name) if name in PREFERRED else len(PREFERRED))
+        return min((self.row(workers, name) for name in names), key=lambda row: float(f"{row.seconds:.9g}"))
+
+    def rows(self, counts: Sequence[int], names: Sequence[str]) -> list[Row]:
+        """For each number of workers the row of each reduction; `best` is the fastest, `all` are those compared."""
+        rows = []
+        for workers in counts:
+            for name in names:
+                if name == "all":
+                    rows += [self.row(workers, each) for each in COMPARED]
+                else:
+                    rows.append(self.best(workers) if name == "best" else self.row(workers, name))
+        return rows
+
+    def crossover(self, name: str) -> int | None:
+        """The smallest number of workers whose sums take longer than their computing; None: none up to a million. Sums
+        grow and computing shrinks, so there is one place only, but for steps at powers of two."""
+
+        def overtaken(workers: int) -> bool:
+            row = self._row(workers, name)
+            return row.communication > row.compute
+
+        if name not in self._crossovers:
+            self._crossovers[name] = _first(overtaken, 2, MOST_WORKERS) if name != "shared" else None
+        return self._crossovers[name]
+
+    def batch_for(self, workers: int, name: str) -> int | None:
+        """The smallest batch of all workers, of equal shares, with the efficiency that is wanted; None: none is."""
+
+        def suffices(share: int) -> bool:
+            plan = Plan(replace(self.question, batch=share, per_worker=True), self._sums, self._passes)
+            return plan.row(workers, name).efficiency >= self.question.wanted
+
+        if (workers, name) not in self._batches:
+            share = _first(suffices, 1, LARGEST_SHARE)
+            self._batches[workers, name] = None if share is None else share * workers * self.question.work.passes
+        return self._batches[workers, name]
+
+    def memory(self, share: int) -> dict[str, float]:
+        """Bytes that a worker needs."""
+        work = self.question.work
+        parts = {
+            "weights": float(work.gradient_bytes),
+            "gradients": float(work.gradient_bytes),
+            "histories": float(work.histories * work.gradient_bytes),
+            "activations": work.activations * share * (0.5 if self.question.math in ("fp16", "bf16") else 1.0),
+        }
+        return {**parts, "total": sum(parts.values())}
+
+    def hours(self, row: Row) -> float | None:
+        """Of the training: its epochs, or the solver's iterations."""
+        asked = self.question
+        if asked.epochs is not None and asked.images is not None:
+            return asked.epochs * asked.images / row.images_per_second / 3600
+        if asked.work.iterations is not None:
+            return asked.work.iterations * row.seconds / 3600
+        return None
+
+    def _row(self, workers: int, name: str) -> Row:
+        asked, machine = self.question, self.question.machine
+        share = asked.share(workers)
+        mean = self._pass(share, workers)
+        passes = mean.times(slowest(workers, asked.spread))
+        outcome = simulate(
+            sum(passes.forward),
+            passes.backward[::-1],
+            asked.cut if workers > 1 else [],
+            lambda size: self._sum(name, workers, size),
+            asked.overlap,
+            busy=machine.ranks_at_once(workers) / machine.cores if machine.cores else 0.0,
+        )
+        compute = asked.work.passes * passes.seconds + machine.iteration_seconds
+        update = self.update(workers)
+        working = compute + outcome.exposed + update
+        reading = self.reading(workers)
+        return Row(
+            workers=workers,
+            reduce=name,
+            batch=asked.batch_of(workers),
+            share=share,
+            compute=compute,
+            straggling=asked.work.passes * (passes.seconds - mean.seconds),
+            exposed=outcome.exposed,
+            data=max(0.0, reading - working),
+            update=update,
+            communication=outcome.summing,
+            speedup=1.0,
+            outcome=outcome,
+            passes=passes,
+        )
+
+    def update(self, workers: int) -> float:
+        """Seconds; the known speed of a net has it in it."""
+        asked, machine = self.question, self.question.machine
+        rate = machine.update_bandwidth
+        measured = machine.measured_for(asked.work.name, 1) is not None
+        if rate is None and not measured and machine.speed_of(asked.work.name):
+            return 0.0
+        rate = rate or machine.device.memory_bandwidth
+        return self.update_bytes / rate * machine.crowding(workers)
+
+    @property
+    def update_bytes(self) -> float:
+        return self.question.work.gradient_bytes * (ACCESSES + 2 * self.question.work.histories)
+
+    def reading(self, workers: int) -> float:
+        """Seconds in which the batch can be read, which goes on beside everything else."""
+        asked, machine = self.question, self.question.machine
+        share = asked.work.passes * asked.share(workers)
+        own = share / machine.read_images if machine.read_images else 0.0
+        together = asked.batch_of(workers) / machine.read_images_in_all if machine.read_images_in_all else 0.0
+        return max(own, together)
+
+    def _pass(self, share: int, workers: int) -> Compute:
+        machine = self.question.machine
+        key = share, machine.ranks_at_once(workers) if machine.cores else 0
+        if key not in self._passes:
+            self._passes[key] = compute_of(self.question.work, machine, self.question.math, share, workers)
+        return self._passes[key]
+
+    def _sum(self, name: str, workers: int, size: int) -> Sum:
+        key = name, workers, size
+        if key not in self._sums:
+            self._sums[key] = sum_of(name, self.question.machine, workers, size)
+        return self._sums[key]
+
+
+def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:
+    """The smallest number from `least` to `most` for which something holds that then holds for all larger ones."""
+    high = least
+    while not holds(high):
+        if high >= most:
+            return None
+        high = min(2 * high, most)
+    low = least if high == least else high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises UsageError."""
+    for name in names:
+        if name not in ("best", "all"):
+            check_name(name)

@@ -1,0 +1,251 @@
+"""What each reduction of a buffer takes, as rounds of messages that all ranks of the longest path go through.
+
+The ranks of a ring or a butterfly do all the same at the same time, and the longest path of a tree is known, so a sum
+over any number of ranks is a few rounds. `closed_forms.py` has the formulas that these are checked against.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fcaffe.errors import UsageError
+from fcaffe.plan.devices import Link, unknown
+from fcaffe.plan.machine import FCAFFE, Machine
+
+# Those of fcaffe/parallel/reductions/tree.py and auto.py, in bytes.
+SEGMENTS, SHORTEST, LONGEST = 8, 4 << 17, 4 << 20
+LONG_MESSAGE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Round:
+    """`count` times one after another: a message of `bytes` over `link`, which `streams` messages share, while the
+    rank adds `added` bytes. `spread`: all nodes send across the network at once."""
+
+    count: float
+    bytes: float
+    link: Link
+    added: float = 0.0
+    streams: float = 1.0
+    spread: bool = False
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Seconds that one sum takes, of which so many are a core's at the busiest rank; and its rounds."""
+
+    seconds: float
+    cpu: float
+    rounds: Sequence[Round]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """So many workers on the nodes of a machine, consecutive ones on one node."""
+
+    machine: Machine
+    workers: int
+
+    @property
+    def on_node(self) -> int:
+        return min(self.workers, self.machine.devices_per_node)
+
+    @property
+    def streams(self) -> float:
+        """How many messages share a link between nodes where each rank of a node sends one."""
+        return max(1.0, self.on_node / self.machine.links_per_node)
+
+    def at(self, distance: int, count: float, size: float, added: float, alone: bool = False) -> Round:
+        """A round between ranks so far apart, in which every rank sends, or of each node one `alone`."""
+        node = self.machine.devices_per_node
+        if self.workers <= node or node % (2 * distance) == 0:
+            return Round(count, size, self.machine.within, added)
+        streams = 1.0 if alone else self.streams
+        return Round(count, size, self.machine.between, added, streams, spread=not alone)
+
+
+Rounds = Callable[[Ranks, float], list[Round]]
+
+
+def server(ranks: Ranks, size: float) -> list[Round]:
+    """Every buffer goes to the server, one after the other, and the sum to every worker."""
+    machine, workers = ranks.machine, ranks.workers
+    served = workers - (machine.exchange == FCAFFE)
+    near = min(served, ranks.on_node - (machine.exchange == FCAFFE))
+    parts = [(near, machine.within), (served - near, machine.between)]
+    if machine.devices_per_node == 1:
+        parts = [(served, machine.between)]
+    rounds = []
+    for count, link in parts:
+        if count:
+            rounds += [Round(count, size, link, size), Round(count, size, link)]
+    return rounds
+
+
+def sharded_server(ranks: Ranks, size: float) -> list[Round]:
+    """Each worker serves its slice of the gradients to all others: as many bytes as in a ring, all to all."""
+    workers, near, part = ranks.workers, ranks.on_node, size / ranks.workers
+    machine = ranks.machine
+    rounds = []
+    for count, link, streams in ((near - 1, machine.within, 1.0), (workers - near, machine.between, ranks.streams)):
+        if count:
+            spread = link is machine.between
+            rounds += [Round(count, part, link, part, streams, spread), Round(count, part, link, 0.0, streams, spread)]
+    return rounds
+
+
+def whole_tree(ranks: Ranks, size: float) -> list[Round]:
+    """Up a binomial tree and down again, the whole buffer at each step: FireCaffe's equation (4)."""
+    levels = math.ceil(math.log2(ranks.workers))
+    ways = (size, 0.0)
+    return [ranks.at(1 << level, 1, size, added, alone=True) for added in ways for level in range(levels)]
+
+
+def segmented_tree(ranks: Ranks, size: float) -> list[Round]:
+    """fcaffe's: segments follow one another, up and down at once. Either the root is the bottleneck, which takes and
+    gives a message for every level and segment; or its largest child, which begins to take what comes down only
+    after `lag` segments have gone up."""
+    levels = math.ceil(math.log2(ranks.workers))
+    length = min(max(size / SEGMENTS, SHORTEST), LONGEST, size)
+    segments = math.ceil(size / length - 1e-9)
+    if segments == 1:
+        return whole_tree(ranks, size)
+    lag = min(segments, 2 * ranks.workers.bit_length())
+    one = [ranks.at(1 << level, 1, length, length, alone=True) for level in range(levels)]
+    child = one[:-1]  # what the largest child takes and gives for a segment; the last level is the root's
+    by_root = _times(one, segments + 2)
+    by_child = [*_times(child, lag + segments + 1), *_times(one[-1:], 2)]
+    return _slowest(ranks, (by_root, by_child))
+
+
+def _times(rounds: list[Round], factor: float) -> list[Round]:
+    return [Round(part.count * factor, part.bytes, part.link, part.added) for part in rounds]
+
+
+def doubling(ranks: Ranks, size: float) -> list[Round]:
+    """Recursive doubling: partners at distance 1, 2, 4 ... swap whole buffers."""
+    steps = ranks.workers.bit_length() - 1
+    return [*_folding(ranks, size), *(ranks.at(1 << step, 1, size, size) for step in range(steps))]
+
+
+def ring(ranks: Ranks, size: float) -> list[Round]:
+    """2 (p - 1) steps of a p-th each, as fast as the slowest link; one between nodes carries one message each way."""
+    machine, count, part = ranks.machine, ranks.workers - 1, size / ranks.workers
+    links = [machine.within] * (ranks.on_node > 1) + [machine.between] * (machine.nodes(ranks.workers) > 1)
+    return _slowest(ranks, ([Round(count, part, link, part), Round(count, part, link)] for link in links))
+
+
+def halving(ranks: Ranks, size: float) -> list[Round]:
+    """Recursive halving, then doubling: partners at distance 1, 2, 4 ... swap halves of what they hold."""
+    steps = ranks.workers.bit_length() - 1
+    rounds = _folding(ranks, size)
+    for step in range(steps):
+        part = size / (2 << step)
+        rounds += [ranks.at(1 << step, 1, part, part), ranks.at(1 << step, 1, part, 0.0)]
+    return rounds
+
+
+def _folding(ranks: Ranks, size: float) -> list[Round]:
+    """Ranks beyond a power of two give their buffers to a neighbour and get the sum back."""
+    if ranks.workers & (ranks.workers - 1) == 0:
+        return []
+    return [ranks.at(1, 1, size, size), ranks.at(1, 1, size, 0.0)]
+
+
+def shared(ranks: Ranks, size: float) -> list[Round]:
+    """Through the memory of a host: a barrier, each rank adds up its slice of all buffers, a barrier."""
+    barrier = Round(2 * math.ceil(math.log2(ranks.workers)), 0.0, ranks.machine.within)
+    return [barrier, Round(1, 0.0, ranks.machine.within, added=(ranks.workers - 1) * size / ranks.workers)]
+
+
+def hierarchical(ranks: Ranks, size: float) -> list[Round]:
+    """A reduce-scatter within each node, each slice summed between the nodes, an allgather within. fcaffe's ranks on
+    CPUs do the first and the last through memory."""
+    machine, near = ranks.machine, ranks.on_node
+    nodes = machine.nodes(ranks.workers)
+    rounds = []
+    if near > 1:
+        within = shared if through_memory(machine) else ring
+        rounds += within(Ranks(machine, near), size)
+    if nodes > 1:
+        slices = Ranks(replace(machine, devices_per_node=1), nodes)
+        rounds += [replace(part, streams=ranks.streams) for part in _between(slices, size / near)]
+    return rounds
+
+
+def _between(ranks: Ranks, size: float) -> list[Round]:
+    """A ring for long messages, else halving."""
+    return ring(ranks, size) if size / ranks.workers >= LONG_MESSAGE else halving(ranks, size)
+
+
+def auto(ranks: Ranks, size: float) -> list[Round]:
+    """What fcaffe's `auto` picks on CPUs, by the nodes, the ranks and the bytes; on devices a ring within a node."""
+    if ranks.workers <= ranks.machine.devices_per_node:
+        return shared(ranks, size) if through_memory(ranks.machine) else ring(ranks, size)
+    return hierarchical(ranks, size) if ranks.on_node > 1 else _between(ranks, size)
+
+
+def through_memory(machine: Machine) -> bool:
+    """Whether the ranks of a node add up in memory that they share, and how fast is known."""
+    return machine.exchange == FCAFFE and machine.add_bandwidth is not None
+
+
+def tree(ranks: Ranks, size: float) -> list[Round]:
+    """The tree of the machine's `exchange`: the paper's, of whole buffers, or fcaffe's in segments."""
+    return segmented_tree(ranks, size) if ranks.machine.exchange == FCAFFE else whole_tree(ranks, size)
+
+
+COMPARED: dict[str, Rounds] = {
+    "server": server,
+    "sharded-server": sharded_server,
+    "tree": tree,
+    "segmented-tree": segmented_tree,
+    "doubling": doubling,
+    "ring": ring,
+    "halving": halving,
+    "hierarchical": hierarchical,
+}
+REDUCTIONS: dict[str, Rounds] = {**COMPARED, "whole-tree": whole_tree, "shared": shared, "auto": auto}
+
+
+def check_name(name: str) -> str:
+    """Raises UsageError for a reduction that is not known here."""
+    if name not in REDUCTIONS:
+        raise unknown("reduction", name, [*REDUCTIONS, "best", "all"])
+    return name
+
+
+def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
+    """One sum of `size` bytes over so many workers. Raises UsageError."""
+    rounds_of = REDUCTIONS[check_name(name)]
+    if workers == 1 or size == 0:
+        return Sum(0.0, 0.0, ())
+    ranks = Ranks(machine, workers)
+    if name == "shared" and workers > machine.devices_per_node:
+        raise UsageError(
+            f"reduction shared: {workers} workers are on {machine.nodes(workers)} nodes, which share no memory; use "
+            "hierarchical"
+        )
+    if name == "shared" and machine.add_bandwidth is None:
+        raise UsageError(f"reduction shared: how fast machine {machine.name} adds is not known; give it add_bandwidth")
+    rounds = rounds_of(ranks, size)
+    parts = [_seconds(ranks, part) for part in rounds]
+    return Sum(sum(seconds for seconds, _ in parts), sum(cpu for _, cpu in parts), rounds)
+
+
+def _slowest(ranks: Ranks, ways: Iterable[list[Round]]) -> list[Round]:
+    return max(ways, key=lambda rounds: sum(_seconds(ranks, part)[0] for part in rounds))
+
+
+def _seconds(ranks: Ranks, part: Round) -> tuple[float, float]:
+    """All repetitions of a round, and how much of that a core is busy. A message takes what the link takes, or what the
+    cores take that handle it, which all ranks of a host share."""
+    machine = ranks.machine
+    crowding = machine.crowding(ranks.workers)
+    slowed = part.streams * (machine.contention if part.spread else 1.0)
+    wire = part.link.latency + part.bytes * slowed / part.link.bandwidth
+    handling = machine.cpu_per_message + part.bytes * machine.cpu_per_byte if part.link is machine.between else 0.0
+    adding = part.added / machine.add_bandwidth if machine.add_bandwidth else 0.0
+    return part.count * (max(wire, handling * crowding) + adding * crowding), part.count * (handling + adding)

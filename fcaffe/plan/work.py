@@ -1,0 +1,141 @@
+"""What a net asks of each worker: operations, bytes, weights, memory, layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fcaffe import log
+from fcaffe.errors import UsageError
+from fcaffe.net import Net
+from fcaffe.net.filter import filter_net
+from fcaffe.net.graph import Node
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_solver
+from fcaffe.solvers.nets import train_net_param
+from fcaffe.solvers.rules import create_rule
+from fcaffe.tools.nets import read_net_for
+from fcaffe.tools.shapes import Shape, hollow_net_of
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """One layer's work. `forward` and `backward` are (operations, bytes) for each sample, the bytes being those of its
+    bottoms and tops; `parameter_bytes` are moved besides, once a pass. `final_from`: where the flat gradients that are
+    final after its backward begin, in bytes."""
+
+    name: str
+    type: str
+    forward: tuple[float, float]
+    backward: tuple[float, float]
+    parameter_bytes: int
+    final_from: int
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Equations (1) and (2) of FireCaffe's paper over all convolutions and inner products: bytes of their weights
+    without biases, and for each sample the bytes of their inputs and the operations of a pass forward and backward,
+    6 for each multiply-add."""
+
+    weights: float
+    data: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """A net and how it is trained: `batch` samples a pass, `passes` of them an iteration (iter_size), `iterations` in
+    all (None: not known), `histories` of the solver. `activations`: bytes for each sample at the peak of a pass."""
+
+    name: str
+    path: str
+    layers: Sequence[LayerWork]
+    batch: int
+    parameters: int
+    activations: float
+    volume: Volume
+    histories: int = 1
+    passes: int = 1
+    iterations: int | None = None
+    param: Any = None  # of the net, for its phase
+    inputs: Mapping[str, Sequence[Shape]] = field(default_factory=dict)  # shapes of what layers without bottoms give
+
+    @property
+    def gradient_bytes(self) -> int:
+        return 4 * self.parameters
+
+
+def work_of_net(path: str, input_shape: Sequence[int] | None = None, param: Any = None) -> Work:
+    """The training net of a prototxt, or `param` that was read from it; its data sets need not exist. Raises
+    FcaffeError."""
+    with log.quiet():
+        read = filter_net(read_net_for(path, pb.TRAIN) if param is None else param)
+        net, _ = hollow_net_of(read, path, input_shape, whole_passes=True)
+        try:
+            if not net.parameters.count:
+                raise UsageError(f"{path}: this net has no parameters, so there is nothing to train")
+            return replace(_work(net, path), param=read)
+        finally:
+            net.close()
+
+
+def work_of_solver(path: str, input_shape: Sequence[int] | None = None) -> Work:
+    """Likewise of the solver of a prototxt. Raises FcaffeError."""
+    with log.quiet():
+        param = read_solver(path)
+        net, field = train_net_param(param)
+    source = getattr(param, field) if field in ("net", "train_net") else path
+    histories = create_rule(param, None).histories  # type: ignore[arg-type]  # nothing is updated
+    work = work_of_net(source, input_shape, net)
+    return replace(work, histories=histories, passes=max(1, param.iter_size), iterations=param.max_iter or None)
+
+
+def _work(net: Net, path: str) -> Work:
+    batch = net.batch_size
+    final = net.plain.final_from
+    trained = any(node.needs_backward for node in net.nodes)
+    if not trained:
+        log.warning(f"{path}: this net has no loss; it is planned for as if it had one")
+    return Work(
+        name=net.name,
+        path=path,
+        layers=[_layer(node, batch, 4 * start, trained) for node, start in zip(net.nodes, final, strict=True)],
+        batch=batch,
+        parameters=net.parameters.count,
+        activations=net.memory().peak / batch,
+        volume=_volume(net.nodes, batch),
+        inputs={node.name: [top.shape for top in node.tops] for node in net.nodes if not node.bottoms},
+    )
+
+
+def _layer(node: Node, batch: int, final_from: int, trained: bool) -> LayerWork:
+    """As `fcaffe time --profile` counts: backward makes the gradients of the weights and, where they are wanted, those
+    of the bottoms. In a net that is not `trained` every layer is taken to have both."""
+    layer = node.layer
+    macs = layer.macs(node.bottoms, node.tops) if hasattr(layer, "macs") else 0
+    bottoms, tops = (4 * sum(blob.count for blob in blobs) for blobs in (node.bottoms, node.tops))
+    backward = node.needs_backward or not trained
+    ways = any(layer.param_propagate_down) + (any(node.bottom_need_backward) or not trained) if backward else 0
+    backward_bytes = 2 * bottoms + tops if backward and node.bottoms else 0
+    reads = not node.bottoms  # what a layer without bottoms does is the reading of data
+    return LayerWork(
+        node.name,
+        layer.type,
+        (2 * macs / batch, 0.0 if reads else (bottoms + tops) / batch),
+        (2 * ways * macs / batch, backward_bytes / batch),
+        4 * sum(blob.count for blob in layer.blobs),
+        final_from,
+    )
+
+
+def _volume(nodes: Sequence[Node], batch: int) -> Volume:
+    weights = data = flops = 0.0
+    for node in nodes:
+        if node.layer.type in ("Convolution", "Deconvolution", "InnerProduct"):
+            weights += 4 * math.prod(node.layer.blobs[0].shape)
+            data += 4 * sum(blob.count for blob in node.bottoms) / batch
+            flops += 6 * node.layer.macs(node.bottoms, node.tops) / batch  # type: ignore[attr-defined]
+    return Volume(weights, data, flops)

@@ -1,0 +1,123 @@
+"""`fcaffe plan` as a command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Result
+
+pytestmark = pytest.mark.usefixtures("folder")
+Run = Callable[..., Result]
+MODELS = Path(__file__).parents[2] / "models"
+NIN = str(MODELS / "nin_imagenet" / "train_val.prototxt")
+FIELDS = {"workers", "reduce", "seconds_per_iteration", "compute", "exposed_communication", "data", "update", "speedup"}
+FIELDS |= {"efficiency", "images_per_second"}
+
+
+def plan(run: Run, *words: str) -> list[dict]:
+    result = run("plan", *words, "--json")
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+def test_the_papers_rows(run: Run) -> None:
+    words = ["--net", NIN, "--batch", "1024", "--workers", "1,32,128", "--machine", "titan", "--reduce", "tree"]
+    rows = plan(run, *words, "--no-overlap")
+    assert [row["workers"] for row in rows] == [1, 32, 128]
+    assert all(row.keys() >= FIELDS and "hours" not in row and row["reduce"] == "tree" for row in rows)
+    rows = plan(run, *words, "--no-overlap", "--epochs", "47", "--images", "1281167")
+    assert [row["hours"] for row in rows] == pytest.approx([139.2, 6, 3.6], rel=0.03)
+    for row in rows:
+        parts = row["compute"] + row["exposed_communication"] + row["data"] + row["update"]
+        assert row["seconds_per_iteration"] == pytest.approx(parts)
+
+
+def test_a_solver_says_batch_passes_and_iterations(run: Run) -> None:
+    Path("more.prototxt").write_text(Path("solver.prototxt").read_text() + "iter_size: 3 type: 'Adam'")
+    (row,) = plan(run, "--solver", "more.prototxt", "--machine", "h200", "--workers", "2")
+    assert (row["batch"], row["images_per_worker"]) == (12, 2)
+    assert row["hours"] == pytest.approx(8 * row["seconds_per_iteration"] / 3600)
+    assert row["memory"]["histories"] == 2 * row["memory"]["weights"]
+
+
+def test_batches_of_each_worker(run: Run) -> None:
+    for batch, share in (("per-worker", 4), ("per-worker:10", 10)):
+        (row,) = plan(run, "--net", "net.prototxt", "--device", "V100", "--workers", "8", "--batch", batch)
+        assert (row["images_per_worker"], row["batch"]) == (share, 8 * share)
+
+
+def test_flags_describe_the_machine(run: Run) -> None:
+    words = ["--net", NIN, "--workers", "64", "--reduce", "ring", "--no-overlap"]
+    (slow,) = plan(run, *words, "--machine", "h200")
+    (fast,) = plan(run, *words, "--machine", "h200", "--between", "1us,400GB/s", "--within", "1us,400GB/s")
+    assert fast["communication"] < slow["communication"]
+    (known,) = plan(run, *words, "--device", "T4", "--speed", "500")
+    assert known["compute"] == pytest.approx(1 / 500)
+    Path("mine.json").write_text('{"like": "titan", "devices_per_node": 2}')
+    (mine,) = plan(run, *words, "--machine", "mine.json", "--explain")
+    assert any("mine.json" in fact["by"] for fact in mine["explain"])
+
+
+def test_table_picture_and_trace(run: Run) -> None:
+    words = ["--net", NIN, "--machine", "titan", "--workers", "1,128", "--batch", "1024"]
+    result = run("plan", *words, "--reduce", "all", "--plot", "curves.png", "--explain")
+    assert result.code == 0, result.err
+    assert result.out.startswith("nin_imagenet, 1,024 images in all, on titan (K20, fp32)\n")
+    for words in ("sharded-server", "segmented-tree", "takes longer than computing", "2.8 GB/s", "128 workers, ring"):
+        assert words in result.out
+    assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_more_workers_than_images_are_planned_with_a_warning(run: Run) -> None:
+    result = run("plan", "--net", "net.prototxt", "--machine", "h200", "--workers", "100000")
+    assert result.code == 0 and "100000 workers for a batch of 4 images" in "".join(result.messages)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "plan needs a machine: --machine titan"),
+        (["--machine", "titan"], "plan needs the prototxt of a solver or of a net"),
+        (["--machine", "titan", "--net", "net.prototxt", "--solver", "solver.prototxt"], "plan needs the prototxt"),
+        (["--machine", "titam", "--net", "net.prototxt"], "there is no machine 'titam' (did you mean titan?)"),
+        (["--device", "K99", "--net", "net.prototxt"], "there is no device 'K99'"),
+        (
+            ["--machine", "titan", "--net", "net.prototxt", "--reduce", "rng"],
+            "there is no reduction 'rng' (did you mean",
+        ),
+        (["--machine", "titan", "--net", "net.prototxt", "--reduce", "shared"], "reduction shared: 2 workers are on 2"),
+        (["--machine", "titan", "--net", "net.prototxt", "--workers", "0"], "--workers takes positive numbers"),
+        (["--machine", "titan", "--net", "net.prototxt", "--batch", "x"], "--batch takes a number, per-worker or"),
+        (["--machine", "titan", "--net", "net.prototxt", "--batch", "0"], "--batch 0: a batch has one sample or more"),
+        (["--machine", "titan", "--net", "net.prototxt", "--epochs", "3"], "--epochs and --images belong together"),
+        (["--machine", "titan", "--net", "net.prototxt", "--math", "bf16"], "device K20: no speed in bf16 is known"),
+        (["--machine", "titan", "--net", "net.prototxt", "--bucket-mb", "0"], "--bucket-mb must be above 0, not 0"),
+        (["--machine", "titan", "--net", "net.prototxt", "--contention", "0.5"], "--contention must be at least 1"),
+        (["--machine", "titan", "--net", "net.prototxt", "--stragglers", "2"], "--stragglers takes a number from 0"),
+        (["--machine", "titan", "--net", "net.prototxt", "--devices-per-node", "0"], "--devices-per-node must be 1 or"),
+        (["--machine", "titan", "--net", "missing.prototxt"], "missing.prototxt"),
+        (["--machine", "titan", "--net", "net.prototxt", "--plot", "a.gif"], "a picture's name ends in .png"),
+    ],
+)
+def test_what_is_wrong_is_named(run: Run, words: list[str], message: str) -> None:
+    assert message in run("plan", *words, "--workers", "2" if "--workers" not in words else "0").fatal
+
+
+def test_calibration_writes_a_file_that_predicts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("tools.peaks.SIDE", 64), ("tools.peaks.FLOATS", 1 << 16), ("plan.calibrate.FLOATS", 1 << 18)):
+        monkeypatch.setattr(f"fcaffe.{name}", size)  # so that it does not take seconds
+    result = run("plan", "--calibrate", "--net", "net.prototxt", "--workers", "1,2", "--out", "here.json")
+    assert result.code == 0, result.err
+    content = json.loads(Path("here.json").read_text())
+    (measured,) = content["measured"]
+    assert (measured["net"], measured["batches"]) == ("small", [1, 2, 4])
+    assert set(measured["layers"]) == {"data", "ip", "loss"}
+    (row,) = plan(run, "--net", "net.prototxt", "--machine", "here.json", "--workers", "1")
+    seconds = sum(sum(pairs[2]) for pairs in measured["layers"].values())
+    assert row["compute"] == pytest.approx(seconds)
+    run("plan", "--calibrate", "--out", "here.json")
+    assert json.loads(Path("here.json").read_text())["measured"] == content["measured"]

@@ -1,0 +1,108 @@
+"""Machines in files: what they may say, and that what is written reads the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fcaffe.errors import UsageError
+from fcaffe.plan.devices import DEVICES, LINKS, Link
+from fcaffe.plan.machine import FCAFFE, MACHINES, MeasuredNet
+from fcaffe.plan.machine_file import machine_from, parse_link, read_machine, write_machine
+
+NET = {"net": "n", "ranks": 1, "batches": [1, 2], "layers": {"a": [[1, 2], [3, 4]]}}
+
+
+def test_what_is_written_reads_the_same(tmp_path):
+    path = str(tmp_path / "machine.json")
+    machine = replace(
+        MACHINES["h200"],
+        exchange=FCAFFE,
+        cores=8,
+        measured=(MeasuredNet("n", 2, [1, 2], {"a": [(1.0, 2.0), (3.0, 4.0)]}),),
+        add_bandwidth=1e10,
+        nodes_share_cores=True,
+        cpu_per_byte=1e-10,
+        read_images=100.0,
+        speed=7.0,
+    )
+    write_machine(machine, path)
+    read = read_machine(path)
+
+    def bare(one):
+        link = {name: replace(getattr(one, name), source="") for name in ("within", "between")}
+        device = replace(one.device, source="", efficiency_source="")
+        return replace(one, source="", device=device, **link)
+
+    assert bare(read) == bare(machine)
+    assert read.source == path and path in read.between.source and path in read.device.source
+
+
+def test_a_short_file_is_enough():
+    machine = machine_from({"device": "h200", "devices_per_node": 8, "between": "400GbE"}, "m.json")
+    assert (machine.device, machine.between, machine.devices_per_node) == (DEVICES["H200"], LINKS["400GbE"], 8)
+    like = machine_from({"like": "titan", "between": {"latency": 1e-6, "bandwidth": 6e9}}, "m.json")
+    assert like.between.bandwidth == 6e9 and like.speeds == MACHINES["titan"].speeds
+    own = machine_from({"device": {"peak": 1e12, "memory": 1e9, "memory_bandwidth": 1e10}}, "m.json")
+    assert own.device.peak == {"fp32": 1e12}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "m.json: must be an object"),
+        ({}, "m.json: a machine needs a device"),
+        ({"device": "H2000"}, r"there is no device 'H2000' \(did you mean H200\?\)"),
+        ({"device": "K20", "bandwidth": 1}, "m.json: unknown key 'bandwidth'"),
+        ({"device": "K20", "between": "10Gb"}, r"there is no link '10Gb' \(did you mean 10GbE\?\)"),
+        ({"device": "K20", "between": {"latency": 1}}, "m.json: between: a link has a latency"),
+        (
+            {"device": "K20", "between": {"latency": -1, "bandwidth": 1}},
+            "between.latency: must be a number that is not",
+        ),
+        ({"device": "K20", "cores": 0}, "m.json: cores: must be a whole number from 1 on, not 0"),
+        ({"device": "K20", "contention": "2"}, 'm.json: contention: must be a number that is not negative, not "2"'),
+        ({"device": "K20", "exchange": "nccl"}, "m.json: exchange: must be textbook or fcaffe"),
+        ({"device": "K20", "nodes_share_cores": 1}, "m.json: nodes_share_cores: must be true or false"),
+        ({"device": {"peak": 1e12}}, "m.json: device: a device has a peak"),
+        ({"device": "K20", "measured": [{**NET, "batches": [2, 1]}]}, r"measured\[0\].batches: must be whole numbers"),
+        (
+            {"device": "K20", "measured": [{**NET, "layers": {"a": [[1, 2]]}}]},
+            r"layers.a: must be \[forward, backward\]",
+        ),
+        ({"device": "K20", "measured": [{"net": "n"}]}, r"measured\[0\]: has no ranks"),
+        ({"like": "titanic"}, r"there is no machine 'titanic' \(did you mean titan\?\)"),
+    ],
+)
+def test_what_is_wrong_is_named(content, message):
+    with pytest.raises(UsageError, match=message):
+        machine_from(content, "m.json")
+
+
+def test_a_file_that_is_none_is_named(tmp_path):
+    path = tmp_path / "m.json"
+    path.write_text("{")
+    for name in (str(path), str(tmp_path / "missing.json")):
+        with pytest.raises(UsageError, match=f"cannot read the machine in {name}"):
+            read_machine(name)
+
+
+def test_links_by_name_and_by_numbers():
+    assert parse_link("gemini", "--between") == LINKS["Gemini"]
+    assert parse_link("1.5us,2.8GB/s", "--between") == Link("1.5us,2.8GB/s", 1.5e-6, 2.8e9, "--between")
+    assert parse_link("1ms,80Mbit/s", "--between").bandwidth == 1e7
+    for text in ("1,2", "x us,1GB/s", "1us,-1GB/s", "1us,infGB/s", "1us,1"):
+        with pytest.raises(UsageError, match="--between takes the name of a link"):
+            parse_link(text, "--between")
+
+
+def test_the_known_are_plausible():
+    """Data sheets typed by hand: no unit is a factor of a thousand off."""
+    for device in DEVICES.values():
+        assert 5e11 < device.peak_of("fp32") < 1e14 and 4e9 < device.memory < 1e12
+        assert 5e10 < device.memory_bandwidth < 1e13 and 0.1 < device.efficiency < 0.9
+    for link in LINKS.values():
+        assert 5e-7 < link.latency < 1e-4 and 1e8 < link.bandwidth < 1e12
+    for name, machine in MACHINES.items():
+        assert machine.name == name
