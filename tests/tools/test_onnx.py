@@ -1,0 +1,81 @@
+"""Nets as ONNX files, which onnxruntime runs: every layer type, pooling of all sizes, and the nets under models/."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.errors import LayerError
+from fcaffe.net import layer_types
+from tests.conftest import make_net
+from tests.layers.examples import EXAMPLES, Example
+from tests.tools.onnx_nets import (
+    example_inputs,
+    example_net,
+    input_layer,
+    layer_text,
+    relative_difference,
+    with_random_weights,
+)
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from fcaffe.tools.onnx.export import to_onnx
+from fcaffe.tools.onnx.graph import written_types
+from fcaffe.tools.onnx.refused import _REASONS as REFUSED
+
+TOLERANCE = 1e-4
+OWN = {"Input", "Parameter", "DummyData"}  # which the exporter itself does
+EACH = [
+    (kind, example, in_place)
+    for kind, examples in EXAMPLES.items()
+    if kind not in (*REFUSED, "Silence")  # which leaves nothing to compare
+    for example in examples
+    for in_place in ([False, True] if example.in_place else [False])
+]
+
+
+def test_every_layer_type_is_written_or_refused() -> None:
+    assert set(written_types()) | OWN == set(layer_types())
+
+
+@pytest.mark.parametrize(
+    ("kind", "example", "in_place"),
+    EACH,
+    ids=[f"{kind}-{example.text}-{'in place' if in_place else ''}" for kind, example, in_place in EACH],
+)
+def test_layers(kind: str, example: Example, in_place: bool, tmp_path: Path) -> None:
+    if kind == "DummyData":
+        example = replace(example, text="dummy_data_param { shape { dim: 2 dim: 3 } data_filler { value: 3 } }")
+    net = example_net(kind, example, in_place)
+    assert relative_difference(net, example_inputs(net, example), tmp_path) <= TOLERANCE
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSED.keys() & EXAMPLES.keys()))
+def test_what_is_refused(kind: str) -> None:
+    net = make_net(layer_text(kind, EXAMPLES[kind][0]), "TEST")
+    with pytest.raises(LayerError, match=rf'layer "it" \({kind}\): cannot be written in ONNX: '):
+        to_onnx(net)
+
+
+def test_pooling_of_every_size(tmp_path: Path) -> None:
+    """Windows that end within the image, in the padding, beyond it, or begin there; one net for each kind of window."""
+    sizes = [(5, 8), (6, 7), (9, 9)]
+    for method, kernel, stride, pad in itertools.product(["MAX", "AVE"], [1, 2, 3], [1, 2, 3, 4], [0, 1, 2]):
+        if pad >= kernel:
+            continue
+        layers = []
+        for number, size in enumerate(sizes):
+            layers += [
+                input_layer(f"x{number}", (2, 2, *size)),
+                f'layer {{ name: "pool{number}" type: "Pooling" bottom: "x{number}" top: "y{number}" pooling_param {{ '
+                f"pool: {method} kernel_size: {kernel} stride: {stride} pad: {pad} }} }}",
+            ]
+        net = make_net("\n".join(layers), "TEST")
+        inputs = {f"x{number}": np.random.default_rng(4).normal(size=(2, 2, *size)) for number, size in enumerate(sizes)}
+        assert relative_difference(net, inputs, tmp_path) <= TOLERANCE, (method, kernel, stride, pad)
