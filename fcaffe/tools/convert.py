@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ _NPY_MAGIC = b"\x93NUMPY"
 
 # What can be read: its name, and the endings of what can be made of it.
 _FORMS: dict[Any, tuple[str, tuple[str, ...]]] = {
-    Model: ("model", (".caffemodel", ".h5", ".npz", ".prototxt")),
+    Model: ("model", (".caffemodel", ".h5", ".npz", ".safetensors", ".onnx", ".prototxt")),
     State: ("solver state", (".solverstate", ".h5")),
     StoredBlob: ("mean or other blob", (".binaryproto", ".npy")),
     pb.NetParameter: ("net", (".prototxt",)),
@@ -48,23 +49,44 @@ _FORMS: dict[Any, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def convert(source: str, target: str, net: str | None = None, nvidia: bool = False) -> str:
+@dataclass(frozen=True)
+class ToOnnx:
+    """What an ONNX file is to have beside the net: see `fcaffe.tools.onnx`."""
+
+    preprocessing: Any = None  # a Preprocessing
+    fold: bool = False  # normalisations into weights
+
+
+def convert(
+    source: str, target: str, net: str | None = None, nvidia: bool = False, to_onnx: ToOnnx | None = None
+) -> str:
     """Read `source`, bring it to the current notation, write it as `target`; returns what it was, in a few words.
 
-    The mean image of a database, which is a folder, is computed. `net` is a prototxt that tells a model what an HDF5
-    file of Caffe's leaves out: types and parameters of its layers, their order, and which blobs they share. `nvidia`:
+    The mean image of a database, which is a folder, is computed. `net` is a prototxt. An ONNX file is of that net, with
+    the weights of the model `source`. Otherwise it tells a model what an HDF5 file of Caffe's, an ONNX file or a state
+    dict of PyTorch leaves out: types and parameters of its layers, their order, and which blobs they share. `nvidia`:
     blobs of a .caffemodel as NVIDIA's fork has them. Raises SnapshotError, ProtoError, UsageError.
     """
-    found = _read(source)
+    if to_onnx is not None and not target.endswith(".onnx"):
+        raise UsageError(f"means, scales, orders of channels and folding are for ONNX files, not for {target}")
+    if source.endswith(".onnx"):
+        from fcaffe.tools.onnx.files import onnx_to_model
+
+        found, net = onnx_to_model(source, net), None
+    else:
+        found = _read(source)
     noun, endings = _FORMS[type(found)]
     ending = next((ending for ending in endings if target.endswith(ending)), None)
     if ending is None:
         raise UsageError(f"{source} is a {noun}, which is written to a file that ends in {' or '.join(endings)}")
     if nvidia and (noun != "model" or ending != ".caffemodel"):
         raise UsageError(f"only a model in a .caffemodel can have the form of NVIDIA's fork, not {target}")
+    if net is not None and not isinstance(found, Model):
+        raise UsageError(f"--net is for models, and {source} is a {noun}")
+    if ending == ".onnx":
+        _write_onnx(source, target, found, net, to_onnx or ToOnnx())
+        return noun
     if net is not None:
-        if not isinstance(found, Model):
-            raise UsageError(f"--net is for models, and {source} is a {noun}")
         found = described_by(found, net)
     elif ending == ".caffemodel" and not any(layer.param.type for layer in found.layers):
         log.warning(
@@ -110,6 +132,15 @@ def _read(path: str) -> Any:
     if kind is pb.BlobProto:
         return stored_blob(read_binary(path, pb.BlobBytes))
     return read_model(path)
+
+
+def _write_onnx(source: str, target: str, model: Model, net: str | None, how: ToOnnx) -> None:
+    from fcaffe.tools.onnx.files import model_to_onnx  # which loads all layers, and the package onnx
+
+    if net is None:
+        raise UsageError(f"an ONNX file is of a net: give the deploy prototxt of {source} as --model")
+    remove_leftovers(target)
+    model_to_onnx(model, source, target, net, how.preprocessing, how.fold)
 
 
 def _write(path: str, found: Any, nvidia: bool) -> None:

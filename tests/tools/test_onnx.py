@@ -77,5 +77,7 @@ def test_pooling_of_every_size(tmp_path: Path) -> None:
                 f"pool: {method} kernel_size: {kernel} stride: {stride} pad: {pad} }} }}",
             ]
         net = make_net("\n".join(layers), "TEST")
-        inputs = {f"x{number}": np.random.default_rng(4).normal(size=(2, 2, *size)) for number, size in enumerate(sizes)}
+        inputs = {
+            f"x{number}": np.random.default_rng(4).normal(size=(2, 2, *size)) for number, size in enumerate(sizes)
+        }
         assert relative_difference(net, inputs, tmp_path) <= TOLERANCE, (method, kernel, stride, pad)

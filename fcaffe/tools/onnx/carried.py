@@ -30,7 +30,6 @@ def carried(model: Model, names: Mapping[Place, str], constants: Mapping[str, np
     """The properties for a model of which the blobs at these places are constants of these names."""
     outline = pb.NetParameter()
     outline.CopyFrom(model.param)
-    outline.ClearField("written")
     properties = {}
     for layer in model.layers:
         if layer.blobs and (layer.name, 0) not in names:

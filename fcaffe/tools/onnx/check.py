@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,9 +29,7 @@ class Difference:
 def random_inputs(net: Net, seed: int = 0) -> dict[str, np.ndarray]:
     """Normally distributed values for every input of a net, by name."""
     random = np.random.default_rng(seed)
-    return {
-        net.blob_names[i]: random.standard_normal(net.blobs[i].shape).astype(np.float32) for i in net.input_ids
-    }
+    return {net.blob_names[i]: random.standard_normal(net.blobs[i].shape).astype(np.float32) for i in net.input_ids}
 
 
 def run_net(
@@ -55,25 +53,26 @@ def run_net(
     return {name: np.array(to_numpy(blob.data)) for name, blob, _ in net.outputs()}
 
 
-def run_onnx(path: str | os.PathLike[str], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The outputs of an ONNX file, in their order there, by onnxruntime on CPUs."""
+def run_onnx(path: str | os.PathLike[str], inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of an ONNX file by onnxruntime on CPUs. Inputs of other names than there are taken in their order."""
     runtime = onnxruntime()
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # its warnings are of constants that it could fold
     session = runtime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-    feed = {given.name: np.ascontiguousarray(inputs[given.name], np.float32) for given in session.get_inputs()}
-    outputs: list[np.ndarray] = session.run(None, feed)
-    return outputs
+    wanted = [given.name for given in session.get_inputs()]
+    named = dict(zip(wanted, inputs.values(), strict=False)) if set(wanted) - inputs.keys() else inputs
+    feed = {name: np.ascontiguousarray(named[name], np.float32) for name in wanted}
+    return dict(zip((output.name for output in session.get_outputs()), session.run(None, feed), strict=True))
 
 
-def differences(ours: Mapping[str, np.ndarray], theirs: Sequence[np.ndarray]) -> list[Difference]:
-    """Output by output; one of another shape differs infinitely."""
-    pairs = zip(ours.items(), theirs, strict=True)
-    return [Difference(name, _largest(values, others), _magnitude(values)) for (name, values), others in pairs]
+def differences(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> list[Difference]:
+    """Output by output, of other names in their order; one of another shape differs infinitely."""
+    others = theirs if ours.keys() == theirs.keys() else dict(zip(ours, theirs.values(), strict=False))
+    return [Difference(name, _largest(values, others.get(name)), _magnitude(values)) for name, values in ours.items()]
 
 
-def _largest(ours: np.ndarray, theirs: np.ndarray) -> float:
-    if theirs.shape != ours.shape:
+def _largest(ours: np.ndarray, theirs: np.ndarray | None) -> float:
+    if theirs is None or theirs.shape != ours.shape:
         return float("inf")
     with np.errstate(invalid="ignore"):
         apart = np.abs(ours.astype(np.float64) - theirs)

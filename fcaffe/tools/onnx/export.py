@@ -157,4 +157,3 @@ def _name_values(graph: Graph, net: Net, values: dict[int, str]) -> list[Any]:
             dims[0] = f"samples of {name}"  # how many these are, the data say
         outputs.append(_info(name, dims))
     return outputs
-

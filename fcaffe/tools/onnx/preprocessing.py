@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fcaffe.errors import UsageError
+from fcaffe.errors import SnapshotError, UsageError
+from fcaffe.input_files import UnreadableError, asking, require_file
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_binary, stored_blob
 from fcaffe.tools.onnx.graph import Graph, Shape
 
 
@@ -56,3 +59,24 @@ class Preprocessing:
             top, left = ((have - want) // 2 for have, want in zip(mean.shape[1:], shape[2:], strict=True))
             return mean[:, top : top + shape[2], left : left + shape[3]]
         raise UsageError(f"a mean of shape {mean.shape} does not fit the net's input of shape {shape}")
+
+
+def read_mean(text: str) -> np.ndarray:
+    """A mean from the command line: numbers, or a .binaryproto or .npy file. Raises UsageError, SnapshotError."""
+    words = text.split(",")
+    try:
+        return np.array([float(word) for word in words], np.float32)
+    except ValueError:
+        if len(words) > 1:
+            raise UsageError(f"--mean takes a file, or a number for each channel, not '{text}'") from None
+    if text.endswith(".npy"):
+        try:
+            with asking():
+                require_file(text)
+                values = np.asarray(np.load(text, allow_pickle=False), np.float32)
+        except UnreadableError as problem:
+            raise SnapshotError(f"cannot read the mean {text}: {problem}") from problem
+    else:
+        blob = stored_blob(read_binary(text, pb.BlobBytes))
+        values = np.asarray(blob.data, np.float32)
+    return values[0] if values.ndim == 4 and values.shape[0] == 1 else values

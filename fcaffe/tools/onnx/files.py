@@ -1,0 +1,59 @@
+"""`fcaffe convert` to and from ONNX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcaffe import log
+from fcaffe.engines import cpu_engine
+from fcaffe.net import Context, Net
+from fcaffe.net.model_files import Model
+from fcaffe.net.weights import copy_weights, tell_untouched
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.rng import CaffeRandom
+from fcaffe.tools.merge_bn import merge_bn
+from fcaffe.tools.nets import read_net_for
+from fcaffe.tools.onnx.export import to_onnx, write_onnx
+from fcaffe.tools.onnx.preprocessing import Preprocessing
+from fcaffe.tools.onnx.weights import read_weights
+
+
+def deploy_net(param: Any, model: Model | None = None, source: str = "") -> Net:
+    """The net of a NetParameter with the weights of a model that was read from `source`; of the model's layers those
+    count that the net has."""
+    with log.quiet():
+        net = Net(param, Context(cpu_engine(), CaffeRandom(None), noise="counter"))
+    if model is not None:
+        known = {node.name for node in net.nodes}
+        given = [layer for layer in model.layers if layer.name in known]
+        copy_weights(net, Model(model.param, given), source)
+        tell_untouched(net, {layer.name for layer in given}, source)
+    return net
+
+
+def model_to_onnx(
+    model: Model,
+    source: str,
+    target: str,
+    net_path: str,
+    preprocessing: Preprocessing | None = None,
+    fold: bool = False,
+) -> None:
+    """Write the net of a prototxt with a model's weights as an ONNX file; with `fold` without the normalisations that
+    can be folded into weights."""
+    param = read_net_for(net_path, pb.TEST)
+    if fold:
+        merged = merge_bn(param, model)
+        param, model = merged.net, merged.model
+        param.state.phase = pb.TEST
+    net = deploy_net(param, model, source)
+    try:
+        write_onnx(target, to_onnx(net, preprocessing, model))
+    finally:
+        net.close()
+
+
+def onnx_to_model(path: str, net_path: str | None = None) -> Model:
+    """The weights of an ONNX file; see `read_weights`."""
+    net = deploy_net(read_net_for(net_path, pb.TEST)) if net_path else None
+    return read_weights(path, net)
