@@ -19,7 +19,6 @@ from tests.tools.onnx_nets import (
     input_layer,
     layer_text,
     relative_difference,
-    with_random_weights,
 )
 
 pytest.importorskip("onnx")

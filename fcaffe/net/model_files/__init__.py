@@ -1,4 +1,5 @@
-"""Models in files: .caffemodel, HDF5 (.caffemodel.h5), NumPy (.npz) and safetensors. Whatever the file, a model reads the same."""
+"""Models in files: .caffemodel, HDF5 (.caffemodel.h5), NumPy (.npz), safetensors. Whatever the file, a model reads the
+same."""
 
 from __future__ import annotations
 

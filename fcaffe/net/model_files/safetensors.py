@@ -142,7 +142,7 @@ def write_tensors(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], m
 
 
 def _keyed(layers: Sequence[StoredLayer]) -> Iterator[tuple[str, StoredLayer]]:
-    """Each layer with what stands for it in the names of tensors: its name, or for a second one of that name another."""
+    """Each layer with what stands for it in the names of tensors: its name, or another for a second one of it."""
     taken: set[str] = set()
     for layer in layers:
         key, number = layer.name, 1
