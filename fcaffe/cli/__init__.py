@@ -91,6 +91,9 @@ OTHERS = {
     "merge-bn": Entry(
         "fcaffe.cli.merge_bn", "fold BatchNorm and Scale into the weights before: NET WEIGHTS NEW_NET NEW_WEIGHTS"
     ),
+    "compress": Entry(
+        "fcaffe.cli.compress", "put layers in two of low rank each: NET WEIGHTS NEW_NET NEW_WEIGHTS [--rank LAYER=N]"
+    ),
     "lmdb": Entry(
         "fcaffe.cli.lmdb", "look into databases, merge, shuffle, export: info|cat|merge|shuffle|export DB..."
     ),

@@ -44,7 +44,9 @@ def check(
             None if path.endswith(".onnx") else deploy_net(param, read_model(path), path) for path in (source, target)
         ]
         first = next((one for one in nets if one is not None), None) or deploy_net(param)
-    given: list[tuple[str, Mapping[str, np.ndarray]]] = [(f"random values {seed}", random_inputs(first, seed)) for seed in range(RANDOM)]
+    given: list[tuple[str, Mapping[str, np.ndarray]]] = [
+        (f"random values {seed}", random_inputs(first, seed)) for seed in range(RANDOM)
+    ]
     given += [(path, _read_inputs(path, list(random_inputs(first)))) for path in inputs]
     for what, values in given:
         ours, theirs = (

@@ -14,7 +14,7 @@ from fcaffe.data.mean import mean_image
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.input_files import require_file
 from fcaffe.net.filter import filter_net
-from fcaffe.net.model_files import Model, StoredLayer, read_model, take_shared, write_model
+from fcaffe.net.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.splits import insert_splits
 from fcaffe.output_files import remove_leftovers, replacing
 from fcaffe.proto import (
@@ -73,6 +73,11 @@ def convert(
         from fcaffe.tools.onnx.files import onnx_to_model
 
         found, net = onnx_to_model(source, net), None
+    elif net is not None and is_state_dict(source):
+        from fcaffe.tools.onnx.files import state_dict_to_model
+
+        found = state_dict_to_model(source, net)
+        net = net if target.endswith(".onnx") else None
     else:
         found = _read(source)
     noun, endings = _FORMS[type(found)]
@@ -95,6 +100,14 @@ def convert(
         )
     _write(target, found, nvidia)
     return noun
+
+
+def is_state_dict(path: str) -> bool:
+    """Whether a file is a safetensors file whose tensors have PyTorch's names."""
+    if os.path.isdir(path) or not safetensors.is_safetensors(file_start(path)):
+        return False
+    content = safetensors.read_content(path)
+    return safetensors.NET not in content.metadata and any(name.endswith(".weight") for name in content.tensors)
 
 
 def described_by(model: Model, net: str) -> Model:

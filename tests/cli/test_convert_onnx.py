@@ -104,6 +104,7 @@ def test_weights_of_another_writer(run: Run) -> None:
     assert made.code == 0 and "random values 1" in made.out, made.err
     missing = NET.replace('name: "ip"', 'name: "other"')
     Path("net.prototxt").write_text(missing.replace('top: "ip"', 'top: "other"'))
-    assert 'for layer "other" (InnerProduct): there is no node' in run(
-        "convert", "other.onnx", "x.caffemodel", "--model", "net.prototxt"
-    ).fatal
+    assert (
+        'for layer "other" (InnerProduct): there is no node'
+        in run("convert", "other.onnx", "x.caffemodel", "--model", "net.prototxt").fatal
+    )

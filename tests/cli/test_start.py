@@ -35,7 +35,9 @@ def test_help_and_version_load_no_command(words: str) -> None:
     assert code == (134 if words == "nonsense" else 0)
     assert not {name.split(".")[0] for name in names} & HEAVY
     assert {name.split(".")[1] for name in names if name.startswith("fcaffe.")} <= OF_FCAFFE
-    assert not {name for name in names if name.startswith("fcaffe.cli.")} & {f"fcaffe.cli.{n.replace('-', '_')}" for n in cli.COMMANDS}
+    assert not {name for name in names if name.startswith("fcaffe.cli.")} & {
+        f"fcaffe.cli.{n.replace('-', '_')}" for n in cli.COMMANDS
+    }
 
 
 @pytest.mark.parametrize("name", ["train", "summary"])

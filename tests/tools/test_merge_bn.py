@@ -49,8 +49,6 @@ def parsed(text: str) -> Any:
     return param
 
 
-
-
 @pytest.mark.parametrize("kind", WEIGHTED)
 def test_what_is_folded(kind: str) -> None:
     result, before, after = merged("\n".join([INPUT, first(kind, WEIGHTED[kind]), NORM, SCALE, BIAS]))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fcaffe.engines import cpu_engine
 from fcaffe.errors import LayerError
 from fcaffe.net import layer_types
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text, read_net
+from fcaffe.tools.nets import load_net
+from fcaffe.tools.onnx.check import random_inputs
 from tests.conftest import make_net
 from tests.layers.examples import EXAMPLES, Example
 from tests.tools.onnx_nets import (
@@ -19,6 +25,7 @@ from tests.tools.onnx_nets import (
     input_layer,
     layer_text,
     relative_difference,
+    with_random_weights,
 )
 
 pytest.importorskip("onnx")
@@ -26,8 +33,10 @@ pytest.importorskip("onnxruntime")
 
 from fcaffe.tools.onnx.export import to_onnx
 from fcaffe.tools.onnx.graph import written_types
-from fcaffe.tools.onnx.refused import _REASONS as REFUSED
+from fcaffe.tools.onnx.refused import REASONS as REFUSED
+from fcaffe.tools.onnx.refused import check_types
 
+MODELS = Path(__file__).parents[2] / "models"
 TOLERANCE = 1e-4
 OWN = {"Input", "Parameter", "DummyData"}  # which the exporter itself does
 EACH = [
@@ -58,8 +67,11 @@ def test_layers(kind: str, example: Example, in_place: bool, tmp_path: Path) -> 
 @pytest.mark.parametrize("kind", sorted(REFUSED.keys() & EXAMPLES.keys()))
 def test_what_is_refused(kind: str) -> None:
     net = make_net(layer_text(kind, EXAMPLES[kind][0]), "TEST")
-    with pytest.raises(LayerError, match=rf'layer "it" \({kind}\): cannot be written in ONNX: '):
+    refusal = rf'layer "it" \({kind}\): cannot be written in ONNX: '
+    with pytest.raises(LayerError, match=refusal):
         to_onnx(net)
+    with pytest.raises(LayerError, match=refusal):
+        check_types(parse_text(layer_text(kind, EXAMPLES[kind][0]), pb.NetParameter))
 
 
 def test_pooling_of_every_size(tmp_path: Path) -> None:
@@ -80,3 +92,21 @@ def test_pooling_of_every_size(tmp_path: Path) -> None:
             f"x{number}": np.random.default_rng(4).normal(size=(2, 2, *size)) for number, size in enumerate(sizes)
         }
         assert relative_difference(net, inputs, tmp_path) <= TOLERANCE, (method, kernel, stride, pad)
+
+
+@pytest.mark.parametrize("name", ["cifar10_quick", "googlenet", "lenet", "nin_cifar10", "squeezenet_v1.1"])
+def test_models_with_images_of_an_odd_size(name: str, tmp_path: Path) -> None:
+    text = (MODELS / name / "deploy.prototxt").read_text()
+    height, width = (55, 67) if name == "squeezenet_v1.1" else (229, 235) if name == "googlenet" else (35, 31)
+    text = re.sub(r"(dim: )\d+( dim: \d+ )dim: \d+ dim: \d+", rf"\g<1>2\g<2>dim: {height} dim: {width}", text, count=1)
+    (tmp_path / "net.prototxt").write_text(text)
+    net = with_random_weights(load_net(str(tmp_path / "net.prototxt"), pb.TEST, cpu_engine()))
+    assert net.blob("data").shape[::2] == (2, height)
+    assert relative_difference(net, random_inputs(net), tmp_path) <= TOLERANCE
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in MODELS.glob("*/deploy.prototxt")))
+def test_no_model_has_a_layer_that_is_refused(folder: str) -> None:
+    param = read_net(str(MODELS / folder / "deploy.prototxt"))
+    check_types(param)
+    assert {layer.type for layer in param.layer} <= {*written_types(), *OWN}

@@ -38,7 +38,7 @@ from fcaffe.proto.in_file import InFile, Source, Stretch
 
 NET = "caffe.net"  # in the metadata: the NetParameter, its blobs without values, in binary form and base64
 
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
 _CODES = {np.dtype(code): name for name, code in _DTYPES.items()}
 _VALUES = re.compile(r"(.+)/(\d{1,9})(/diff)?")
 _LARGEST_HEADER = 100_000_000  # bytes, as the format's own library has it

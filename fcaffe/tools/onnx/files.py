@@ -1,4 +1,4 @@
-"""`fcaffe convert` to and from ONNX."""
+"""`fcaffe convert` to and from ONNX, and from state dicts of PyTorch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fcaffe import log
 from fcaffe.engines import cpu_engine
 from fcaffe.net import Context, Net
 from fcaffe.net.model_files import Model
+from fcaffe.net.model_files.safetensors import read_content
 from fcaffe.net.weights import copy_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
@@ -15,7 +16,9 @@ from fcaffe.tools.merge_bn import merge_bn
 from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.onnx.export import to_onnx, write_onnx
 from fcaffe.tools.onnx.preprocessing import Preprocessing
+from fcaffe.tools.onnx.refused import check_types
 from fcaffe.tools.onnx.weights import read_weights
+from fcaffe.tools.state_dict import model_of_state_dict
 
 
 def deploy_net(param: Any, model: Model | None = None, source: str = "") -> Net:
@@ -42,6 +45,7 @@ def model_to_onnx(
     """Write the net of a prototxt with a model's weights as an ONNX file; with `fold` without the normalisations that
     can be folded into weights."""
     param = read_net_for(net_path, pb.TEST)
+    check_types(param)
     if fold:
         merged = merge_bn(param, model)
         param, model = merged.net, merged.model
@@ -51,6 +55,13 @@ def model_to_onnx(
         write_onnx(target, to_onnx(net, preprocessing, model))
     finally:
         net.close()
+
+
+def state_dict_to_model(path: str, net_path: str) -> Model:
+    """The weights of a PyTorch state dict in a safetensors file, for a net of the same architecture."""
+    net = deploy_net(read_net_for(net_path, pb.TEST))
+    tensors = read_content(path).tensors
+    return model_of_state_dict({name: tensor.read for name, tensor in tensors.items()}, net, path)
 
 
 def onnx_to_model(path: str, net_path: str | None = None) -> Model:
