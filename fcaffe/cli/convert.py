@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 from fcaffe.cli.flags import common_flags, with_options
 from fcaffe.cli.usage import Command
 from fcaffe.errors import FcaffeError, UsageError
-from fcaffe.tools.convert import ToOnnx
+from fcaffe.tools.convert import ToOnnx, is_state_dict
 from fcaffe.tools.convert import convert as convert_file
 
 _ONNX = [
@@ -70,6 +71,8 @@ def convert(
         raise UsageError("convert needs two files: convert IN OUT")
     if inputs and not check:
         raise UsageError("--input is for --check, which runs both sides on it")
+    if check and os.path.isfile(source) and is_state_dict(source):
+        raise UsageError("--check cannot run a state dict: it has no net; leave it out")
     preprocessing = _preprocessing(mean, scale, swap_channels) if mean or scale != 1 or swap_channels else None
     to_onnx = ToOnnx(preprocessing, fold_bn) if preprocessing is not None or fold_bn else None
     noun = convert_file(source, target, net or None, to == "nvidia", to_onnx)

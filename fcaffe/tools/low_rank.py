@@ -1,9 +1,9 @@
 """Inner products and convolutions in two steps, of which the first gives few values: a low-rank approximation.
 
-The weights as a matrix (outputs, everything else) are U S V; of the singular values the largest r stay. Then V's first r
-rows are the weights of a layer with r outputs, and U S those of an inner product, or 1 x 1 convolution, behind it. Among
-all matrices of rank r theirs is the nearest (Eckart and Young, 1936). With M outputs of K inputs there are r (K + M)
-multiply-adds in place of M K.
+The weights as a matrix (outputs, everything else) are U S V; of the singular values the largest r stay. Then V's first
+r rows are the weights of a layer with r outputs, and U S those of an inner product, or 1 x 1 convolution, behind it.
+Among all matrices of rank r theirs is the nearest (Eckart and Young, 1936). With M outputs of K inputs there are
+r (K + M) multiply-adds in place of M K.
 """
 
 from __future__ import annotations

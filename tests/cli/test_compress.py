@@ -1,4 +1,4 @@
-"""`fcaffe compress` puts layers in two steps: exact where the rank is full, nearest otherwise, and with fewer multiply-adds."""
+"""`fcaffe compress`: layers in two steps, exact where the rank is full, with fewer multiply-adds where it is not."""
 
 from __future__ import annotations
 

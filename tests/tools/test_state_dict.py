@@ -1,4 +1,4 @@
-"""State dicts of PyTorch in safetensors files, by torchvision's names; and our files, read by the library of the format."""
+"""State dicts of PyTorch, by torchvision's names; and our safetensors files, read by the library of the format."""
 
 from __future__ import annotations
 
