@@ -95,6 +95,13 @@ def test_pooling_of_every_size(tmp_path: Path) -> None:
         assert relative_difference(net, inputs, tmp_path) <= TOLERANCE, (method, kernel, stride, pad)
 
 
+def test_layers_of_one_name_keep_their_own_weights(tmp_path: Path) -> None:
+    layer = 'layer {{ name: "ip" type: "InnerProduct" bottom: "{}" top: "{}" inner_product_param {{ num_output: 4 }} }}'
+    text = "\n".join([input_layer("x", (2, 4)), layer.format("x", "y"), layer.format("y", "z")])
+    net = with_random_weights(make_net(text, "TEST"))
+    assert relative_difference(net, random_inputs(net), tmp_path) <= TOLERANCE
+
+
 @pytest.mark.parametrize("name", ["cifar10_quick", "googlenet", "lenet", "nin_cifar10", "squeezenet_v1.1"])
 def test_models_with_images_of_an_odd_size(name: str, tmp_path: Path) -> None:
     text = (MODELS / name / "deploy.prototxt").read_text()

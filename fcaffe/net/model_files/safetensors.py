@@ -13,7 +13,6 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +27,7 @@ from fcaffe.net.model_files.model import (
     Unread,
     check_text,
     is_wanted,
+    keyed,
     layer_from_outline,
     put_values,
 )
@@ -84,7 +84,7 @@ def read(path: str | os.PathLike[str], places: Places | None = None) -> Model:
         tensors, metadata = read_content(path)
         param = _outline(metadata.get(NET, ""))
         layers = [layer_from_outline(layer) for layer in param.layer]
-        by_key = {key: layer for key, layer in _keyed(layers) if layer.blobs}
+        by_key = {key: layer for key, layer in keyed(layers) if layer.blobs}
         values: dict[str, dict[tuple[int, str], Any]] = {}
         for name, tensor in tensors.items():
             match = _VALUES.fullmatch(name)
@@ -114,7 +114,7 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
     outline = base64.b64encode(without_fork_fields(net).SerializeToString()).decode("ascii")
     arrays = {
         f"{key}/{index}{ending}": values
-        for key, layer in _keyed(model.layers)
+        for key, layer in keyed(model.layers)
         for index, blob in enumerate(layer.blobs)
         for ending, values in (("", blob.data), ("/diff", blob.diff))
         if values is not None
@@ -139,18 +139,6 @@ def write_tensors(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], m
         file.write(struct.pack("<Q", len(text)) + text)
         for array in arrays.values():
             file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
-
-
-def _keyed(layers: Sequence[StoredLayer]) -> Iterator[tuple[str, StoredLayer]]:
-    """Each layer with what stands for it in the names of tensors: its name, or another for a second one of it."""
-    taken: set[str] = set()
-    for layer in layers:
-        key, number = layer.name, 1
-        while key in taken:
-            number += 1
-            key = f"{layer.name}#{number}"
-        taken.add(key)
-        yield key, layer
 
 
 def _outline(text: str) -> Any:

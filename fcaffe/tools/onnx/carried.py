@@ -15,8 +15,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from fcaffe.errors import SnapshotError
-from fcaffe.net.model_files import Model, StoredLayer
-from fcaffe.net.model_files.model import layer_from_outline
+from fcaffe.net.model_files import Model
+from fcaffe.net.model_files.model import keyed, layer_from_outline
 from fcaffe.proto import StoredBlob, without_fork_fields
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -31,12 +31,12 @@ def carried(model: Model, names: Mapping[Place, str], constants: Mapping[str, np
     outline = pb.NetParameter()
     outline.CopyFrom(model.param)
     properties = {}
-    for layer in model.layers:
+    for key, layer in keyed(model.layers):
         if layer.blobs and (layer.name, 0) not in names:
             continue
         outline.layer.append(layer.outline())
         for index, blob in enumerate(layer.blobs):
-            place, own = names.get((layer.name, index), ""), f"{layer.name}/{index}"
+            place, own = names.get((layer.name, index), ""), f"{key}/{index}"
             values = blob.data
             same = place in constants and values is not None and constants[place].tobytes() == values.tobytes()
             if same and place != own:
@@ -52,9 +52,9 @@ def uncarried(properties: Mapping[str, str], constants: Mapping[str, np.ndarray]
     try:
         outline = pb.NetParameter.FromString(base64.b64decode(properties[NET], validate=True))
         layers = [layer_from_outline(layer) for layer in outline.layer]
-        for layer in layers:
+        for key, layer in keyed(layers):
             layer.blobs = [
-                _filled(blob, f"{layer.name}/{index}", properties, constants) for index, blob in enumerate(layer.blobs)
+                _filled(blob, f"{key}/{index}", properties, constants) for index, blob in enumerate(layer.blobs)
             ]
     except (DecodeError, ValueError, TypeError) as problem:
         raise SnapshotError(f"its properties describe no net ({problem}); the file is damaged") from problem
@@ -76,11 +76,6 @@ def _filled(
     if values.size != np.prod(blob.shape, dtype=int):
         raise SnapshotError(f"blob {name} has {values.size} values there, not those of the shape {blob.shape}")
     return StoredBlob(blob.shape, values.reshape(blob.shape), legacy=blob.legacy)
-
-
-def stored_layer(name: str, arrays: list[np.ndarray]) -> StoredLayer:
-    """A layer of which nothing but the name and the blobs is known."""
-    return StoredLayer(pb.LayerParameter(name=name), [StoredBlob(array.shape, array) for array in arrays])
 
 
 def _text(content: bytes) -> str:

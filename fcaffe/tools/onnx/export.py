@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from fcaffe.errors import NetError, SnapshotError
-from fcaffe.net import Net
+from fcaffe.net import Blob, Net
 from fcaffe.net.model_files import Model
 from fcaffe.net.node import Node
-from fcaffe.net.parameters import Parameter
 from fcaffe.net.weights import to_model
 from fcaffe.output_files import replacing
 from fcaffe.proto.blobs import LARGEST
@@ -40,18 +39,21 @@ def to_onnx(net: Net, preprocessing: Preprocessing | None = None, model: Model |
     """
     helper, graph = onnx().helper, Graph()
     values: dict[int, str] = {}  # by index of blob: the name of what it holds at this point
-    owners = {id(blob): parameter for parameter in net.parameters.owned for blob in parameter.sharers}
+    owners = {id(blob): parameter.blob for parameter in net.parameters.owned for blob in parameter.sharers}
     for i in net.input_ids:
         values[i] = graph.value(net.blob_names[i])
     inputs = [_info(values[i], net.blobs[i].shape) for i in net.input_ids]
     if preprocessing is not None:
         first = _image_input(net)
         values[first] = preprocessing.write(graph, values[first], net.blobs[first].shape)
-    names: dict[Place, str] = {}
+    names: dict[int, str] = {}  # of constants, by blob
+    places: dict[Place, str] = {}  # the same by layer and index; of layers with one name the first counts, as in Caffe
     for node in net.nodes:
         if node.layer.type == "Input":
             continue
         parameters = [_parameter(graph, node, index, owners, names) for index in range(len(node.layer.blobs))]
+        for index, name in enumerate(parameters):
+            places.setdefault((node.name, index), name)
         for i, name in zip(node.top_ids, _written(graph, node, values, parameters), strict=True):
             values[i] = name
     outputs = _name_values(graph, net, values)
@@ -63,7 +65,7 @@ def to_onnx(net: Net, preprocessing: Preprocessing | None = None, model: Model |
     exported = helper.make_model(
         made, opset_imports=opsets, producer_name="fcaffe", ir_version=helper.find_min_ir_version_for(opsets)
     )
-    helper.set_model_props(exported, carried(to_model(net) if model is None else model, names, constants))
+    helper.set_model_props(exported, carried(to_model(net) if model is None else model, places, constants))
     return exported
 
 
@@ -87,17 +89,15 @@ def _image_input(net: Net) -> int:
     raise NetError("the net has no input of four axes (N, C, H, W) that mean, scale and order of channels could be for")
 
 
-def _parameter(graph: Graph, node: Node, index: int, owners: dict[int, Parameter], names: dict[Place, str]) -> str:
+def _parameter(graph: Graph, node: Node, index: int, owners: dict[int, Blob], names: dict[int, str]) -> str:
     """The name of the constant that a blob of a layer is: one for all layers that share it."""
     blob = node.layer.blobs[index]
-    owner = owners.get(id(blob))
-    if owner is not None and owner.blob.shape == blob.shape:
-        names[node.name, index] = names[owner.layer.name, owner.index]
-    elif (node.name, index) not in names:
-        names[node.name, index] = graph.constant(
-            np.ascontiguousarray(node.layer.engine.to_numpy(blob.data)), f"{node.name}/{index}"
-        )
-    return names[node.name, index]
+    owner = owners.get(id(blob), blob)
+    key = id(owner if owner.shape == blob.shape else blob)
+    if key not in names:
+        values = np.ascontiguousarray(node.layer.engine.to_numpy(blob.data))
+        names[key] = graph.constant(values.reshape(blob.shape), f"{node.name}/{index}")
+    return names[key]
 
 
 def _written(graph: Graph, node: Node, values: dict[int, str], parameters: list[str]) -> Sequence[str]:
