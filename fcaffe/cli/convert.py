@@ -19,6 +19,7 @@ _ONNX = [
     click.option("--scale", default=1.0, metavar="N", help="Multiply images by N, after the mean is subtracted."),
     click.option("--swap-channels", is_flag=True, help="Take images in the other order of channels: RGB for BGR."),
     click.option("--fold-bn", is_flag=True, help="Fold BatchNorm and Scale into the weights before them."),
+    click.option("--opset", type=int, metavar="N", help="The version of ONNX's operators: 17 to 21 (21)."),
 ]
 
 
@@ -66,6 +67,7 @@ def convert(
     scale: float,
     swap_channels: bool,
     fold_bn: bool,
+    opset: int | None,
 ) -> int:
     if not source or not target:
         raise UsageError("convert needs two files: convert IN OUT")
@@ -74,7 +76,7 @@ def convert(
     if check and os.path.isfile(source) and is_state_dict(source):
         raise UsageError("--check cannot run a state dict: it has no net; leave it out")
     preprocessing = _preprocessing(mean, scale, swap_channels) if mean or scale != 1 or swap_channels else None
-    to_onnx = ToOnnx(preprocessing, fold_bn) if preprocessing is not None or fold_bn else None
+    to_onnx = ToOnnx(preprocessing, fold_bn, opset) if preprocessing is not None or fold_bn or opset else None
     noun = convert_file(source, target, net or None, to == "nvidia", to_onnx)
     print(f"{target}: {noun} from {source}")
     if check:

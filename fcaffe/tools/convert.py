@@ -55,6 +55,7 @@ class ToOnnx:
 
     preprocessing: Any = None  # a Preprocessing
     fold: bool = False  # normalisations into weights
+    opset: int | None = None  # the version of ONNX's operators, if not the usual one
 
 
 def convert(
@@ -68,7 +69,7 @@ def convert(
     blobs of a .caffemodel as NVIDIA's fork has them. Raises SnapshotError, ProtoError, UsageError.
     """
     if to_onnx is not None and not target.endswith(".onnx"):
-        raise UsageError(f"means, scales, orders of channels and folding are for ONNX files, not for {target}")
+        raise UsageError(f"means, scales, orders of channels, folding and opsets are for ONNX files, not for {target}")
     if source.endswith(".onnx"):
         from fcaffe.tools.onnx.files import onnx_to_model
 
@@ -153,7 +154,8 @@ def _write_onnx(source: str, target: str, model: Model, net: str | None, how: To
     if net is None:
         raise UsageError(f"an ONNX file is of a net: give the deploy prototxt of {source} as --model")
     remove_leftovers(target)
-    model_to_onnx(model, source, target, net, how.preprocessing, how.fold)
+    opset = {} if how.opset is None else {"opset": how.opset}
+    model_to_onnx(model, source, target, net, how.preprocessing, how.fold, **opset)
 
 
 def _write(path: str, found: Any, nvidia: bool) -> None:

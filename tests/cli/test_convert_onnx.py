@@ -75,6 +75,7 @@ def test_preprocessing_and_folding(run: Run) -> None:
         (["net.caffemodel", "x.h5", "--input", "a.npy"], "--input is for --check"),
         (["net.caffemodel", "x.onnx", "--model", "net.prototxt", "--mean", "1,2"], "a mean of shape (2,) does not fit"),
         (["net.caffemodel", "x.onnx", "--model", "net.prototxt", "--mean", "1,x"], "--mean takes a file, or a number"),
+        (["net.caffemodel", "x.onnx", "--model", "net.prototxt", "--opset", "9"], "version 17 to 21, not 9"),
         (["net.prototxt", "x.onnx"], "is a net, which is written to a file that ends in .prototxt"),
         (["none.onnx", "x.caffemodel"], "cannot read none.onnx as an ONNX file"),
     ],

@@ -9,6 +9,7 @@ import numpy as np
 from fcaffe.net import Net
 from fcaffe.tools.onnx.check import differences, random_inputs, run_net, run_onnx
 from fcaffe.tools.onnx.export import to_onnx, write_onnx
+from fcaffe.tools.onnx.library import OPSET
 from tests.conftest import make_net
 from tests.layers.examples import Example
 
@@ -53,9 +54,9 @@ def with_random_weights(net: Net, seed: int = 3) -> Net:
     return net
 
 
-def relative_difference(net: Net, inputs: dict[str, np.ndarray], folder: Path) -> float:
+def relative_difference(net: Net, inputs: dict[str, np.ndarray], folder: Path, opset: int = OPSET) -> float:
     """The largest difference between the net and its ONNX file, of values about 1 or, if larger, of the largest."""
-    write_onnx(folder / "net.onnx", to_onnx(net))
+    write_onnx(folder / "net.onnx", to_onnx(net, opset=opset))
     found = differences(run_net(net, inputs), run_onnx(folder / "net.onnx", inputs))
     return max(one.largest / max(1, one.magnitude) for one in found)
 

@@ -33,6 +33,7 @@ pytest.importorskip("onnxruntime")
 
 from fcaffe.tools.onnx.export import to_onnx
 from fcaffe.tools.onnx.graph import written_types
+from fcaffe.tools.onnx.library import OPSETS
 from fcaffe.tools.onnx.refused import REASONS as REFUSED
 from fcaffe.tools.onnx.refused import check_types
 
@@ -58,11 +59,12 @@ def test_every_layer_type_is_written_or_refused() -> None:
     EACH,
     ids=[f"{kind}-{example.text}-{'in place' if in_place else ''}" for kind, example, in_place in EACH],
 )
-def test_layers(kind: str, example: Example, in_place: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("opset", [OPSETS[0], OPSETS[-1]])
+def test_layers(kind: str, example: Example, in_place: bool, opset: int, tmp_path: Path) -> None:
     if kind == "DummyData":
         example = replace(example, text="dummy_data_param { shape { dim: 2 dim: 3 } data_filler { value: 3 } }")
     net = example_net(kind, example, in_place)
-    assert relative_difference(net, example_inputs(net, example), tmp_path) <= TOLERANCE
+    assert relative_difference(net, example_inputs(net, example), tmp_path, opset) <= TOLERANCE
 
 
 @pytest.mark.parametrize("kind", sorted(REFUSED.keys() & EXAMPLES.keys()))

@@ -30,14 +30,16 @@ from fcaffe.tools.onnx.library import OPSET, onnx
 from fcaffe.tools.onnx.preprocessing import Preprocessing
 
 
-def to_onnx(net: Net, preprocessing: Preprocessing | None = None, model: Model | None = None) -> Any:
+def to_onnx(
+    net: Net, preprocessing: Preprocessing | None = None, model: Model | None = None, opset: int = OPSET
+) -> Any:
     """The ModelProto of a net in phase TEST: inputs and outputs have the names of its blobs, weights are `<layer>/<k>`.
 
     `preprocessing` is put between the first image input and the layers. `model` is where the net has its weights from,
-    of which what ONNX has no place for is carried along (see carried.py). Raises LayerError for a layer that ONNX has
-    nothing for.
+    of which what ONNX has no place for is carried along (see carried.py). `opset` is the version of ONNX's operators.
+    Raises LayerError for a layer that ONNX has nothing for.
     """
-    helper, graph = onnx().helper, Graph()
+    helper, graph = onnx().helper, Graph(opset=opset)
     values: dict[int, str] = {}  # by index of blob: the name of what it holds at this point
     owners = {id(blob): parameter.blob for parameter in net.parameters.owned for blob in parameter.sharers}
     for i in net.input_ids:
@@ -61,7 +63,7 @@ def to_onnx(net: Net, preprocessing: Preprocessing | None = None, model: Model |
     constants = {name: array for name, array in graph.constants.items() if name in used}
     tensors = [onnx().numpy_helper.from_array(array, name) for name, array in constants.items()]
     made = helper.make_graph(graph.nodes, net.name or "net", inputs, outputs, tensors)
-    opsets = [helper.make_opsetid("", OPSET)]
+    opsets = [helper.make_opsetid("", opset)]
     exported = helper.make_model(
         made, opset_imports=opsets, producer_name="fcaffe", ir_version=helper.find_min_ir_version_for(opsets)
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.engines import cpu_engine
+from fcaffe.errors import UsageError
 from fcaffe.net import Context, Net
 from fcaffe.net.model_files import Model
 from fcaffe.net.model_files.safetensors import read_content
@@ -15,6 +16,7 @@ from fcaffe.rng import CaffeRandom
 from fcaffe.tools.merge_bn import merge_bn
 from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.onnx.export import to_onnx, write_onnx
+from fcaffe.tools.onnx.library import OPSET, OPSETS
 from fcaffe.tools.onnx.preprocessing import Preprocessing
 from fcaffe.tools.onnx.refused import check_types
 from fcaffe.tools.onnx.weights import read_weights
@@ -41,9 +43,13 @@ def model_to_onnx(
     net_path: str,
     preprocessing: Preprocessing | None = None,
     fold: bool = False,
+    opset: int = OPSET,
 ) -> None:
     """Write the net of a prototxt with a model's weights as an ONNX file; with `fold` without the normalisations that
-    can be folded into weights."""
+    can be folded into weights. `opset` is the version of ONNX's operators. Raises UsageError for one that is too old or
+    too new."""
+    if opset not in OPSETS:
+        raise UsageError(f"ONNX's operators can be those of version {OPSETS[0]} to {OPSETS[-1]}, not {opset}")
     param = read_net_for(net_path, pb.TEST)
     check_types(param)
     if fold:
@@ -52,7 +58,7 @@ def model_to_onnx(
         param.state.phase = pb.TEST
     net = deploy_net(param, model, source)
     try:
-        write_onnx(target, to_onnx(net, preprocessing, model))
+        write_onnx(target, to_onnx(net, preprocessing, model, opset))
     finally:
         net.close()
 

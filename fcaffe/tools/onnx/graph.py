@@ -10,7 +10,7 @@ import numpy as np
 
 from fcaffe.errors import LayerError
 from fcaffe.net import Layer
-from fcaffe.tools.onnx.library import onnx
+from fcaffe.tools.onnx.library import OPSET, onnx
 
 Shape = tuple[int, ...]
 Writer = Callable[["Step"], Sequence[str]]
@@ -51,6 +51,7 @@ class Graph:
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)  # names of values
     node_names: set[str] = field(default_factory=set)
+    opset: int = OPSET
 
     def add(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], name: str, **attributes: Any) -> None:
         name = _free(name, self.node_names)
@@ -119,6 +120,12 @@ class Step:
 
     def plus(self, x: str, term: float) -> str:
         return x if term == 0 else self.op("Add", x, self.array(term, "term"))
+
+    def reduce(self, kind: str, x: str, axes: Sequence[int], keepdims: int = 1) -> str:
+        """A node that sums up over axes, which older operators have as an attribute and newer ones as an input."""
+        if kind != "ReduceSum" and self.graph.opset < 18:
+            return self.op(kind, x, axes=list(axes), keepdims=keepdims)
+        return self.op(kind, x, self.integers(axes, "axes"), keepdims=keepdims)
 
     def reshape(self, x: str, old: Shape, new: Shape) -> str:
         """`x` of the shape `old` in the shape `new`. Where the first axis stays as it is, it may have any size."""

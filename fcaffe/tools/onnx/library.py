@@ -6,8 +6,8 @@ from typing import Any
 
 from fcaffe.errors import UsageError
 
-# The newest that the runtimes of docs/ways-out.md all read.
-OPSET = 21
+OPSET = 21  # the version of ONNX's operators that is written: ONNX Runtime, OpenVINO and OpenCV all read it
+OPSETS = range(17, OPSET + 1)  # those that can be asked for
 
 
 def onnx() -> Any:

@@ -34,9 +34,9 @@ def batch_norm(step: Step) -> list[str]:
 
 
 def _by_batch(step: Step, x: str, shape: Shape, eps: float) -> str:
-    axes = step.integers([0, *range(2, len(shape))], "axes")
-    centred = step.op("Sub", x, step.op("ReduceMean", x, axes))
-    variance = step.op("ReduceMean", step.op("Mul", centred, centred), axes)
+    axes = [0, *range(2, len(shape))]
+    centred = step.op("Sub", x, step.reduce("ReduceMean", x, axes))
+    variance = step.reduce("ReduceMean", step.op("Mul", centred, centred), axes)
     return step.op("Div", centred, step.op("Sqrt", step.plus(variance, eps)))
 
 
@@ -84,11 +84,11 @@ def lrn(step: Step) -> list[str]:
 def mean_variance(step: Step) -> list[str]:
     p = step.param.mvn_param
     x = step.reshape(step.x, step.bottoms[0], step.tops[0])
-    axes = step.integers([1, 2, 3] if p.across_channels else [2, 3], "axes")
-    centred = step.op("Sub", x, step.op("ReduceMean", x, axes))
+    axes = [1, 2, 3] if p.across_channels else [2, 3]
+    centred = step.op("Sub", x, step.reduce("ReduceMean", x, axes))
     if not p.normalize_variance:
         return [centred]
-    deviation = step.op("Sqrt", step.op("ReduceMean", step.op("Mul", centred, centred), axes))
+    deviation = step.op("Sqrt", step.reduce("ReduceMean", step.op("Mul", centred, centred), axes))
     return [step.op("Div", centred, step.plus(deviation, p.eps))]
 
 

@@ -79,8 +79,8 @@ def reduction(step: Step) -> list[str]:
     layer = step.layer
     assert isinstance(layer, Reduction)
     kind = {ASUM: "ReduceL1", SUMSQ: "ReduceSumSquare"}.get(step.param.reduction_param.operation, "ReduceSum")
-    axes = step.integers(range(layer.axis, len(step.bottoms[0])), "axes")
-    return [step.times(step.op(kind, step.x, axes, keepdims=0), layer.coeff)]
+    axes = range(layer.axis, len(step.bottoms[0]))
+    return [step.times(step.reduce(kind, step.x, axes, keepdims=0), layer.coeff)]
 
 
 @writes("ArgMax")
