@@ -100,8 +100,8 @@ def _fitted(
                 "the architectures are not the same"
             )
         made.append(StoredBlob(blob.shape, array.reshape(blob.shape)))
-    if len(made) < len(node.layer.blobs) or set(values) - set(kinds) - {*_STATISTICS, "weight", "bias"}:
-        raise SnapshotError(f'{source}: {module} has {", ".join(values)}, which layer "{node.name}" has no place for')
+    if more := set(values) - {*kinds, *_STATISTICS, "weight", "bias"}:
+        raise SnapshotError(f'{source}: {module} has {", ".join(more)}, which layer "{node.name}" has no place for')
     if "bias" in values and "bias" in kinds[len(made) :]:
         raise SnapshotError(f'{source}: {module} has a bias, and layer "{node.name}" none')
     return made
