@@ -97,6 +97,13 @@ def test_pooling_of_every_size(tmp_path: Path) -> None:
         assert relative_difference(net, inputs, tmp_path) <= TOLERANCE, (method, kernel, stride, pad)
 
 
+@pytest.mark.parametrize("more", ["alpha: 0", "alpha: -0.01 k: 3", "alpha: 0.5 beta: 0", "alpha: 0.5 beta: -0.5 k: 2"])
+def test_lrn_beyond_what_runtimes_have(more: str, tmp_path: Path) -> None:
+    example = Example(f"lrn_param {{ local_size: 3 {more} }}", ((2, 5, 4, 3),))
+    net = example_net("LRN", example)
+    assert relative_difference(net, example_inputs(net, example), tmp_path) <= TOLERANCE
+
+
 def test_layers_of_one_name_keep_their_own_weights(tmp_path: Path) -> None:
     layer = 'layer {{ name: "ip" type: "InnerProduct" bottom: "{}" top: "{}" inner_product_param {{ num_output: 4 }} }}'
     text = "\n".join([input_layer("x", (2, 4)), layer.format("x", "y"), layer.format("y", "z")])

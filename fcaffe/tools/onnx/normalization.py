@@ -71,13 +71,16 @@ def _spread(step: Step) -> Shape:
 def lrn(step: Step) -> list[str]:
     p = step.param.lrn_param
     assert isinstance(step.layer, LRN)
-    if p.norm_region == pb.LRNParameter.ACROSS_CHANNELS:
+    across = p.norm_region == pb.LRNParameter.ACROSS_CHANNELS
+    if across and p.alpha > 0 and p.beta > 0:  # others are valid in ONNX, but not in onnxruntime
         return [step.op("LRN", step.x, size=p.local_size, alpha=p.alpha, beta=p.beta, bias=p.k)]
-    w = step.layer.windows
-    squares = step.op("Mul", step.x, step.x)
-    mean = step.op("AveragePool", squares, kernel_shape=w.kernel, pads=[*w.pad, *w.pad], count_include_pad=1)
-    divisor = step.op("Pow", step.plus(step.times(mean, p.alpha), 1), step.array(p.beta, "beta"))
-    return [step.op("Div", step.x, divisor)]
+    shape, pad = step.bottoms[0], p.local_size // 2
+    planes = (shape[0], 1, shape[1], shape[2] * shape[3]) if across else shape  # channels where windows slide
+    kernel, pads = ([p.local_size, 1], [pad, 0, pad, 0]) if across else ([p.local_size] * 2, [pad] * 4)
+    squares = step.reshape(step.op("Mul", step.x, step.x), shape, planes)
+    mean = step.op("AveragePool", squares, kernel_shape=kernel, pads=pads, count_include_pad=1)
+    scale = step.plus(step.times(step.reshape(mean, planes, shape), p.alpha), p.k if across else 1)
+    return [step.op("Div", step.x, step.op("Pow", scale, step.array(p.beta, "beta")))]
 
 
 @writes("MVN")
