@@ -16,7 +16,7 @@ UNKNOWN = "\0"  # in place of what a message gets only when it is written
 # CUDA's own, which the extras name as parts of cuda-toolkit
 OF_CUDA = {"nvidia-cublas", "nvidia-cuda-nvrtc"}
 # Extras that `all` leaves out: one of the two for GPUs is to be chosen, the others serve work on fcaffe itself.
-APART = {"all", "bench", "cuda12", "cuda13", "test"}
+APART = {"all", "bench", "cuda12", "cuda13", "runtimes", "test"}
 
 
 def section(name: str) -> str:

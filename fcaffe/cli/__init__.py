@@ -88,6 +88,12 @@ OTHERS = {
     ),
     "plot": Entry("fcaffe.cli.plot", "draw the curves of trainings: LOG... [--out PICTURE] [--x time]"),
     "convert": Entry("fcaffe.cli.convert", "write a model, solver state, net, solver or mean in another form: IN OUT"),
+    "merge-bn": Entry(
+        "fcaffe.cli.merge_bn", "fold BatchNorm and Scale into the weights before: NET WEIGHTS NEW_NET NEW_WEIGHTS"
+    ),
+    "compress": Entry(
+        "fcaffe.cli.compress", "put layers in two of low rank each: NET WEIGHTS NEW_NET NEW_WEIGHTS [--rank LAYER=N]"
+    ),
     "lmdb": Entry(
         "fcaffe.cli.lmdb", "look into databases, merge, shuffle, export: info|cat|merge|shuffle|export DB..."
     ),
@@ -238,7 +244,7 @@ def _load(name: str) -> click.Command:
     from fcaffe.pycaffe import python
 
     python.keeps_current_folder = True
-    command: click.Command = getattr(import_module(COMMANDS[name].module), name)
+    command: click.Command = getattr(import_module(COMMANDS[name].module), name.replace("-", "_"))
     return command
 
 

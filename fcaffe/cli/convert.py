@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from typing import Any
+
 import click
 
-from fcaffe.cli.flags import common_flags
+from fcaffe.cli.flags import common_flags, with_options
 from fcaffe.cli.usage import Command
-from fcaffe.errors import UsageError
+from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.tools.convert import ToOnnx, is_state_dict
 from fcaffe.tools.convert import convert as convert_file
+
+_ONNX = [
+    click.option("--mean", default="", metavar="FILE|N,...", help="Subtract a mean from images: a file, or numbers."),
+    click.option("--scale", default=1.0, metavar="N", help="Multiply images by N, after the mean is subtracted."),
+    click.option("--swap-channels", is_flag=True, help="Take images in the other order of channels: RGB for BGR."),
+    click.option("--fold-bn", is_flag=True, help="Fold BatchNorm and Scale into the weights before them."),
+    click.option("--opset", type=int, metavar="N", help="The version of ONNX's operators: 17 to 21 (21)."),
+]
 
 
 @click.command(
     "convert",
     cls=Command,
-    example="convert net.caffemodel net.npz",
+    example="convert net.caffemodel net.onnx --model deploy.prototxt --check",
     help="Write what is in the file IN to the file OUT, in the current notation and in the form that OUT's name ends "
-    "in: a model as .caffemodel, .h5 or .npz (or its net as .prototxt), a solver state as .solverstate or .h5, a net "
-    "or solver as .prototxt, a mean as .binaryproto or .npy. If IN is a database, its mean image is computed.",
+    "in: a model as .caffemodel, .h5, .npz or .safetensors (or its net as .prototxt), a solver state as .solverstate "
+    "or .h5, a net or solver as .prototxt, a mean as .binaryproto or .npy. With its net as --model, a model becomes an "
+    ".onnx file, and an .onnx file or a state dict of PyTorch in a .safetensors a model. If IN is a database, its mean "
+    "image is computed.",
 )
 @click.argument("source", required=False, metavar="IN")
 @click.argument("target", required=False, metavar="OUT")
 @click.option(
-    "--net", default="", metavar="FILE", help="The net of a model in HDF5 that Caffe wrote: it says the rest."
+    "--net",
+    "--model",
+    "net",
+    default="",
+    metavar="FILE",
+    help="The net: what an .onnx file is to compute, or what a model in HDF5 that Caffe wrote, in ONNX or of PyTorch "
+    "leaves out.",
 )
 @click.option(
     "--to",
@@ -29,10 +50,57 @@ from fcaffe.tools.convert import convert as convert_file
     default="bvlc",
     help="Whose form the blobs of a .caffemodel have (bvlc, which NVIDIA's fork reads too).",
 )
+@click.option(
+    "--check", is_flag=True, help="Run both sides on random values and each --input, and print how far they are apart."
+)
+@click.option("--input", "inputs", multiple=True, metavar="FILE", help="Values for --check: .npy, or .npz by name.")
+@with_options(_ONNX, "Flags for .onnx files:")
 @common_flags
-def convert(source: str | None, target: str | None, net: str, to: str) -> int:
+def convert(
+    source: str | None,
+    target: str | None,
+    net: str,
+    to: str,
+    check: bool,
+    inputs: Sequence[str],
+    mean: str,
+    scale: float,
+    swap_channels: bool,
+    fold_bn: bool,
+    opset: int | None,
+) -> int:
     if not source or not target:
         raise UsageError("convert needs two files: convert IN OUT")
-    noun = convert_file(source, target, net or None, nvidia=to == "nvidia")
+    if inputs and not check:
+        raise UsageError("--input is for --check, which runs both sides on it")
+    if check and os.path.isfile(source) and is_state_dict(source):
+        raise UsageError("--check cannot run a state dict: it has no net; leave it out")
+    preprocessing = _preprocessing(mean, scale, swap_channels) if mean or scale != 1 or swap_channels else None
+    to_onnx = ToOnnx(preprocessing, fold_bn, opset) if preprocessing is not None or fold_bn or opset else None
+    noun = convert_file(source, target, net or None, to == "nvidia", to_onnx)
     print(f"{target}: {noun} from {source}")
+    if check:
+        _check(source, target, net or None, preprocessing, inputs)
     return 0
+
+
+def _preprocessing(mean: str, scale: float, swap_channels: bool) -> Any:
+    from fcaffe.tools.onnx.preprocessing import Preprocessing, read_mean
+
+    return Preprocessing(read_mean(mean) if mean else None, scale, swap_channels)
+
+
+def _check(source: str, target: str, net: str | None, preprocessing: Any, inputs: Sequence[str]) -> None:
+    """Print how far apart the files are: for each input the output that differs most."""
+    from fcaffe.tools.check_conversion import check, too_far
+
+    worst: dict[str, Any] = {}
+    for what, difference in check(source, target, net, preprocessing, inputs):
+        if what not in worst or difference.largest > worst[what].largest or too_far(difference):
+            worst[what] = difference
+    for what, one in worst.items():
+        print(
+            f"{what}: largest difference {one.largest:.3g}, in {one.output}, whose values go up to {one.magnitude:.3g}"
+        )
+    if apart := [one.output for one in worst.values() if too_far(one)]:
+        raise FcaffeError(f"{target} differs from {source} in {', '.join(dict.fromkeys(apart))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from fcaffe.data.mean import mean_image
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.input_files import require_file
 from fcaffe.net.filter import filter_net
-from fcaffe.net.model_files import Model, StoredLayer, read_model, take_shared, write_model
+from fcaffe.net.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.splits import insert_splits
 from fcaffe.output_files import remove_leftovers, replacing
 from fcaffe.proto import (
@@ -40,7 +41,7 @@ _NPY_MAGIC = b"\x93NUMPY"
 
 # What can be read: its name, and the endings of what can be made of it.
 _FORMS: dict[Any, tuple[str, tuple[str, ...]]] = {
-    Model: ("model", (".caffemodel", ".h5", ".npz", ".prototxt")),
+    Model: ("model", (".caffemodel", ".h5", ".npz", ".safetensors", ".onnx", ".prototxt")),
     State: ("solver state", (".solverstate", ".h5")),
     StoredBlob: ("mean or other blob", (".binaryproto", ".npy")),
     pb.NetParameter: ("net", (".prototxt",)),
@@ -48,23 +49,50 @@ _FORMS: dict[Any, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def convert(source: str, target: str, net: str | None = None, nvidia: bool = False) -> str:
+@dataclass(frozen=True)
+class ToOnnx:
+    """What an ONNX file is to have beside the net: see `fcaffe.tools.onnx`."""
+
+    preprocessing: Any = None  # a Preprocessing
+    fold: bool = False  # normalisations into weights
+    opset: int | None = None  # the version of ONNX's operators, if not the usual one
+
+
+def convert(
+    source: str, target: str, net: str | None = None, nvidia: bool = False, to_onnx: ToOnnx | None = None
+) -> str:
     """Read `source`, bring it to the current notation, write it as `target`; returns what it was, in a few words.
 
-    The mean image of a database, which is a folder, is computed. `net` is a prototxt that tells a model what an HDF5
-    file of Caffe's leaves out: types and parameters of its layers, their order, and which blobs they share. `nvidia`:
+    The mean image of a database, which is a folder, is computed. `net` is a prototxt. An ONNX file is of that net, with
+    the weights of the model `source`. Otherwise it tells a model what an HDF5 file of Caffe's, an ONNX file or a state
+    dict of PyTorch leaves out: types and parameters of its layers, their order, and which blobs they share. `nvidia`:
     blobs of a .caffemodel as NVIDIA's fork has them. Raises SnapshotError, ProtoError, UsageError.
     """
-    found = _read(source)
+    if to_onnx is not None and not target.endswith(".onnx"):
+        raise UsageError(f"means, scales, orders of channels, folding and opsets are for ONNX files, not for {target}")
+    if source.endswith(".onnx"):
+        from fcaffe.tools.onnx.files import onnx_to_model
+
+        found, net = onnx_to_model(source, net), None
+    elif net is not None and is_state_dict(source):
+        from fcaffe.tools.onnx.files import state_dict_to_model
+
+        found = state_dict_to_model(source, net)
+        net = net if target.endswith(".onnx") else None
+    else:
+        found = _read(source)
     noun, endings = _FORMS[type(found)]
     ending = next((ending for ending in endings if target.endswith(ending)), None)
     if ending is None:
         raise UsageError(f"{source} is a {noun}, which is written to a file that ends in {' or '.join(endings)}")
     if nvidia and (noun != "model" or ending != ".caffemodel"):
         raise UsageError(f"only a model in a .caffemodel can have the form of NVIDIA's fork, not {target}")
+    if net is not None and not isinstance(found, Model):
+        raise UsageError(f"--net is for models, and {source} is a {noun}")
+    if ending == ".onnx":
+        _write_onnx(source, target, found, net, to_onnx or ToOnnx())
+        return noun
     if net is not None:
-        if not isinstance(found, Model):
-            raise UsageError(f"--net is for models, and {source} is a {noun}")
         found = described_by(found, net)
     elif ending == ".caffemodel" and not any(layer.param.type for layer in found.layers):
         log.warning(
@@ -73,6 +101,14 @@ def convert(source: str, target: str, net: str | None = None, nvidia: bool = Fal
         )
     _write(target, found, nvidia)
     return noun
+
+
+def is_state_dict(path: str) -> bool:
+    """Whether a file is a safetensors file whose tensors have PyTorch's names."""
+    if os.path.isdir(path) or not safetensors.is_safetensors(file_start(path)):
+        return False
+    content = safetensors.read_content(path)
+    return safetensors.NET not in content.metadata and any(name.endswith(".weight") for name in content.tensors)
 
 
 def described_by(model: Model, net: str) -> Model:
@@ -110,6 +146,16 @@ def _read(path: str) -> Any:
     if kind is pb.BlobProto:
         return stored_blob(read_binary(path, pb.BlobBytes))
     return read_model(path)
+
+
+def _write_onnx(source: str, target: str, model: Model, net: str | None, how: ToOnnx) -> None:
+    from fcaffe.tools.onnx.files import model_to_onnx  # which loads all layers, and the package onnx
+
+    if net is None:
+        raise UsageError(f"an ONNX file is of a net: give the deploy prototxt of {source} as --model")
+    remove_leftovers(target)
+    opset = {} if how.opset is None else {"opset": how.opset}
+    model_to_onnx(model, source, target, net, how.preprocessing, how.fold, **opset)
 
 
 def _write(path: str, found: Any, nvidia: bool) -> None:

@@ -43,7 +43,10 @@ def test_flags_stand_anywhere(run: Run) -> None:
     [
         (["convert"], "convert needs two files: convert IN OUT"),
         (["convert", "none.caffemodel", "x.h5"], "none.caffemodel does not exist"),
-        (["convert", str(MODEL), "x.zip"], "written to a file that ends in .caffemodel or .h5 or .npz or .prototxt"),
+        (
+            ["convert", str(MODEL), "x.zip"],
+            "written to a file that ends in .caffemodel or .h5 or .npz or .safetensors or ",
+        ),
     ],
 )
 def test_errors_are_one_line(words: list[str], message: str, run: Run) -> None:
@@ -55,7 +58,7 @@ def test_an_unknown_form(run: Run) -> None:
     assert result.code == 1 and "'intel' is not one of 'bvlc', 'nvidia'" in result.err
 
 
-@pytest.mark.parametrize("ending", [".caffemodel", ".h5", ".npz"])
+@pytest.mark.parametrize("ending", [".caffemodel", ".h5", ".npz", ".safetensors"])
 def test_summary_of_a_model(ending: str, run: Run) -> None:
     run("convert", str(MODEL), f"x{ending}")
     found = json.loads(run("summary", f"x{ending}", "--json").out)

@@ -25,7 +25,9 @@ def run(*command: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("sections", [["A layer", "A fusion", "An update rule", "An engine"], ["A data source"]])
+@pytest.mark.parametrize(
+    "sections", [["A layer", "A layer in ONNX", "A fusion", "An update rule", "An engine"], ["A data source"]]
+)
 def test_the_examples_run(sections: list[str]) -> None:
     run(sys.executable, "-c", code(*sections))
 
@@ -37,5 +39,5 @@ def test_the_reduction_adds_up(ranks: int) -> None:
 
 
 def test_no_example_is_left_out() -> None:
-    tried = {"A layer", "A fusion", "An update rule", "An engine", "A data source", "A reduction"}
+    tried = {"A layer", "A layer in ONNX", "A fusion", "An update rule", "An engine", "A data source", "A reduction"}
     assert {name for name, text in SECTIONS.items() if "```python" in text} == tried

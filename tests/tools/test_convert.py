@@ -44,7 +44,7 @@ def contents(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", BINARY)
-@pytest.mark.parametrize("ending", [".h5", ".npz"])
+@pytest.mark.parametrize("ending", [".h5", ".npz", ".safetensors"])
 def test_models(name: str, ending: str, tmp_path: Path) -> None:
     source = INTEROP / f"{name}.caffemodel"
     assert there_and_back(source, tmp_path, ending).read_bytes() == source.read_bytes()
@@ -69,7 +69,7 @@ def test_v1_models_become_current(tmp_path: Path) -> None:
     assert read_text(tmp_path / "x.prototxt", pb.NetParameter) == net
 
 
-@pytest.mark.parametrize("ending", [".npz", ".h5"])
+@pytest.mark.parametrize("ending", [".npz", ".h5", ".safetensors"])
 def test_caffes_hdf5_model(ending: str, tmp_path: Path) -> None:
     source = INTEROP / "modelh_iter_8.caffemodel.h5"
     assert contents(there_and_back(source, tmp_path, ending)) == contents(source)
@@ -153,7 +153,7 @@ def test_doubles_stay_doubles(tmp_path: Path) -> None:
     blob = pb.BlobProto(double_data=[0.1, 0.2], double_diff=[1e300, -0.3], shape=pb.BlobShape(dim=[2]))
     net = pb.NetParameter(name="n", layer=[pb.LayerParameter(name="a", type="X", blobs=[blob])])
     (tmp_path / "x.caffemodel").write_bytes(net.SerializeToString())
-    for ending in (".h5", ".npz"):
+    for ending in (".h5", ".npz", ".safetensors"):
         back = there_and_back(tmp_path / "x.caffemodel", tmp_path, ending)
         assert back.read_bytes() == net.SerializeToString()
 

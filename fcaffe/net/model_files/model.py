@@ -108,6 +108,18 @@ def is_wanted(places: Places | None, layer: StoredLayer, index: int, shape: tupl
     return index < len(counts) and counts[index] == math.prod(shape)
 
 
+def keyed(layers: Sequence[StoredLayer]) -> Iterator[tuple[str, StoredLayer]]:
+    """Each layer with what stands for it in the names of blobs: its name, or another for a second one of it."""
+    taken: set[str] = set()
+    for layer in layers:
+        key, number = layer.name, 1
+        while key in taken:
+            number += 1
+            key = f"{layer.name}#{number}"
+        taken.add(key)
+        yield key, layer
+
+
 def layer_from_outline(outline: Any) -> StoredLayer:
     """The layer of an outline, with blobs that have no values yet."""
     check_text(outline)

@@ -1,0 +1,42 @@
+"""`fcaffe merge-bn`: folds normalisations into the weights before them."""
+
+from __future__ import annotations
+
+import click
+
+from fcaffe import log
+from fcaffe.cli.flags import common_flags
+from fcaffe.cli.usage import Command
+from fcaffe.errors import UsageError
+from fcaffe.net.model_files import read_model, write_model
+from fcaffe.output_files import remove_leftovers
+from fcaffe.proto import read_net, write_text
+from fcaffe.tools.merge_bn import merge_bn as merge
+
+
+@click.command(
+    "merge-bn",
+    cls=Command,
+    example="merge-bn deploy.prototxt net.caffemodel merged.prototxt merged.caffemodel",
+    help="Fold each BatchNorm, Scale and Bias of the net NET into the convolution or inner product before it, by the "
+    "weights of the model WEIGHTS, and write what is left, in phase TEST, as NEW_NET and NEW_WEIGHTS. The outputs stay "
+    "the same, to the rounding of float32.",
+)
+@click.argument("net", required=False, metavar="NET")
+@click.argument("weights", required=False, metavar="WEIGHTS")
+@click.argument("new_net", required=False, metavar="NEW_NET")
+@click.argument("new_weights", required=False, metavar="NEW_WEIGHTS")
+@common_flags
+def merge_bn(net: str | None, weights: str | None, new_net: str | None, new_weights: str | None) -> int:
+    if not net or not weights or not new_net or not new_weights:
+        raise UsageError("merge-bn needs four files: merge-bn NET WEIGHTS NEW_NET NEW_WEIGHTS")
+    with log.quiet():
+        merged = merge(read_net(net), read_model(weights))
+    for path in (new_net, new_weights):
+        remove_leftovers(path)
+    write_text(new_net, merged.net)
+    write_model(new_weights, merged.model)
+    for layer, others in merged.folded.items():
+        print(f"{layer} has taken in {', '.join(others)}")
+    print(f"{new_net}: {sum(map(len, merged.folded.values()))} layers fewer than {net}")
+    return 0

@@ -1,0 +1,92 @@
+"""Whether a converted file computes what the one computes that it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.errors import SnapshotError
+from fcaffe.input_files import UnreadableError, asking, require_file
+from fcaffe.net.model_files import Model, read_model
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.nets import read_net_for
+from fcaffe.tools.onnx.check import Difference, differences, random_inputs, run_net, run_onnx
+from fcaffe.tools.onnx.files import deploy_net
+from fcaffe.tools.onnx.preprocessing import Preprocessing
+from fcaffe.tools.onnx.weights import read_weights
+
+ALLOWED = 1e-4  # of the largest value, or of 1 if that is larger
+RANDOM = 2  # inputs that are made up
+
+
+def check(
+    source: str,
+    target: str,
+    net: str | None = None,
+    preprocessing: Preprocessing | None = None,
+    inputs: Sequence[str] = (),
+) -> Iterator[tuple[str, Difference]]:
+    """What was compared, in words, and how far it is apart: outputs of both files for random values and for those of
+    the files `inputs`, where there is a net; else the blobs of both.
+
+    `net` is the prototxt; `preprocessing` is what an ONNX file does by itself. Raises SnapshotError, UsageError.
+    """
+    if net is None:
+        yield from _blobs(_model(source), _model(target))
+        return
+    param = read_net_for(net, pb.TEST)
+    param.state.phase = pb.TEST
+    with log.quiet():
+        nets = [
+            None if path.endswith(".onnx") else deploy_net(param, read_model(path), path) for path in (source, target)
+        ]
+        first = next((one for one in nets if one is not None), None) or deploy_net(param)
+    given: list[tuple[str, Mapping[str, np.ndarray]]] = [
+        (f"random values {seed}", random_inputs(first, seed)) for seed in range(RANDOM)
+    ]
+    given += [(path, _read_inputs(path, list(random_inputs(first)))) for path in inputs]
+    for what, values in given:
+        ours, theirs = (
+            run_net(one, values, preprocessing) if one is not None else run_onnx(path, values)
+            for path, one in zip((source, target), nets, strict=True)
+        )
+        for difference in differences(ours, theirs):
+            yield what, difference
+
+
+def _model(path: str) -> Model:
+    return read_weights(path) if path.endswith(".onnx") else read_model(path)
+
+
+def _blobs(ours: Model, theirs: Model) -> Iterator[tuple[str, Difference]]:
+    others = {layer.name: layer for layer in theirs.layers}
+    for layer in ours.layers:
+        for index, blob in enumerate(layer.blobs):
+            found = others[layer.name].blobs if layer.name in others else []
+            name = f"{layer.name}/{index}"
+            if blob.data is None:
+                continue
+            other = found[index].data if index < len(found) else None
+            if other is None:
+                yield "weights", Difference(name, float("inf"), 0.0)
+            else:
+                yield from (("weights", one) for one in differences({name: blob.data}, {name: other}))
+
+
+def _read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:
+    """The arrays of a .npz, by name, or the one of a .npy, for the first input of the net."""
+    try:
+        with asking():
+            require_file(path)
+            content: Any = np.load(path, allow_pickle=False)
+            return {name: content[name] for name in content} if hasattr(content, "files") else {names[0]: content}
+    except UnreadableError as problem:
+        raise SnapshotError(f"cannot read {path} as inputs, which are a .npy or .npz: {problem}") from problem
+
+
+def too_far(difference: Difference) -> bool:
+    """Whether two sides differ by more than float32's rounding in a deep net explains."""
+    return not difference.largest <= ALLOWED * max(1, difference.magnitude)

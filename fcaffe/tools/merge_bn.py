@@ -1,0 +1,181 @@
+"""Normalisations with fixed statistics folded into the weights before them.
+
+A BatchNorm that uses its running statistics, a Scale and a Bias each compute a x + b with an a and a b for each
+channel; so does what comes out of a convolution or an inner product if its weights are multiplied by a, and its bias
+becomes a bias + b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fcaffe.errors import SnapshotError
+from fcaffe.net.filter import filter_net
+from fcaffe.net.model_files import Model, StoredLayer
+from fcaffe.proto import StoredBlob
+from fcaffe.proto import caffe_pb2 as pb
+
+_WITH_WEIGHTS = {
+    "Convolution": "convolution_param",
+    "ConvolutionDepthwise": "convolution_param",
+    "DepthwiseConvolution": "convolution_param",
+    "Deconvolution": "convolution_param",
+    "InnerProduct": "inner_product_param",
+}
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A net without the normalisations that were folded, its weights, and what was done: of each layer that took
+    others in, the names of these."""
+
+    net: Any
+    model: Model
+    folded: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class _Affine:
+    """y = scale * x + shift, each (channels,) of float64."""
+
+    scale: np.ndarray
+    shift: np.ndarray
+
+    def then(self, other: _Affine) -> _Affine:
+        return _Affine(self.scale * other.scale, self.shift * other.scale + other.shift)
+
+
+def merge_bn(param: Any, model: Model) -> Merged:
+    """Fold what can be in the net of a NetParameter, in phase TEST, with the weights of a model.
+
+    A normalisation stays if its statistics are those of the batch, if somebody else reads what it reads, or if weights
+    are shared. Raises SnapshotError if the model lacks weights.
+    """
+    test = pb.NetParameter()
+    test.CopyFrom(param)
+    test.state.phase = pb.TEST
+    test = filter_net(test)
+    stored = {layer.name: layer for layer in model.layers}
+    folded: dict[str, list[str]] = {}
+    gone: set[int] = set()
+    for index, layer in enumerate(test.layer):
+        if not _takes_others_in(layer):
+            continue
+        followers = list(_followers(test, index))
+        if not followers:
+            continue
+        blobs = _stored(stored, layer)
+        outputs = getattr(layer, _WITH_WEIGHTS[layer.type]).num_output or blobs[0].shape[0]
+        whole = _Affine(np.ones(outputs), np.zeros(outputs))
+        for follower in followers:
+            whole = whole.then(_affine(test.layer[follower], _stored(stored, test.layer[follower]), outputs))
+        stored[layer.name] = _with(layer, blobs, whole)
+        layer.top[0] = test.layer[followers[-1]].top[0]
+        folded[layer.name] = [test.layer[follower].name for follower in followers]
+        gone.update(followers)
+    for index in sorted(gone, reverse=True):
+        del test.layer[index]
+    layers = []
+    for layer in test.layer:
+        blobs = stored[layer.name].blobs if layer.name in stored else []
+        layers.append(StoredLayer(layer, blobs))
+    test.ClearField("state")
+    outline = pb.NetParameter()
+    outline.CopyFrom(test)
+    outline.ClearField("layer")
+    return Merged(test, Model(outline, layers), folded)
+
+
+def _takes_others_in(layer: Any) -> bool:
+    if layer.type not in _WITH_WEIGHTS or len(layer.bottom) != 1 or len(layer.top) != 1:
+        return False
+    axis = getattr(layer, _WITH_WEIGHTS[layer.type]).axis
+    return axis == 1 and not any(spec.name for spec in layer.param)
+
+
+def _followers(net: Any, index: int) -> Iterator[int]:
+    """The layers behind one with weights that can be folded into it, in their order."""
+    while True:
+        readers = _readers(net, index)
+        if len(readers) != 1 or not _is_affine(net.layer[readers[0]]):
+            return
+        yield (index := readers[0])
+
+
+def _readers(net: Any, index: int) -> list[int]:
+    """The layers that read the top of this one, before another writes a blob of that name."""
+    top, found = net.layer[index].top[0], []
+    for later in range(index + 1, len(net.layer)):
+        layer = net.layer[later]
+        if top in layer.bottom:
+            found.append(later)
+        if top in layer.top:
+            break
+    return found
+
+
+def _is_affine(layer: Any) -> bool:
+    if len(layer.bottom) != 1 or len(layer.top) != 1 or any(spec.name for spec in layer.param):
+        return False
+    if layer.type == "BatchNorm":
+        p = layer.batch_norm_param
+        return not p.HasField("use_global_stats") or p.use_global_stats
+    p = {"Scale": layer.scale_param, "Bias": layer.bias_param}.get(layer.type)
+    return p is not None and p.axis == 1 and p.num_axes == 1
+
+
+def _stored(stored: dict[str, StoredLayer], layer: Any) -> list[StoredBlob]:
+    found = stored.get(layer.name)
+    if found is None or not found.blobs:
+        raise SnapshotError(
+            f'the model has no weights for layer "{layer.name}", and nothing can be folded without them'
+        )
+    return found.blobs
+
+
+def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> _Affine:
+    """What a BatchNorm, Scale or Bias computes."""
+    arrays = [_flat(blob) for blob in blobs]
+    wanted = {"BatchNorm": 3, "Scale": 1 + layer.scale_param.bias_term, "Bias": 1}[layer.type]
+    sizes = [array.size for array in arrays]
+    if sizes != [outputs] * min(wanted, 2) + [1] * (wanted == 3):
+        raise SnapshotError(
+            f'layer "{layer.name}" ({layer.type}): the model has {sizes} values for it, not {wanted} blobs for '
+            f"{outputs} channels"
+        )
+    if layer.type == "Bias":
+        return _Affine(np.ones(outputs), arrays[0])
+    if layer.type == "Scale":
+        return _Affine(arrays[0], arrays[1] if wanted == 2 else np.zeros(outputs))
+    factor = 1 / arrays[2][0] if arrays[2][0] else 0.0
+    scale = 1 / np.sqrt(arrays[1] * factor + layer.batch_norm_param.eps)
+    return _Affine(scale, -arrays[0] * factor * scale)
+
+
+def _with(layer: Any, blobs: list[StoredBlob], affine: _Affine) -> StoredLayer:
+    """The layer with an affine function folded in; its parameter says that there is a bias."""
+    weights = blobs[0]
+    values = np.array(weights.data, np.float64)
+    p = getattr(layer, _WITH_WEIGHTS[layer.type])
+    if layer.type == "Deconvolution":  # (channels, outputs / group, kernel...): the outputs of each group in turn
+        per_group = values.reshape(p.group, values.shape[0] // p.group, values.shape[1], -1)
+        values = per_group * affine.scale.reshape(p.group, 1, values.shape[1], 1)
+    elif layer.type == "InnerProduct" and p.transpose:
+        values = values.reshape(-1, affine.scale.size) * affine.scale
+    else:
+        values = values.reshape(affine.scale.size, -1) * affine.scale[:, None]
+    scaled = StoredBlob(weights.shape, values.reshape(weights.shape).astype(np.float32), legacy=weights.legacy)
+    bias = _flat(blobs[1]) if len(blobs) > 1 else 0
+    shift = (bias * affine.scale + affine.shift).astype(np.float32)
+    shape = blobs[1].shape if len(blobs) > 1 else shift.shape
+    p.ClearField("bias_term")
+    legacy = len(blobs) > 1 and blobs[1].legacy
+    return StoredLayer(layer, [scaled, StoredBlob(shape, shift.reshape(shape), legacy=legacy)])
+
+
+def _flat(blob: StoredBlob) -> np.ndarray:
+    return np.array(blob.data, np.float64).reshape(-1)

@@ -1,0 +1,84 @@
+"""A net of fcaffe's and an ONNX file of it, run on the same inputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fcaffe.errors import UsageError
+from fcaffe.net import Net
+from fcaffe.tools.onnx.library import onnxruntime
+from fcaffe.tools.onnx.preprocessing import Preprocessing
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one output: the largest |ours - theirs| that counts, and the largest |ours|.
+
+    Values that are not finite must be so on both sides: otherwise the difference is infinite.
+    """
+
+    output: str
+    largest: float
+    magnitude: float
+
+
+def random_inputs(net: Net, seed: int = 0) -> dict[str, np.ndarray]:
+    """Normally distributed values for every input of a net, by name."""
+    random = np.random.default_rng(seed)
+    return {net.blob_names[i]: random.standard_normal(net.blobs[i].shape).astype(np.float32) for i in net.input_ids}
+
+
+def run_net(
+    net: Net, inputs: Mapping[str, np.ndarray], preprocessing: Preprocessing | None = None
+) -> dict[str, np.ndarray]:
+    """The outputs of a net for these inputs, of which the first image goes through `preprocessing`. Raises UsageError
+    for inputs of other names or shapes than the net's."""
+    pending = preprocessing
+    for i in net.input_ids:
+        name, blob = net.blob_names[i], net.blobs[i]
+        if name not in inputs:
+            raise UsageError(f'there are no values for the input "{name}"; the given ones are {", ".join(inputs)}')
+        values = np.asarray(inputs[name], np.float32)
+        if values.shape != blob.shape:
+            raise UsageError(f'values of shape {values.shape} are given for the input "{name}" of shape {blob.shape}')
+        if pending is not None and values.ndim == 4:
+            values, pending = pending.apply(values), None
+        blob.data[...] = blob.xp.asarray(values)
+    net.forward()
+    to_numpy = net.context.engine.to_numpy
+    return {name: np.array(to_numpy(blob.data)) for name, blob, _ in net.outputs()}
+
+
+def run_onnx(path: str | os.PathLike[str], inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of an ONNX file by onnxruntime on CPUs. Inputs of other names than there are taken in their order."""
+    runtime = onnxruntime()
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3  # its warnings are of constants that it could fold
+    session = runtime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    wanted = [given.name for given in session.get_inputs()]
+    named = dict(zip(wanted, inputs.values(), strict=False)) if set(wanted) - inputs.keys() else inputs
+    feed = {name: np.ascontiguousarray(named[name], np.float32) for name in wanted}
+    return dict(zip((output.name for output in session.get_outputs()), session.run(None, feed), strict=True))
+
+
+def differences(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> list[Difference]:
+    """Output by output, of other names in their order; one of another shape differs infinitely."""
+    others = theirs if ours.keys() == theirs.keys() else dict(zip(ours, theirs.values(), strict=False))
+    return [Difference(name, _largest(values, others.get(name)), _magnitude(values)) for name, values in ours.items()]
+
+
+def _largest(ours: np.ndarray, theirs: np.ndarray | None) -> float:
+    if theirs is None or theirs.shape != ours.shape:
+        return float("inf")
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(ours.astype(np.float64) - theirs)
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    return float(np.where(same, 0, np.where(np.isnan(apart), np.inf, apart)).max(initial=0))
+
+
+def _magnitude(values: np.ndarray) -> float:
+    return float(np.abs(values, where=np.isfinite(values), out=np.zeros_like(values)).max(initial=0))

@@ -1,0 +1,161 @@
+"""A net with its weights as an ONNX model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fcaffe.errors import NetError, SnapshotError
+from fcaffe.net import Blob, Net
+from fcaffe.net.model_files import Model
+from fcaffe.net.node import Node
+from fcaffe.net.weights import to_model
+from fcaffe.output_files import replacing
+from fcaffe.proto.blobs import LARGEST
+from fcaffe.tools.onnx import (  # noqa: F401 - each fills the registry
+    convolution,
+    elementwise,
+    normalization,
+    pooling,
+    recurrent,
+    refused,
+    shape,
+)
+from fcaffe.tools.onnx.carried import Place, carried
+from fcaffe.tools.onnx.graph import Graph, Step, writer_of
+from fcaffe.tools.onnx.library import OPSET, onnx
+from fcaffe.tools.onnx.preprocessing import Preprocessing
+
+
+def to_onnx(
+    net: Net, preprocessing: Preprocessing | None = None, model: Model | None = None, opset: int = OPSET
+) -> Any:
+    """The ModelProto of a net in phase TEST: inputs and outputs have the names of its blobs, weights are `<layer>/<k>`.
+
+    `preprocessing` is put between the first image input and the layers. `model` is where the net has its weights from,
+    of which what ONNX has no place for is carried along (see carried.py). `opset` is the version of ONNX's operators.
+    Raises LayerError for a layer that ONNX has nothing for.
+    """
+    helper, graph = onnx().helper, Graph(opset=opset)
+    values: dict[int, str] = {}  # by index of blob: the name of what it holds at this point
+    owners = {id(blob): parameter.blob for parameter in net.parameters.owned for blob in parameter.sharers}
+    for i in net.input_ids:
+        values[i] = graph.value(net.blob_names[i])
+    inputs = [_info(values[i], net.blobs[i].shape) for i in net.input_ids]
+    if preprocessing is not None:
+        first = _image_input(net)
+        values[first] = preprocessing.write(graph, values[first], net.blobs[first].shape)
+    names: dict[int, str] = {}  # of constants, by blob
+    places: dict[Place, str] = {}  # the same by layer and index; of layers with one name the first counts, as in Caffe
+    for node in net.nodes:
+        if node.layer.type == "Input":
+            continue
+        parameters = [_parameter(graph, node, index, owners, names) for index in range(len(node.layer.blobs))]
+        for index, name in enumerate(parameters):
+            places.setdefault((node.name, index), name)
+        for i, name in zip(node.top_ids, _written(graph, node, values, parameters), strict=True):
+            values[i] = name
+    outputs = _name_values(graph, net, values)
+    used = {name for node in graph.nodes for name in node.input}
+    constants = {name: array for name, array in graph.constants.items() if name in used}
+    tensors = [onnx().numpy_helper.from_array(array, name) for name, array in constants.items()]
+    made = helper.make_graph(graph.nodes, net.name or "net", inputs, outputs, tensors)
+    opsets = [helper.make_opsetid("", opset)]
+    exported = helper.make_model(
+        made, opset_imports=opsets, producer_name="fcaffe", ir_version=helper.find_min_ir_version_for(opsets)
+    )
+    helper.set_model_props(exported, carried(to_model(net) if model is None else model, places, constants))
+    return exported
+
+
+def write_onnx(path: str | os.PathLike[str], model: Any) -> None:
+    """Check a ModelProto, and write it. Raises SnapshotError."""
+    if model.ByteSize() > LARGEST:
+        raise SnapshotError(f"cannot write {path}: with {model.ByteSize()} bytes it is larger than 2 GiB")
+    onnx().checker.check_model(model, full_check=True)
+    with replacing(path, "model", SnapshotError) as temporary, open(temporary, "wb") as file:
+        file.write(model.SerializeToString())
+
+
+def _info(name: str, dims: Sequence[int | str]) -> Any:
+    return onnx().helper.make_tensor_value_info(name, onnx().TensorProto.FLOAT, dims)
+
+
+def _image_input(net: Net) -> int:
+    for i in net.input_ids:
+        if len(net.blobs[i].shape) == 4:
+            return i
+    raise NetError("the net has no input of four axes (N, C, H, W) that mean, scale and order of channels could be for")
+
+
+def _parameter(graph: Graph, node: Node, index: int, owners: dict[int, Blob], names: dict[int, str]) -> str:
+    """The name of the constant that a blob of a layer is: one for all layers that share it."""
+    blob = node.layer.blobs[index]
+    owner = owners.get(id(blob), blob)
+    key = id(owner if owner.shape == blob.shape else blob)
+    if key not in names:
+        values = np.ascontiguousarray(node.layer.engine.to_numpy(blob.data))
+        names[key] = graph.constant(values.reshape(blob.shape), f"{node.name}/{index}")
+    return names[key]
+
+
+def _written(graph: Graph, node: Node, values: dict[int, str], parameters: list[str]) -> Sequence[str]:
+    layer = node.layer
+    if layer.type == "Parameter":
+        return parameters
+    if layer.type == "DummyData":
+        return _constants(graph, node)
+    step = Step(
+        graph,
+        layer,
+        [values[i] for i in node.bottom_ids],
+        [blob.shape for blob in node.bottoms],
+        [blob.shape for blob in node.tops],
+        parameters,
+    )
+    return writer_of(layer)(step)
+
+
+def _constants(graph: Graph, node: Node) -> list[str]:
+    fillers = node.layer.param.dummy_data_param.data_filler
+    if any(filler.type != "constant" for filler in fillers):
+        raise node.layer.error("cannot be written in ONNX: it draws random numbers; make its tops inputs of the net")
+    to_numpy = node.layer.engine.to_numpy
+    return [
+        graph.constant(np.array(to_numpy(blob.data)), f"{node.name}:{index}") for index, blob in enumerate(node.tops)
+    ]
+
+
+def _name_values(graph: Graph, net: Net, values: dict[int, str]) -> list[Any]:
+    """Give each value the name of the blob that holds it in the end, and return the outputs."""
+    made = {name for node in graph.nodes for name in node.output}
+    names: dict[str, str] = {}
+    taken = graph.taken - made
+    for i, blob_name in enumerate(net.blob_names):
+        value = values[i]
+        if value in made and value not in names and blob_name not in taken:
+            names[value] = blob_name
+            taken.add(blob_name)
+    others = {name: name for name in made - names.keys()}
+    for name in others:
+        if name in taken:  # a blob has the name that this value had
+            others[name] = graph.value(f"{name}:value")
+    graph.rename({**others, **names})
+    if not net.output_ids:
+        raise NetError("the net has no outputs, so that there is nothing to convert")
+    outputs = []
+    for i in net.output_ids:
+        value = names.get(values[i], others.get(values[i], values[i]))
+        name = net.blob_names[i]
+        if value != name:  # an input or a constant, or one of two outputs that are the same
+            name = name if name not in taken else graph.value(f"{name}:output")
+            taken.add(name)
+            graph.add("Identity", [value], [name], name)
+        dims: list[int | str] = list(net.blobs[i].shape)
+        if dims and any(node.layer.type == "Filter" for node in net.nodes):
+            dims[0] = f"samples of {name}"  # how many these are, the data say
+        outputs.append(_info(name, dims))
+    return outputs

@@ -1,0 +1,76 @@
+"""`fcaffe convert` to and from ONNX, and from state dicts of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcaffe import log
+from fcaffe.engines import cpu_engine
+from fcaffe.errors import UsageError
+from fcaffe.net import Context, Net
+from fcaffe.net.model_files import Model
+from fcaffe.net.model_files.safetensors import read_content
+from fcaffe.net.weights import copy_weights, tell_untouched
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.rng import CaffeRandom
+from fcaffe.tools.merge_bn import merge_bn
+from fcaffe.tools.nets import read_net_for
+from fcaffe.tools.onnx.export import to_onnx, write_onnx
+from fcaffe.tools.onnx.library import OPSET, OPSETS
+from fcaffe.tools.onnx.preprocessing import Preprocessing
+from fcaffe.tools.onnx.refused import check_types
+from fcaffe.tools.onnx.weights import read_weights
+from fcaffe.tools.state_dict import model_of_state_dict
+
+
+def deploy_net(param: Any, model: Model | None = None, source: str = "") -> Net:
+    """The net of a NetParameter with the weights of a model that was read from `source`; of the model's layers those
+    count that the net has."""
+    with log.quiet():
+        net = Net(param, Context(cpu_engine(), CaffeRandom(None), noise="counter"))
+    if model is not None:
+        known = {node.name for node in net.nodes}
+        given = [layer for layer in model.layers if layer.name in known]
+        copy_weights(net, Model(model.param, given), source)
+        tell_untouched(net, {layer.name for layer in given}, source)
+    return net
+
+
+def model_to_onnx(
+    model: Model,
+    source: str,
+    target: str,
+    net_path: str,
+    preprocessing: Preprocessing | None = None,
+    fold: bool = False,
+    opset: int = OPSET,
+) -> None:
+    """Write the net of a prototxt with a model's weights as an ONNX file; with `fold` without the normalisations that
+    can be folded into weights. `opset` is the version of ONNX's operators. Raises UsageError for one that is too old or
+    too new."""
+    if opset not in OPSETS:
+        raise UsageError(f"ONNX's operators can be those of version {OPSETS[0]} to {OPSETS[-1]}, not {opset}")
+    param = read_net_for(net_path, pb.TEST)
+    check_types(param)
+    if fold:
+        merged = merge_bn(param, model)
+        param, model = merged.net, merged.model
+        param.state.phase = pb.TEST
+    net = deploy_net(param, model, source)
+    try:
+        write_onnx(target, to_onnx(net, preprocessing, model, opset))
+    finally:
+        net.close()
+
+
+def state_dict_to_model(path: str, net_path: str) -> Model:
+    """The weights of a PyTorch state dict in a safetensors file, for a net of the same architecture."""
+    net = deploy_net(read_net_for(net_path, pb.TEST))
+    tensors = read_content(path).tensors
+    return model_of_state_dict({name: tensor.read for name, tensor in tensors.items()}, net, path)
+
+
+def onnx_to_model(path: str, net_path: str | None = None) -> Model:
+    """The weights of an ONNX file; see `read_weights`."""
+    net = deploy_net(read_net_for(net_path, pb.TEST)) if net_path else None
+    return read_weights(path, net)

@@ -1,0 +1,164 @@
+"""A graph of ONNX nodes as it is written, and the registry of functions that write those of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fcaffe.errors import LayerError
+from fcaffe.net import Layer
+from fcaffe.tools.onnx.library import OPSET, onnx
+
+Shape = tuple[int, ...]
+Writer = Callable[["Step"], Sequence[str]]
+
+_writers: dict[str, Writer] = {}
+
+
+def writes(*layer_types: str) -> Callable[[Writer], Writer]:
+    """Function decorator: it writes the nodes of layers of these types, and returns the names of their tops' values."""
+
+    def add(writer: Writer) -> Writer:
+        for layer_type in layer_types:
+            if layer_type in _writers:
+                raise ValueError(f"layer type {layer_type} has two functions that write its nodes")
+            _writers[layer_type] = writer
+        return writer
+
+    return add
+
+
+def writer_of(layer: Layer) -> Writer:
+    """The function for a layer's type. Raises LayerError if there is none."""
+    if layer.type not in _writers:
+        raise layer.error("fcaffe does not know how to write layers of this type in ONNX")
+    return _writers[layer.type]
+
+
+def written_types() -> list[str]:
+    """All layer types for which there is a function, also one that refuses."""
+    return sorted(_writers)
+
+
+@dataclass
+class Graph:
+    """Nodes in the order in which they run, and the constants that they read, by name."""
+
+    nodes: list[Any] = field(default_factory=list)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)  # names of values
+    node_names: set[str] = field(default_factory=set)
+    opset: int = OPSET
+
+    def add(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], name: str, **attributes: Any) -> None:
+        name = _free(name, self.node_names)
+        self.nodes.append(onnx().helper.make_node(kind, list(inputs), list(outputs), name=name, **attributes))
+
+    def value(self, wanted: str) -> str:
+        """A name for a value that no other has: `wanted`, with a number behind it if that is taken."""
+        return _free(wanted, self.taken)
+
+    def constant(self, array: np.ndarray, wanted: str) -> str:
+        name = self.value(wanted)
+        self.constants[name] = array
+        return name
+
+    def rename(self, names: dict[str, str]) -> None:
+        """Give values other names."""
+        for node in self.nodes:
+            for ends in (node.input, node.output):
+                ends[:] = [names.get(name, name) for name in ends]
+
+
+@dataclass
+class Step:
+    """One layer, for the function that writes its nodes: the names of its bottoms' values, all shapes, and helpers.
+
+    A helper that computes returns the name of the value.
+    """
+
+    graph: Graph
+    layer: Layer
+    inputs: list[str]
+    bottoms: list[Shape]
+    tops: list[Shape]
+    blobs: list[str]  # names of the layer's parameters, which are constants of the graph
+    first: bool = field(default=True, init=False)
+
+    @property
+    def param(self) -> Any:
+        return self.layer.param
+
+    @property
+    def x(self) -> str:
+        """The first bottom."""
+        return self.inputs[0]
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        return self.ops(kind, *inputs, outputs=1, **attributes)[0]
+
+    def ops(self, kind: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:
+        """A node with several outputs."""
+        made = [self.graph.value(f"{self.layer.name}:{kind}") for _ in range(outputs)]
+        self.graph.add(kind, inputs, made, self.layer.name if self.first else f"{self.layer.name}:{kind}", **attributes)
+        self.first = False
+        return made
+
+    def array(self, values: Any, what: str) -> str:
+        """A constant of float32."""
+        return self.graph.constant(np.array(values, np.float32), f"{self.layer.name}:{what}")
+
+    def integers(self, values: Sequence[int], what: str) -> str:
+        """A constant of int64 with one axis."""
+        return self.graph.constant(np.array(values, np.int64), f"{self.layer.name}:{what}")
+
+    def times(self, x: str, factor: float) -> str:
+        return x if factor == 1 else self.op("Mul", x, self.array(factor, "factor"))
+
+    def plus(self, x: str, term: float) -> str:
+        return x if term == 0 else self.op("Add", x, self.array(term, "term"))
+
+    def reduce(self, kind: str, x: str, axes: Sequence[int], keepdims: int = 1) -> str:
+        """A node that sums up over axes, which older operators have as an attribute and newer ones as an input."""
+        if kind != "ReduceSum" and self.graph.opset < 18:
+            return self.op(kind, x, axes=list(axes), keepdims=keepdims)
+        return self.op(kind, x, self.integers(axes, "axes"), keepdims=keepdims)
+
+    def reshape(self, x: str, old: Shape, new: Shape) -> str:
+        """`x` of the shape `old` in the shape `new`. Where the first axis stays as it is, it may have any size."""
+        if old == new:
+            return x
+        if 0 in new:
+            return self.op("Reshape", x, self.integers(new, "shape"), allowzero=1)
+        same = bool(old and new) and old[0] == new[0]
+        return self.op("Reshape", x, self.integers([0, *new[1:]] if same else new, "shape"))
+
+    def cast(self, x: str, to: str) -> str:
+        """`x` as another type of ONNX's, such as "INT64"."""
+        return self.op("Cast", x, to=getattr(onnx().TensorProto, to))
+
+    def blob_in_shape(self, index: int, shape: Shape) -> str:
+        """The parameter of this index, in another shape."""
+        name = self.blobs[index]
+        if self.graph.constants[name].shape == shape:
+            return name
+        made = f"{name}:{'x'.join(map(str, shape))}"
+        if made not in self.graph.constants:
+            self.graph.constant(self.graph.constants[name].reshape(shape), made)
+        return made
+
+    def refuse(self, reason: str) -> LayerError:
+        """The error for a layer, or a parameter of one, for which ONNX has nothing."""
+        return self.layer.error(f"cannot be written in ONNX: {reason}")
+
+
+def _free(wanted: str, taken: set[str]) -> str:
+    name, number = wanted, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    taken.add(name)
+    return name

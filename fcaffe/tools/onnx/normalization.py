@@ -1,0 +1,100 @@
+"""Normalisations, and the layers that scale and shift, in ONNX."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fcaffe.layers.batch_norm import BatchNorm
+from fcaffe.layers.lrn import LRN
+from fcaffe.layers.scale import Broadcasting
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.onnx.graph import Shape, Step, writes
+
+
+@writes("BatchNorm")
+def batch_norm(step: Step) -> list[str]:
+    layer, (shape,) = step.layer, step.bottoms
+    assert isinstance(layer, BatchNorm)
+    wide = shape if len(shape) > 1 else (*shape, 1)
+    x = step.reshape(step.x, shape, wide)
+    if not layer.use_global_stats:
+        return [step.reshape(_by_batch(step, x, wide, layer.eps), wide, shape)]
+    layer.statistics.read(layer.mean, layer.variance)
+    to_numpy, channels = layer.engine.to_numpy, layer.channels
+    y = step.op(
+        "BatchNormalization",
+        x,
+        step.array(np.ones(channels), "scale"),
+        step.array(np.zeros(channels), "shift"),
+        step.array(to_numpy(layer.mean.data), "mean"),
+        step.array(to_numpy(layer.variance.data), "variance"),
+        epsilon=layer.eps,
+    )
+    return [step.reshape(y, wide, shape)]
+
+
+def _by_batch(step: Step, x: str, shape: Shape, eps: float) -> str:
+    axes = [0, *range(2, len(shape))]
+    centred = step.op("Sub", x, step.reduce("ReduceMean", x, axes))
+    variance = step.reduce("ReduceMean", step.op("Mul", centred, centred), axes)
+    return step.op("Div", centred, step.op("Sqrt", step.plus(variance, eps)))
+
+
+@writes("Scale")
+def scale(step: Step) -> list[str]:
+    y = step.op("Mul", step.x, _operand(step))
+    if not step.param.scale_param.bias_term:
+        return [y]
+    return [step.op("Add", y, step.blob_in_shape(len(step.blobs) - 1, _spread(step)))]
+
+
+@writes("Bias")
+def bias(step: Step) -> list[str]:
+    return [step.op("Add", step.x, _operand(step))]
+
+
+def _operand(step: Step) -> str:
+    """What the first bottom is multiplied by or added to, in a shape that ONNX repeats as Caffe does."""
+    if len(step.inputs) > 1:
+        return step.reshape(step.inputs[1], step.bottoms[1], _spread(step))
+    return step.blob_in_shape(0, _spread(step))
+
+
+def _spread(step: Step) -> Shape:
+    layer = step.layer
+    assert isinstance(layer, Broadcasting)
+    own = step.bottoms[1] if len(step.bottoms) > 1 else layer.blobs[0].shape
+    return (*(1,) * layer.axis, *own, *(1,) * (len(step.bottoms[0]) - layer.axis - len(own)))
+
+
+@writes("LRN")
+def lrn(step: Step) -> list[str]:
+    p = step.param.lrn_param
+    assert isinstance(step.layer, LRN)
+    across = p.norm_region == pb.LRNParameter.ACROSS_CHANNELS
+    if across and p.alpha > 0 and p.beta > 0:  # others are valid in ONNX, but not in onnxruntime
+        return [step.op("LRN", step.x, size=p.local_size, alpha=p.alpha, beta=p.beta, bias=p.k)]
+    shape, pad = step.bottoms[0], p.local_size // 2
+    planes = (shape[0], 1, shape[1], shape[2] * shape[3]) if across else shape  # channels where windows slide
+    kernel, pads = ([p.local_size, 1], [pad, 0, pad, 0]) if across else ([p.local_size] * 2, [pad] * 4)
+    squares = step.reshape(step.op("Mul", step.x, step.x), shape, planes)
+    mean = step.op("AveragePool", squares, kernel_shape=kernel, pads=pads, count_include_pad=1)
+    scale = step.plus(step.times(step.reshape(mean, planes, shape), p.alpha), p.k if across else 1)
+    return [step.op("Div", step.x, step.op("Pow", scale, step.array(p.beta, "beta")))]
+
+
+@writes("MVN")
+def mean_variance(step: Step) -> list[str]:
+    p = step.param.mvn_param
+    x = step.reshape(step.x, step.bottoms[0], step.tops[0])
+    axes = [1, 2, 3] if p.across_channels else [2, 3]
+    centred = step.op("Sub", x, step.reduce("ReduceMean", x, axes))
+    if not p.normalize_variance:
+        return [centred]
+    deviation = step.op("Sqrt", step.reduce("ReduceMean", step.op("Mul", centred, centred), axes))
+    return [step.op("Div", centred, step.plus(deviation, p.eps))]
+
+
+@writes("Softmax")
+def softmax(step: Step) -> list[str]:
+    return [step.op("Softmax", step.x, axis=step.param.softmax_param.axis)]

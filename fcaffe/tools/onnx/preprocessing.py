@@ -1,0 +1,82 @@
+"""What is done to an image before a net sees it, as part of the graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fcaffe.errors import SnapshotError, UsageError
+from fcaffe.input_files import UnreadableError, asking, require_file
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_binary, stored_blob
+from fcaffe.tools.onnx.graph import Graph, Shape
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """y = (x - mean) * scale, as Caffe's transform_param has it, after the channels were turned round, if they are.
+
+    `mean` (C,), (1,) or (C, H, W) is in the order of the net's channels; of one that is larger than the net's input the
+    middle counts, as in phase TEST.
+    """
+
+    mean: np.ndarray | None = None
+    scale: float = 1.0
+    reverse_channels: bool = False
+
+    def write(self, graph: Graph, x: str, shape: Shape) -> str:
+        """Write the nodes for the value `x` of this shape, and return the name of what comes out."""
+        steps: list[tuple[str, np.ndarray]] = []
+        if self.reverse_channels:
+            steps.append(("Gather", np.arange(shape[1])[::-1].astype(np.int64)))
+        if self.mean is not None:
+            steps.append(("Sub", self._mean_for(shape)))
+        if self.scale != 1:
+            steps.append(("Mul", np.array(self.scale, np.float32)))
+        for kind, array in steps:
+            constant, made = graph.constant(array, f"preprocessing:{kind}:constant"), graph.value(f"{x}:{kind}")
+            attributes = {"axis": 1} if kind == "Gather" else {}
+            graph.add(kind, [x, constant], [made], f"preprocessing:{kind}", **attributes)
+            x = made
+        return x
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        """The same in NumPy."""
+        if self.reverse_channels:
+            x = x[:, ::-1]
+        if self.mean is not None:
+            x = x - self._mean_for(x.shape)
+        return np.asarray(x * np.float32(self.scale), np.float32)
+
+    def _mean_for(self, shape: Shape) -> np.ndarray:
+        """The mean in a shape that is repeated over (N, C, H, W). Raises UsageError if it does not fit."""
+        assert self.mean is not None
+        mean = np.asarray(self.mean, np.float32)
+        if mean.ndim == 1 and mean.size in (1, shape[1]):
+            return mean.reshape(-1, 1, 1)
+        if mean.ndim == 3 and mean.shape[0] == shape[1] and mean.shape[1] >= shape[2] and mean.shape[2] >= shape[3]:
+            top, left = ((have - want) // 2 for have, want in zip(mean.shape[1:], shape[2:], strict=True))
+            return mean[:, top : top + shape[2], left : left + shape[3]]
+        raise UsageError(f"a mean of shape {mean.shape} does not fit the net's input of shape {shape}")
+
+
+def read_mean(text: str) -> np.ndarray:
+    """A mean from the command line: numbers, or a .binaryproto or .npy file. Raises UsageError, SnapshotError."""
+    words = text.split(",")
+    try:
+        return np.array([float(word) for word in words], np.float32)
+    except ValueError:
+        if len(words) > 1:
+            raise UsageError(f"--mean takes a file, or a number for each channel, not '{text}'") from None
+    if text.endswith(".npy"):
+        try:
+            with asking():
+                require_file(text)
+                values = np.asarray(np.load(text, allow_pickle=False), np.float32)
+        except UnreadableError as problem:
+            raise SnapshotError(f"cannot read the mean {text}: {problem}") from problem
+    else:
+        blob = stored_blob(read_binary(text, pb.BlobBytes))
+        values = np.asarray(blob.data, np.float32)
+    return values[0] if values.ndim == 4 and values.shape[0] == 1 else values

@@ -1,0 +1,117 @@
+"""Layers that move values about, and those that sum up or rank them, in ONNX."""
+
+from __future__ import annotations
+
+import math
+
+from fcaffe.layers.argmax import ArgMax
+from fcaffe.layers.concat import AlongAxis
+from fcaffe.layers.crop import Crop
+from fcaffe.layers.reduction import ASUM, SUMSQ, Reduction
+from fcaffe.layers.tile import Tile
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.onnx.graph import Step, writes
+
+
+@writes("Split")
+def split(step: Step) -> list[str]:
+    return [step.x] * len(step.tops)
+
+
+@writes("Silence")
+def silence(step: Step) -> list[str]:
+    return []
+
+
+@writes("Dropout")
+def dropout(step: Step) -> list[str]:
+    if step.layer.phase == pb.TRAIN:
+        raise step.refuse("it is in phase TRAIN, and a converted net is for use")
+    return [step.x]
+
+
+@writes("Flatten", "Reshape")
+def reshape(step: Step) -> list[str]:
+    return [step.reshape(step.x, step.bottoms[0], step.tops[0])]
+
+
+@writes("Concat")
+def concat(step: Step) -> list[str]:
+    assert isinstance(step.layer, AlongAxis)
+    return [step.x] if len(step.inputs) == 1 else [step.op("Concat", *step.inputs, axis=step.layer.axis)]
+
+
+@writes("Slice")
+def cut(step: Step) -> list[str]:
+    assert isinstance(step.layer, AlongAxis)
+    axis = step.layer.axis
+    if len(step.tops) == 1:
+        return [step.x]
+    sizes = step.integers([top[axis] for top in step.tops], "sizes")
+    return step.ops("Split", step.x, sizes, outputs=len(step.tops), axis=axis)
+
+
+@writes("Crop")
+def crop(step: Step) -> list[str]:
+    assert isinstance(step.layer, Crop)
+    parts = [(axis, part) for axis, part in enumerate(step.layer.part) if part.stop is not None]
+    return [
+        step.op(
+            "Slice",
+            step.x,
+            step.integers([part.start for _, part in parts], "starts"),
+            step.integers([part.stop for _, part in parts], "ends"),
+            step.integers([axis for axis, _ in parts], "axes"),
+        )
+    ]
+
+
+@writes("Tile")
+def tile(step: Step) -> list[str]:
+    assert isinstance(step.layer, Tile)
+    repeats = [1] * len(step.bottoms[0])
+    repeats[step.layer.axis] = step.param.tile_param.tiles
+    return [step.op("Tile", step.x, step.integers(repeats, "repeats"))]
+
+
+@writes("Reduction")
+def reduction(step: Step) -> list[str]:
+    layer = step.layer
+    assert isinstance(layer, Reduction)
+    kind = {ASUM: "ReduceL1", SUMSQ: "ReduceSumSquare"}.get(step.param.reduction_param.operation, "ReduceSum")
+    axes = range(layer.axis, len(step.bottoms[0]))
+    return [step.times(step.reduce(kind, step.x, axes, keepdims=0), layer.coeff)]
+
+
+@writes("ArgMax")
+def argmax(step: Step) -> list[str]:
+    """Of equal values ONNX ranks the one with the smaller index first and Caffe the other: the axis is turned round."""
+    layer, p, shape = step.layer, step.param.argmax_param, step.bottoms[0]
+    assert isinstance(layer, ArgMax)
+    rows = (*shape[:1], math.prod(shape[1:]))
+    x = step.x if layer.axis is not None else step.reshape(step.x, shape, rows)
+    axis = 1 if layer.axis is None else layer.axis
+    length = rows[1] if layer.axis is None else shape[axis]
+    end = step.integers([-(2**31)], "end")
+    turned = step.op("Slice", x, *(step.integers([n], "start") for n in [-1]), end, *_along(step, axis))
+    values, places = step.ops("TopK", turned, step.integers([p.top_k], "k"), outputs=2, axis=axis)
+    indices = step.cast(step.op("Sub", step.integers([length - 1], "last"), places), "FLOAT")
+    if layer.axis is not None:
+        return [values if p.out_max_val else indices]
+    both = step.op("Concat", indices, values, axis=1) if p.out_max_val else indices
+    return [step.reshape(both, (shape[0], math.prod(step.tops[0][1:])), step.tops[0])]
+
+
+def _along(step: Step, axis: int) -> list[str]:
+    return [step.integers([axis], "axis"), step.integers([-1], "step")]
+
+
+@writes("BatchReindex")
+def batch_reindex(step: Step) -> list[str]:
+    return [step.op("Gather", step.x, step.cast(step.inputs[1], "INT64"), axis=0)]
+
+
+@writes("Filter")
+def choose(step: Step) -> list[str]:
+    selector = step.cast(step.reshape(step.inputs[-1], step.bottoms[-1], (step.bottoms[-1][0],)), "BOOL")
+    return [step.op("Compress", x, selector, axis=0) for x in step.inputs[:-1]]

@@ -1,0 +1,144 @@
+"""The weights of an ONNX file as a Caffe model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fcaffe.errors import SnapshotError
+from fcaffe.input_files import UnreadableError, asking, require_file
+from fcaffe.net import Layer, Net
+from fcaffe.net.model_files import Model, StoredLayer
+from fcaffe.proto import StoredBlob
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.onnx.carried import NET, uncarried
+from fcaffe.tools.onnx.library import onnx
+
+_ENDINGS = (  # of the names that writers of ONNX files give to a layer's first and second blob
+    ("/0", "/1"),
+    (".weight", ".bias"),
+    ("_weight", "_bias"),
+    ("_weights", "_bias"),
+    ("_w", "_b"),
+    ("_W", "_b"),
+    ("_W", "_B"),
+)
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """What of an ONNX file counts here: constants by name, nodes by name or name of what they write, properties."""
+
+    constants: Mapping[str, np.ndarray]
+    nodes: Mapping[str, Any]
+    readers: Mapping[str, list[Any]]
+    properties: Mapping[str, str]
+
+    def constants_of(self, node: Any) -> list[np.ndarray]:
+        return [self.constants[name] for name in node.input if name in self.constants]
+
+
+def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
+    """Read a file. Raises SnapshotError."""
+    try:
+        with asking():
+            require_file(path)
+            model = onnx().load(os.fspath(path))
+            to_array = onnx().numpy_helper.to_array
+            constants = {tensor.name: to_array(tensor) for tensor in model.graph.initializer}
+            for node in model.graph.node:
+                if node.op_type == "Constant" and node.attribute[0].name == "value":
+                    constants[node.output[0]] = to_array(node.attribute[0].t)
+    except UnreadableError as problem:
+        raise SnapshotError(f"cannot read {path} as an ONNX file: {problem}") from problem
+    nodes: dict[str, Any] = {}
+    readers: dict[str, list[Any]] = {}
+    for node in model.graph.node:
+        for name in (node.name, *node.output):
+            nodes.setdefault(name, node)
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    return OnnxFile(constants, nodes, readers, {entry.key: entry.value for entry in model.metadata_props})
+
+
+def read_weights(path: str | os.PathLike[str], net: Net | None = None) -> Model:
+    """The model of an ONNX file: of one that fcaffe wrote all that went into it; of another one the weights of the
+    layers of `net`, by name. Raises SnapshotError for layers that it does not have, or has with other shapes."""
+    file = read_onnx(path)
+    if NET in file.properties:
+        try:
+            return uncarried(file.properties, file.constants)
+        except SnapshotError as problem:
+            raise SnapshotError(f"{path}: {problem}") from problem
+    if net is None:
+        raise SnapshotError(f"{path} was not written by fcaffe: give the net whose weights it has as --model")
+    layers = []
+    for node in net.nodes:
+        param = pb.LayerParameter()
+        param.CopyFrom(node.layer.param)
+        blobs = _blobs(file, net, node.layer, os.fspath(path)) if node.layer.blobs else []
+        layers.append(StoredLayer(param, blobs))
+    return Model(pb.NetParameter(name=net.name), layers)
+
+
+def _blobs(file: OnnxFile, net: Net, layer: Layer, path: str) -> list[StoredBlob]:
+    for arrays in (_by_own_names(file, layer), _by_node(file, layer), _by_statistics(file, net, layer)):
+        if len(arrays) != len(layer.blobs):
+            continue
+        fitted = [_fitted(array, blob.shape) for array, blob in zip(arrays, layer.blobs, strict=True)]
+        if all(array is not None for array in fitted):
+            return [StoredBlob(array.shape, array) for array in fitted if array is not None]
+    wanted = ", ".join(str(blob.shape) for blob in layer.blobs)
+    near = [array.shape for array in _by_node(file, layer)]
+    found = f"the node of this name has {near}" if near else "there is no node and no constant of this name"
+    raise SnapshotError(f'{path}: no blobs {wanted} for layer "{layer.name}" ({layer.type}): {found}')
+
+
+def _by_own_names(file: OnnxFile, layer: Layer) -> list[np.ndarray]:
+    for endings in _ENDINGS:
+        names = [layer.name + ending for ending in endings][: len(layer.blobs)]
+        if len(names) == len(layer.blobs) and all(name in file.constants for name in names):
+            return [file.constants[name] for name in names]
+    return []
+
+
+def _by_node(file: OnnxFile, layer: Layer) -> list[np.ndarray]:
+    """The constants that the node of the layer's name reads, as the layer has them."""
+    node = file.nodes.get(layer.name) or next((file.nodes[top] for top in layer.param.top if top in file.nodes), None)
+    if node is None:
+        return []
+    arrays = file.constants_of(node)
+    if node.op_type == "BatchNormalization":
+        return [*arrays[2:4], np.ones(1, np.float32)]
+    if node.op_type == "MatMul" and arrays:
+        following = [file.constants_of(reader) for reader in file.readers.get(node.output[0], [])]
+        return [arrays[0].T, *(found[0] for found in following if len(found) == 1 and len(layer.blobs) == 2)]
+    if node.op_type == "Gemm" and arrays:
+        transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+        return [arrays[0] if transposed else arrays[0].T, *arrays[1:]]
+    if node.op_type == "Mul" and len(layer.blobs) == 2:
+        return [*arrays, *(one for reader in file.readers.get(node.output[0], []) for one in file.constants_of(reader))]
+    return arrays
+
+
+def _by_statistics(file: OnnxFile, net: Net, layer: Layer) -> list[np.ndarray]:
+    """A Scale behind a BatchNorm, of which ONNX makes one node: its scale and shift."""
+    if layer.type != "Scale":
+        return []
+    for node in net.nodes:
+        if node.layer.type == "BatchNorm" and list(node.layer.param.top) == list(layer.param.bottom):
+            found = file.nodes.get(node.name)
+            if found is not None and found.op_type == "BatchNormalization":
+                return file.constants_of(found)[: len(layer.blobs)]
+    return []
+
+
+def _fitted(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """The array in the shape of a blob, if they differ in axes of length 1 only."""
+    if [n for n in array.shape if n != 1] != [n for n in shape if n != 1]:
+        return None
+    return np.ascontiguousarray(array, np.float32).reshape(shape)

@@ -1,0 +1,117 @@
+"""Weights of a PyTorch module, whose names are not Caffe's, for a net of the same architecture.
+
+Modules are put in the order in which torchvision's classification nets run them, and taken as layers of the net in its
+order: convolutions and linear layers on one side, batch normalisations on the other. Shapes must agree one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fcaffe.errors import SnapshotError
+from fcaffe.net import Net
+from fcaffe.net.model_files import Model, StoredLayer
+from fcaffe.net.node import Node
+from fcaffe.proto import StoredBlob
+from fcaffe.proto import caffe_pb2 as pb
+
+# Parts of names that do not stand in the order of the alphabet, at the top and within a block.
+_TOP = {
+    "conv1": 0,
+    "bn1": 0,
+    "features": 1,
+    "layer1": 2,
+    "layer2": 3,
+    "layer3": 4,
+    "layer4": 5,
+    "classifier": 6,
+    "fc": 7,
+}
+_FIRST = ("downsample", "squeeze")  # Caffe's nets have the branch before what it goes round
+_STATISTICS = ("running_mean", "running_var")
+_WEIGHTED = ("Convolution", "ConvolutionDepthwise", "Deconvolution", "DepthwiseConvolution", "InnerProduct")
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def model_of_state_dict(tensors: Mapping[str, Callable[[], np.ndarray]], net: Net, source: str) -> Model:
+    """The model of a net with the values of a state dict, which are read by calling them.
+
+    Raises SnapshotError, naming layer and module, where they do not have the same shapes or are not as many.
+    """
+    modules: dict[str, dict[str, Callable[[], np.ndarray]]] = {}
+    for name, read in tensors.items():
+        module, _, kind = name.rpartition(".")
+        if kind != "num_batches_tracked":
+            modules.setdefault(module, {})[kind] = read
+    in_order = sorted(modules, key=_rank)
+    normal = [name for name in in_order if _STATISTICS[0] in modules[name]]
+    weighted = [name for name in in_order if _STATISTICS[0] not in modules[name]]
+    blobs: dict[str, list[StoredBlob]] = {}
+    for node, name in _paired(net, _WEIGHTED, weighted, source):
+        blobs[node.name] = _fitted(node, name, modules[name], ("weight", "bias"), source)
+    for node, name in _paired(net, ("BatchNorm",), normal, source):
+        one = {"one": lambda: np.ones(1, np.float32)}
+        blobs[node.name] = _fitted(node, name, modules[name] | one, (*_STATISTICS, "one"), source)
+        scale = next((other for other in net.nodes if _is_scale_of(other, node)), None)
+        if scale is not None:
+            blobs[scale.name] = _fitted(scale, name, modules[name], ("weight", "bias"), source)
+    if left := [node.name for node in net.nodes if node.layer.blobs and node.name not in blobs]:
+        raise SnapshotError(f"{source}: there are no values for the layer(s) {', '.join(left)}")
+    return Model(
+        pb.NetParameter(name=net.name), [StoredLayer(_param(node), blobs.get(node.name, [])) for node in net.nodes]
+    )
+
+
+def _rank(module: str) -> list[tuple[int, Any]]:
+    """A key that puts names in the order of the work: numbers by their value, blocks as torchvision runs them."""
+    top, *rest = module.split(".")
+    key: list[tuple[int, Any]] = [(_TOP.get(top, len(_TOP)), top)]
+    for part in rest:
+        words = [int(word) if word.isdecimal() else word for word in re.split(r"(\d+)", part) if word]
+        key.append((0 if part in _FIRST else 1, [(isinstance(word, str), word) for word in words]))
+    return key
+
+
+def _paired(net: Net, types: tuple[str, ...], modules: list[str], source: str) -> list[tuple[Node, str]]:
+    nodes = [node for node in net.nodes if node.layer.type in types]
+    if len(nodes) != len(modules):
+        raise SnapshotError(
+            f"{source}: it has {len(modules)} modules for the net's {len(nodes)} layers of type {' or '.join(types)}; "
+            "the architectures are not the same"
+        )
+    return list(zip(nodes, modules, strict=True))
+
+
+def _fitted(
+    node: Node, module: str, values: Mapping[str, Any], kinds: tuple[str, ...], source: str
+) -> list[StoredBlob]:
+    made = []
+    for blob, kind in zip(node.layer.blobs, kinds, strict=False):
+        array = np.asarray(values[kind](), np.float32) if kind in values else None
+        if array is None or [n for n in array.shape if n != 1] != [n for n in blob.shape if n != 1]:
+            found = "is missing" if array is None else f"has the shape {array.shape}"
+            raise SnapshotError(
+                f'{source}: {module}.{kind} {found}, and layer "{node.name}" ({node.layer.type}) wants {blob.shape}; '
+                "the architectures are not the same"
+            )
+        made.append(StoredBlob(blob.shape, array.reshape(blob.shape)))
+    if more := set(values) - {*kinds, *_STATISTICS, "weight", "bias"}:
+        raise SnapshotError(f'{source}: {module} has {", ".join(more)}, which layer "{node.name}" has no place for')
+    if "bias" in values and "bias" in kinds[len(made) :]:
+        raise SnapshotError(f'{source}: {module} has a bias, and layer "{node.name}" none')
+    return made
+
+
+def _is_scale_of(node: Node, norm: Node) -> bool:
+    return node.layer.type == "Scale" and list(node.bottom_ids) == list(norm.top_ids)
+
+
+def _param(node: Node) -> Any:
+    param = pb.LayerParameter()
+    param.CopyFrom(node.layer.param)
+    return param

@@ -1,0 +1,86 @@
+"""`fcaffe compress`: layers in two steps, exact where the rank is full, with fewer multiply-adds where it is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.net import Net
+from fcaffe.net.model_files import write_model
+from fcaffe.net.weights import load_weights, to_model
+from tests.cli.conftest import Result
+from tests.conftest import make_net
+from tests.tools.onnx_nets import input_layer, with_random_weights
+
+pytest.importorskip("onnx")
+
+from fcaffe.tools.onnx.check import random_inputs, run_net
+
+NET = "\n".join(
+    [
+        input_layer("data", (2, 3, 9, 8)),
+        'layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 8 '
+        "kernel_h: 3 kernel_w: 2 stride: 2 pad_h: 1 pad_w: 0 dilation: 1 } }",
+        'layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }',
+        'layer { name: "ip" type: "InnerProduct" bottom: "conv" top: "ip" inner_product_param { num_output: 24 } }',
+    ]
+)
+
+
+@pytest.fixture(autouse=True)
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Net:
+    monkeypatch.chdir(tmp_path)
+    Path("net.prototxt").write_text(NET)
+    made = with_random_weights(make_net(NET, "TEST"))
+    weights = next(node for node in made.nodes if node.name == "ip").layer.blobs[0].data
+    weights[...] = np.outer(np.arange(1, 25), weights[0]) + np.outer(np.arange(24)[::-1], weights[1])  # of rank 2
+    write_model("net.caffemodel", to_model(made))
+    return made
+
+
+Run = Callable[..., Result]
+FILES = ["net.prototxt", "net.caffemodel", "new.prototxt", "new.caffemodel"]
+
+
+def outputs() -> dict[str, np.ndarray]:
+    made = make_net(Path("new.prototxt").read_text(), "TEST")
+    load_weights(made, "new.caffemodel")
+    return run_net(made, random_inputs(made))
+
+
+def macs(run: Run, path: str) -> int:
+    found: int = json.loads(run("summary", path, "--phase", "TEST", "--json").out)["macs"]
+    return found
+
+
+def test_whole_ranks_change_nothing(run: Run, net: Net) -> None:
+    made = run("compress", *FILES, "--rank", "conv=8", "--rank", "ip=2")
+    assert made.code == 0, made.err
+    before = run_net(net, random_inputs(net))["ip"]
+    np.testing.assert_allclose(outputs()["ip"], before, rtol=1e-4, atol=1e-4 * np.abs(before).max())
+
+
+def test_energy_chooses_ranks_that_save_work(run: Run, net: Net) -> None:
+    made = run("compress", *FILES, "--energy", "0.9999")
+    assert made.code == 0 and "ip" in made.out and "conv" not in made.out, "only ip has small singular values"
+    before = run_net(net, random_inputs(net))["ip"]
+    assert np.linalg.norm(outputs()["ip"] - before) <= 0.05 * np.linalg.norm(before)
+    assert macs(run, "new.prototxt") < macs(run, "net.prototxt") / 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rank", "relu=2"], "called relu"),
+        (["--rank", "ip"], "--rank takes LAYER=N"),
+        (["--rank", "ip=99"], "is from 1 to 24, not 99"),
+        (["--energy", "2"], "--energy is a share above 0 and up to 1"),
+    ],
+)
+def test_what_is_refused(words: list[str], message: str, run: Run) -> None:
+    assert message in run("compress", *FILES, *words).fatal
+    assert not Path("new.prototxt").exists()

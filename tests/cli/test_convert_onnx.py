@@ -1,0 +1,111 @@
+"""`fcaffe convert` to and from ONNX, and `fcaffe merge-bn`, as users call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.net.model_files import write_model
+from fcaffe.net.weights import to_model
+from tests.cli.conftest import Result
+from tests.conftest import make_net
+from tests.tools.onnx_nets import input_layer, with_random_weights
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+Run = Callable[..., Result]
+
+NET = "\n".join(
+    [
+        'name: "small"',
+        input_layer("data", (2, 3, 9, 12)),
+        'layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" param { name: "w" } '
+        "convolution_param { num_output: 3 kernel_size: 3 pad: 1 bias_term: false } }",
+        'layer { name: "norm" type: "BatchNorm" bottom: "conv" top: "conv" }',
+        'layer { name: "scale" type: "Scale" bottom: "conv" top: "conv" scale_param { bias_term: true } }',
+        'layer { name: "again" type: "Convolution" bottom: "conv" top: "again" param { name: "w" } '
+        "convolution_param { num_output: 3 kernel_size: 3 bias_term: false } }",
+        'layer { name: "pool" type: "Pooling" bottom: "again" top: "pool" '
+        "pooling_param { pool: AVE kernel_size: 3 stride: 2 } }",
+        'layer { name: "prelu" type: "PReLU" bottom: "pool" top: "pool" }',
+        'layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param { num_output: 4 } }',
+    ]
+)
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.prototxt").write_text(NET)
+    model = to_model(with_random_weights(make_net(NET, "TEST")))
+    for layer in model.layers:
+        if layer.name == "ip":  # as an old file has it
+            layer.blobs[0].shape, layer.blobs[0].legacy = (1, 1, *layer.blobs[0].shape), True
+            layer.blobs[0].data = layer.blobs[0].data.reshape(layer.blobs[0].shape)
+    write_model("net.caffemodel", model)
+
+
+def test_there_and_back(run: Run) -> None:
+    made = run("convert", "net.caffemodel", "net.onnx", "--model", "net.prototxt", "--check")
+    assert made.code == 0, made.err
+    assert made.out.startswith("net.onnx: model from net.caffemodel\nrandom values 0: largest difference ")
+    back = run("convert", "net.onnx", "back.caffemodel", "--check")
+    assert "weights: largest difference 0, in conv/0" in back.out
+    assert Path("back.caffemodel").read_bytes() == Path("net.caffemodel").read_bytes()
+
+
+def test_preprocessing_and_folding(run: Run) -> None:
+    np.savez("pictures.npz", data=np.random.default_rng(1).uniform(0, 255, (2, 3, 9, 12)))
+    words = ["--mean", "104,117,123", "--scale", "0.017", "--swap-channels", "--fold-bn", "--input", "pictures.npz"]
+    made = run("convert", "net.caffemodel", "net.onnx", "--model", "net.prototxt", "--check", *words)
+    assert made.code == 0 and "pictures.npz: largest difference" in made.out, made.err
+    kinds = [node.op_type for node in onnx.load("net.onnx").graph.node]
+    assert kinds[:3] == ["Gather", "Sub", "Mul"] and "BatchNormalization" in kinds, "shared weights are not folded"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["net.caffemodel", "x.onnx"], "give the deploy prototxt of net.caffemodel as --model"),
+        (["net.caffemodel", "x.h5", "--scale", "2"], "are for ONNX files, not for x.h5"),
+        (["net.caffemodel", "x.h5", "--input", "a.npy"], "--input is for --check"),
+        (["net.caffemodel", "x.onnx", "--model", "net.prototxt", "--mean", "1,2"], "a mean of shape (2,) does not fit"),
+        (["net.caffemodel", "x.onnx", "--model", "net.prototxt", "--mean", "1,x"], "--mean takes a file, or a number"),
+        (["net.caffemodel", "x.onnx", "--model", "net.prototxt", "--opset", "9"], "version 17 to 21, not 9"),
+        (["net.prototxt", "x.onnx"], "is a net, which is written to a file that ends in .prototxt"),
+        (["none.onnx", "x.caffemodel"], "cannot read none.onnx as an ONNX file"),
+    ],
+)
+def test_errors_are_one_line(words: list[str], message: str, run: Run) -> None:
+    assert message in run("convert", *words).fatal
+    assert not Path("x.onnx").exists()
+
+
+def test_merge_bn(run: Run) -> None:
+    Path("net.prototxt").write_text(NET.replace('param { name: "w" }', ""))
+    made = run("merge-bn", "net.prototxt", "net.caffemodel", "new.prototxt", "new.caffemodel")
+    assert made.out == "conv has taken in norm, scale\nnew.prototxt: 2 layers fewer than net.prototxt\n"
+    assert "BatchNorm" not in Path("new.prototxt").read_text()
+    assert run("convert", "new.caffemodel", "new.onnx", "--model", "new.prototxt", "--check").code == 0
+    assert "merge-bn needs four files" in run("merge-bn", "net.prototxt").fatal
+
+
+def test_weights_of_another_writer(run: Run) -> None:
+    """Names of nodes and constants as exporters have them, without what fcaffe puts into its own files."""
+    run("convert", "net.caffemodel", "net.onnx", "--model", "net.prototxt")
+    model = onnx.load("net.onnx")
+    del model.metadata_props[:]
+    onnx.save(model, "other.onnx")
+    assert "give the net whose weights it has as --model" in run("convert", "other.onnx", "x.caffemodel").fatal
+    made = run("convert", "other.onnx", "x.caffemodel", "--model", "net.prototxt", "--check")
+    assert made.code == 0 and "random values 1" in made.out, made.err
+    missing = NET.replace('name: "ip"', 'name: "other"')
+    Path("net.prototxt").write_text(missing.replace('top: "ip"', 'top: "other"'))
+    assert (
+        'for layer "other" (InnerProduct): there is no node'
+        in run("convert", "other.onnx", "x.caffemodel", "--model", "net.prototxt").fatal
+    )

@@ -1,0 +1,81 @@
+"""Normalisations folded into weights: the same outputs, fewer layers, and what has to stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fcaffe.errors import SnapshotError
+from fcaffe.net.model_files import Model
+from fcaffe.net.weights import to_model
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text
+from fcaffe.tools.merge_bn import Merged, merge_bn
+from fcaffe.tools.onnx.check import random_inputs, run_net
+from fcaffe.tools.onnx.files import deploy_net
+from tests.tools.onnx_nets import input_layer, with_random_weights
+
+INPUT = input_layer("x", (2, 4, 7, 6))
+NORM = 'layer { name: "norm" type: "BatchNorm" bottom: "c" top: "c" }'
+SCALE = 'layer { name: "scale" type: "Scale" bottom: "c" top: "s" scale_param { bias_term: true } }'
+BIAS = 'layer { name: "bias" type: "Bias" bottom: "s" top: "s" }'
+WEIGHTED = {
+    "Convolution": "convolution_param { num_output: 6 group: 2 kernel_size: 3 bias_term: false }",
+    "Deconvolution": "convolution_param { num_output: 6 group: 2 kernel_size: 4 stride: 2 }",
+    "InnerProduct": "inner_product_param { num_output: 6 }",
+    "InnerProduct ": "inner_product_param { num_output: 6 transpose: true bias_term: false }",
+}
+
+
+def first(kind: str, more: str, name: str = "c") -> str:
+    return f'layer {{ name: "{name}" type: "{kind.strip()}" bottom: "x" top: "{name}" {more} }}'
+
+
+def merged(text: str) -> tuple[Merged, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """What merging makes of a net with random weights, and the outputs before and after."""
+    param = parsed(text)
+    net = with_random_weights(deploy_net(param))
+    inputs = random_inputs(net)
+    result = merge_bn(param, to_model(net))
+    result.net.state.phase = pb.TEST
+    return result, run_net(net, inputs), run_net(deploy_net(result.net, result.model, "it"), inputs)
+
+
+def parsed(text: str) -> Any:
+    param = parse_text(text, pb.NetParameter)
+    param.state.phase = pb.TEST
+    return param
+
+
+@pytest.mark.parametrize("kind", WEIGHTED)
+def test_what_is_folded(kind: str) -> None:
+    result, before, after = merged("\n".join([INPUT, first(kind, WEIGHTED[kind]), NORM, SCALE, BIAS]))
+    assert result.folded == {"c": ["norm", "scale", "bias"]}
+    assert [layer.name for layer in result.net.layer] == ["x", "c"] and before.keys() == after.keys() == {"s"}
+    np.testing.assert_allclose(after["s"], before["s"], rtol=1e-4, atol=1e-4 * np.abs(before["s"]).max())
+
+
+@pytest.mark.parametrize(
+    ("layers", "left"),
+    [
+        ([NORM.replace("}", "batch_norm_param { use_global_stats: false } }"), SCALE], ["norm", "scale"]),
+        ([NORM.replace('top: "c"', 'top: "s"'), 'layer { name: "o" type: "ReLU" bottom: "c" top: "r" }'], ["norm"]),
+        (['layer { name: "r" type: "ReLU" bottom: "c" top: "c" }', NORM], ["norm"]),
+        ([NORM, SCALE.replace("scale_param {", "scale_param { axis: 2")], ["scale"]),
+    ],
+    ids=["statistics of the batch", "two readers", "behind a ReLU", "another axis"],
+)
+def test_what_stays(layers: list[str], left: list[str]) -> None:
+    result, before, after = merged("\n".join([INPUT, first("Convolution", WEIGHTED["Convolution"]), *layers]))
+    names = [layer.name for layer in result.net.layer]
+    assert [name for name in names if name in ("norm", "scale")] == left
+    for name, values in before.items():
+        np.testing.assert_allclose(after[name], values, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_without_weights() -> None:
+    param = parsed("\n".join([INPUT, first("Convolution", WEIGHTED["Convolution"]), NORM]))
+    with pytest.raises(SnapshotError, match=r'the model has no weights for layer "c"'):
+        merge_bn(param, Model(pb.NetParameter(), []))

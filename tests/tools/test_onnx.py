@@ -1,0 +1,129 @@
+"""Nets as ONNX files, which onnxruntime runs: every layer type, pooling of all sizes, and the nets under models/."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.engines import cpu_engine
+from fcaffe.errors import LayerError
+from fcaffe.net import layer_types, registry
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text, read_net
+from fcaffe.tools.nets import load_net
+from fcaffe.tools.onnx.check import random_inputs
+from tests.conftest import make_net
+from tests.layers.examples import EXAMPLES, Example
+from tests.tools.onnx_nets import (
+    example_inputs,
+    example_net,
+    input_layer,
+    layer_text,
+    relative_difference,
+    with_random_weights,
+)
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from fcaffe.tools.onnx.export import to_onnx
+from fcaffe.tools.onnx.graph import written_types
+from fcaffe.tools.onnx.library import OPSETS
+from fcaffe.tools.onnx.refused import REASONS as REFUSED
+from fcaffe.tools.onnx.refused import check_types
+
+MODELS = Path(__file__).parents[2] / "models"
+TOLERANCE = 1e-4
+OWN = {"Input", "Parameter", "DummyData"}  # which the exporter itself does
+EACH = [
+    (kind, example, in_place)
+    for kind, examples in EXAMPLES.items()
+    if kind not in (*REFUSED, "Silence")  # which leaves nothing to compare
+    for example in examples
+    for in_place in ([False, True] if example.in_place else [False])
+]
+
+
+def test_every_layer_type_is_written_or_refused() -> None:
+    own = {name for name in layer_types() if registry._registry[name].__module__.startswith("fcaffe.")}
+    assert {*written_types(), *OWN} >= own
+
+
+@pytest.mark.parametrize(
+    ("kind", "example", "in_place"),
+    EACH,
+    ids=[f"{kind}-{example.text}-{'in place' if in_place else ''}" for kind, example, in_place in EACH],
+)
+@pytest.mark.parametrize("opset", [OPSETS[0], OPSETS[-1]])
+def test_layers(kind: str, example: Example, in_place: bool, opset: int, tmp_path: Path) -> None:
+    if kind == "DummyData":
+        example = replace(example, text="dummy_data_param { shape { dim: 2 dim: 3 } data_filler { value: 3 } }")
+    net = example_net(kind, example, in_place)
+    assert relative_difference(net, example_inputs(net, example), tmp_path, opset) <= TOLERANCE
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSED.keys() & EXAMPLES.keys()))
+def test_what_is_refused(kind: str) -> None:
+    net = make_net(layer_text(kind, EXAMPLES[kind][0]), "TEST")
+    refusal = rf'layer "it" \({kind}\): cannot be written in ONNX: '
+    with pytest.raises(LayerError, match=refusal):
+        to_onnx(net)
+    with pytest.raises(LayerError, match=refusal):
+        check_types(parse_text(layer_text(kind, EXAMPLES[kind][0]), pb.NetParameter))
+
+
+def test_pooling_of_every_size(tmp_path: Path) -> None:
+    """Windows that end within the image, in the padding, beyond it, or begin there; one net for each kind of window."""
+    sizes = [(5, 8), (6, 7), (9, 9)]
+    for method, kernel, stride, pad in itertools.product(["MAX", "AVE"], [1, 2, 3], [1, 2, 3, 4], [0, 1, 2]):
+        if pad >= kernel:
+            continue
+        layers = []
+        for number, size in enumerate(sizes):
+            layers += [
+                input_layer(f"x{number}", (2, 2, *size)),
+                f'layer {{ name: "pool{number}" type: "Pooling" bottom: "x{number}" top: "y{number}" pooling_param {{ '
+                f"pool: {method} kernel_size: {kernel} stride: {stride} pad: {pad} }} }}",
+            ]
+        net = make_net("\n".join(layers), "TEST")
+        inputs = {
+            f"x{number}": np.random.default_rng(4).normal(size=(2, 2, *size)) for number, size in enumerate(sizes)
+        }
+        assert relative_difference(net, inputs, tmp_path) <= TOLERANCE, (method, kernel, stride, pad)
+
+
+@pytest.mark.parametrize("more", ["alpha: 0", "alpha: -0.01 k: 3", "alpha: 0.5 beta: 0", "alpha: 0.5 beta: -0.5 k: 2"])
+def test_lrn_beyond_what_runtimes_have(more: str, tmp_path: Path) -> None:
+    example = Example(f"lrn_param {{ local_size: 3 {more} }}", ((2, 5, 4, 3),))
+    net = example_net("LRN", example)
+    assert relative_difference(net, example_inputs(net, example), tmp_path) <= TOLERANCE
+
+
+def test_layers_of_one_name_keep_their_own_weights(tmp_path: Path) -> None:
+    layer = 'layer {{ name: "ip" type: "InnerProduct" bottom: "{}" top: "{}" inner_product_param {{ num_output: 4 }} }}'
+    text = "\n".join([input_layer("x", (2, 4)), layer.format("x", "y"), layer.format("y", "z")])
+    net = with_random_weights(make_net(text, "TEST"))
+    assert relative_difference(net, random_inputs(net), tmp_path) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["cifar10_quick", "googlenet", "lenet", "nin_cifar10", "squeezenet_v1.1"])
+def test_models_with_images_of_an_odd_size(name: str, tmp_path: Path) -> None:
+    text = (MODELS / name / "deploy.prototxt").read_text()
+    height, width = (55, 67) if name == "squeezenet_v1.1" else (229, 235) if name == "googlenet" else (35, 37)
+    text = re.sub(r"(dim: )\d+( dim: \d+ )dim: \d+ dim: \d+", rf"\g<1>2\g<2>dim: {height} dim: {width}", text, count=1)
+    (tmp_path / "net.prototxt").write_text(text)
+    net = with_random_weights(load_net(str(tmp_path / "net.prototxt"), pb.TEST, cpu_engine()))
+    assert net.blob("data").shape[::2] == (2, height)
+    assert relative_difference(net, random_inputs(net), tmp_path) <= TOLERANCE
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in MODELS.glob("*/deploy.prototxt")))
+def test_no_model_has_a_layer_that_is_refused(folder: str) -> None:
+    param = read_net(str(MODELS / folder / "deploy.prototxt"))
+    check_types(param)
+    assert {layer.type for layer in param.layer} <= {*written_types(), *OWN}

@@ -1,0 +1,159 @@
+"""State dicts of PyTorch, by torchvision's names; and our safetensors files, read by the library of the format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.errors import SnapshotError
+from fcaffe.net import Net
+from fcaffe.net.model_files import read_model, write_model
+from fcaffe.net.weights import load_weights, to_model
+from fcaffe.tools.convert import convert
+from fcaffe.tools.onnx.check import random_inputs, run_net
+from tests.conftest import GOLDEN, make_net
+from tests.tools.onnx_nets import input_layer, with_random_weights
+
+library = pytest.importorskip("safetensors.numpy")
+
+
+def convolution(name: str, bottom: str, outputs: int, bias: bool = True) -> str:
+    return (
+        f'layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}" convolution_param {{ '
+        f"num_output: {outputs} kernel_size: 1 bias_term: {str(bias).lower()} }} }}"
+    )
+
+
+def norm(name: str, blob: str) -> str:
+    return (
+        f'layer {{ name: "bn_{name}" type: "BatchNorm" bottom: "{blob}" top: "{blob}" }}\n'
+        f'layer {{ name: "scale_{name}" type: "Scale" bottom: "{blob}" top: "{blob}" '
+        "scale_param { bias_term: true } }"
+    )
+
+
+DATA = input_layer("data", (2, 3, 4, 5))
+FC = 'layer {{ name: "fc" type: "InnerProduct" bottom: "{}" top: "fc" inner_product_param {{ num_output: 3 }} }}'
+
+# Of each net its layers, and for each layer with weights the module that torchvision has for it.
+NETS = {
+    "vgg": (
+        [convolution("c1", "data", 4), convolution("c2", "c1", 4), FC.format("c2")],
+        {"c1": "features.2", "c2": "features.10", "fc": "classifier.0"},
+    ),
+    "squeezenet": (
+        [
+            convolution("squeeze", "data", 4),
+            convolution("one", "squeeze", 4),
+            convolution("three", "squeeze", 4),
+            'layer { name: "cat" type: "Concat" bottom: "one" bottom: "three" top: "cat" }',
+            convolution("last", "cat", 2),
+        ],
+        {
+            "squeeze": "features.3.squeeze",
+            "one": "features.3.expand1x1",
+            "three": "features.3.expand3x3",
+            "last": "classifier.1",
+        },
+    ),
+    "resnet": (
+        [
+            convolution("branch1", "data", 4, bias=False),
+            norm("branch1", "branch1"),
+            convolution("branch2", "data", 4, bias=False),
+            norm("branch2", "branch2"),
+            'layer { name: "sum" type: "Eltwise" bottom: "branch1" bottom: "branch2" top: "sum" }',
+            FC.format("sum"),
+        ],
+        {
+            "branch1": "layer1.0.downsample.0",
+            "bn_branch1": "layer1.0.downsample.1",
+            "branch2": "layer1.0.conv1",
+            "bn_branch2": "layer1.0.bn1",
+            "fc": "fc",
+        },
+    ),
+}
+
+
+def made(kind: str) -> tuple[Net, str]:
+    text = "\n".join([DATA, *NETS[kind][0]])
+    return with_random_weights(make_net(text, "TEST")), text
+
+
+def state_dict(net: Net, modules: dict[str, str]) -> dict[str, np.ndarray]:
+    """The net's weights as PyTorch has them: a batch normalisation holds its scale, and no factor."""
+    layers = {node.name: node.layer.blobs for node in net.nodes}
+    found: dict[str, np.ndarray] = {}
+    for layer, module in modules.items():
+        blobs = [np.ascontiguousarray(blob.data) for blob in layers[layer]]
+        kinds = ("weight", "bias")
+        if layer.startswith("bn_"):
+            blobs = [blobs[0] / blobs[2], blobs[1] / blobs[2]]
+            kinds = ("running_mean", "running_var")
+            found |= dict(
+                zip(
+                    (f"{module}.weight", f"{module}.bias"),
+                    (np.array(b.data) for b in layers[layer.replace("bn", "scale")]),
+                    strict=True,
+                )
+            )
+            found[f"{module}.num_batches_tracked"] = np.array(7)
+        found |= {f"{module}.{kind}": blob for kind, blob in zip(kinds, blobs, strict=False)}
+    return found
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_the_net_computes_the_same_with_a_state_dict(kind: str, tmp_path: Path) -> None:
+    net, text = made(kind)
+    (tmp_path / "net.prototxt").write_text(text)
+    library.save_file(state_dict(net, NETS[kind][1]), tmp_path / "torch.safetensors")
+    convert(str(tmp_path / "torch.safetensors"), str(tmp_path / "x.caffemodel"), str(tmp_path / "net.prototxt"))
+    other = make_net(text, "TEST")
+    load_weights(other, str(tmp_path / "x.caffemodel"))
+    inputs = random_inputs(net)
+    for name, values in run_net(net, inputs).items():
+        np.testing.assert_allclose(run_net(other, inputs)[name], values, rtol=1e-4, atol=1e-5)
+
+
+def test_other_architectures_are_refused(tmp_path: Path) -> None:
+    net, text = made("vgg")
+    (tmp_path / "net.prototxt").write_text(text)
+    tensors = state_dict(net, NETS["vgg"][1])
+    wrong = [
+        ({k: v for k, v in tensors.items() if "10" not in k}, "it has 2 modules for the net's 3 layers"),
+        (
+            tensors | {"features.2.weight": tensors["features.10.weight"]},
+            r"features.2.weight has the shape \(4, 4, 1, 1\)",
+        ),
+        ({k: v for k, v in tensors.items() if k != "features.2.bias"}, "features.2.bias is missing"),
+        (tensors | {"features.2.gain": np.ones(3, np.float32)}, "features.2 has gain, which layer .* has no place for"),
+    ]
+    for values, message in wrong:
+        library.save_file(values, tmp_path / "torch.safetensors")
+        with pytest.raises(SnapshotError, match=message):
+            convert(str(tmp_path / "torch.safetensors"), str(tmp_path / "x.h5"), str(tmp_path / "net.prototxt"))
+    with pytest.raises(SnapshotError, match="If it is a state dict of PyTorch, fcaffe convert takes the net"):
+        read_model(tmp_path / "torch.safetensors")
+
+
+def test_the_formats_own_library_reads_our_files(tmp_path: Path) -> None:
+    model = read_model(GOLDEN / "interop" / "model_iter_8.caffemodel")
+    write_model(tmp_path / "x.safetensors", model)
+    found = library.load_file(tmp_path / "x.safetensors")
+    blobs = {f"{layer.name}/{index}": blob for layer in model.layers for index, blob in enumerate(layer.blobs)}
+    assert found.keys() == blobs.keys()
+    for name, blob in blobs.items():
+        np.testing.assert_array_equal(found[name], blob.data)
+
+
+@pytest.mark.parametrize("cut", [4, 40, 300, -1])
+def test_damaged_files(cut: int, tmp_path: Path) -> None:
+    net, _ = made("vgg")
+    write_model(tmp_path / "x.safetensors", to_model(net))
+    content = (tmp_path / "x.safetensors").read_bytes()
+    (tmp_path / "x.safetensors").write_bytes(content[:cut])
+    with pytest.raises(SnapshotError, match=r"x\.safetensors"):
+        read_model(tmp_path / "x.safetensors")
