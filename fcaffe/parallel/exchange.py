@@ -11,6 +11,7 @@ import numpy as np
 from fcaffe.engines.engine import Pending
 from fcaffe.net.blob import Array
 from fcaffe.net.state import State
+from fcaffe.parallel.buckets import bucket_size, cuts
 from fcaffe.parallel.lane import Bucket, Lane
 from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.reductions.waiting import wait_until
@@ -20,15 +21,13 @@ from fcaffe.solvers.exchange import GradientExchange
 from fcaffe.timeline import REDUCE, TRAINING, Timeline
 
 ALIGNMENT = 16  # floats: gradients begin at the start of a cache line
-PARTS = 4  # buckets of a small net, if its layers were alike
-SMALLEST, LARGEST = 256 << 10, 4 << 20  # bytes of a bucket, between which its latency counts for little
 
 
 class ReducingExchange(GradientExchange):
     """Cuts the flat gradients, from the end to the front as backward finishes them, into buckets.
 
-    A bucket is handed over when it has `bucket` bytes, or without a size a quarter of all gradients, within limits; a
-    larger layer makes several. Sizes of layers alone decide, so every rank, and every run, cuts alike.
+    A bucket has `bucket` bytes or more, or what `bucket_size` says. Sizes of layers alone decide, so every rank, and
+    every run, cuts alike.
 
     With `overlap` a thread sums one bucket after the other while the training goes on; without, all are summed at the
     end of backward. The last bucket, with which the next forward pass begins, may overtake others that still wait (see
@@ -93,13 +92,12 @@ class ReducingExchange(GradientExchange):
         self._gradients, self._end = gradients, gradients.size
         self._buckets.clear()
         self.cut.clear()
-        self._size = min(max(gradients.nbytes / PARTS, SMALLEST), LARGEST) if self.bucket is None else self.bucket
+        self._size = bucket_size(gradients.size) if self.bucket is None else self.bucket / 4
         self._lane.begin(self._front_after)
 
     def ready(self, start: int) -> None:
-        if start and 4 * (self._end - start) >= self._size:
-            for part in range(int(4 * (self._end - start) / self._size), 0, -1):
-                self._hand_over(self._end - (self._end - start) // part)
+        for begin in cuts(start, self._end, self._size):
+            self._hand_over(begin)
 
     def finish(self, stop: float = math.inf) -> None:
         self._hand_over(0)

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-# Those of fcaffe/parallel/exchange.py, which needs MPI; tests/plan/test_buckets.py holds the one against the other.
-LARGEST, SMALLEST = 4 << 20, 256 << 10
+from fcaffe.parallel.buckets import bucket_size, cuts
 
 
 class Bucket(NamedTuple):
@@ -19,16 +18,16 @@ class Bucket(NamedTuple):
 
 def buckets(total: int, final_from: Iterable[int], size: float | None = None) -> Iterator[Bucket]:
     """The buckets of `total` bytes of gradients, which after one layer's backward after the other are final from these
-    bytes on. `size` in bytes; None: 4 MiB, or as much as is still to come, but no less than 256 KiB."""
-    end, last = total, 0
-    full = LARGEST if size is None else size
+    bytes on. `size` in bytes; None: what a training takes that is told none."""
+    end = total // 4
+    full = bucket_size(end) if size is None else size / 4
+    last = 0
     for last, start in enumerate(final_from):
-        held = end - start
-        if held > 0 and (held >= full or (size is None and held >= max(start, SMALLEST))):
-            yield Bucket(held, last)
-            end = start
+        for begin in cuts(start // 4, end, full):
+            yield Bucket(4 * (end - begin), last)
+            end = begin
     if end > 0:
-        yield Bucket(end, last)
+        yield Bucket(4 * end, last)
 
 
 def whole(total: int, final_from: Iterable[int]) -> Iterator[Bucket]:

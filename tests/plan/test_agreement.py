@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fcaffe.plan import buckets as planned
 from fcaffe.plan import reductions as costs
 from fcaffe.plan.buckets import buckets, whole
 
@@ -38,10 +37,8 @@ def test_buckets_are_those_of_the_exchange(starts, last, size):
 
 def test_constants_are_fcaffes():
     pytest.importorskip("mpi4py")
-    from fcaffe.parallel import exchange
     from fcaffe.parallel.reductions import auto, tree
 
-    assert (planned.LARGEST, planned.SMALLEST) == (exchange.LARGEST, exchange.SMALLEST)
     assert (costs.SEGMENTS, costs.SHORTEST, costs.LONGEST) == (tree.SEGMENTS, 4 * tree.SHORTEST, 4 * tree.LONGEST)
     assert costs.LONG_MESSAGE == auto.LONG_MESSAGE
 

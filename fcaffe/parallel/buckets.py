@@ -1,0 +1,21 @@
+"""Where the flat gradients are cut into buckets, as backward finishes them from the end to the front."""
+
+from __future__ import annotations
+
+PARTS = 4  # buckets of a small net, if its layers were alike
+SMALLEST, LARGEST = (256 << 10) // 4, (4 << 20) // 4  # values in a bucket, between which its latency counts for little
+
+
+def bucket_size(count: int) -> float:
+    """How many values make a bucket of `count` gradients, where nobody has said it."""
+    return min(max(count / PARTS, SMALLEST), LARGEST)
+
+
+def cuts(start: int, end: int, size: float) -> list[int]:
+    """The offsets at which the next buckets begin, when those before `end` are left and all from `start` on are final.
+
+    There are none before there is enough for one; a layer of several times `size` makes as many. What begins at 0 is
+    left for the end of backward.
+    """
+    number = int((end - start) / size) if start else 0
+    return [end - (end - start) * part // number for part in range(1, number + 1)]
