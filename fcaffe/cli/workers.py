@@ -115,7 +115,8 @@ class SharingFlags:
         bucket = None if self.bucket_mb is None else int(self.bucket_mb * 2**20)
         per_worker = self.batch == "per-worker"
         # On one host sums are work for the cores that compute, so none is hidden by doing it at the same time.
-        worthwhile = self.overlap and (len(set(world.hosts)) > 1 or reduction.on_device)
+        between_hosts = len(set(world.hosts)) > 1 or reduction.on_device
+        worthwhile = self.overlap and (between_hosts or bucket is not None)
         overlap = worthwhile and (world.threads or reduction.on_streams)
         if worthwhile and not overlap:
             log.warning(

@@ -17,5 +17,5 @@ def cuts(start: int, end: int, size: float) -> list[int]:
     There are none before there is enough for one; a layer of several times `size` makes as many. What begins at 0 is
     left for the end of backward.
     """
-    number = int((end - start) / size) if start else 0
+    number = int((end - start) / max(size, 1)) if start else 0
     return [end - (end - start) * part // number for part in range(1, number + 1)]

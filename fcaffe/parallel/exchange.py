@@ -14,8 +14,8 @@ from fcaffe.net.state import State
 from fcaffe.parallel.buckets import bucket_size, cuts
 from fcaffe.parallel.lane import Bucket, Lane
 from fcaffe.parallel.reductions.reduction import Reduction
-from fcaffe.parallel.reductions.waiting import wait_until
 from fcaffe.parallel.riders import Riders
+from fcaffe.parallel.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.solvers.exchange import GradientExchange
 from fcaffe.timeline import REDUCE, TRAINING, Timeline

@@ -14,8 +14,8 @@ from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.parallel import guard
 from fcaffe.parallel.local_ranks import dies_with
-from fcaffe.parallel.reductions.waiting import end_sleeps_by
 from fcaffe.parallel.started import Start, host_name, wait_for_turn
+from fcaffe.parallel.waiting import end_sleeps_by
 from fcaffe.threads import ranks_on_host
 
 # UCX's own segments over TCP have 8 kB.

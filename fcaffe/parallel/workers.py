@@ -13,7 +13,7 @@ from fcaffe.errors import UsageError
 from fcaffe.net.blob import Array
 from fcaffe.net.workers import Workers
 from fcaffe.parallel.reductions.reduction import Reduction
-from fcaffe.parallel.reductions.waiting import wait_until
+from fcaffe.parallel.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.timeline import WAIT, Timeline
 from fcaffe.tree_order import add_in_tree_order

@@ -91,6 +91,7 @@ def check_traffic(reduction: Reduction, length: int, sent: tuple[int, int], what
     formula = {
         "tree": 2 * (ranks - 1).bit_length() * -(-length // segment_length(length)),
         "ring": 2 * (ranks - 1),
+        "doubling": power + (2 if ranks != 1 << power else 0),
         "halving": 2 * power + (2 if ranks != 1 << power else 0),
         "server": 2 * (ranks - 1),
         "shared": 0,
@@ -125,6 +126,13 @@ def halving(rank: int, ranks: int, length: int) -> tuple[int, int]:
     return 2 * (power.bit_length() - 1) + (2 if rank < 2 * folded else 0), floats
 
 
+def doubling(rank: int, ranks: int, length: int) -> tuple[int, int]:
+    power = ranks.bit_length() - 1
+    if rank >= 2 * (ranks - (1 << power)):
+        return power, power * length
+    return (2, length) if rank % 2 else (power + 2, (power + 1) * length)
+
+
 def server(rank: int, ranks: int, length: int) -> tuple[int, int]:
     return (2, length) if rank else (2 * (ranks - 1), (ranks - 1) * length)
 
@@ -133,7 +141,7 @@ def none(rank: int, ranks: int, length: int) -> tuple[int, int]:
     return 0, 0
 
 
-EXPECTED = {"tree": tree, "ring": ring, "halving": halving, "server": server, "shared": none}
+EXPECTED = {"tree": tree, "ring": ring, "doubling": doubling, "halving": halving, "server": server, "shared": none}
 
 
 def communicators() -> Iterator[MPI.Intracomm]:
@@ -171,7 +179,8 @@ def choices() -> None:
     assert pick([4], 4)[0] == pick([16], 1 << 30)[0] == "shared"
     assert pick([2, 2], 4 << 20)[0] == pick([2, 1], 4)[0] == "hierarchical"
     assert pick([1] * 8, 4 << 20)[0] == "ring"
-    assert pick([1] * 128, 4 << 20)[0] == pick([1] * 8, 4000)[0] == "halving"
+    assert pick([1] * 128, 4 << 20)[0] == pick([1] * 8, 400_000)[0] == "halving"
+    assert pick([1] * 8, 4000)[0] == "doubling"
     comm = MPI.COMM_WORLD
     reduction = create_reduction("auto", comm)
     assert isinstance(reduction, Auto) and reduction.pick(4) == ("shared", f"all {comm.size} ranks are on one host")
@@ -205,7 +214,7 @@ def refusals() -> None:
 def patience() -> None:
     """All but rank 0 wait for half a second; prints how many seconds of a core that took each of them."""
     comm = MPI.COMM_WORLD
-    for name in ("tree", "ring", "halving", "server", "shared"):
+    for name in ("tree", "ring", "doubling", "halving", "server", "shared"):
         reduction = create_reduction(name, comm)
         buffer = reduction.allocate(100_000)
         reduction.sum(buffer)

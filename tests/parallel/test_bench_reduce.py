@@ -56,6 +56,7 @@ def test_by_mpiexec() -> None:
     traffic = {row.split()[0]: row.split()[6:] for row in rows if row}
     assert traffic == {
         "auto": ["0", "0"],
+        "doubling": ["3", "800,000"],
         "halving": ["4", "800,000"],
         "mpi": [],
         "ring": ["4", "533,336"],
@@ -73,7 +74,7 @@ def test_by_mpiexec() -> None:
         (["--bytes", "4k"], "--bytes takes positive numbers with commas between them, not '4k'"),
         (
             ["--workers", "1", "--reduce", "rign"],
-            "no reduction 'rign' (did you mean 'ring'?); known are auto, direct, halving",
+            "no reduction 'rign' (did you mean 'ring'?); known are auto, direct, doubling, halving",
         ),
     ],
 )

@@ -69,7 +69,7 @@ def test_variants_in_json() -> None:
         assert (result["workers"], result["batch"], result["gradient_bytes"]) == (2, 10, 4 * 431080)
         assert result["ms"] > 0 and result["images_per_second"] == pytest.approx(10 / result["ms"] * 1000)
         assert {"forward", "backward", "update", "data wait", "exposed reduce"} <= set(result["split_ms"])
-        assert len(result["bucket_bytes"]) == (1 if " 8 MB" in result["name"] else 2)
+        assert len(result["bucket_bytes"]) == (1 if " 8 MB" in result["name"] else 4)
         assert "no overlap" not in result["name"] or result["hidden_ms"] < 0.5 * result["sums_ms"]
 
 

@@ -9,7 +9,8 @@ from fcaffe.errors import FcaffeError
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, register
 
-LONG_MESSAGE = 1 << 16  # bytes: it takes a network much longer to carry than to begin one
+LONG_MESSAGE = 1 << 16  # bytes: it takes a network much longer to carry than to begin one,
+SHORT_MESSAGE = 1 << 14  # and here much longer to begin than to carry it
 
 
 @register("auto")
@@ -95,4 +96,6 @@ def pick(sizes: list[int], nbytes: int) -> tuple[str, str]:
         return "hierarchical", f"there are {len(sizes)} hosts with up to {max(sizes)} ranks each"
     if nbytes // ranks >= LONG_MESSAGE:
         return "ring", f"every rank sends the least, and its messages of {nbytes // ranks} bytes are long ones"
+    if nbytes <= SHORT_MESSAGE:
+        return "doubling", f"it takes the fewest messages, which is what counts for {nbytes} bytes"
     return "halving", f"it takes few messages, which counts most for {nbytes} bytes and {ranks} ranks"

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe.errors import FcaffeError
-from fcaffe.parallel.reductions.waiting import wait_until
+from fcaffe.parallel.waiting import wait_until
 
 PAGE = 1024  # floats: each rank's row begins on a page of its own, which the kernel puts near the rank's core
 LINE = 8  # int64 numbers: a cache line

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from mpi4py import MPI
 
 from fcaffe.net.blob import Array
-from fcaffe.parallel.reductions.waiting import wait_until
+from fcaffe.parallel.waiting import wait_until
 
 
 def no_wait() -> None:
