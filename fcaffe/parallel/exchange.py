@@ -153,7 +153,7 @@ class ReducingExchange(GradientExchange):
         hidden = max(0.0, self.seconds - self.exposed)
         sizes = " + ".join(f"{size / 1e6:.2f}" for size in self.cut)
         buckets = f"{len(self.cut)} buckets of {sizes} MB" if len(self.cut) <= 6 else f"{len(self.cut)} buckets"
-        took = f"Sums of gradients took {self.seconds:.2f} s, {hidden:.2f} s of it hidden behind backward; {buckets}"
+        took = f"Sums of gradients took {self.seconds:.2f} s, {hidden:.2f} s of it hidden behind forward and backward; {buckets}"
         return f"{took}; {more}" if more else took
 
     def close(self) -> None:

@@ -124,7 +124,7 @@ def _sums(plan: Plan, row: Row) -> Iterator[Fact]:
         yield Fact(
             "sums by the closed form", _ms(known), "the formula of whole buffers, all links alike, no contention"
         )
-    yield Fact("communication", _ms(row.communication), "all sums, hidden behind backward or not")
+    yield Fact("communication", _ms(row.communication), "all sums, hidden behind forward and backward or not")
 
 
 def _formula(plan: Plan, row: Row) -> str:

@@ -22,7 +22,7 @@ class Turn(NamedTuple):
 
     `seconds` at the slowest worker; `split`, by the kinds of the timeline, on average over the workers, of whose time
     it is the whole. `sums` and `exposed`, worker 0's: what sums of gradients have taken, and what of that the training
-    has waited for; what is left was hidden behind backward.
+    has waited for; what is left was hidden behind forward and backward.
     """
 
     seconds: float
