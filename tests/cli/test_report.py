@@ -111,7 +111,7 @@ def test_after_an_error_it_says_which(run: Run, monkeypatch: pytest.MonkeyPatch)
     def fail(solver: Solver) -> None:
         raise FcaffeError("<the> disk is full")
 
-    monkeypatch.setattr(Solver, "apply_update", fail)
+    monkeypatch.setattr(Solver, "start_update", fail)
     assert run("train -solver solver.prototxt -report page.html").code == 134
     page = Path("page.html").read_text()
     assert "Ended by an error: <the> disk is full" in words_of(page) and "const refresh = 0," in page

@@ -83,9 +83,9 @@ def test_rates_passes_and_records(growing: Any, capfd: pytest.CaptureFixture[str
     seen, passes, rates = [], [], []
     forward = solver.net.start_forward
 
-    def counted() -> Pending:
+    def counted(**how: Any) -> Pending:
         seen.append((solver.iteration, solver.context.first_sample))
-        return forward()
+        return forward(**how)
 
     solver.net.start_forward = counted  # type: ignore[method-assign]
     watch(solver, gradients_ready=lambda: passes.append(solver.passes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,8 +62,8 @@ def test_training_is_caffes(path, solver_from: Callable[..., Solver]) -> None:
     first_gradients: dict[str, np.ndarray] = {}
     start_forward = solver.net.start_forward
 
-    def recorded() -> Pending:
-        pending = start_forward()
+    def recorded(**how: Any) -> Pending:
+        pending = start_forward(**how)
         losses.append(pending.value())
         return pending
 
