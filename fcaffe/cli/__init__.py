@@ -100,8 +100,7 @@ OTHERS = {
     "run": Entry("fcaffe.cli.run", "run a Python script in which `import caffe` means fcaffe: SCRIPT [ARGUMENTS]"),
     "bench": Entry(
         "fcaffe.cli.bench",
-        "measure the reductions, or whole training iterations: reduce|step [--net FILE] [--reduce NAME,...] "
-        "[--workers N,...]",
+        "measure sums of gradients, or whole training iterations: reduce|step [--net FILE] [--workers N]",
     ),
     "plan": Entry(
         "fcaffe.cli.plan",
