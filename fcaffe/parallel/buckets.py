@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 PARTS = 4  # buckets of a small net, if its layers were alike
-SMALLEST, LARGEST = (256 << 10) // 4, (4 << 20) // 4  # values in a bucket, between which its latency counts for little
+SMALLEST = (128 << 10) // 4  # values in a bucket for each rank: with fewer, messages cost more than overlap spares
+LARGEST = (4 << 20) // 4  # values in a bucket, beyond which more at once make no difference
 
 
-def bucket_size(count: int) -> float:
+def bucket_size(count: int, ranks: int) -> float:
     """How many values make a bucket of `count` gradients, where nobody has said it."""
-    return min(max(count / PARTS, SMALLEST), LARGEST)
+    return min(max(count / PARTS, SMALLEST * ranks), max(LARGEST, SMALLEST * ranks))
 
 
 def cuts(start: int, end: int, size: float) -> list[int]:

@@ -92,7 +92,7 @@ class ReducingExchange(GradientExchange):
         self._gradients, self._end = gradients, gradients.size
         self._buckets.clear()
         self.cut.clear()
-        self._size = bucket_size(gradients.size) if self.bucket is None else self.bucket / 4
+        self._size = bucket_size(gradients.size, self.reduction.ranks) if self.bucket is None else self.bucket / 4
         self._lane.begin(self._front_after)
 
     def ready(self, start: int) -> None:
