@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import read_input, reading
-from fcaffe.net.model_files.huffman import MOST_SYMBOLS, Packed
+from fcaffe.net.model_files.huffman import MOST_SYMBOLS, Packed, streams_of
 from fcaffe.net.model_files.model import (
     Model,
     Places,
@@ -43,7 +43,7 @@ _FORM = struct.Struct("<BB")  # of an array: ABSENT, RAW or CODED; bytes of a nu
 _PACKED = struct.Struct("<QH")  # symbols, different ones
 _CRC = struct.Struct("<I")
 _ABSENT, _RAW, _CODED = range(3)
-_DTYPES = {2: np.dtype("<f2"), 4: np.dtype("<f4"), 8: np.dtype("<f8")}
+_DTYPES: dict[int, np.dtype[Any]] = {2: np.dtype("<f2"), 4: np.dtype("<f4"), 8: np.dtype("<f8")}
 _LARGEST_INDEX = 1 << 28  # bytes
 
 
@@ -51,7 +51,7 @@ class Size(NamedTuple):
     """What a blob's values take in a file, beside its code book and its tables."""
 
     layer: str
-    index: int
+    blob: int
     nbytes: int
 
 
@@ -168,7 +168,7 @@ def _encoded(values: np.ndarray | None) -> tuple[bytes, list[bytes]]:
     if coded is not None:
         about = [_FORM.pack(_CODED, dtype.itemsize), struct.pack("<H", len(coded.book)), coded.book.tobytes()]
         for packed in (coded.gaps, coded.codes):
-            about += [_PACKED.pack(packed.count, len(packed.lengths)), packed.lengths.tobytes()]
+            about += [_PACKED.pack(packed.size, len(packed.lengths)), packed.lengths.tobytes()]
             about.append(packed.stream_bits.astype("<u2").tobytes())
         content = [packed.content.tobytes() for packed in (coded.gaps, coded.codes)]
         if sum(map(len, about + content)) < flat.nbytes + _FORM.size:
@@ -179,16 +179,19 @@ def _encoded(values: np.ndarray | None) -> tuple[bytes, list[bytes]]:
 def _coded(about: _Bytes, values: _Bytes, dtype: np.dtype[Any], size: int) -> Coded:
     kinds = struct.unpack("<H", about.take(2))[0]
     book = np.frombuffer(about.take(kinds * dtype.itemsize), dtype)
-    packed = []
+    described = []
     for _ in range(2):
         count, symbols = _PACKED.unpack(about.take(_PACKED.size))
         if symbols > MOST_SYMBOLS or count > size:
             raise SnapshotError(f"{count} codes of {symbols} symbols do not make {size} numbers; it is damaged")
         lengths = np.frombuffer(about.take(symbols), np.uint8)
-        stream_bits = np.frombuffer(about.take(2 * Packed.streams(count)), "<u2")
-        packed.append((count, lengths, stream_bits, -(-int(stream_bits.sum(dtype=np.int64)) // 8)))
-    gaps, codes = (Packed(*one, np.frombuffer(values.take(size), np.uint8)) for *one, size in packed)
-    return Coded(book, gaps, codes)
+        stream_bits = np.frombuffer(about.take(2 * streams_of(count)), "<u2")
+        described.append((count, lengths, stream_bits))
+    packed = []
+    for count, lengths, stream_bits in described:
+        content = values.take(-(-int(stream_bits.sum(dtype=np.int64)) // 8))
+        packed.append(Packed(count, lengths, stream_bits, np.frombuffer(content, np.uint8)))
+    return Coded(book, *packed)
 
 
 class _Bytes:

@@ -21,14 +21,15 @@ MOST_SYMBOLS = 1 << 12  # different ones
 class Packed(NamedTuple):
     """Symbols as bits, the first bit of a byte being its highest."""
 
-    count: int  # of symbols
+    size: int  # symbols
     lengths: np.ndarray  # uint8: of each symbol's code, in bits; 0 for one that is absent, or that is the only one
     stream_bits: np.ndarray  # uint16: of each stream; they follow one another without gaps
     content: np.ndarray  # uint8
 
-    @staticmethod
-    def streams(count: int) -> int:
-        return -(-count // STREAM)
+
+def streams_of(size: int) -> int:
+    """How many streams hold so many symbols."""
+    return -(-size // STREAM)
 
 
 def pack(symbols: np.ndarray) -> Packed:
@@ -44,7 +45,7 @@ def pack(symbols: np.ndarray) -> Packed:
     for place in range(3):
         byte = (window >> (16 - 8 * place)) & 255
         content += np.bincount((starts >> 3) + place, byte, len(content))
-    ends = np.append(stops[STREAM - 1 :: STREAM], size)[: Packed.streams(len(symbols))]
+    ends = np.append(stops[STREAM - 1 :: STREAM], size)[: streams_of(len(symbols))]
     return Packed(
         len(symbols),
         lengths,
@@ -55,7 +56,7 @@ def pack(symbols: np.ndarray) -> Packed:
 
 def unpack(packed: Packed) -> np.ndarray:
     """The symbols, as int64. Raises SnapshotError where the bits are no such codes."""
-    count, lengths, longest = packed.count, packed.lengths, int(packed.lengths.max(initial=0))
+    count, lengths, longest = packed.size, packed.lengths, int(packed.lengths.max(initial=0))
     kraft = int((1 << (LONGEST - lengths[lengths > 0].astype(np.int64))).sum()) if longest <= LONGEST else 0
     if count and not (kraft == 1 << LONGEST or (longest == 0 and len(lengths))):
         raise SnapshotError("a Huffman code is not whole; the file is damaged")
