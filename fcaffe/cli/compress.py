@@ -64,7 +64,7 @@ def compress(
         raise UsageError("compress needs two files, WEIGHTS OUT.dcmodel, or four, NET WEIGHTS NEW_NET NEW_WEIGHTS")
     if len(files) == 2 and (ranks or energy is not None):
         raise UsageError("--rank and --energy are for layers of low rank: compress NET WEIGHTS NEW_NET NEW_WEIGHTS")
-    if len(files) == 4 and deep != DeepFlags((), (), (), 1, None, None, None):
+    if len(files) == 4 and deep != DeepFlags((), (), (), 2, None, None, None):
         raise UsageError("flags of densities, bits and training are for two files: compress WEIGHTS OUT.dcmodel")
     if energy is not None and not 0 < energy <= 1:
         raise UsageError(f"--energy is a share above 0 and up to 1, not {energy:g}")

@@ -17,8 +17,9 @@ from fcaffe.errors import UsageError
 from fcaffe.net.model_files import Model, dcmodel, read_model
 from fcaffe.output_files import remove_leftovers
 from fcaffe.tools.deep_compression import MOST_BITS, Aim, aims, pruned, shared, weight_counts
+from fcaffe.tools.solver_fields import rates
 
-_TENTH = 0.1  # of max_iter and base_lr: how long and how fast nets train on, if nothing else is said
+_DEFAULT = "a tenth of max_iter"  # for which nets train on, if nothing else is said
 
 
 @dataclass(frozen=True)
@@ -49,24 +50,26 @@ OPTIONS = [
         "--bits",
         multiple=True,
         metavar="[LAYER=]N,...",
-        help="Let the weights of a layer have 2^N values that are not 0 (convolutions 8, inner products 5).",
+        help="Let the weights of a layer have 2^N values that are not 0 (convolutions 6, inner products 5).",
     ),
     click.option(
-        "--rounds", type=click.IntRange(min=1), default=1, metavar="N", help="Steps in which densities fall (1)."
+        "--rounds", type=click.IntRange(min=1), default=2, metavar="N", help="Steps in which densities fall (2)."
     ),
     click.option(
         "--retrain",
         type=click.IntRange(min=0),
         metavar="N",
-        help="With --solver: iterations after each of these steps (a tenth of max_iter).",
+        help=f"With --solver: iterations after each of these steps ({_DEFAULT}).",
     ),
     click.option(
         "--tune",
         type=click.IntRange(min=0),
         metavar="N",
-        help="With --solver: iterations with weights that share values (a tenth of max_iter).",
+        help=f"With --solver: iterations with weights that share values ({_DEFAULT}).",
     ),
-    click.option("--rate", type=float, metavar="R", help="With --solver: the learning rate (a tenth of base_lr)."),
+    click.option(
+        "--rate", type=float, metavar="R", help="With --solver: the learning rate (the solver's, half-way to max_iter)."
+    ),
 ]
 deep_flags = with_flags("deep", DeepFlags, OPTIONS, "Flags for .dcmodel files")
 
@@ -122,10 +125,10 @@ def _with_training(
         log.info(f"{what}: {', '.join(f'{name} = {value:.4f}' for name, value in scores)}")
 
     def iterations(given: int | None) -> int:
-        return max(1, round(_TENTH * solver.max_iter)) if given is None else given
+        return max(1, solver.max_iter // 10) if given is None else given
 
     tell("as it was")
-    training = Retraining(solver, engine, _TENTH * solver.base_lr if flags.rate is None else flags.rate)
+    training = Retraining(solver, engine, _rate_half_way(solver) if flags.rate is None else flags.rate)
     try:
         for step in range(flags.rounds):
             model = pruned(model, wanted, (step + 1) / flags.rounds)
@@ -141,6 +144,12 @@ def _with_training(
     finally:
         training.close()
     return model
+
+
+def _rate_half_way(solver: Any) -> float:
+    """Nets train on after they have been trained, which the first and largest rates would undo."""
+    first_half = [rate for iteration, rate in rates(solver) if iteration <= solver.max_iter // 2]
+    return first_half[-1] if first_half else float(solver.base_lr)
 
 
 def _print_sizes(source: str, target: str, model: Model, wanted: dict[str, Aim], sizes: list[dcmodel.Size]) -> None:

@@ -19,7 +19,7 @@ from fcaffe.proto import caffe_pb2 as pb
 
 def sparse(size: int, density: float, kinds: int, dtype: type = np.float32, seed: int = 1) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    book = rng.standard_normal(kinds).astype(dtype)
+    book: np.ndarray = rng.standard_normal(kinds).astype(dtype)
     return np.where(rng.random(size) < density, book[rng.integers(0, kinds, size)], dtype(0))
 
 
@@ -121,7 +121,7 @@ def test_what_a_file_takes(model: Model, tmp_path: Path) -> None:
     sizes = {(one.layer, one.blob): one.nbytes for one in dcmodel.write(tmp_path / "x.dcmodel", model)}
     size = (tmp_path / "x.dcmodel").stat().st_size
     assert sizes["zero", 0] == 0 and sizes["conv", 1] == 120 and sum(sizes.values()) < size < 3200
-    bits_each = 8 * sizes["ip", 0] / np.count_nonzero(model.layers[1].blobs[0].data)
+    bits_each = 8 * sizes["ip", 0] / np.count_nonzero(np.asarray(model.layers[1].blobs[0].data))
     assert bits_each < 10.5, "5 bits for one of 30 values, and the entropy of the gaps, 5.03 bits at this density"
 
 
