@@ -38,7 +38,7 @@ OPTIONS = [
         "--density",
         multiple=True,
         metavar="[LAYER=]SHARE,...",
-        help="Share of the weights that are not made 0 (convolutions 0.33, inner products 0.08).",
+        help="Share of the weights that are not made 0 (convolutions 0.33, inner products 0.06).",
     ),
     click.option(
         "--quality",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import zlib
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,70 @@ def test_what_a_file_takes(model: Model, tmp_path: Path) -> None:
     assert bits_each < 10.5, "5 bits for one of 30 values, and the entropy of the gaps, 5.03 bits at this density"
 
 
+def bit_by_bit(content: bytes, lengths: bytes, count: int) -> tuple[list[int], int]:
+    """So many symbols of a canonical code as docs/compression.md describes it, and how many bits they take."""
+    codes, code = {}, 0
+    for length in range(1, 17):
+        code <<= 1
+        for symbol in (symbol for symbol, own in enumerate(lengths) if own == length):
+            codes[length, code] = symbol
+            code += 1
+    if not codes:
+        return [len(lengths) - 1] * count, 0
+    bits = (byte >> (7 - place) & 1 for byte in content for place in range(8))
+    found, taken = list[int](), 0
+    while len(found) < count:
+        length, code = 0, 0
+        while (length, code) not in codes:
+            length, code = length + 1, 2 * code + next(bits)
+        found.append(codes[length, code])
+        taken += length
+    return found, taken
+
+
+def test_the_format_is_what_the_documentation_says(model: Model, tmp_path: Path) -> None:
+    """Against a reader that knows nothing but docs/compression.md, and takes one bit after the other."""
+    write_model(tmp_path / "x.dcmodel", model)
+    file = (tmp_path / "x.dcmodel").read_bytes()
+    assert file[:12] == b"\x89FCDM\r\n\x1a\1\0\0\0" and int.from_bytes(file[-4:], "little") == zlib.crc32(file[:-4])
+    packed, unpacked = int.from_bytes(file[12:16], "little"), int.from_bytes(file[16:20], "little")
+    index, content = BytesIO(zlib.decompress(file[28 : 28 + packed])), BytesIO(file[28 + packed : -4])
+    assert len(index.getvalue()) == unpacked and len(content.getvalue()) == int.from_bytes(file[20:28], "little")
+
+    def number(size: int) -> int:
+        return int.from_bytes(index.read(size), "little")
+
+    net = pb.NetParameter.FromString(index.read(number(4)))
+    assert [layer.name for layer in net.layer] == ["conv", "ip", "zero"]
+    for layer, stored in zip(net.layer, model.layers, strict=True):
+        for shape, blob in zip(layer.blobs, stored.blobs, strict=True):
+            assert tuple(shape.shape.dim) == blob.shape
+            form, itemsize = number(1), number(1)
+            values = np.zeros(blob.data.size, f"<f{itemsize}")
+            if form == 1:
+                values[:] = np.frombuffer(content.read(values.nbytes), values.dtype)
+            else:
+                book = np.frombuffer(index.read(number(2) * itemsize), values.dtype)
+                described = []
+                for _ in range(2):
+                    count, kinds = number(8), number(2)
+                    lengths = index.read(kinds)
+                    described.append((count, lengths, sum(number(2) for _ in range(-(-count // 512)))))
+                symbols = []
+                for count, lengths, bits in described:
+                    found, taken = bit_by_bit(content.read(-(-bits // 8)), lengths, count)
+                    assert taken == bits
+                    symbols.append(found)
+                place, codes = -1, iter(symbols[1])
+                for zeros in symbols[0]:
+                    place += 255 if zeros == 255 else zeros + 1
+                    if zeros != 255:
+                        values[place] = book[next(codes)]
+            np.testing.assert_array_equal(values, blob.data.reshape(-1))
+            assert number(2) == 0, "there are no gradients"
+    assert not index.read() and not content.read()
+
+
 def test_only_what_a_net_has_is_decoded(model: Model, tmp_path: Path) -> None:
     write_model(tmp_path / "x.dcmodel", model)
     read = dcmodel.read(tmp_path / "x.dcmodel", {"conv": [1800, 30], "ip": [8, 30]})
@@ -166,7 +231,7 @@ def test_files_with_a_right_check_sum_and_wrong_content(model: Model, tmp_path: 
     index = bytearray(zlib.decompress(whole[head.size : head.size + packed]))
     content = whole[head.size + packed : -4]
     refused = 0
-    for at in range(0, len(index), 3):
+    for at in range(0, len(index), 11):
         damaged = bytes(index[:at]) + bytes([index[at] ^ 0xFF]) + bytes(index[at + 1 :])
         again = zlib.compress(damaged)
         made = head.pack(dcmodel.MAGIC, version, len(again), unpacked, size) + again + content

@@ -1,7 +1,7 @@
 """Compressed models, .dcmodel: arrays of few different numbers, many of them 0, as indices with Huffman codes.
 
 Nothing is lost: an array comes back bit for bit, and one of too many different numbers stays as it is. What makes few
-of many is `fcaffe compress`. docs/ways-out.md has the format.
+of many is `fcaffe compress`. docs/compression.md has the format.
 """
 
 from __future__ import annotations

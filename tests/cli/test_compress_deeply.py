@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fcaffe.net.model_files import read_model
-from fcaffe.pycaffe import Net
+from fcaffe.pycaffe.net import Net
 from tests.cli.conftest import Result
 
 pytestmark = pytest.mark.usefixtures("trained")
