@@ -70,6 +70,8 @@ def test_every_command_reads_it(run: Run) -> None:
     assert scores(run, "x.dcmodel") == scores(run, "back.caffemodel")
     assert run("train --solver solver.prototxt --weights x.dcmodel").code == 0
     assert run("time --model net.prototxt --iterations 1 --weights x.dcmodel").code == 0
+    Path("cut.dcmodel").write_bytes(Path("x.dcmodel").read_bytes()[:-9])
+    assert "cut.dcmodel: it is cut off" in run("time --model net.prototxt --iterations 1 --weights cut.dcmodel").fatal
     net = Net("net.prototxt", 1, weights="x.dcmodel")
     np.testing.assert_array_equal(net.params["ip"][0].data, weights("x.dcmodel"))
 
