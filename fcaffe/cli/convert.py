@@ -28,10 +28,10 @@ _ONNX = [
     cls=Command,
     example="convert net.caffemodel net.onnx --model deploy.prototxt --check",
     help="Write what is in the file IN to the file OUT, in the current notation and in the form that OUT's name ends "
-    "in: a model as .caffemodel, .h5, .npz or .safetensors (or its net as .prototxt), a solver state as .solverstate "
-    "or .h5, a net or solver as .prototxt, a mean as .binaryproto or .npy. With its net as --model, a model becomes an "
-    ".onnx file, and an .onnx file or a state dict of PyTorch in a .safetensors a model. If IN is a database, its mean "
-    "image is computed.",
+    "in: a model as .caffemodel, .h5, .npz, .safetensors or .dcmodel (or its net as .prototxt), a solver state as "
+    ".solverstate or .h5, a net or solver as .prototxt, a mean as .binaryproto or .npy. With its net as --model, "
+    "a model becomes an .onnx file, and an .onnx file or a state dict of PyTorch in a .safetensors a model. If IN "
+    "is a database, its mean image is computed.",
 )
 @click.argument("source", required=False, metavar="IN")
 @click.argument("target", required=False, metavar="OUT")
@@ -54,7 +54,7 @@ _ONNX = [
     "--check", is_flag=True, help="Run both sides on random values and each --input, and print how far they are apart."
 )
 @click.option("--input", "inputs", multiple=True, metavar="FILE", help="Values for --check: .npy, or .npz by name.")
-@with_options(_ONNX, "Flags for .onnx files:")
+@with_options(_ONNX, "Flags for .onnx files")
 @common_flags
 def convert(
     source: str | None,

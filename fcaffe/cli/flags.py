@@ -67,7 +67,7 @@ def _option(name: str, default: Any, meta: str, text: str) -> Decorator:
 CAFFE = [
     _option("solver", "", "FILE", "Solver prototxt (train)."),
     _option("model", "", "FILE", "Net prototxt (test, time)."),
-    _option("weights", "", "FILE,...", "Models to copy weights from, in this order (train, test)."),
+    _option("weights", "", "FILE,...", "Models to copy weights from, in this order (train, test, time)."),
     _option("snapshot", "", "FILE", "Solver state to resume from; 'auto': the newest whole one, if any (train)."),
     _option("iterations", 50, "N", "Batches to run (test, time; 50)."),
     _option("gpu", "", "ID,...", "GPUs to use, or all: to train, one worker on each; else the first (the CPU)."),

@@ -11,6 +11,7 @@ from fcaffe.cli.gpus import first_gpu
 from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
+from fcaffe.net.weights import load_weights
 from fcaffe.threads import available_cpus
 from fcaffe.tools.nets import load_net
 from fcaffe.tools.profile import describe, profile
@@ -50,6 +51,8 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
         log.use_cpu_to_time()
     net = load_net(flags.model, phase, engines.create(gpu and gpu[0]), flags.level, flags.stages)
     try:
+        if flags.weights:
+            load_weights(net, flags.weights)
         if profiled:
             for line in describe(profile(net, iterations)):
                 click.echo(line)

@@ -23,7 +23,7 @@ HEADINGS = [CAFFE, OWN, WORKERS, ENGINE, LOG, COMMON]
 class Command(click.Command):
     """A click command whose help ends with an example, and lists its flags in groups, each in the order of use.
 
-    An option's group is its `heading`, which `with_options` gives it.
+    An option's group is its `heading`, which `with_options` gives it; those that only this command has come behind OWN.
     """
 
     def __init__(self, *args: Any, example: str = "", **settings: Any) -> None:
@@ -31,7 +31,9 @@ class Command(click.Command):
         self.example = example
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        for heading in HEADINGS:
+        given = dict.fromkeys(getattr(param, "heading", OWN) for param in self.params)
+        at = HEADINGS.index(OWN) + 1
+        for heading in (*HEADINGS[:at], *(own for own in given if own not in HEADINGS), *HEADINGS[at:]):
             shown = [param for param in self.params if getattr(param, "heading", OWN) == heading]
             records = [record for param in shown if (record := param.get_help_record(context))]
             if records:

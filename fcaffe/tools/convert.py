@@ -41,7 +41,7 @@ _NPY_MAGIC = b"\x93NUMPY"
 
 # What can be read: its name, and the endings of what can be made of it.
 _FORMS: dict[Any, tuple[str, tuple[str, ...]]] = {
-    Model: ("model", (".caffemodel", ".h5", ".npz", ".safetensors", ".onnx", ".prototxt")),
+    Model: ("model", (".caffemodel", ".h5", ".npz", ".safetensors", ".dcmodel", ".onnx", ".prototxt")),
     State: ("solver state", (".solverstate", ".h5")),
     StoredBlob: ("mean or other blob", (".binaryproto", ".npy")),
     pb.NetParameter: ("net", (".prototxt",)),

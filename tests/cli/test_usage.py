@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
 from fcaffe.cli import COMMANDS, _load
@@ -37,6 +38,14 @@ def test_flags_are_in_groups_and_in_the_order_of_use(run: Run) -> None:
     flags = [line.split()[0] for line in out.splitlines() if line.startswith("  --")]
     assert flags[:4] == ["--solver", "--model", "--weights", "--snapshot"] and flags[-1] == "--version"
     assert next(line for line in run("--help").out.splitlines() if line.startswith("  --")).startswith("  --solver")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_every_flag(name: str, run: Run) -> None:
+    shown = set(run(name, "--help").out.split())
+    for param in _load(name).params:
+        if isinstance(param, click.Option) and not param.hidden:
+            assert {word.rstrip(",") for word in shown} >= {param.opts[0]}, param.opts
 
 
 @pytest.mark.parametrize(

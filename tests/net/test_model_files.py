@@ -27,7 +27,7 @@ h5py = pytest.importorskip("h5py")
 
 INTEROP = GOLDEN / "interop"
 HDF5 = INTEROP / "modelh_iter_8.caffemodel.h5"
-ENDINGS = [".caffemodel", ".h5", ".npz", ".safetensors"]
+ENDINGS = [".caffemodel", ".h5", ".npz", ".safetensors", ".dcmodel"]
 
 
 def blobs_of(model: Model) -> dict[str, StoredBlob]:

@@ -1,11 +1,11 @@
-"""Models in files: .caffemodel, HDF5 (.caffemodel.h5), NumPy (.npz), safetensors. Whatever the file, a model reads the
-same."""
+"""Models in files: .caffemodel, HDF5 (.caffemodel.h5), NumPy (.npz), safetensors, and compressed (.dcmodel). Whatever
+the file, a model reads the same."""
 
 from __future__ import annotations
 
 import os
 
-from fcaffe.net.model_files import caffemodel, hdf5, npz, safetensors
+from fcaffe.net.model_files import caffemodel, dcmodel, hdf5, npz, safetensors
 from fcaffe.net.model_files.model import Model, Places, StoredLayer, take_shared
 from fcaffe.proto import file_start
 from fcaffe.proto.binary import HDF5_MAGIC, ZIP_MAGIC
@@ -26,6 +26,8 @@ def read_model(path: Path, places: Places | None = None) -> Model:
         return hdf5.read(path, places)
     if start.startswith(ZIP_MAGIC):
         return npz.read(path, places)
+    if start.startswith(dcmodel.MAGIC):
+        return dcmodel.read(path, places)
     if safetensors.is_safetensors(start):
         return safetensors.read(path, places)
     return caffemodel.read(path)
@@ -43,6 +45,8 @@ def write_model(path: Path, model: Model, nvidia: bool = False) -> None:
         npz.write(path, model)
     elif name.endswith(".safetensors"):
         safetensors.write(path, model)
+    elif name.endswith(".dcmodel"):
+        dcmodel.write(path, model)
     else:
         caffemodel.write(path, model, nvidia)
 

@@ -1,0 +1,117 @@
+"""`fcaffe compress` with two files: what it writes, what it prints, and that every command reads it as any model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.net.model_files import read_model
+from fcaffe.pycaffe.net import Net
+from tests.cli.conftest import Result
+
+pytestmark = pytest.mark.usefixtures("trained")
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def trained(folder: Path, run: Run) -> None:
+    assert run("train --solver solver.prototxt").code == 0
+
+
+def weights(path: str) -> np.ndarray:
+    (layer,) = [layer for layer in read_model(path).layers if layer.name == "ip"]
+    return np.array(layer.blobs[0].data)
+
+
+def scores(run: Run, path: str) -> list[str]:
+    made = run(f"test --model net.prototxt --weights {path} --iterations 2")
+    assert made.code == 0, made.err
+    return [message for message in made.messages if message.startswith("accuracy = ")]
+
+
+def test_without_a_solver(run: Run) -> None:
+    made = run("compress small_iter_8.caffemodel x.dcmodel --density ip=0.5 --bits 3")
+    assert made.code == 0, made.err
+    before, after = weights("small_iter_8.caffemodel"), weights("x.dcmodel")
+    assert np.count_nonzero(after) == 24 and len(np.unique(after)) <= 9
+    assert np.corrcoef(before[after != 0], after[after != 0])[0, 1] > 0.95
+    row = next(line.split() for line in made.out.splitlines() if line.startswith("ip"))
+    assert row[:3] == ["ip", "50.0", "%"] and int(row[3]) <= 8 and row[5] == str(4 * before.size)
+    assert re.search(rf"^x\.dcmodel: {Path('x.dcmodel').stat().st_size} bytes, \d\.\d times fewer", made.out, re.M)
+
+
+def test_with_a_solver_it_is_trained_and_tested(run: Run) -> None:
+    made = run("compress small_iter_8.caffemodel x.dcmodel --solver solver.prototxt --density 0.4 --bits 2 --tune 5")
+    assert made.code == 0, made.err
+    assert np.count_nonzero(weights("x.dcmodel")) == round(0.4 * 48) and len(np.unique(weights("x.dcmodel"))) == 5
+    table = [line.split("  ") for line in made.out.partition("Test nets\n")[2].splitlines() if "  " in line]
+    assert [row[0] for row in table[1:]] == [
+        "as it was", "pruned, step 1 of 2", "after 1 iterations", "pruned, step 2 of 2", "after 1 iterations",
+        "with shared weights", "after 5 iterations",
+    ]  # fmt: skip
+    first, last = (float(table[row][-2]) for row in (1, -1))
+    for path, accuracy in (("small_iter_8.caffemodel", first), ("x.dcmodel", last)):
+        assert float(scores(run, path)[-1].split()[2]) == pytest.approx(accuracy, abs=1e-4)
+    assert sorted(Path().glob("small_iter_*")) == sorted(
+        Path(f"small_iter_{n}.{kind}") for n in (4, 8) for kind in ("caffemodel", "solverstate")
+    ), "no snapshots of these trainings"
+
+
+def test_every_command_reads_it(run: Run) -> None:
+    assert run("compress small_iter_8.caffemodel x.dcmodel --density 0.5").code == 0
+    assert run("convert x.dcmodel back.caffemodel").code == 0
+    assert run("convert back.caffemodel again.dcmodel").code == 0
+    np.testing.assert_array_equal(weights("back.caffemodel"), weights("x.dcmodel"))
+    assert Path("again.dcmodel").read_bytes() == Path("x.dcmodel").read_bytes()
+    assert scores(run, "x.dcmodel") == scores(run, "back.caffemodel")
+    assert run("train --solver solver.prototxt --weights x.dcmodel").code == 0
+    assert run("time --model net.prototxt --iterations 1 --weights x.dcmodel").code == 0
+    Path("cut.dcmodel").write_bytes(Path("x.dcmodel").read_bytes()[:-9])
+    assert "cut.dcmodel: it is cut off" in run("time --model net.prototxt --iterations 1 --weights cut.dcmodel").fatal
+    net = Net("net.prototxt", 1, weights="x.dcmodel")
+    np.testing.assert_array_equal(net.params["ip"][0].data, weights("x.dcmodel"))
+
+
+def test_low_rank_with_a_solver_is_tested(run: Run) -> None:
+    made = run(
+        "compress net.prototxt small_iter_8.caffemodel new.prototxt new.caffemodel --rank ip=1 --solver solver.prototxt"
+    )
+    assert made.code == 0, made.err
+    row = next(line.split() for line in made.out.splitlines() if line.startswith("accuracy"))
+    assert float(scores(run, "small_iter_8.caffemodel")[-1].split()[2]) == pytest.approx(float(row[1]), abs=1e-4)
+    after = run("test --model new.prototxt --weights new.caffemodel --iterations 2").messages
+    assert float([line for line in after if line.startswith("accuracy = ")][-1].split()[2]) == pytest.approx(
+        float(row[2]), abs=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("x.caffemodel", "with two files, compress writes a .dcmodel, not x.caffemodel"),
+        ("x.dcmodel --density 2", "--density is a share from 0 to 1, not 2"),
+        ("x.dcmodel --density ip=-1", "--density is a share from 0 to 1, not -1 for ip"),
+        ("x.dcmodel --density ip=", "--density takes a number, or LAYER=NUMBER, such as ip1=0.5, not 'ip='"),
+        ("x.dcmodel --density ip=.1 --quality ip=1", "--density and --quality are both for ip"),
+        ("x.dcmodel --quality -1", "--quality is 0 or more standard deviations, not -1"),
+        ("x.dcmodel --bits 13", "--bits is a whole number from 1 to 12, not 13"),
+        ("x.dcmodel --bits fc=3", "no inner product with weights of its own called fc"),
+        ("x.dcmodel --retrain 5", "--retrain, --tune and --rate are for --solver"),
+        ("x.dcmodel --rank ip=1", "--rank and --energy are for layers of low rank"),
+        ("a b x.dcmodel --bits 3", "are for two files"),
+        ("", "compress needs two files, WEIGHTS OUT.dcmodel, or four"),
+    ],
+)
+def test_what_is_refused(words: str, message: str, run: Run) -> None:
+    assert message in run(f"compress small_iter_8.caffemodel {words}").fatal
+    assert not Path("x.dcmodel").exists()
+
+
+def test_a_solver_without_a_test_net_is_refused(run: Run) -> None:
+    Path("solver.prototxt").write_text('net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 1')
+    made = run("compress small_iter_8.caffemodel x.dcmodel --solver solver.prototxt")
+    assert "the solver has no test net" in made.fatal
