@@ -105,7 +105,11 @@ def _sums(plan: Plan, row: Row) -> Iterator[Fact]:
         return
     machine = plan.question.machine
     sizes = Counter(bucket.bytes for bucket in plan.question.cut)
-    rule = "--bucket-mb" if plan.question.bucket else "fcaffe's rule: 4 MiB, or as much as is still to come"
+    rule = (
+        "--bucket-mb"
+        if plan.question.bucket
+        else "fcaffe's rule: a quarter of the gradients, but 256 KiB to 4 MiB; large layers in several"
+    )
     yield Fact(
         "buckets", f"{len(plan.question.cut)}", rule if len(plan.question.cut) > 1 else "one sum of all gradients"
     )
@@ -139,10 +143,9 @@ def _round(part: Round) -> str:
 
 def _totals(plan: Plan, row: Row) -> Iterator[Fact]:
     asked, machine = plan.question, plan.question.machine
-    way = (
-        "events: a sum begins when its bucket is final and those before are through" if asked.overlap else "no overlap"
+    yield Fact(
+        "exposed communication", _ms(row.exposed), f"end of the iteration - computing alone; {_overlap(plan, row)}"
     )
-    yield Fact("exposed communication", _ms(row.exposed), f"end of the last sum - end of computing alone; {way}")
     rate = machine.update_bandwidth or machine.device.memory_bandwidth
     update = f"{plan.update_bytes / 1e6:.1f} MB that the rule reads and writes at {rate / 1e9:g} GB/s"
     yield Fact("update", _ms(row.update), update if row.update else "within the known speed of the net")
@@ -155,6 +158,17 @@ def _totals(plan: Plan, row: Row) -> Iterator[Fact]:
         given = asked.epochs is not None and asked.images is not None
         how = f"{asked.epochs:g} epochs x {asked.images:,} images" if given else f"max_iter {asked.work.iterations:,}"
         yield Fact("hours", f"{hours:.3f}", how)
+
+
+def _overlap(plan: Plan, row: Row) -> str:
+    """How sums and computing share an iteration."""
+    if not plan.overlaps(row.workers):
+        return "sums after backward"
+    one = "events: a sum begins when its bucket is final and those before are through"
+    if not plan.updates_late(row.workers):
+        return one
+    late = "that of the first layers overtakes those that wait; the update of a layer, and the wait for what it needs"
+    return f"{one}; {late}, come before its next forward"
 
 
 def _memory(plan: Plan, row: Row) -> Iterator[Fact]:
