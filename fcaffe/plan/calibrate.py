@@ -1,4 +1,4 @@
-"""Measures this machine for its file: a net's layers, memory, additions, the update, the host's network, the links."""
+"""Measures this machine for its file: memory, additions, the update, the host's network, the links."""
 
 from __future__ import annotations
 
@@ -16,18 +16,12 @@ import numpy as np
 from fcaffe import log
 from fcaffe.engines import Engine
 from fcaffe.engines.memory import aligned_zeros, obtainable_bytes
-from fcaffe.errors import UsageError
-from fcaffe.net import Context, Net
 from fcaffe.plan.devices import LINKS, Device, Link
-from fcaffe.plan.machine import FCAFFE, Machine, MeasuredNet, plain
+from fcaffe.plan.machine import FCAFFE, Machine, plain
 from fcaffe.plan.plan import ACCESSES
-from fcaffe.plan.work import Work
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.rng import CaffeRandom
 from fcaffe.solvers.rules import create_rule
 from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
-from fcaffe.tools.shapes import with_batch
-from fcaffe.tools.timing import time_backward, time_forward
 
 PASSES = 5  # of which the median counts
 SHORT, LONG = 4 << 10, 8 << 20  # bytes of the sums that tell a link's latency and bandwidth
@@ -63,56 +57,6 @@ def measure_machine(engine: Engine, device_name: str, cores: int) -> Machine:
         add_bandwidth=_add_bandwidth() if is_cpu else None,
         update_bandwidth=_update_bandwidth(engine),
     )
-
-
-def measure_net(work: Work, engine: Engine, batches: Sequence[int], ranks: int) -> MeasuredNet:
-    """The layers of a net at these batches, by the code of `fcaffe time`, in proportion to whole passes as a training
-    runs them, which do the work of several layers in one. Data are zeros: reading has no part in it."""
-    layers: dict[str, list[tuple[float, float]]] = {layer.name: [] for layer in work.layers}
-    for batch in batches:
-        log.info(f"Measuring the layers of {work.name} at a batch of {batch}")
-        for name, pair in _layers_at(work, engine, batch).items():
-            layers[name].append(pair)
-    return MeasuredNet(work.name, ranks, list(batches), layers)
-
-
-def _layers_at(work: Work, engine: Engine, batch: int) -> dict[str, tuple[float, float]]:
-    param = with_batch(work.param, work.inputs, batch)
-    with log.quiet():
-        net = Net(param, Context(engine, CaffeRandom(1), noise="counter"))
-    try:
-        names = [node.name for node in net.nodes]
-        forwards, backwards = [], []
-        for _ in range(PASSES + 1):  # the first warms up
-            forward, backward = [0.0] * len(names), [0.0] * len(names)
-            time_forward(net, forward)
-            time_backward(net, backward)
-            forwards.append(forward)
-            backwards.append([seconds * node.needs_backward for seconds, node in zip(backward, net.nodes, strict=True)])
-        singly = [[median(values) for values in zip(*rows[1:], strict=True)] for rows in (forwards, backwards)]
-        whole = _whole_passes(net)
-    finally:
-        net.close()
-    factors = [total / max(sum(layers), 1e-9) for total, layers in zip(whole, singly, strict=True)]
-    return {
-        name: (forward * factors[0], backward * factors[1])
-        for name, forward, backward in zip(names, *singly, strict=True)
-    }
-
-
-def _whole_passes(net: Net) -> tuple[float, float]:
-    """Seconds of forward and backward, as a training runs them."""
-    engine = net.context.engine
-    taken = []
-    with net.whole_passes():
-        for _ in range(PASSES + 1):
-            times = [time.perf_counter()]
-            for work in (net.forward, net.backward):
-                work()
-                engine.synchronize()
-                times.append(time.perf_counter())
-            taken.append((times[1] - times[0], times[2] - times[1]))
-    return median(pair[0] for pair in taken[1:]), median(pair[1] for pair in taken[1:])
 
 
 def measure_links(machine: Machine, comm: Any, hosts: Sequence[str], beat: Callable[[str], None]) -> Machine:
@@ -162,15 +106,6 @@ def merged(old: Machine, new: Machine) -> Machine:
         if "measured" in getattr(old, name).name and "measured" not in getattr(new, name).name
     }
     return replace(new, measured=(*kept, *new.measured), **links)
-
-
-def shares(batch: int, workers: Sequence[int]) -> list[int]:
-    """The batches to measure for numbers of workers that split one: two at least, so that there is a line."""
-    found = {-(-batch // count) for count in workers}
-    found |= {batch, max(1, batch // 4)}
-    if len(found) < 2:
-        raise UsageError(f"a batch of {batch} cannot be measured at two sizes; give --batch 2 or more")
-    return sorted(found)
 
 
 def _add_bandwidth() -> float:

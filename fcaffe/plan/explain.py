@@ -95,7 +95,7 @@ def _compute(plan: Plan, row: Row) -> Iterator[Fact]:
     yield Fact(
         "compute",
         _ms(row.compute),
-        f"{asked.work.passes} x (forward + backward) + {_ms(machine.iteration_seconds)} of each iteration",
+        f"{asked.work.passes} x (forward + backward) + {_ms(plan.rest(row.workers))} of each iteration",
     )
 
 
@@ -148,6 +148,8 @@ def _totals(plan: Plan, row: Row) -> Iterator[Fact]:
     )
     rate = machine.update_bandwidth or machine.device.memory_bandwidth
     update = f"{plan.update_bytes / 1e6:.1f} MB that the rule reads and writes at {rate / 1e9:g} GB/s"
+    if (found := machine.measured_for(asked.work.name, machine.ranks_at_once(row.workers))) and found[0].update:
+        update = f"measured with the layers, {found[0].ranks} ranks at once"
     yield Fact("update", _ms(row.update), update if row.update else "within the known speed of the net")
     yield Fact("data", _ms(row.data), f"reading takes {_ms(plan.reading(row.workers))}, beside everything else")
     yield Fact("iteration", _ms(row.seconds), "compute + exposed communication + data + update")

@@ -126,13 +126,13 @@ class Plan:
         return None
 
     def _row(self, workers: int, name: str) -> Row:
-        asked, machine = self.question, self.question.machine
+        asked = self.question
         share = asked.share(workers)
         mean = self._pass(share, workers)
         passes = mean.times(slowest(workers, asked.spread))
         update = self.update(workers)
         outcome = self._simulate(name, workers, passes, update)
-        compute = asked.work.passes * passes.seconds + machine.iteration_seconds
+        compute = asked.work.passes * passes.seconds + self.rest(workers)
         working = compute + outcome.exposed + update
         reading = self.reading(workers)
         return Row(
@@ -180,11 +180,19 @@ class Plan:
         """Seconds; the known speed of a net has it in it."""
         asked, machine = self.question, self.question.machine
         rate = machine.update_bandwidth
-        measured = machine.measured_for(asked.work.name, 1) is not None
-        if rate is None and not measured and machine.speed_of(asked.work.name):
+        found = machine.measured_for(asked.work.name, machine.ranks_at_once(workers))
+        if found and found[0].update is not None:
+            return found[0].update * found[1]
+        if rate is None and not found and machine.speed_of(asked.work.name):
             return 0.0
         rate = rate or machine.device.memory_bandwidth
         return self.update_bytes / rate * machine.crowding(workers)
+
+    def rest(self, workers: int) -> float:
+        """Seconds of an iteration that are neither passes nor sums, update or reading."""
+        machine = self.question.machine
+        found = machine.measured_for(self.question.work.name, machine.ranks_at_once(workers))
+        return machine.iteration_seconds + (found[0].rest * found[1] if found else 0.0)
 
     @property
     def update_bytes(self) -> float:

@@ -62,6 +62,7 @@ class Work:
     passes: int = 1
     iterations: int | None = None
     param: Any = None  # of the net, for its phase
+    solver: Any = None  # its parameters, if a solver is planned for
     inputs: Mapping[str, Sequence[Shape]] = field(default_factory=dict)  # shapes of what layers without bottoms give
 
     @property
@@ -91,7 +92,8 @@ def work_of_solver(path: str, input_shape: Sequence[int] | None = None) -> Work:
     source = getattr(param, field) if field in ("net", "train_net") else path
     histories = create_rule(param, None).histories  # type: ignore[arg-type]  # nothing is updated
     work = work_of_net(source, input_shape, net)
-    return replace(work, histories=histories, passes=max(1, param.iter_size), iterations=param.max_iter or None)
+    passes = max(1, param.iter_size)
+    return replace(work, histories=histories, passes=passes, iterations=param.max_iter or None, solver=param)
 
 
 def _work(net: Net, path: str) -> Work:
