@@ -3,7 +3,7 @@
 
   scripts/paper/measured.py --where here                       # 1, 2 and 4 workers of this machine
   sudo scripts/paper/measured.py --where 1gbit,10gbit          # hosts of scripts/emulated_cluster, with such links
-  scripts/paper/measured.py --where here --nets lenet --json out.json --under "flock /tmp/alone"
+  scripts/paper/measured.py --where here --nets lenet --json out.json
 
 Each place is calibrated once for a net, by one or two ranks; all its cells are predicted from that, whatever the number
 of workers or hosts and the reduction. Hosts of the cluster have one core each, and share those of this machine. A
@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -38,17 +37,15 @@ Cell = dict[str, Any]
 
 
 class Measurement:
-    """Runs the commands, each of which ends within a minute."""
+    """Runs the commands."""
 
-    def __init__(self, under: str, folder: Path) -> None:
-        self.under, self.folder = shlex.split(under), folder
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.disturbed = False  # the last one
 
     def run(self, *command: str) -> str:
         """The standard output. Raises CalledProcessError."""
-        done = subprocess.run(
-            [*self.under, sys.executable, str(QUIET), *command], stdout=subprocess.PIPE, text=True, cwd=self.folder
-        )
+        done = subprocess.run([sys.executable, str(QUIET), *command], stdout=subprocess.PIPE, text=True)
         self.disturbed = done.returncode == DISTURBED
         if not self.disturbed:
             done.check_returncode()
@@ -144,13 +141,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--where", default="here", help="here, and rates of the emulated cluster's links")
     parser.add_argument("--nets", default=",".join(NETS))
-    parser.add_argument("--under", default="", help="a command to run measurements under, such as a lock's")
     parser.add_argument("--json", default="", help="write the cells to this file, too")
     parser.add_argument("--keep", type=Path, help="a folder for the machines' files")
     words = parser.parse_args()
     cells: list[Cell] = []
     with tempfile.TemporaryDirectory() as temporary:
-        measurement = Measurement(words.under, (words.keep or Path(temporary)).resolve())
+        measurement = Measurement((words.keep or Path(temporary)).resolve())
         for where in words.where.split(","):
             for net in words.nets.split(","):
                 if where != "here" and net not in BETWEEN:

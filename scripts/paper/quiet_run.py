@@ -14,7 +14,7 @@ import sys
 import time
 
 OTHERS = 0.1  # of a core, that all other programs may take
-SECONDS = 40  # after which there is no new attempt
+SECONDS = 15  # after which there is no new attempt
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -29,7 +29,7 @@ def main() -> int:
     started, least, output = time.monotonic(), float("inf"), ""
     while least > OTHERS and time.monotonic() - started < SECONDS:
         before, began = others(), time.monotonic()
-        done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(sys.argv[1:], capture_output=True, text=True)
         if done.returncode:
             sys.stderr.write(done.stderr)
             return done.returncode
