@@ -13,7 +13,6 @@ measurement during which other programs took cores is repeated (quiet_run.py), a
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import subprocess
@@ -23,8 +22,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from emulated import hosts
+
 ROOT = Path(__file__).resolve().parents[2]
-CLUSTER = ROOT / "scripts" / "emulated_cluster"
 QUIET = Path(__file__).parent / "quiet_run.py"
 NETS = {"lenet": (64, "1,28,28"), "nin_cifar10": (64, "3,32,32"), "alexnet": (8, "3,227,227")}
 BETWEEN = {"lenet": 64, "nin_cifar10": 32}  # batches on the cluster
@@ -105,17 +105,6 @@ def cluster(measurement: Measurement, net: str, rate: str) -> Iterator[Cell]:
         for reduce, result in zip(REDUCTIONS, results, strict=True):
             cell = {"where": rate, "net": net, "batch": batch, "workers": number, "reduce": reduce}
             yield {**cell, "measured": result, "disturbed": measurement.disturbed, "file": file}
-
-
-@contextlib.contextmanager
-def hosts(number: int, rate: str) -> Iterator[list[str]]:
-    """Words in front of a command that run it on all hosts."""
-    words, name = [sys.executable, str(CLUSTER)], f"measured{os.getpid()}"
-    subprocess.run([*words, "up", str(number), "--name", name, "--rate", rate, "--cores", "1"], check=True)
-    try:
-        yield [*words, "run", "--name", name, "--"]
-    finally:
-        subprocess.run([*words, "down", "--name", name], check=True)
 
 
 def compared(cell: Cell) -> Cell:
