@@ -24,7 +24,9 @@ from fcaffe.solvers.rules import create_rule
 from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
 
 PASSES = 5  # of which the median counts
-SHORT, LONG = 4 << 10, 8 << 20  # bytes of the sums that tell a link's latency and bandwidth
+SHORT, LONG = 64, 8 << 20  # bytes of the sums that tell a link's latency and bandwidth
+SUMS = {SHORT: 100, LONG: 3}  # that are measured at a time
+ENDS = 4  # of the two messages of a server's sum
 FLOATS = 1 << 24  # of the arrays that are added and updated: more than caches hold
 RANKS = 1 << 10  # of a host: CPUs take any number
 UPDATED = 1 << 16  # floats at a time, as the solver does
@@ -62,9 +64,9 @@ def measure_machine(engine: Engine, device_name: str, cores: int) -> Machine:
 def measure_links(machine: Machine, comm: Any, hosts: Sequence[str], beat: Callable[[str], None]) -> Machine:
     """The machine with the links between the ranks of `comm`, as the reductions use them. Collective; at rank 0.
 
-    Sums by a server between the first two ranks of a host, or of two hosts, are two messages and an addition.
+    Sums by a server between the first two ranks of a host, or of two hosts, are two messages and an addition. What the
+    cores of two hosts take for that, per message and per byte, replaces what was measured within one.
     """
-    from fcaffe.parallel.bench import measure
     from fcaffe.parallel.reductions.wire import wait
 
     if len(set(hosts)) > 1 or not machine.cores:
@@ -74,17 +76,44 @@ def measure_links(machine: Machine, comm: Any, hosts: Sequence[str], beat: Calla
         if pair is None:
             continue
         part = comm.Split(0 if comm.rank in pair else 1, comm.rank)
-        results = measure(part, ["server"], [SHORT, LONG], [2], beat) if comm.rank in pair else []
+        found = [(0.0, 0.0), (0.0, 0.0)]
+        if comm.rank in pair:
+            beat(f"measuring sums {name} hosts")
+            found = [_server_sum(part, size) for size in (SHORT, LONG)]
         part.Free()
         wait([comm.Ibarrier()])  # the others leave the cores to the two
-        results = comm.bcast(results, root=pair[0])
+        (short, short_cpu), (long, long_cpu) = comm.bcast(found, root=pair[0])
         adding = LONG / machine.add_bandwidth if machine.add_bandwidth else 0.0
-        short, long = (result.seconds for result in results)
         bandwidth = (LONG - SHORT) / max((long - short - adding) / 2, 1e-9)
         latency = max(short / 2 - SHORT / bandwidth, 1e-8)
-        link: dict[str, Any] = {name: Link(f"{name} (measured)", latency, bandwidth, "measured")}
-        machine = replace(machine, **link)
+        settings: dict[str, Any] = {name: Link(f"{name} (measured)", latency, bandwidth, "measured")}
+        if name == "between" and machine.cores:
+            per_byte = max(0.0, long_cpu - short_cpu - adding) / (LONG - SHORT) / ENDS
+            settings |= {"cpu_per_byte": per_byte, "cpu_per_message": max(0.0, short_cpu / ENDS - per_byte * SHORT)}
+        machine = replace(machine, **settings)
     return machine
+
+
+def _server_sum(comm: Any, size: int) -> tuple[float, float]:
+    """Seconds of a sum by a server, and of cores that its ranks take for it together."""
+    from fcaffe.parallel.reductions import create_reduction
+
+    reduction = create_reduction("server", comm)
+    buffer = reduction.allocate(size // 4)
+    count = SUMS[size]
+    taken, cores = [], []
+    try:
+        for _ in range(PASSES + 1):
+            comm.Barrier()
+            began, before = time.perf_counter(), time.process_time()
+            for _ in range(count):
+                reduction.start(buffer, reduction.mark())
+            reduction.finish()
+            taken.append((time.perf_counter() - began) / count)
+            cores.append(comm.allreduce(time.process_time() - before) / count)
+    finally:
+        reduction.close()
+    return median(taken[1:]), median(cores[1:])
 
 
 def _first_two(hosts: Sequence[str], same: bool) -> tuple[int, int] | None:

@@ -22,7 +22,7 @@ from fcaffe.tools.step_bench import Training, take_turns
 from fcaffe.tools.synthetic import PLAIN, RATE
 from fcaffe.tools.timing import time_backward, time_forward
 
-PASSES = 5  # of which the median counts
+PASSES, TURNS = 5, 3  # of which the median counts
 RULE = ("type", "momentum", "momentum2", "delta", "rms_decay", "weight_decay", "regularization_type", "clip_gradients")
 
 
@@ -94,7 +94,7 @@ def _training(work: Work, net: Any, engine: Engine) -> Iteration:
     solver = Solver(param, engine, "counter", timeline=Timeline(), on_nan="stop")
     try:
         training = Training(work.name, solver)
-        take_turns([training], PASSES)
+        take_turns([training], TURNS)
     finally:
         solver.close()
     turns = training.turns

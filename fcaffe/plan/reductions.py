@@ -22,7 +22,8 @@ LONG_MESSAGE = 1 << 16
 @dataclass(frozen=True)
 class Round:
     """`count` times one after another: a message of `bytes` over `link`, which `streams` messages share, while the
-    rank adds `added` bytes. `spread`: all nodes send across the network at once."""
+    rank adds `added` bytes. `spread`: all nodes send across the network at once. `ends`: of messages that a rank
+    handles in it, two if it sends and receives; `active`: the share of all ranks that do so at the same time."""
 
     count: float
     bytes: float
@@ -30,11 +31,13 @@ class Round:
     added: float = 0.0
     streams: float = 1.0
     spread: bool = False
+    ends: int = 1
+    active: float = 1.0
 
 
 @dataclass(frozen=True)
 class Sum:
-    """Seconds that one sum takes, of which so many are a core's at the busiest rank; and its rounds."""
+    """Seconds that one sum takes, for which the ranks need a core for so many seconds on average; and its rounds."""
 
     seconds: float
     cpu: float
@@ -61,9 +64,9 @@ class Ranks:
         """A round between ranks so far apart, in which every rank sends, or of each node one `alone`."""
         node = self.machine.devices_per_node
         if self.workers <= node or node % (2 * distance) == 0:
-            return Round(count, size, self.machine.within, added)
+            return Round(count, size, self.machine.within, added, ends=2 - alone)
         streams = 1.0 if alone else self.streams
-        return Round(count, size, self.machine.between, added, streams, spread=not alone)
+        return Round(count, size, self.machine.between, added, streams, not alone, 2 - alone)
 
 
 Rounds = Callable[[Ranks, float], list[Round]]
@@ -80,7 +83,8 @@ def server(ranks: Ranks, size: float) -> list[Round]:
     rounds = []
     for count, link in parts:
         if count:
-            rounds += [Round(count, size, link, size), Round(count, size, link)]
+            two = 2 / workers
+            rounds += [Round(count, size, link, size, active=two), Round(count, size, link, active=two)]
     return rounds
 
 
@@ -92,7 +96,7 @@ def sharded_server(ranks: Ranks, size: float) -> list[Round]:
     for count, link, streams in ((near - 1, machine.within, 1.0), (workers - near, machine.between, ranks.streams)):
         if count:
             spread = link is machine.between
-            rounds += [Round(count, part, link, part, streams, spread), Round(count, part, link, 0.0, streams, spread)]
+            rounds += [Round(count, part, link, added, streams, spread, 2) for added in (part, 0.0)]
     return rounds
 
 
@@ -100,7 +104,8 @@ def whole_tree(ranks: Ranks, size: float) -> list[Round]:
     """Up a binomial tree and down again, the whole buffer at each step: FireCaffe's equation (4)."""
     levels = math.ceil(math.log2(ranks.workers))
     ways = (size, 0.0)
-    return [ranks.at(1 << level, 1, size, added, alone=True) for added in ways for level in range(levels)]
+    rounds = [ranks.at(1 << level, 1, size, added, alone=True) for added in ways for level in range(levels)]
+    return [replace(part, active=0.5 ** (place % levels)) for place, part in enumerate(rounds)]
 
 
 def segmented_tree(ranks: Ranks, size: float) -> list[Round]:
@@ -113,7 +118,11 @@ def segmented_tree(ranks: Ranks, size: float) -> list[Round]:
     if segments == 1:
         return whole_tree(ranks, size)
     lag = min(segments, 2 * ranks.workers.bit_length())
+    active = (
+        2 * (ranks.workers - 1) / (levels * ranks.workers)
+    )  # all ranks handle as many messages as the edges have ends
     one = [ranks.at(1 << level, 1, length, length, alone=True) for level in range(levels)]
+    one = [replace(part, ends=2, active=active) for part in one]
     child = one[:-1]  # what the largest child takes and gives for a segment; the last level is the root's
     by_root = _times(one, segments + 2)
     by_child = [*_times(child, lag + segments + 1), *_times(one[-1:], 2)]
@@ -121,7 +130,7 @@ def segmented_tree(ranks: Ranks, size: float) -> list[Round]:
 
 
 def _times(rounds: list[Round], factor: float) -> list[Round]:
-    return [Round(part.count * factor, part.bytes, part.link, part.added) for part in rounds]
+    return [replace(part, count=part.count * factor) for part in rounds]
 
 
 def doubling(ranks: Ranks, size: float) -> list[Round]:
@@ -134,7 +143,7 @@ def ring(ranks: Ranks, size: float) -> list[Round]:
     """2 (p - 1) steps of a p-th each, as fast as the slowest link; one between nodes carries one message each way."""
     machine, count, part = ranks.machine, ranks.workers - 1, size / ranks.workers
     links = [machine.within] * (ranks.on_node > 1) + [machine.between] * (machine.nodes(ranks.workers) > 1)
-    return _slowest(ranks, ([Round(count, part, link, part), Round(count, part, link)] for link in links))
+    return _slowest(ranks, ([Round(count, part, link, added, ends=2) for added in (part, 0.0)] for link in links))
 
 
 def halving(ranks: Ranks, size: float) -> list[Round]:
@@ -241,12 +250,15 @@ def _slowest(ranks: Ranks, ways: Iterable[list[Round]]) -> list[Round]:
 
 
 def _seconds(ranks: Ranks, part: Round) -> tuple[float, float]:
-    """All repetitions of a round, and how much of that a core is busy. A message takes what the link takes, or what the
-    cores take that handle it, which all ranks of a host share."""
+    """All repetitions of a round, and how much of that a rank needs a core on average. A message takes what the link
+    takes, or what the cores take that handle it, which all ranks of a host share."""
     machine = ranks.machine
-    crowding = machine.crowding(ranks.workers)
+    at_once = machine.ranks_at_once(ranks.workers)
+    crowding = max(1.0, part.active * at_once / machine.cores) if machine.cores else 1.0
     slowed = part.streams * (machine.contention if part.spread else 1.0)
     wire = part.link.latency + part.bytes * slowed / part.link.bandwidth
     handling = machine.cpu_per_message + part.bytes * machine.cpu_per_byte if part.link is machine.between else 0.0
+    handling *= part.ends
     adding = part.added / machine.add_bandwidth if machine.add_bandwidth else 0.0
-    return part.count * (max(wire, handling * crowding) + adding * crowding), part.count * (handling + adding)
+    seconds = max(wire, handling * crowding) + adding * crowding
+    return part.count * seconds, part.count * (handling + adding) * part.active

@@ -71,7 +71,7 @@ def predicted(net: str, batch: int, workers: int, reduce: str, file: Path) -> fl
     """Milliseconds an iteration."""
     flags = ["--batch", str(batch), "--workers", str(workers), "--reduce", reduce, "--machine", str(file), "--json"]
     done = subprocess.run(fcaffe("plan", *net_flags(net), *flags), check=True, capture_output=True, text=True)
-    return 1000 * float(json.loads(done.stdout)[0]["seconds"])
+    return 1000 * float(json.loads(done.stdout)[0]["seconds_per_iteration"])
 
 
 def step(net: str, batch: int, reductions: Sequence[str]) -> list[str]:

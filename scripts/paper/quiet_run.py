@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 
-OTHERS = 0.1  # of a core, that all other programs may take
-SECONDS = 15  # after which there is no new attempt
+OTHERS = 0.12  # of a core, that all other programs may take
+SECONDS = 25  # after which there is no new attempt
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
