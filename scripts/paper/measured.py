@@ -76,7 +76,7 @@ def predicted(net: str, batch: int, workers: int, reduce: str, file: Path) -> fl
 
 def step(net: str, batch: int, reductions: Sequence[str]) -> list[str]:
     reduce = ["--reduce", ",".join(reductions)]
-    return fcaffe("bench", "step", *net_flags(net), "--batch-size", str(batch), *reduce, "--json")
+    return fcaffe("bench", "step", *net_flags(net), "--batch-size", str(batch), *reduce, "--rounds", "5", "--json")
 
 
 def here(measurement: Measurement, net: str) -> Iterator[Cell]:
