@@ -118,15 +118,14 @@ def segmented_tree(ranks: Ranks, size: float) -> list[Round]:
     if segments == 1:
         return whole_tree(ranks, size)
     lag = min(segments, 2 * ranks.workers.bit_length())
-    active = (
-        2 * (ranks.workers - 1) / (levels * ranks.workers)
-    )  # all ranks handle as many messages as the edges have ends
+    both_ways = 2 * (ranks.workers - 1) / (levels * ranks.workers)  # as many edges as the ranks have levels on average
     one = [ranks.at(1 << level, 1, length, length, alone=True) for level in range(levels)]
-    one = [replace(part, ends=2, active=active) for part in one]
+    one = [replace(part, ends=2, active=both_ways) for part in one]
     child = one[:-1]  # what the largest child takes and gives for a segment; the last level is the root's
     by_root = _times(one, segments + 2)
     by_child = [*_times(child, lag + segments + 1), *_times(one[-1:], 2)]
-    return _slowest(ranks, (by_root, by_child))
+    whole = whole_tree(ranks, size)  # the last segment may be next to nothing
+    return min(_slowest(ranks, (by_root, by_child)), whole, key=lambda rounds: _total(ranks, rounds))
 
 
 def _times(rounds: list[Round], factor: float) -> list[Round]:
@@ -246,7 +245,11 @@ def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
 
 
 def _slowest(ranks: Ranks, ways: Iterable[list[Round]]) -> list[Round]:
-    return max(ways, key=lambda rounds: sum(_seconds(ranks, part)[0] for part in rounds))
+    return max(ways, key=lambda rounds: _total(ranks, rounds))
+
+
+def _total(ranks: Ranks, rounds: Iterable[Round]) -> float:
+    return sum(_seconds(ranks, part)[0] for part in rounds)
 
 
 def _seconds(ranks: Ranks, part: Round) -> tuple[float, float]:

@@ -100,6 +100,7 @@ def cluster(measurement: Measurement, net: str, rate: str) -> Iterator[Cell]:
                 measurement.run(*run, *calibration(net, batch, HOSTS, file))
                 machine = json.loads(file.read_text())
                 machine |= {"devices_per_node": 1, "nodes_share_cores": True, "cores": len(os.sched_getaffinity(0))}
+                machine["measured"] = [{**one, "ranks": number} for one in machine["measured"]]
                 file.write_text(json.dumps(machine))
             results = json.loads(measurement.run(*run, *step(net, batch, REDUCTIONS)))["results"]
         for reduce, result in zip(REDUCTIONS, results, strict=True):
