@@ -7,7 +7,8 @@
 
 Each place is calibrated once for a net, by one or two ranks; all its cells are predicted from that, whatever the number
 of workers or hosts and the reduction. Hosts of the cluster have one core each, and share those of this machine. A
-measurement during which other programs took cores is repeated (quiet_run.py), and so is marked if none was without.
+measurement during which other programs took cores is repeated (quiet_run.py), and marked if no repetition was without.
+Both sides are of the shortest of five turns.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ NETS = {"lenet": (64, "1,28,28"), "nin_cifar10": (64, "3,32,32"), "alexnet": (8,
 BETWEEN = {"lenet": 64, "nin_cifar10": 32}  # batches on the cluster
 WORKERS, HOSTS = (1, 2, 4), (2, 4, 8)
 REDUCTIONS = ("server", "tree", "ring")
+RING = 4_000_000  # bytes that rings sum to show what the cores take for messages
 DISTURBED = 75  # what quiet_run.py exits with
 BOUND = 0.15  # of the measurement, that a prediction may be away
 
@@ -92,7 +94,8 @@ def here(measurement: Measurement, net: str) -> Iterator[Cell]:
 
 
 def cluster(measurement: Measurement, net: str, rate: str) -> Iterator[Cell]:
-    """Hosts with one worker each. Between two of them the links are measured, and the layers on both at once."""
+    """Hosts with one worker each. Between two of them the links are measured, and the layers on both at once; between
+    the most what their cores take for messages."""
     batch, file = BETWEEN[net], measurement.folder / f"{rate}-{net}.json"
     for number in HOSTS:
         with hosts(number, rate) as run:
@@ -101,25 +104,40 @@ def cluster(measurement: Measurement, net: str, rate: str) -> Iterator[Cell]:
                 machine = json.loads(file.read_text())
                 machine |= {"devices_per_node": 1, "nodes_share_cores": True, "cores": len(os.sched_getaffinity(0))}
                 machine["measured"] = [{**one, "ranks": number} for one in machine["measured"]]
-                file.write_text(json.dumps(machine))
+                file.write_text(json.dumps(machine | crowded(measurement, machine, rate)))
             results = json.loads(measurement.run(*run, *step(net, batch, REDUCTIONS)))["results"]
         for reduce, result in zip(REDUCTIONS, results, strict=True):
             cell = {"where": rate, "net": net, "batch": batch, "workers": number, "reduce": reduce}
             yield {**cell, "measured": result, "disturbed": measurement.disturbed, "file": file}
 
 
+def crowded(measurement: Measurement, machine: dict[str, Any], rate: str) -> dict[str, float]:
+    """Seconds of a core for a message and a byte at either end, as rings between the most hosts show them, in whose
+    rounds all of these take and give one at the same time on the cores that they share."""
+    number, size = max(HOSTS), RING
+    with hosts(number, rate) as run:
+        command = fcaffe("bench", "reduce", "--reduce", "ring", "--bytes", f"64,{size}", "--json")
+        short, long = (result["seconds"] for result in json.loads(measurement.run(*run, *command)))
+    rounds, part, ends = 2 * (number - 1), size / number, 2 * number / machine["cores"]
+    adding = rounds / 2 * part / machine["add_bandwidth"] * number / machine["cores"]
+    per_byte = max(0.0, long - short - adding) / rounds / part / ends
+    if long < 1.2 * rounds * part / machine["between"]["bandwidth"]:  # the links, not the cores, say how long it takes
+        per_byte = min(per_byte, machine["cpu_per_byte"])
+    return {"cpu_per_message": short / rounds / ends, "cpu_per_byte": per_byte}
+
+
 def compared(cell: Cell) -> Cell:
     """The cell with its prediction."""
     file = cell.pop("file")
     ms = predicted(cell["net"], cell["batch"], cell["workers"], cell["reduce"], file)
-    return {**cell, "predicted_ms": ms, "ratio": ms / cell["measured"]["ms"]}
+    return {**cell, "predicted_ms": ms, "ratio": ms / cell["measured"]["least_ms"]}
 
 
 def table(cells: Sequence[Cell]) -> str:
     head = ("where", "net", "batch", "workers", "reduce", "measured ms", "predicted ms", "predicted / measured", "")
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for cell in cells:
-        numbers = f"{cell['measured']['ms']:.1f}", f"{cell['predicted_ms']:.1f}", f"{cell['ratio']:.2f}"
+        numbers = f"{cell['measured']['least_ms']:.1f}", f"{cell['predicted_ms']:.1f}", f"{cell['ratio']:.2f}"
         notes = ["missed"] * (abs(cell["ratio"] - 1) > BOUND) + ["disturbed"] * cell["disturbed"]
         words = [str(cell[key]) for key in ("where", "net", "batch", "workers", "reduce")]
         lines.append(f"| {' | '.join([*words, *numbers, ', '.join(notes)])} |")
