@@ -97,14 +97,14 @@ def cluster(measurement: Measurement, net: str, rate: str) -> Iterator[Cell]:
     """Hosts with one worker each. Between two of them the links are measured, and the layers on both at once; between
     the most what their cores take for messages."""
     batch, file = BETWEEN[net], measurement.folder / f"{rate}-{net}.json"
+    with hosts(HOSTS[0], rate) as run:
+        measurement.run(*run, *calibration(net, batch, HOSTS, file))
+    machine = json.loads(file.read_text())
+    machine |= {"devices_per_node": 1, "nodes_share_cores": True, "cores": len(os.sched_getaffinity(0))}
+    machine["measured"] = [{**one, "ranks": HOSTS[0]} for one in machine["measured"]]
+    file.write_text(json.dumps(machine | crowded(measurement, machine, rate)))
     for number in HOSTS:
         with hosts(number, rate) as run:
-            if number == HOSTS[0]:
-                measurement.run(*run, *calibration(net, batch, HOSTS, file))
-                machine = json.loads(file.read_text())
-                machine |= {"devices_per_node": 1, "nodes_share_cores": True, "cores": len(os.sched_getaffinity(0))}
-                machine["measured"] = [{**one, "ranks": number} for one in machine["measured"]]
-                file.write_text(json.dumps(machine | crowded(measurement, machine, rate)))
             results = json.loads(measurement.run(*run, *step(net, batch, REDUCTIONS)))["results"]
         for reduce, result in zip(REDUCTIONS, results, strict=True):
             cell = {"where": rate, "net": net, "batch": batch, "workers": number, "reduce": reduce}
