@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from fcaffe.plan.closed_forms import FORMS, TEXTS
 from fcaffe.plan.devices import Link
 from fcaffe.plan.plan import Plan, Row
-from fcaffe.plan.reductions import Round, sum_of
+from fcaffe.plan.reductions import sum_of
+from fcaffe.plan.rounds import Round
 
 
 @dataclass(frozen=True)

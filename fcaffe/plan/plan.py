@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from fcaffe.plan.compute import Compute, compute_of, slowest
 from fcaffe.plan.machine import FCAFFE
 from fcaffe.plan.question import Question
-from fcaffe.plan.reductions import COMPARED, Sum, check_name, sum_of
+from fcaffe.plan.reductions import COMPARED, check_name, sum_of
+from fcaffe.plan.rounds import Sum
 from fcaffe.plan.simulation import Outcome, pipelined, simulate
 
 MOST_WORKERS = 1 << 20  # looked at for where communication overtakes compute

@@ -7,66 +7,17 @@ over any number of ranks is a few rounds. `closed_forms.py` has the formulas tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from fcaffe.errors import UsageError
-from fcaffe.plan.devices import Link, unknown
+from fcaffe.plan.devices import unknown
 from fcaffe.plan.machine import FCAFFE, Machine
+from fcaffe.plan.rounds import Ranks, Round, Sum, seconds, total
 
 # Those of fcaffe/parallel/reductions/tree.py and auto.py, in bytes.
 SEGMENTS, SHORTEST, LONGEST = 8, 4 << 17, 4 << 20
 LONG_MESSAGE = 1 << 16
-
-
-@dataclass(frozen=True)
-class Round:
-    """`count` times one after another: a message of `bytes` over `link`, which `streams` messages share, while the
-    rank adds `added` bytes. `spread`: all nodes send across the network at once. `ends`: of messages that a rank
-    handles in it, two if it sends and receives; `active`: the share of all ranks that do so at the same time."""
-
-    count: float
-    bytes: float
-    link: Link
-    added: float = 0.0
-    streams: float = 1.0
-    spread: bool = False
-    ends: int = 1
-    active: float = 1.0
-
-
-@dataclass(frozen=True)
-class Sum:
-    """Seconds that one sum takes, for which the ranks need a core for so many seconds on average; and its rounds."""
-
-    seconds: float
-    cpu: float
-    rounds: Sequence[Round]
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """So many workers on the nodes of a machine, consecutive ones on one node."""
-
-    machine: Machine
-    workers: int
-
-    @property
-    def on_node(self) -> int:
-        return min(self.workers, self.machine.devices_per_node)
-
-    @property
-    def streams(self) -> float:
-        """How many messages share a link between nodes where each rank of a node sends one."""
-        return max(1.0, self.on_node / self.machine.links_per_node)
-
-    def at(self, distance: int, count: float, size: float, added: float, alone: bool = False) -> Round:
-        """A round between ranks so far apart, in which every rank sends, or of each node one `alone`."""
-        node = self.machine.devices_per_node
-        if self.workers <= node or node % (2 * distance) == 0:
-            return Round(count, size, self.machine.within, added, ends=2 - alone)
-        streams = 1.0 if alone else self.streams
-        return Round(count, size, self.machine.between, added, streams, not alone, 2 - alone)
 
 
 Rounds = Callable[[Ranks, float], list[Round]]
@@ -125,7 +76,7 @@ def segmented_tree(ranks: Ranks, size: float) -> list[Round]:
     by_root = _times(one, segments + 2)
     by_child = [*_times(child, lag + segments + 1), *_times(one[-1:], 2)]
     whole = whole_tree(ranks, size)  # the last segment may be next to nothing
-    return min(_slowest(ranks, (by_root, by_child)), whole, key=lambda rounds: _total(ranks, rounds))
+    return min(_slowest(ranks, (by_root, by_child)), whole, key=lambda rounds: total(ranks, rounds))
 
 
 def _times(rounds: list[Round], factor: float) -> list[Round]:
@@ -240,28 +191,9 @@ def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
     if name == "shared" and machine.add_bandwidth is None:
         raise UsageError(f"reduction shared: how fast machine {machine.name} adds is not known; give it add_bandwidth")
     rounds = rounds_of(ranks, size)
-    parts = [_seconds(ranks, part) for part in rounds]
-    return Sum(sum(seconds for seconds, _ in parts), sum(cpu for _, cpu in parts), rounds)
+    parts = [seconds(ranks, part) for part in rounds]
+    return Sum(sum(taken for taken, _ in parts), sum(cpu for _, cpu in parts), rounds)
 
 
 def _slowest(ranks: Ranks, ways: Iterable[list[Round]]) -> list[Round]:
-    return max(ways, key=lambda rounds: _total(ranks, rounds))
-
-
-def _total(ranks: Ranks, rounds: Iterable[Round]) -> float:
-    return sum(_seconds(ranks, part)[0] for part in rounds)
-
-
-def _seconds(ranks: Ranks, part: Round) -> tuple[float, float]:
-    """All repetitions of a round, and how much of that a rank needs a core on average. A message takes what the link
-    takes, or what the cores take that handle it, which all ranks of a host share."""
-    machine = ranks.machine
-    at_once = machine.ranks_at_once(ranks.workers)
-    crowding = max(1.0, part.active * at_once / machine.cores) if machine.cores else 1.0
-    slowed = part.streams * (machine.contention if part.spread else 1.0)
-    wire = part.link.latency + part.bytes * slowed / part.link.bandwidth
-    handling = machine.cpu_per_message + part.bytes * machine.cpu_per_byte if part.link is machine.between else 0.0
-    handling *= part.ends
-    adding = part.added / machine.add_bandwidth if machine.add_bandwidth else 0.0
-    seconds = max(wire, handling * crowding) + adding * crowding
-    return part.count * seconds, part.count * (handling + adding) * part.active
+    return max(ways, key=lambda rounds: total(ranks, rounds))

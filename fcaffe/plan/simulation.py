@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fcaffe.plan.buckets import Bucket
-from fcaffe.plan.reductions import Sum
+from fcaffe.plan.rounds import Sum
 
 
 @dataclass(frozen=True)
