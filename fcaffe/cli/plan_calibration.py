@@ -11,9 +11,10 @@ from fcaffe import log
 from fcaffe.cli import glog
 from fcaffe.cli.engine import EngineFlags
 from fcaffe.parallel.world import World, join
-from fcaffe.plan.calibrate import measure_links, measure_machine, measure_net, merged, shares
+from fcaffe.plan.calibrate import measure_links, measure_machine, merged
 from fcaffe.plan.machine import Machine
 from fcaffe.plan.machine_file import read_machine, write_machine
+from fcaffe.plan.net_calibration import measure_net, shares
 from fcaffe.plan.work import Work
 from fcaffe.threads import available_cpus, ranks_on_host
 

@@ -1,4 +1,4 @@
-"""Measures this machine for its file: a net's layers, memory, additions, the update, the host's network, the links."""
+"""Measures this machine for its file: memory, additions, the update, the host's network, the links."""
 
 from __future__ import annotations
 
@@ -16,21 +16,17 @@ import numpy as np
 from fcaffe import log
 from fcaffe.engines import Engine
 from fcaffe.engines.memory import aligned_zeros, obtainable_bytes
-from fcaffe.errors import UsageError
-from fcaffe.net import Context, Net
 from fcaffe.plan.devices import LINKS, Device, Link
-from fcaffe.plan.machine import FCAFFE, Machine, MeasuredNet, plain
+from fcaffe.plan.machine import FCAFFE, Machine, plain
 from fcaffe.plan.plan import ACCESSES
-from fcaffe.plan.work import Work
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.rng import CaffeRandom
 from fcaffe.solvers.rules import create_rule
 from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
-from fcaffe.tools.shapes import with_batch
-from fcaffe.tools.timing import time_backward, time_forward
 
 PASSES = 5  # of which the median counts
-SHORT, LONG = 4 << 10, 8 << 20  # bytes of the sums that tell a link's latency and bandwidth
+SHORT, LONG = 64, 8 << 20  # bytes of the sums that tell a link's latency and bandwidth
+SUMS = {SHORT: 100, LONG: 3}  # that are measured at a time
+ENDS = 4  # of the two messages of a server's sum
 FLOATS = 1 << 24  # of the arrays that are added and updated: more than caches hold
 RANKS = 1 << 10  # of a host: CPUs take any number
 UPDATED = 1 << 16  # floats at a time, as the solver does
@@ -65,62 +61,12 @@ def measure_machine(engine: Engine, device_name: str, cores: int) -> Machine:
     )
 
 
-def measure_net(work: Work, engine: Engine, batches: Sequence[int], ranks: int) -> MeasuredNet:
-    """The layers of a net at these batches, by the code of `fcaffe time`, in proportion to whole passes as a training
-    runs them, which do the work of several layers in one. Data are zeros: reading has no part in it."""
-    layers: dict[str, list[tuple[float, float]]] = {layer.name: [] for layer in work.layers}
-    for batch in batches:
-        log.info(f"Measuring the layers of {work.name} at a batch of {batch}")
-        for name, pair in _layers_at(work, engine, batch).items():
-            layers[name].append(pair)
-    return MeasuredNet(work.name, ranks, list(batches), layers)
-
-
-def _layers_at(work: Work, engine: Engine, batch: int) -> dict[str, tuple[float, float]]:
-    param = with_batch(work.param, work.inputs, batch)
-    with log.quiet():
-        net = Net(param, Context(engine, CaffeRandom(1), noise="counter"))
-    try:
-        names = [node.name for node in net.nodes]
-        forwards, backwards = [], []
-        for _ in range(PASSES + 1):  # the first warms up
-            forward, backward = [0.0] * len(names), [0.0] * len(names)
-            time_forward(net, forward)
-            time_backward(net, backward)
-            forwards.append(forward)
-            backwards.append([seconds * node.needs_backward for seconds, node in zip(backward, net.nodes, strict=True)])
-        singly = [[median(values) for values in zip(*rows[1:], strict=True)] for rows in (forwards, backwards)]
-        whole = _whole_passes(net)
-    finally:
-        net.close()
-    factors = [total / max(sum(layers), 1e-9) for total, layers in zip(whole, singly, strict=True)]
-    return {
-        name: (forward * factors[0], backward * factors[1])
-        for name, forward, backward in zip(names, *singly, strict=True)
-    }
-
-
-def _whole_passes(net: Net) -> tuple[float, float]:
-    """Seconds of forward and backward, as a training runs them."""
-    engine = net.context.engine
-    taken = []
-    with net.whole_passes():
-        for _ in range(PASSES + 1):
-            times = [time.perf_counter()]
-            for work in (net.forward, net.backward):
-                work()
-                engine.synchronize()
-                times.append(time.perf_counter())
-            taken.append((times[1] - times[0], times[2] - times[1]))
-    return median(pair[0] for pair in taken[1:]), median(pair[1] for pair in taken[1:])
-
-
 def measure_links(machine: Machine, comm: Any, hosts: Sequence[str], beat: Callable[[str], None]) -> Machine:
     """The machine with the links between the ranks of `comm`, as the reductions use them. Collective; at rank 0.
 
-    Sums by a server between the first two ranks of a host, or of two hosts, are two messages and an addition.
+    Sums by a server between the first two ranks of a host, or of two hosts, are two messages and an addition. What the
+    cores of two hosts take for that, per message and per byte, replaces what was measured within one.
     """
-    from fcaffe.parallel.bench import measure
     from fcaffe.parallel.reductions.wire import wait
 
     if len(set(hosts)) > 1 or not machine.cores:
@@ -130,17 +76,44 @@ def measure_links(machine: Machine, comm: Any, hosts: Sequence[str], beat: Calla
         if pair is None:
             continue
         part = comm.Split(0 if comm.rank in pair else 1, comm.rank)
-        results = measure(part, ["server"], [SHORT, LONG], [2], beat) if comm.rank in pair else []
+        found = [(0.0, 0.0), (0.0, 0.0)]
+        if comm.rank in pair:
+            beat(f"measuring sums {name} hosts")
+            found = [_server_sum(part, size) for size in (SHORT, LONG)]
         part.Free()
         wait([comm.Ibarrier()])  # the others leave the cores to the two
-        results = comm.bcast(results, root=pair[0])
+        (short, short_cpu), (long, long_cpu) = comm.bcast(found, root=pair[0])
         adding = LONG / machine.add_bandwidth if machine.add_bandwidth else 0.0
-        short, long = (result.seconds for result in results)
         bandwidth = (LONG - SHORT) / max((long - short - adding) / 2, 1e-9)
         latency = max(short / 2 - SHORT / bandwidth, 1e-8)
-        link: dict[str, Any] = {name: Link(f"{name} (measured)", latency, bandwidth, "measured")}
-        machine = replace(machine, **link)
+        settings: dict[str, Any] = {name: Link(f"{name} (measured)", latency, bandwidth, "measured")}
+        if name == "between" and machine.cores:
+            per_byte = max(0.0, long_cpu - short_cpu - adding) / (LONG - SHORT) / ENDS
+            settings |= {"cpu_per_byte": per_byte, "cpu_per_message": max(0.0, short_cpu / ENDS - per_byte * SHORT)}
+        machine = replace(machine, **settings)
     return machine
+
+
+def _server_sum(comm: Any, size: int) -> tuple[float, float]:
+    """Seconds of a sum by a server, and of cores that its ranks take for it together."""
+    from fcaffe.parallel.reductions import create_reduction
+
+    reduction = create_reduction("server", comm)
+    buffer = reduction.allocate(size // 4)
+    count = SUMS[size]
+    taken, cores = [], []
+    try:
+        for _ in range(PASSES + 1):
+            comm.Barrier()
+            began, before = time.perf_counter(), time.process_time()
+            for _ in range(count):
+                reduction.start(buffer, reduction.mark())
+            reduction.finish()
+            taken.append((time.perf_counter() - began) / count)
+            cores.append(comm.allreduce(time.process_time() - before) / count)
+    finally:
+        reduction.close()
+    return median(taken[1:]), median(cores[1:])
 
 
 def _first_two(hosts: Sequence[str], same: bool) -> tuple[int, int] | None:
@@ -162,15 +135,6 @@ def merged(old: Machine, new: Machine) -> Machine:
         if "measured" in getattr(old, name).name and "measured" not in getattr(new, name).name
     }
     return replace(new, measured=(*kept, *new.measured), **links)
-
-
-def shares(batch: int, workers: Sequence[int]) -> list[int]:
-    """The batches to measure for numbers of workers that split one: two at least, so that there is a line."""
-    found = {-(-batch // count) for count in workers}
-    found |= {batch, max(1, batch // 4)}
-    if len(found) < 2:
-        raise UsageError(f"a batch of {batch} cannot be measured at two sizes; give --batch 2 or more")
-    return sorted(found)
 
 
 def _add_bandwidth() -> float:

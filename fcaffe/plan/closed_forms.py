@@ -59,6 +59,6 @@ TEXTS = {
     "halving": "2 L alpha + (1 - 2^-L) n (2 beta + gamma) with L = floor(log2 p), + 2 (alpha + n beta) + n gamma if p "
     "is no power of 2",
     "hierarchical": "g ranks a node: ring(n, g) within + ring or halving(n / g, p / g) between",
-    "shared": "2 ceil(log2 p) alpha + (p-1)/p n gamma",
+    "shared": "2 ceil(log2 p) alpha + 2/3 n gamma",
     "auto": "shared on one node; hierarchical where nodes have several ranks; ring, or halving for n / p < 64 KiB",
 }

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from fcaffe.plan.closed_forms import FORMS, TEXTS
 from fcaffe.plan.devices import Link
 from fcaffe.plan.plan import Plan, Row
-from fcaffe.plan.reductions import Round, sum_of
+from fcaffe.plan.reductions import sum_of
+from fcaffe.plan.rounds import Round
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _compute(plan: Plan, row: Row) -> Iterator[Fact]:
     yield Fact(
         "compute",
         _ms(row.compute),
-        f"{asked.work.passes} x (forward + backward) + {_ms(machine.iteration_seconds)} of each iteration",
+        f"{asked.work.passes} x (forward + backward) + {_ms(plan.rest(row.workers))} of each iteration",
     )
 
 
@@ -105,7 +106,11 @@ def _sums(plan: Plan, row: Row) -> Iterator[Fact]:
         return
     machine = plan.question.machine
     sizes = Counter(bucket.bytes for bucket in plan.question.cut)
-    rule = "--bucket-mb" if plan.question.bucket else "fcaffe's rule: 4 MiB, or as much as is still to come"
+    rule = (
+        "--bucket-mb"
+        if plan.question.bucket
+        else "fcaffe's rule: a quarter of the gradients, but 256 KiB to 4 MiB; large layers in several"
+    )
     yield Fact(
         "buckets", f"{len(plan.question.cut)}", rule if len(plan.question.cut) > 1 else "one sum of all gradients"
     )
@@ -139,12 +144,13 @@ def _round(part: Round) -> str:
 
 def _totals(plan: Plan, row: Row) -> Iterator[Fact]:
     asked, machine = plan.question, plan.question.machine
-    way = (
-        "events: a sum begins when its bucket is final and those before are through" if asked.overlap else "no overlap"
+    yield Fact(
+        "exposed communication", _ms(row.exposed), f"end of the iteration - computing alone; {_overlap(plan, row)}"
     )
-    yield Fact("exposed communication", _ms(row.exposed), f"end of the last sum - end of computing alone; {way}")
     rate = machine.update_bandwidth or machine.device.memory_bandwidth
     update = f"{plan.update_bytes / 1e6:.1f} MB that the rule reads and writes at {rate / 1e9:g} GB/s"
+    if (found := machine.measured_for(asked.work.name, machine.ranks_at_once(row.workers))) and found[0].update:
+        update = f"measured with the layers, {found[0].ranks} ranks at once"
     yield Fact("update", _ms(row.update), update if row.update else "within the known speed of the net")
     yield Fact("data", _ms(row.data), f"reading takes {_ms(plan.reading(row.workers))}, beside everything else")
     yield Fact("iteration", _ms(row.seconds), "compute + exposed communication + data + update")
@@ -155,6 +161,17 @@ def _totals(plan: Plan, row: Row) -> Iterator[Fact]:
         given = asked.epochs is not None and asked.images is not None
         how = f"{asked.epochs:g} epochs x {asked.images:,} images" if given else f"max_iter {asked.work.iterations:,}"
         yield Fact("hours", f"{hours:.3f}", how)
+
+
+def _overlap(plan: Plan, row: Row) -> str:
+    """How sums and computing share an iteration."""
+    if not plan.overlaps(row.workers):
+        return "sums after backward"
+    one = "events: a sum begins when its bucket is final and those before are through"
+    if not plan.updates_late(row.workers):
+        return one
+    late = "that of the first layers overtakes those that wait; the update of a layer, and the wait for what it needs"
+    return f"{one}; {late}, come before its next forward"
 
 
 def _memory(plan: Plan, row: Row) -> Iterator[Fact]:

@@ -19,13 +19,16 @@ class MeasuredNet:
     """The seconds of one net's layers on a rank, while `ranks` ranks shared the cores of its host.
 
     `layers` maps a layer to (forward, backward) for each of `batches`; what lies between and beyond is a straight line:
-    a fixed cost and one for each sample.
+    a fixed cost and one for each sample. `update`: of all parameters, if that was measured; `rest`: of an iteration,
+    what is neither that nor layers.
     """
 
     net: str
     ranks: int
     batches: Sequence[int]
     layers: Mapping[str, Sequence[tuple[float, float]]]
+    update: float | None = None
+    rest: float = 0.0
 
     def seconds(self, layer: str, samples: float) -> tuple[float, float]:
         """Forward and backward of so many samples; nothing for a layer that was not there."""

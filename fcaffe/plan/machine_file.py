@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from fcaffe.errors import UsageError
@@ -84,10 +84,7 @@ def write_machine(machine: Machine, path: str) -> None:
         elif field.name in ("within", "between"):
             value = {"name": value.name, "latency": value.latency, "bandwidth": value.bandwidth}
         elif field.name == "measured":
-            value = [
-                {"net": one.net, "ranks": one.ranks, "batches": list(one.batches), "layers": dict(one.layers)}
-                for one in value
-            ]
+            value = [{key: part for key, part in asdict(one).items() if part is not None} for one in value]
         elif field.name == "source":
             continue
         if value is not None:
@@ -210,7 +207,7 @@ def _measured(where: str, value: Any) -> tuple[MeasuredNet, ...]:
 def _measured_net(where: str, value: Any) -> MeasuredNet:
     given = _object(where, value)
     keys = ["net", "ranks", "batches", "layers"]
-    _known_keys(where, given, keys)
+    _known_keys(where, given, [*keys, "update", "rest"])
     if missing := [key for key in keys if key not in given]:
         raise UsageError(f"{where}: has no {missing[0]}")
     batches = [_count(f"{where}.batches", batch) for batch in given["batches"]]
@@ -222,4 +219,6 @@ def _measured_net(where: str, value: Any) -> MeasuredNet:
         if not isinstance(pairs, list) or len(pairs) != len(batches) or any(len(pair) != 2 for pair in pairs):
             raise UsageError(f"{place}: must be [forward, backward] in seconds for each of {len(batches)} batches")
         layers[name] = [(_number_or_zero(place, pair[0]), _number_or_zero(place, pair[1])) for pair in pairs]
-    return MeasuredNet(_text(f"{where}.net", given["net"]), _count(f"{where}.ranks", given["ranks"]), batches, layers)
+    more = {key: _number_or_zero(f"{where}.{key}", given[key]) for key in ("update", "rest") if key in given}
+    net, ranks = _text(f"{where}.net", given["net"]), _count(f"{where}.ranks", given["ranks"])
+    return MeasuredNet(net, ranks, batches, layers, **more)

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fcaffe.plan.compute import Compute, compute_of, slowest
+from fcaffe.plan.machine import FCAFFE
 from fcaffe.plan.question import Question
-from fcaffe.plan.reductions import COMPARED, Sum, check_name, sum_of
-from fcaffe.plan.simulation import Outcome, simulate
+from fcaffe.plan.reductions import COMPARED, check_name, sum_of
+from fcaffe.plan.rounds import Sum
+from fcaffe.plan.simulation import Outcome, pipelined, simulate
 
 MOST_WORKERS = 1 << 20  # looked at for where communication overtakes compute
 LARGEST_SHARE = 1 << 20  # samples of a worker that are looked at for the efficiency that is wanted
@@ -125,20 +127,13 @@ class Plan:
         return None
 
     def _row(self, workers: int, name: str) -> Row:
-        asked, machine = self.question, self.question.machine
+        asked = self.question
         share = asked.share(workers)
         mean = self._pass(share, workers)
         passes = mean.times(slowest(workers, asked.spread))
-        outcome = simulate(
-            sum(passes.forward),
-            passes.backward[::-1],
-            asked.cut if workers > 1 else [],
-            lambda size: self._sum(name, workers, size),
-            asked.overlap,
-            busy=machine.ranks_at_once(workers) / machine.cores if machine.cores else 0.0,
-        )
-        compute = asked.work.passes * passes.seconds + machine.iteration_seconds
         update = self.update(workers)
+        outcome = self._simulate(name, workers, passes, update)
+        compute = asked.work.passes * passes.seconds + self.rest(workers)
         working = compute + outcome.exposed + update
         reading = self.reading(workers)
         return Row(
@@ -157,15 +152,48 @@ class Plan:
             passes=passes,
         )
 
+    def _simulate(self, name: str, workers: int, passes: Compute, update: float) -> Outcome:
+        asked, machine = self.question, self.question.machine
+
+        def cost(size: int) -> Sum:
+            return self._sum(name, workers, size)
+
+        busy = machine.ranks_at_once(workers) / machine.cores if machine.cores else 0.0
+        overlap, backward = self.overlaps(workers), passes.backward[::-1]
+        if self.updates_late(workers):
+            needs = [layer.needs_until for layer in asked.work.layers]
+            return pipelined(passes.forward, needs, backward, asked.cut, cost, update, busy)
+        return simulate(sum(passes.forward), backward, asked.cut if workers > 1 else [], cost, overlap, busy)
+
+    def overlaps(self, workers: int) -> bool:
+        """Whether sums go on beside computing: fcaffe's ranks that share the CPUs of one host sum after backward."""
+        machine = self.question.machine
+        on_one_host = machine.exchange == FCAFFE and machine.cores is not None and machine.nodes(workers) == 1
+        return self.question.overlap and not on_one_host
+
+    def updates_late(self, workers: int) -> bool:
+        """Whether parameters are updated when the next forward pass needs them, as fcaffe's CPUs do."""
+        machine = self.question.machine
+        is_fcaffes = machine.exchange == FCAFFE and machine.cores is not None
+        return workers > 1 and is_fcaffes and self.overlaps(workers)
+
     def update(self, workers: int) -> float:
         """Seconds; the known speed of a net has it in it."""
         asked, machine = self.question, self.question.machine
         rate = machine.update_bandwidth
-        measured = machine.measured_for(asked.work.name, 1) is not None
-        if rate is None and not measured and machine.speed_of(asked.work.name):
+        found = machine.measured_for(asked.work.name, machine.ranks_at_once(workers))
+        if found and found[0].update is not None:
+            return found[0].update * found[1]
+        if rate is None and not found and machine.speed_of(asked.work.name):
             return 0.0
         rate = rate or machine.device.memory_bandwidth
         return self.update_bytes / rate * machine.crowding(workers)
+
+    def rest(self, workers: int) -> float:
+        """Seconds of an iteration that are neither passes nor sums, update or reading."""
+        machine = self.question.machine
+        found = machine.measured_for(self.question.work.name, machine.ranks_at_once(workers))
+        return machine.iteration_seconds + (found[0].rest * found[1] if found else 0.0)
 
     @property
     def update_bytes(self) -> float:

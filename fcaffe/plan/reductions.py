@@ -7,63 +7,17 @@ over any number of ranks is a few rounds. `closed_forms.py` has the formulas tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from fcaffe.errors import UsageError
-from fcaffe.plan.devices import Link, unknown
+from fcaffe.plan.devices import unknown
 from fcaffe.plan.machine import FCAFFE, Machine
+from fcaffe.plan.rounds import Ranks, Round, Sum, seconds, total
 
 # Those of fcaffe/parallel/reductions/tree.py and auto.py, in bytes.
 SEGMENTS, SHORTEST, LONGEST = 8, 4 << 17, 4 << 20
 LONG_MESSAGE = 1 << 16
-
-
-@dataclass(frozen=True)
-class Round:
-    """`count` times one after another: a message of `bytes` over `link`, which `streams` messages share, while the
-    rank adds `added` bytes. `spread`: all nodes send across the network at once."""
-
-    count: float
-    bytes: float
-    link: Link
-    added: float = 0.0
-    streams: float = 1.0
-    spread: bool = False
-
-
-@dataclass(frozen=True)
-class Sum:
-    """Seconds that one sum takes, of which so many are a core's at the busiest rank; and its rounds."""
-
-    seconds: float
-    cpu: float
-    rounds: Sequence[Round]
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """So many workers on the nodes of a machine, consecutive ones on one node."""
-
-    machine: Machine
-    workers: int
-
-    @property
-    def on_node(self) -> int:
-        return min(self.workers, self.machine.devices_per_node)
-
-    @property
-    def streams(self) -> float:
-        """How many messages share a link between nodes where each rank of a node sends one."""
-        return max(1.0, self.on_node / self.machine.links_per_node)
-
-    def at(self, distance: int, count: float, size: float, added: float, alone: bool = False) -> Round:
-        """A round between ranks so far apart, in which every rank sends, or of each node one `alone`."""
-        node = self.machine.devices_per_node
-        if self.workers <= node or node % (2 * distance) == 0:
-            return Round(count, size, self.machine.within, added)
-        streams = 1.0 if alone else self.streams
-        return Round(count, size, self.machine.between, added, streams, spread=not alone)
 
 
 Rounds = Callable[[Ranks, float], list[Round]]
@@ -80,7 +34,8 @@ def server(ranks: Ranks, size: float) -> list[Round]:
     rounds = []
     for count, link in parts:
         if count:
-            rounds += [Round(count, size, link, size), Round(count, size, link)]
+            two = 2 / workers
+            rounds += [Round(count, size, link, size, active=two), Round(count, size, link, active=two)]
     return rounds
 
 
@@ -92,7 +47,7 @@ def sharded_server(ranks: Ranks, size: float) -> list[Round]:
     for count, link, streams in ((near - 1, machine.within, 1.0), (workers - near, machine.between, ranks.streams)):
         if count:
             spread = link is machine.between
-            rounds += [Round(count, part, link, part, streams, spread), Round(count, part, link, 0.0, streams, spread)]
+            rounds += [Round(count, part, link, added, streams, spread, 2) for added in (part, 0.0)]
     return rounds
 
 
@@ -100,7 +55,8 @@ def whole_tree(ranks: Ranks, size: float) -> list[Round]:
     """Up a binomial tree and down again, the whole buffer at each step: FireCaffe's equation (4)."""
     levels = math.ceil(math.log2(ranks.workers))
     ways = (size, 0.0)
-    return [ranks.at(1 << level, 1, size, added, alone=True) for added in ways for level in range(levels)]
+    rounds = [ranks.at(1 << level, 1, size, added, alone=True) for added in ways for level in range(levels)]
+    return [replace(part, active=0.5 ** (place % levels)) for place, part in enumerate(rounds)]
 
 
 def segmented_tree(ranks: Ranks, size: float) -> list[Round]:
@@ -113,15 +69,18 @@ def segmented_tree(ranks: Ranks, size: float) -> list[Round]:
     if segments == 1:
         return whole_tree(ranks, size)
     lag = min(segments, 2 * ranks.workers.bit_length())
+    both_ways = 2 * (ranks.workers - 1) / (levels * ranks.workers)  # as many edges as the ranks have levels on average
     one = [ranks.at(1 << level, 1, length, length, alone=True) for level in range(levels)]
+    one = [replace(part, ends=2, active=both_ways) for part in one]
     child = one[:-1]  # what the largest child takes and gives for a segment; the last level is the root's
     by_root = _times(one, segments + 2)
     by_child = [*_times(child, lag + segments + 1), *_times(one[-1:], 2)]
-    return _slowest(ranks, (by_root, by_child))
+    whole = whole_tree(ranks, size)  # the last segment may be next to nothing
+    return min(_slowest(ranks, (by_root, by_child)), whole, key=lambda rounds: total(ranks, rounds))
 
 
 def _times(rounds: list[Round], factor: float) -> list[Round]:
-    return [Round(part.count * factor, part.bytes, part.link, part.added) for part in rounds]
+    return [replace(part, count=part.count * factor) for part in rounds]
 
 
 def doubling(ranks: Ranks, size: float) -> list[Round]:
@@ -134,7 +93,7 @@ def ring(ranks: Ranks, size: float) -> list[Round]:
     """2 (p - 1) steps of a p-th each, as fast as the slowest link; one between nodes carries one message each way."""
     machine, count, part = ranks.machine, ranks.workers - 1, size / ranks.workers
     links = [machine.within] * (ranks.on_node > 1) + [machine.between] * (machine.nodes(ranks.workers) > 1)
-    return _slowest(ranks, ([Round(count, part, link, part), Round(count, part, link)] for link in links))
+    return _slowest(ranks, ([Round(count, part, link, added, ends=2) for added in (part, 0.0)] for link in links))
 
 
 def halving(ranks: Ranks, size: float) -> list[Round]:
@@ -155,9 +114,10 @@ def _folding(ranks: Ranks, size: float) -> list[Round]:
 
 
 def shared(ranks: Ranks, size: float) -> list[Round]:
-    """Through the memory of a host: a barrier, each rank adds up its slice of all buffers, a barrier."""
+    """Through the memory of a host: a barrier, each rank adds up its slice of all buffers and writes the sum into each,
+    a barrier. That moves 2 n bytes; to add a byte to another moves three."""
     barrier = Round(2 * math.ceil(math.log2(ranks.workers)), 0.0, ranks.machine.within)
-    return [barrier, Round(1, 0.0, ranks.machine.within, added=(ranks.workers - 1) * size / ranks.workers)]
+    return [barrier, Round(1, 0.0, ranks.machine.within, added=2 * size / 3)]
 
 
 def hierarchical(ranks: Ranks, size: float) -> list[Round]:
@@ -231,21 +191,9 @@ def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
     if name == "shared" and machine.add_bandwidth is None:
         raise UsageError(f"reduction shared: how fast machine {machine.name} adds is not known; give it add_bandwidth")
     rounds = rounds_of(ranks, size)
-    parts = [_seconds(ranks, part) for part in rounds]
-    return Sum(sum(seconds for seconds, _ in parts), sum(cpu for _, cpu in parts), rounds)
+    parts = [seconds(ranks, part) for part in rounds]
+    return Sum(sum(taken for taken, _ in parts), sum(cpu for _, cpu in parts), rounds)
 
 
 def _slowest(ranks: Ranks, ways: Iterable[list[Round]]) -> list[Round]:
-    return max(ways, key=lambda rounds: sum(_seconds(ranks, part)[0] for part in rounds))
-
-
-def _seconds(ranks: Ranks, part: Round) -> tuple[float, float]:
-    """All repetitions of a round, and how much of that a core is busy. A message takes what the link takes, or what the
-    cores take that handle it, which all ranks of a host share."""
-    machine = ranks.machine
-    crowding = machine.crowding(ranks.workers)
-    slowed = part.streams * (machine.contention if part.spread else 1.0)
-    wire = part.link.latency + part.bytes * slowed / part.link.bandwidth
-    handling = machine.cpu_per_message + part.bytes * machine.cpu_per_byte if part.link is machine.between else 0.0
-    adding = part.added / machine.add_bandwidth if machine.add_bandwidth else 0.0
-    return part.count * (max(wire, handling * crowding) + adding * crowding), part.count * (handling + adding)
+    return max(ways, key=lambda rounds: total(ranks, rounds))

@@ -24,7 +24,7 @@ from fcaffe.tools.shapes import Shape, hollow_net_of
 class LayerWork:
     """One layer's work. `forward` and `backward` are (operations, bytes) for each sample, the bytes being those of its
     bottoms and tops; `parameter_bytes` are moved besides, once a pass. `final_from`: where the flat gradients that are
-    final after its backward begin, in bytes."""
+    final after its backward begin, in bytes; `needs_until`: where the flat parameters end that its forward needs."""
 
     name: str
     type: str
@@ -32,6 +32,7 @@ class LayerWork:
     backward: tuple[float, float]
     parameter_bytes: int
     final_from: int
+    needs_until: int
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Work:
     passes: int = 1
     iterations: int | None = None
     param: Any = None  # of the net, for its phase
+    solver: Any = None  # its parameters, if a solver is planned for
     inputs: Mapping[str, Sequence[Shape]] = field(default_factory=dict)  # shapes of what layers without bottoms give
 
     @property
@@ -90,19 +92,20 @@ def work_of_solver(path: str, input_shape: Sequence[int] | None = None) -> Work:
     source = getattr(param, field) if field in ("net", "train_net") else path
     histories = create_rule(param, None).histories  # type: ignore[arg-type]  # nothing is updated
     work = work_of_net(source, input_shape, net)
-    return replace(work, histories=histories, passes=max(1, param.iter_size), iterations=param.max_iter or None)
+    passes = max(1, param.iter_size)
+    return replace(work, histories=histories, passes=passes, iterations=param.max_iter or None, solver=param)
 
 
 def _work(net: Net, path: str) -> Work:
     batch = net.batch_size
-    final = net.plain.final_from
+    offsets = zip(net.nodes, net.plain.final_from, net.plain.needs_until, strict=True)
     trained = any(node.needs_backward for node in net.nodes)
     if not trained:
         log.warning(f"{path}: this net has no loss; it is planned for as if it had one")
     return Work(
         name=net.name,
         path=path,
-        layers=[_layer(node, batch, 4 * start, trained) for node, start in zip(net.nodes, final, strict=True)],
+        layers=[_layer(node, batch, 4 * final, 4 * needed, trained) for node, final, needed in offsets],
         batch=batch,
         parameters=net.parameters.count,
         activations=net.memory().peak / batch,
@@ -111,7 +114,7 @@ def _work(net: Net, path: str) -> Work:
     )
 
 
-def _layer(node: Node, batch: int, final_from: int, trained: bool) -> LayerWork:
+def _layer(node: Node, batch: int, final_from: int, needs_until: int, trained: bool) -> LayerWork:
     """As `fcaffe time --profile` counts: backward makes the gradients of the weights and, where they are wanted, those
     of the bottoms. In a net that is not `trained` every layer is taken to have both."""
     layer = node.layer
@@ -128,6 +131,7 @@ def _layer(node: Node, batch: int, final_from: int, trained: bool) -> LayerWork:
         (2 * ways * macs / batch, backward_bytes / batch),
         4 * sum(blob.count for blob in layer.blobs),
         final_from,
+        needs_until,
     )
 
 

@@ -110,6 +110,7 @@ def test_what_is_wrong_is_named(run: Run, words: list[str], message: str) -> Non
 def test_calibration_writes_a_file_that_predicts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in (("tools.peaks.SIDE", 64), ("tools.peaks.FLOATS", 1 << 16), ("plan.calibrate.FLOATS", 1 << 18)):
         monkeypatch.setattr(f"fcaffe.{name}", size)  # so that it does not take seconds
+    monkeypatch.setattr("fcaffe.tools.step_bench.TURN", 0.005)
     result = run("plan", "--calibrate", "--net", "net.prototxt", "--workers", "1,2", "--out", "here.json")
     assert result.code == 0, result.err
     content = json.loads(Path("here.json").read_text())
@@ -118,6 +119,7 @@ def test_calibration_writes_a_file_that_predicts(run: Run, monkeypatch: pytest.M
     assert set(measured["layers"]) == {"data", "ip", "loss"}
     (row,) = plan(run, "--net", "net.prototxt", "--machine", "here.json", "--workers", "1")
     seconds = sum(sum(pairs[2]) for pairs in measured["layers"].values())
-    assert row["compute"] == pytest.approx(seconds)
+    assert row["compute"] == pytest.approx(seconds + measured["rest"])
+    assert row["update"] == pytest.approx(measured["update"]) and measured["update"] > 0
     run("plan", "--calibrate", "--out", "here.json")
     assert json.loads(Path("here.json").read_text())["measured"] == content["measured"]

@@ -157,3 +157,14 @@ def test_sums_that_docs_distributed_md_measured_are_predicted(hosts):
     machine = flat(Link("1 Gbit/s", 6e-5, 0.97 * 125e6, ""), exchange=FCAFFE, add_bandwidth=2e10)
     for name, cell in zip(("ring", "halving", "tree", "server"), cells[4:8], strict=True):
         assert 1e3 * sum_of(name, machine, hosts, 4_000_000).seconds == pytest.approx(float(cell), rel=0.1), name
+
+
+@pytest.mark.parametrize("name", ["server", "whole-tree", "ring", "halving", "sharded-server"])
+@pytest.mark.parametrize("workers", [2, 4, 16])
+def test_all_ranks_together_handle_each_byte_at_both_ends(name, workers):
+    """In all these, p - 1 buffers go to others and back."""
+    machine = flat(Link("link", 0.0, 1e9, ""), exchange=FCAFFE, cores=1, nodes_share_cores=True, cpu_per_byte=1e-9)
+    cost = sum_of(name, machine, workers, 1_000_000)
+    together = 4 * (workers - 1) * 1e-3
+    assert workers * cost.cpu == pytest.approx(together)
+    assert cost.seconds == pytest.approx(together)  # on the one core of all, which is slower than the link

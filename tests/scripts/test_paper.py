@@ -55,3 +55,12 @@ def test_the_page_shows_what_the_script_prints(found: dict) -> None:
     for row in found["tables_2_and_3"]:
         if row["gpus"] > 1:
             assert f"{row['hours']['predicted']:.2f}" in page
+
+
+def test_a_quiet_run_passes_on_what_the_command_says() -> None:
+    script = ROOT / "scripts" / "paper" / "quiet_run.py"
+    code = "import sys; print('found'); sys.exit(int(sys.argv[1]))"
+    command = [sys.executable, str(script), sys.executable, "-c", code]
+    well, badly = (subprocess.run([*command, status], capture_output=True, text=True) for status in ("0", "3"))
+    assert well.returncode in (0, 75) and well.stdout == "found\n"
+    assert badly.returncode == 3
