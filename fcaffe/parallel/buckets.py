@@ -9,7 +9,7 @@ LARGEST = (4 << 20) // 4  # values in a bucket, beyond which more at once make n
 
 def bucket_size(count: int, ranks: int) -> float:
     """How many values make a bucket of `count` gradients, where nobody has said it."""
-    return min(max(count / PARTS, SMALLEST * ranks), max(LARGEST, SMALLEST * ranks))
+    return min(max(count / PARTS, SMALLEST * ranks), LARGEST)
 
 
 def cuts(start: int, end: int, size: float) -> list[int]:

@@ -16,11 +16,11 @@ class Bucket(NamedTuple):
     after: int
 
 
-def buckets(total: int, final_from: Iterable[int], size: float | None = None) -> Iterator[Bucket]:
+def buckets(total: int, final_from: Iterable[int], ranks: int, size: float | None = None) -> Iterator[Bucket]:
     """The buckets of `total` bytes of gradients, which after one layer's backward after the other are final from these
-    bytes on. `size` in bytes; None: what a training takes that is told none."""
+    bytes on. `size` in bytes; None: what a training on so many ranks takes that is told none."""
     end = total // 4
-    full = bucket_size(end) if size is None else size / 4
+    full = bucket_size(end, ranks) if size is None else size / 4
     last = 0
     for last, start in enumerate(final_from):
         for begin in cuts(start // 4, end, full):
@@ -32,4 +32,4 @@ def buckets(total: int, final_from: Iterable[int], size: float | None = None) ->
 
 def whole(total: int, final_from: Iterable[int]) -> Iterator[Bucket]:
     """All gradients in one sum."""
-    return buckets(total, final_from, math.inf)
+    return buckets(total, final_from, 1, math.inf)

@@ -105,15 +105,14 @@ def _sums(plan: Plan, row: Row) -> Iterator[Fact]:
         yield Fact("sums", "none", "one worker has nobody to add to")
         return
     machine = plan.question.machine
-    sizes = Counter(bucket.bytes for bucket in plan.question.cut)
+    cut = plan.question.cut(row.workers)
+    sizes = Counter(bucket.bytes for bucket in cut)
     rule = (
-        "--bucket-mb"
-        if plan.question.bucket
-        else "fcaffe's rule: a quarter of the gradients, but 256 KiB to 4 MiB; large layers in several"
+        "fcaffe's rule: a quarter of the gradients, but 128 KiB for each rank, and at most 4 MiB; large layers in parts"
     )
-    yield Fact(
-        "buckets", f"{len(plan.question.cut)}", rule if len(plan.question.cut) > 1 else "one sum of all gradients"
-    )
+    if plan.question.bucket:
+        rule = "--bucket-mb"
+    yield Fact("buckets", f"{len(cut)}", rule if len(cut) > 1 else "one sum of all gradients")
     yield Fact("formula", row.reduce, TEXTS[_formula(plan, row)])
     for number, (size, count) in enumerate(sizes.items()):
         cost = sum_of(row.reduce, machine, row.workers, size)

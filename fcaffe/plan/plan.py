@@ -162,8 +162,8 @@ class Plan:
         overlap, backward = self.overlaps(workers), passes.backward[::-1]
         if self.updates_late(workers):
             needs = [layer.needs_until for layer in asked.work.layers]
-            return pipelined(passes.forward, needs, backward, asked.cut, cost, update, busy)
-        return simulate(sum(passes.forward), backward, asked.cut if workers > 1 else [], cost, overlap, busy)
+            return pipelined(passes.forward, needs, backward, asked.cut(workers), cost, update, busy)
+        return simulate(sum(passes.forward), backward, asked.cut(workers) if workers > 1 else [], cost, overlap, busy)
 
     def overlaps(self, workers: int) -> bool:
         """Whether sums go on beside computing: fcaffe's ranks that share the CPUs of one host sum after backward."""

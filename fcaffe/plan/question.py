@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from fcaffe.errors import UsageError
 from fcaffe.plan.buckets import Bucket, buckets, whole
@@ -38,13 +37,12 @@ class Question:
         """All samples of an iteration."""
         return self.work.passes * self.batch * (workers if self.per_worker else 1)
 
-    @cached_property
-    def cut(self) -> Sequence[Bucket]:
+    def cut(self, workers: int) -> Sequence[Bucket]:
         """The sums of an iteration. Books sum all gradients at once where there is nothing to overlap."""
         final = [layer.final_from for layer in reversed(self.work.layers)]
         total = self.work.gradient_bytes
         at_once = not self.overlap and self.bucket is None and self.machine.exchange == TEXTBOOK
-        return list(whole(total, final) if at_once else buckets(total, final, self.bucket))
+        return list(whole(total, final) if at_once else buckets(total, final, workers, self.bucket))
 
 
 def check(question: Question) -> None:

@@ -17,7 +17,7 @@ from fcaffe.plan.rounds import Ranks, Round, Sum, seconds, total
 
 # Those of fcaffe/parallel/reductions/tree.py and auto.py, in bytes.
 SEGMENTS, SHORTEST, LONGEST = 8, 4 << 17, 4 << 20
-LONG_MESSAGE = 1 << 16
+LONG_MESSAGE, SHORT_MESSAGE = 1 << 16, 1 << 14
 
 
 Rounds = Callable[[Ranks, float], list[Round]]
@@ -136,8 +136,10 @@ def hierarchical(ranks: Ranks, size: float) -> list[Round]:
 
 
 def _between(ranks: Ranks, size: float) -> list[Round]:
-    """A ring for long messages, else halving."""
-    return ring(ranks, size) if size / ranks.workers >= LONG_MESSAGE else halving(ranks, size)
+    """A ring for long messages, doubling for short sums, else halving."""
+    if size / ranks.workers >= LONG_MESSAGE:
+        return ring(ranks, size)
+    return doubling(ranks, size) if size <= SHORT_MESSAGE else halving(ranks, size)
 
 
 def auto(ranks: Ranks, size: float) -> list[Round]:

@@ -30,7 +30,7 @@ def test_buckets_are_those_of_the_exchange(starts, last, size):
     for start in reversed(starts):
         exchange.ready(start)
     exchange._hand_over(0)
-    made = [bucket.bytes for bucket in buckets(4 * total, [4 * start for start in reversed(starts)], size)]
+    made = [bucket.bytes for bucket in buckets(4 * total, [4 * start for start in reversed(starts)], 1, size)]
     assert made == exchange.cut
     reduction.close()
 
@@ -40,7 +40,7 @@ def test_constants_are_fcaffes():
     from fcaffe.parallel.reductions import auto, tree
 
     assert (costs.SEGMENTS, costs.SHORTEST, costs.LONGEST) == (tree.SEGMENTS, 4 * tree.SHORTEST, 4 * tree.LONGEST)
-    assert costs.LONG_MESSAGE == auto.LONG_MESSAGE
+    assert (costs.LONG_MESSAGE, costs.SHORT_MESSAGE) == (auto.LONG_MESSAGE, auto.SHORT_MESSAGE)
 
 
 @settings(deadline=None)
@@ -49,7 +49,7 @@ def test_buckets_hold_all_gradients_once(starts, last):
     starts[0] = 0
     total = 4 * (starts[-1] + last)
     final = [4 * start for start in reversed(starts)]
-    cut = list(buckets(total, final))
+    cut = list(buckets(total, final, 8))
     assert sum(bucket.bytes for bucket in cut) == total == sum(bucket.bytes for bucket in whole(total, final))
     assert [bucket.after for bucket in cut] == sorted(bucket.after for bucket in cut)
     end = total

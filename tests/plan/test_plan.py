@@ -175,9 +175,9 @@ def test_the_explained_closed_form_is_what_is_predicted(googlenet):
 
 def test_fcaffe_sums_buckets_even_without_overlap(googlenet):
     book, own = (Question(googlenet, replace(TITAN, exchange=way), 1024, overlap=False) for way in ("textbook", FCAFFE))
-    assert len(book.cut) == 1 < len(own.cut)
+    assert len(book.cut(8)) == 1 < len(own.cut(8))
     assert Plan(own).row(8, "ring").communication == pytest.approx(
-        sum(sum_of("ring", own.machine, 8, bucket.bytes).seconds for bucket in own.cut)
+        sum(sum_of("ring", own.machine, 8, bucket.bytes).seconds for bucket in own.cut(8))
     )
 
 
