@@ -153,8 +153,8 @@ class ReducingExchange(GradientExchange):
         hidden = max(0.0, self.seconds - self.exposed)
         sizes = " + ".join(f"{size / 1e6:.2f}" for size in self.cut)
         buckets = f"{len(self.cut)} buckets of {sizes} MB" if len(self.cut) <= 6 else f"{len(self.cut)} buckets"
-        took = f"Sums of gradients took {self.seconds:.2f} s, {hidden:.2f} s of it hidden behind forward and backward; {buckets}"
-        return f"{took}; {more}" if more else took
+        took = f"Sums of gradients took {self.seconds:.2f} s, {hidden:.2f} s of it hidden behind forward and backward"
+        return "; ".join(filter(None, (took, buckets, more)))
 
     def close(self) -> None:
         """Give back the reduction's communicators and memory, the gradients' too. Collective."""

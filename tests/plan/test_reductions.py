@@ -46,7 +46,7 @@ def test_a_faster_network_is_never_slower(name, workers, size, link, node, links
 @given(st.integers(2, 10_000), sizes, links)
 def test_a_ring_of_nodes_is_a_ring(workers, size, link):
     by_nodes = sum_of("hierarchical", flat(link), workers, size).seconds
-    assert by_nodes in (sum_of(name, flat(link), workers, size).seconds for name in ("ring", "halving"))
+    assert by_nodes in (sum_of(name, flat(link), workers, size).seconds for name in ("ring", "halving", "doubling"))
 
 
 @settings(deadline=None)
