@@ -57,7 +57,7 @@ def test_hierarchical_is_scatter_within_sum_between_gather_within(size, within, 
     inside = closed_forms.ring(size, 8, within.latency, 1 / within.bandwidth, 0)
     outside = [
         form(size / 8, 16, between.latency, 1 / between.bandwidth, 0)
-        for form in (closed_forms.ring, closed_forms.halving)
+        for form in (closed_forms.ring, closed_forms.halving, closed_forms.doubling)
     ]
     took = sum_of("hierarchical", machine, 128, size).seconds
     assert any(took == pytest.approx(inside + one, rel=1e-9) for one in outside)
