@@ -16,25 +16,29 @@ from fcaffe.net.layer import Layer
 from fcaffe.proto.forks import fork_of_layer_type
 
 _registry: dict[str, type[Layer]] = {}
+_of_tools: set[str] = set()
 
 LayerClass = TypeVar("LayerClass", bound=type[Layer])
 
 
-def register(layer_type: str) -> Any:
-    """Class decorator: make this class the one for `type: "layer_type"`."""
+def register(layer_type: str, of_tool: bool = False) -> Any:
+    """Class decorator: make this class the one for `type: "layer_type"`; with `of_tool`, of which only a tool of
+    fcaffe's knows, for nets that it makes itself."""
 
     def add(cls: LayerClass) -> LayerClass:
         if layer_type in _registry:
             raise ValueError(f"layer type {layer_type} is registered twice: {_registry[layer_type]} and {cls}")
         _registry[layer_type] = cls
+        if of_tool:
+            _of_tools.add(layer_type)
         return cls
 
     return add
 
 
 def layer_types() -> list[str]:
-    """All registered type names, in alphabetical order."""
-    return sorted(_registry)
+    """All registered type names that a prototxt may have, in alphabetical order."""
+    return sorted(_registry.keys() - _of_tools)
 
 
 def create_layer(param: Any, context: Context) -> Layer:
@@ -44,7 +48,7 @@ def create_layer(param: Any, context: Context) -> Layer:
         return _registry[param.type](param, context)
     message = f'layer "{param.name}": unknown layer type "{param.type}"'
     fork = fork_of_layer_type(param.type)
-    by_letters = {name.lower(): name for name in _registry}  # most mistakes are of case: Relu, INNER_PRODUCT
+    by_letters = {name.lower(): name for name in layer_types()}  # most mistakes are of case: Relu, INNER_PRODUCT
     letters = param.type.lower().replace("_", "")
     count = 1 if letters in by_letters else 3
     near = [by_letters[name] for name in difflib.get_close_matches(letters, by_letters, n=count, cutoff=0.6)]

@@ -23,7 +23,7 @@ RATE = 1e-9
 PLAIN = {"type": "SGD", "momentum": 0.9, "weight_decay": 0.0005}  # where there is no solver's prototxt
 
 
-@register("SyntheticBatch")
+@register("SyntheticBatch", of_tool=True)
 class SyntheticBatch(Layer):
     """The first top: normal random numbers of standard deviation 1, each worker's share of a batch; the others: class
     numbers 0 and 1. input_param has the shapes for the whole batch. Each pass writes the same batch into the tops."""
