@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -20,7 +21,7 @@ PATIENT = 2e-3  # seconds of one that messages have ended early so far
 _offer_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 _events: list[int] = []  # file descriptors that become readable when there is something for MPI to do
 _longest = LONGEST  # of a sleep, as sleeps so far have ended
-_waiting = 0  # threads
+_waiting: set[int] = set()  # threads, by their numbers
 
 
 def end_sleeps_by(descriptors: Sequence[int]) -> None:
@@ -30,21 +31,22 @@ def end_sleeps_by(descriptors: Sequence[int]) -> None:
 
 def wait_until(done: Callable[[], bool]) -> None:
     """Poll `done` until it is true: first as often as other ranks leave the core to us, then between sleeps."""
-    global _longest, _waiting
+    global _longest
     for _ in range(FEW if _longest > LONGEST else POLLS):
         if done():
             return
         _offer_core()
     pause = SHORTEST
-    _waiting += 1
+    _waiting.add(threading.get_ident())
     try:
         while not done():
             woken = bool(select.select(_events, (), (), pause)[0])
             if woken:
                 _longest = min(2 * _longest, PATIENT)
+                _offer_core()  # what was heard of may be for another thread to take
             elif done():  # what came has not ended the sleep: it came by shared memory, or to another thread
                 _longest = LONGEST
                 return
-            pause = min(1.1 * pause, _longest if _waiting == 1 else LONGEST)
+            pause = min(1.1 * pause, _longest if len(_waiting) == 1 else LONGEST)
     finally:
-        _waiting -= 1
+        _waiting.discard(threading.get_ident())

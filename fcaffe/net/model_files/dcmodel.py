@@ -32,7 +32,7 @@ from fcaffe.net.model_files.model import (
 )
 from fcaffe.net.model_files.sparse_codes import Coded, decode, encode
 from fcaffe.output_files import replacing
-from fcaffe.proto import StoredBlob, without_fork_fields
+from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 
 MAGIC = b"\x89FCDM\r\n\x1a"  # as PNG's: what changes the ends of lines, or the eighth bit, breaks it
@@ -57,10 +57,7 @@ class Size(NamedTuple):
 
 def write(path: str | os.PathLike[str], model: Model) -> list[Size]:
     """Write a model with whatever values it has, whole or not at all. Raises SnapshotError."""
-    net = pb.NetParameter()
-    net.CopyFrom(model.param)
-    net.layer.extend(layer.outline() for layer in model.layers)
-    outline = without_fork_fields(net).SerializeToString()
+    outline = model.outline()
     index, content, sizes = [_CRC.pack(len(outline)), outline], list[bytes](), list[Size]()
     for layer in model.layers:
         for number, blob in enumerate(layer.blobs):

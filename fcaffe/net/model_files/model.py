@@ -12,7 +12,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from fcaffe.errors import SnapshotError
-from fcaffe.proto import StoredBlob, blob_shape
+from fcaffe.proto import StoredBlob, blob_shape, without_fork_fields
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import put_shape
 
@@ -57,6 +57,13 @@ class Model:
         net.ClearField("written")
         net.layer.extend(layer.param for layer in self.layers)
         return net
+
+    def outline(self) -> bytes:
+        """The NetParameter with its layers, and their blobs without values, as a file holds it beside the values."""
+        net = pb.NetParameter()
+        net.CopyFrom(self.param)
+        net.layer.extend(layer.outline() for layer in self.layers)
+        return bytes(without_fork_fields(net).SerializeToString())
 
     def checksum(self) -> int | None:
         """A CRC-32 of all values, whatever the file and the order of layers in it; None if a blob has none."""

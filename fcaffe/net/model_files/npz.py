@@ -27,7 +27,6 @@ from fcaffe.net.model_files.model import (
 )
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import without_fork_fields
 
 _NET = "net"  # the NetParameter, its blobs without values, as bytes
 _VALUES = re.compile(r"(.+)/(\d{1,9})(/diff)?")
@@ -82,10 +81,7 @@ def _read(archive: zipfile.ZipFile, size: int, places: Places | None) -> Model:
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
     """Write a model with whatever values it has."""
-    net = pb.NetParameter()
-    net.CopyFrom(model.param)
-    net.layer.extend(layer.outline() for layer in model.layers)
-    arrays: dict[str, Any] = {_NET: np.frombuffer(without_fork_fields(net).SerializeToString(), np.uint8)}
+    arrays: dict[str, Any] = {_NET: np.frombuffer(model.outline(), np.uint8)}
     for layer in model.layers:
         for index, blob in enumerate(layer.blobs):
             for name, array in ((f"{layer.name}/{index}", blob.data), (f"{layer.name}/{index}/diff", blob.diff)):

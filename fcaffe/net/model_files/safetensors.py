@@ -33,7 +33,6 @@ from fcaffe.net.model_files.model import (
 )
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import without_fork_fields
 from fcaffe.proto.in_file import InFile, Source, Stretch
 
 NET = "caffe.net"  # in the metadata: the NetParameter, its blobs without values, in binary form and base64
@@ -108,10 +107,7 @@ def read(path: str | os.PathLike[str], places: Places | None = None) -> Model:
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
     """Write a model with whatever values it has."""
-    net = pb.NetParameter()
-    net.CopyFrom(model.param)
-    net.layer.extend(layer.outline() for layer in model.layers)
-    outline = base64.b64encode(without_fork_fields(net).SerializeToString()).decode("ascii")
+    outline = base64.b64encode(model.outline()).decode("ascii")
     arrays = {
         f"{key}/{index}{ending}": values
         for key, layer in keyed(model.layers)
