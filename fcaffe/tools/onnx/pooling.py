@@ -55,9 +55,7 @@ def _slide(step: Step, kind: str, x: str, w: Windows, shape: Shape, places: Shap
     sizes = zip(shape[2:], places, w.stride, w.pad, strict=True)
     inside = tuple(min(o, -(-(n + p) // s)) for n, o, s, p in sizes)
     pads = _pads(w, shape[2:], inside)
-    if kind == "AveragePool" and any(
-        pads
-    ):  # of which not all runtimes count padding that is not the same on both sides
+    if kind == "AveragePool" and any(pads):  # not all runtimes count padding that is not the same on both sides
         x = step.op("Pad", x, step.integers([0, 0, *pads[:2], 0, 0, *pads[2:]], "pads"), step.array(0, "zero"))
         pads = [0, 0, 0, 0]
     y = step.op(kind, x, kernel_shape=w.kernel, strides=w.stride, pads=pads)
