@@ -14,6 +14,7 @@ import numpy as np
 
 Array = Any
 ForEach = Callable[[Callable[..., None], Sequence[tuple[Any, ...]]], None]  # as Engine.for_each
+AddRows = Callable[[Array], Array]  # (rows, columns) float32, few rows -> the sums of the columns, each in float32
 
 FEWEST, MOST = 16, 64  # values that are added up in float32
 PIECE = 1 << 16  # values that are taken at a time: they stay near a core from one sum to the next
@@ -34,13 +35,18 @@ def channel_sums(xp: Any, x: Array) -> Array:
     return xp.ones(rows.shape[0], xp.float32) @ rows
 
 
-def sum_channels(x: Array, for_each: ForEach | None = None) -> Array:
-    """channel_sums of NumPy's array."""
+def add_rows(rows: Array) -> Array:
+    """The sums of the columns."""
+    return np.add.reduce(rows, axis=0)
+
+
+def sum_channels(x: Array, add_rows: AddRows = add_rows) -> Array:
+    """channel_sums of NumPy's array; `add_rows` is whatever does that fastest."""
     rows = channels_last(x).reshape(-1, x.shape[1]) if x.size > FEW and not x.flags.c_contiguous else None
-    if rows is None or rows.dtype != np.float32 or x.ndim < 3:
-        return _add_up(None, x, None, for_each or one_by_one)[0].astype(np.float32)
+    if rows is None or rows.dtype != np.float32 or x.ndim < 3 or len(rows) < MOST:
+        return _add_up(None, x, None, one_by_one)[0].astype(np.float32)
     count = len(rows) // MOST * MOST
-    sums = np.add.reduce(rows[:count].reshape(MOST, -1), axis=0)  # of rows far apart, side by side
+    sums = add_rows(rows[:count].reshape(MOST, -1))  # of rows far apart, side by side
     total = sums.reshape(-1, x.shape[1]).sum(axis=0, dtype=np.float64)
     return (total + rows[count:].sum(axis=0, dtype=np.float64)).astype(np.float32)
 

@@ -174,7 +174,7 @@ class NumpyEngine(Engine):
         self._pool: ThreadPoolExecutor | None = None
 
     def channel_sums(self, x: Any) -> Any:
-        return sum_channels(x, self.for_each)
+        return sum_channels(x)
 
     def batch_norm_moments(self, x: Any, mean: Any, variance: Any) -> None:
         mean[...], variance[...] = channel_moments(x, self.for_each)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.channels import channels_last
 from fcaffe.engines.convolution import PlainConvolution
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
@@ -63,6 +64,10 @@ class Convolution(Operations, PlainConvolution):
         if not dx.size or not windows.kernel:
             super().convolution_backward_data(dy, weights, dx, windows, group)
             return
+        if self._is_product(windows, group):
+            with self.channels_last([dy], [dx]) as (dy_, dx_):
+                self.library.sgemm(_rows(dy_), _matrix(weights), _rows(dx_))
+            return
 
         def build() -> Operation:
             library = self.library
@@ -92,6 +97,10 @@ class Convolution(Operations, PlainConvolution):
             return
         if dbias is not None:  # oneDNN's own sums lose digits with every value
             self.convolution_backward_bias(dy, dbias, add)
+        if self._is_product(windows, group):
+            with self.channels_last([dy, x], []) as (dy_, x_):
+                self.library.sgemm(_rows(dy_).T, _rows(x_), _matrix(dweights), add)
+            return
 
         def build() -> Operation:
             library = self.library
@@ -114,6 +123,20 @@ class Convolution(Operations, PlainConvolution):
 
         key = ("convolution weights", x.shape, x.strides, dweights.shape, dy.shape, dy.strides, windows, group)
         self.operation(key, build)((address(x), address(dy)), (address(dweights),), add)
+
+    def _is_product(self, windows: Windows, group: int) -> bool:
+        """Whether the gradients are plain products of matrices, which are a tenth faster as such."""
+        return self.math == dnnl.F32 and group == 1 and windows.is_pointwise()
+
+
+def _rows(x: Array) -> Array:
+    """(N * places, C), in the memory of a channels-last array."""
+    return channels_last(x).reshape(-1, x.shape[1])
+
+
+def _matrix(weights: Array) -> Array:
+    """(M, C), of a kernel of one value."""
+    return weights.reshape(weights.shape[:2])
 
 
 def geometry(windows: Windows, size: tuple[int, ...], places: tuple[int, ...]) -> list[Any]:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from ctypes import c_float, c_int, c_void_p
 from typing import Any
 
+import numpy as np
+
+from fcaffe.engines.channels import sum_channels
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
@@ -17,6 +20,14 @@ Array = Any
 
 class Elementwise(Operations, PlainElementwise):
     """Arrays that lie alike are taken as they lie; others are brought into channels-last order first."""
+
+    def channel_sums(self, x: Array) -> Array:
+        return sum_channels(x, self._add_rows)
+
+    def _add_rows(self, rows: Array) -> Array:
+        sums = np.empty((1, rows.shape[1]), np.float32)
+        self.library.sgemm(np.ones((1, rows.shape[0]), np.float32), rows, sums)
+        return sums[0]
 
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
         if x.size < SMALL or slope < 0:
