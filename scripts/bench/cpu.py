@@ -8,8 +8,8 @@
 Each competitor builds the same net from models/*/train_val.prototxt in a process of its own: fcaffe by its solver,
 PyTorch as modules (BatchNorm with its Scale as one), in its default layout, in channels_last and, where `compile` is
 among the peers, by torch.compile; for inference, ONNX Runtime and OpenVINO with the ONNX file that fcaffe writes.
-bfloat16 is --math bf16 here, autocast in PyTorch, OpenVINO's own. `ratio` is to the fastest of them. They take turns: in
-each round everybody takes one step, so what else the machine does meets all alike. A step of training is forward,
+bfloat16 is --math bf16 here, autocast in PyTorch, OpenVINO's own. `ratio` is to the fastest of them. They take turns:
+in each round everybody takes one step, so what else the machine does meets all alike. A step of training is forward,
 backward and the update of SGD with momentum and weight decay, at a rate so low that the net does not fit its one batch,
 and then multiply denormal numbers, which is slow everywhere. Times are medians over the rounds. Prints the tables of
 docs/benchmarks.md.
