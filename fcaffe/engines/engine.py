@@ -15,10 +15,11 @@ from typing import Any
 import numpy
 
 from fcaffe.engines.channels import channel_moments, sum_channels
-from fcaffe.engines.convolution import PlainConvolution
+from fcaffe.engines.convolution import Made, PlainConvolution
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.inner_product import PlainInnerProduct
 from fcaffe.engines.losses import PlainLosses
+from fcaffe.engines.memory import address
 from fcaffe.engines.noise import PlainNoise
 from fcaffe.engines.normalization import PlainNormalization
 from fcaffe.engines.pooling import PlainPooling
@@ -72,6 +73,7 @@ class Engine(
     weights_channels_last = False  # whether those of convolutions lie (outputs, places..., inputs) in memory
     half_dtype: numpy.dtype[Any] | None = None
     fuses_relu_backward = False  # relu_bias_backward is one pass over memory
+    folds_weights = False  # folded_convolution is there
     fuses_residuals = True  # batch_norm_add_relu takes no longer than its parts
     updates_at_once = False  # update_all does all parameters in one
     scales_gradients = False  # see scale_losses
@@ -89,6 +91,11 @@ class Engine(
         of its own; weights at the addresses of `changing` do change between them.
         """
         yield
+
+    def of_weights(self, sources: Sequence[Any], what: Hashable, make: Callable[[], Made]) -> Made | None:
+        """What `make` makes of these weights, once for as long as they are fixed; None where they are not. `what` says
+        what it is."""
+        return None
 
     def repeat(self, owner: Any, name: str, signature: Hashable, work: Callable[[], None]) -> None:
         """Do work that its owner will want again under this name: the same operators on the same memory, as long as the
@@ -167,11 +174,39 @@ class NumpyEngine(Engine):
     """The CPU engine that is always there: NumPy and its BLAS."""
 
     name = "NumPy"
+    folds_weights = True
 
     def __init__(self) -> None:
         super().__init__(numpy)
+        self._kept: dict[tuple[int, Any], Any] | None = None  # while weights are fixed
+        self._changing: Collection[int] = ()
         self._threads = wanted_threads()
         self._pool: ThreadPoolExecutor | None = None
+
+    @contextlib.contextmanager
+    def fixed_weights(
+        self, made: dict[tuple[int, Any], Any] | None = None, changing: Collection[int] = ()
+    ) -> Iterator[None]:
+        if self._kept is not None:
+            yield
+            return
+        self._kept, self._changing = {} if made is None else made, changing
+        try:
+            yield
+        finally:
+            self._kept = None
+
+    def of_weights(self, sources: Sequence[Any], what: Hashable, make: Callable[[], Made]) -> Made | None:
+        """It is kept under the address of each source, so that it is made anew when one of them may have changed."""
+        kept, addresses = self._kept, [address(array) for array in sources]
+        if kept is None or any(place in self._changing for place in addresses):
+            return None
+        key = what, *addresses
+        found: Made | None = kept.get((addresses[0], key))
+        if found is None or any(kept.get((place, key)) is not found for place in addresses):
+            found = make()
+            kept.update(((place, key), found) for place in addresses)
+        return found
 
     def channel_sums(self, x: Any) -> Any:
         return sum_channels(x, self.for_each)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.memory import aligned_zeros
+from fcaffe.engines.memory import address, aligned_zeros
 from fcaffe.engines.onednn import dnnl
 from fcaffe.errors import FcaffeError
 from fcaffe.threads import wanted_threads
@@ -149,7 +149,3 @@ class Calls:
 def _as_blas(matrix: np.ndarray) -> tuple[bytes, int]:
     """Whether it is a transpose (T) or not (N), and how far apart the rows of what is stored lie."""
     return (b"N", matrix.shape[1]) if matrix.flags.c_contiguous else (b"T", matrix.shape[0])
-
-
-def address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]

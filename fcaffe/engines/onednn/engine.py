@@ -34,6 +34,7 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
             raise UsageError("--math bf16 needs a processor with AVX-512 BF16 or AMX, and this one has neither")
         self.name = f"oneDNN {self.library.version}" + (" (bfloat16)" if math == "bf16" else "")
         self._operations = {}
+        self._adding = {}
         self._normals = {}
 
     @contextlib.contextmanager
@@ -41,12 +42,10 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
         self, made: dict[tuple[int, Any], Any] | None = None, changing: Collection[int] = ()
     ) -> Iterator[None]:
         """While the weights do not change they are brought into oneDNN's layouts once only."""
-        if self.library.kept is not None:
-            yield
-            return
-        self.library.kept = {} if made is None else made
-        self.library.changing = changing
-        try:
-            yield
-        finally:
-            self.library.kept = None
+        with super().fixed_weights(made, changing):
+            library = self.library
+            before, library.kept, library.changing = library.kept, self._kept, self._changing
+            try:
+                yield
+            finally:
+                library.kept = before
