@@ -27,6 +27,8 @@ from fcaffe.engines.rows import PlainRows
 from fcaffe.engines.update import PlainUpdate
 from fcaffe.threads import wanted_threads
 
+Kept = dict[tuple[tuple[int, ...], Any], Any]  # what has been made of weights, by their addresses and what it is
+
 
 class Pending:
     """What may still be under way: a copy, or values that are being computed. This base is done."""
@@ -82,12 +84,10 @@ class Engine(
         self.xp = xp
 
     @contextlib.contextmanager
-    def fixed_weights(
-        self, made: dict[tuple[int, Any], Any] | None = None, changing: Collection[int] = ()
-    ) -> Iterator[None]:
+    def fixed_weights(self, made: Kept | None = None, changing: Collection[int] = ()) -> Iterator[None]:
         """In its body no weights change, so what has been made of them may be used again.
 
-        `made` is what an engine may keep from one such body to the next, by the address of the weights and something
+        `made` is what an engine may keep from one such body to the next, by the addresses of the weights and something
         of its own; weights at the addresses of `changing` do change between them.
         """
         yield
@@ -178,15 +178,13 @@ class NumpyEngine(Engine):
 
     def __init__(self) -> None:
         super().__init__(numpy)
-        self._kept: dict[tuple[int, Any], Any] | None = None  # while weights are fixed
+        self._kept: Kept | None = None  # while weights are fixed
         self._changing: Collection[int] = ()
         self._threads = wanted_threads()
         self._pool: ThreadPoolExecutor | None = None
 
     @contextlib.contextmanager
-    def fixed_weights(
-        self, made: dict[tuple[int, Any], Any] | None = None, changing: Collection[int] = ()
-    ) -> Iterator[None]:
+    def fixed_weights(self, made: Kept | None = None, changing: Collection[int] = ()) -> Iterator[None]:
         if self._kept is not None:
             yield
             return
@@ -197,15 +195,15 @@ class NumpyEngine(Engine):
             self._kept = None
 
     def of_weights(self, sources: Sequence[Any], what: Hashable, make: Callable[[], Made]) -> Made | None:
-        """It is kept under the address of each source, so that it is made anew when one of them may have changed."""
-        kept, addresses = self._kept, [address(array) for array in sources]
-        if kept is None or any(place in self._changing for place in addresses):
+        kept, changing = self._kept, self._changing
+        if kept is None:
             return None
-        key = what, *addresses
-        found: Made | None = kept.get((addresses[0], key))
-        if found is None or any(kept.get((place, key)) is not found for place in addresses):
-            found = make()
-            kept.update(((place, key), found) for place in addresses)
+        addresses = tuple([address(array) for array in sources])
+        if changing and any(place in changing for place in addresses):
+            return None
+        found: Made | None = kept.get((addresses, what))
+        if found is None:
+            found = kept[addresses, what] = make()
         return found
 
     def channel_sums(self, x: Any) -> Any:

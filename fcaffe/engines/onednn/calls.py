@@ -58,7 +58,7 @@ class Calls:
         matrix: list[Any] = [c_void_p, c_int64]
         self._sgemm.argtypes = [c_char, c_char, *[c_int64] * 3, c_float, *matrix, *matrix, c_float, *matrix]
         self._memory: dict[int, np.ndarray] = {}
-        self.kept: dict[tuple[int, Any], np.ndarray] | None = None  # reordered weights, by address and reorder
+        self.kept: dict[tuple[tuple[int, ...], Any], Any] | None = None  # see Engine.fixed_weights
         self.changing: Collection[int] = ()  # addresses of weights that are not to be kept
 
     def sgemm(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
@@ -104,7 +104,7 @@ class Calls:
             memory = self._memory[use] = aligned_zeros(np, -(-size // 4))
         return address(memory)
 
-    def keep(self, key: tuple[int, Any], size: int) -> tuple[int, bool]:
+    def keep(self, key: tuple[tuple[int, ...], Any], size: int) -> tuple[int, bool]:
         """The address of memory that is kept under this key for as long as `kept` is, and whether it is new."""
         assert self.kept is not None
         is_new = key not in self.kept

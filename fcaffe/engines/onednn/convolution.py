@@ -32,7 +32,7 @@ class Convolution(Operations, PlainConvolution):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
 
-        operation = self._forward(x, weights, bias, y, windows, group, relu)
+        operation = self._forward(x, weights, bias is not None, y, windows, group, relu)
         ins = (address(x), address(weights)) if bias is None else (address(x), address(weights), address(bias))
         operation(ins, (address(y),))
 
@@ -43,10 +43,9 @@ class Convolution(Operations, PlainConvolution):
         if not x.size or not windows.kernel:
             return super().folded_convolution(x, folded, y, windows, group, relu, plus)
         weights = (sources := folded.sources())[0]
-        bias = np.broadcast_to(np.float32(0), weights.shape[:1])  # of the shape alone
-        within = plus is None or self._adds(x, weights, bias, y, windows, group, relu, plus)
+        within = plus is None or self._adds(x, weights, y, windows, group, relu, plus)
         added = plus if within else None
-        operation = self._forward(x, weights, bias, y, windows, group, relu and within, added)
+        operation = self._forward(x, weights, True, y, windows, group, relu and within, added)
 
         def make() -> tuple[Array, Array]:
             weights, bias = folded.make()
@@ -65,7 +64,7 @@ class Convolution(Operations, PlainConvolution):
         self,
         x: Array,
         weights: Array,
-        bias: Array,
+        biased: bool,
         y: Array,
         windows: Windows,
         group: int,
@@ -75,18 +74,16 @@ class Convolution(Operations, PlainConvolution):
         def build() -> Operation:
             library = self.library
             inputs = {dnnl.SRC: library.layout(x), dnnl.WEIGHTS: library.layout(grouped(weights, group))}
-            if bias is not None:
-                inputs[dnnl.BIAS] = Layout(library, bias.shape, dnnl.F32, (1,))
+            if biased:
+                inputs[dnnl.BIAS] = self._bias(weights)
             outputs, chained = {dnnl.DST: library.layout(y)}, None if plus is None else {0: library.layout(plus)}
-            description = self._describe_forward(x, weights, bias, y, windows, group, relu, plus)
+            description = self._describe_forward(x, weights, biased, y, windows, group, relu, plus)
             return Operation(library, description, inputs, outputs, chained=chained)
 
         shapes = x.shape, x.strides, weights.shape, y.shape, y.strides
-        return self.operation(("convolution", *shapes, bias is None, plus is None, windows, group, relu), build)
+        return self.operation(("convolution", *shapes, biased, plus is None, windows, group, relu), build)
 
-    def _adds(
-        self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool, plus: Array
-    ) -> bool:
+    def _adds(self, x: Array, weights: Array, y: Array, windows: Windows, group: int, relu: bool, plus: Array) -> bool:
         """Whether the convolution can add an array as it stores its outputs, by more than the reference code."""
         key = "adds", x.shape, weights.shape, y.shape, y.strides, plus.strides, windows, group
         found = self._adding.get(key)
@@ -94,7 +91,7 @@ class Convolution(Operations, PlainConvolution):
             last = self.library.channels_last(y)
             found = plus.strides == y.strides and last.equals(self.library.layout(y))
             if found:
-                found = "ref" not in self._describe_forward(x, weights, bias, y, windows, group, relu, plus).name
+                found = "ref" not in self._describe_forward(x, weights, True, y, windows, group, relu, plus).name
             self._adding[key] = found
         return found
 
@@ -102,7 +99,7 @@ class Convolution(Operations, PlainConvolution):
         self,
         x: Array,
         weights: Array,
-        bias: Array,
+        biased: bool,
         y: Array,
         windows: Windows,
         group: int,
@@ -118,11 +115,14 @@ class Convolution(Operations, PlainConvolution):
             c_int(DIRECT),
             library.channels_last(x, self.math),
             Layout(library, grouped(weights, group).shape, self.math),
-            c_void_p() if bias is None else Layout(library, bias.shape, dnnl.F32, (1,)),
+            self._bias(weights) if biased else c_void_p(),
             library.channels_last(y),
             *geometry(windows, x.shape[2:], y.shape[2:]),
             library.chain(added, relu) if added else library.attributes(relu=relu),
         )
+
+    def _bias(self, weights: Array) -> Layout:
+        return Layout(self.library, weights.shape[:1], dnnl.F32, (1,))
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
         if not dx.size or not windows.kernel:
@@ -131,7 +131,7 @@ class Convolution(Operations, PlainConvolution):
 
         def build() -> Operation:
             library = self.library
-            hint = self._describe_forward(dx, weights, None, dy, windows, group, False)
+            hint = self._describe_forward(dx, weights, False, dy, windows, group, False)
             description = library.describe(
                 "convolution_backward_data",
                 library.engine,
@@ -160,7 +160,7 @@ class Convolution(Operations, PlainConvolution):
 
         def build() -> Operation:
             library = self.library
-            hint = self._describe_forward(x, dweights, None, dy, windows, group, False)
+            hint = self._describe_forward(x, dweights, False, dy, windows, group, False)
             description = library.describe(
                 "convolution_backward_weights",
                 library.engine,

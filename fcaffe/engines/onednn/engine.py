@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
-from typing import Any
 
-from fcaffe.engines.engine import NumpyEngine
+from fcaffe.engines.engine import Kept, NumpyEngine
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.convolution import Convolution
 from fcaffe.engines.onednn.elementwise import Elementwise
@@ -38,9 +37,7 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
         self._normals = {}
 
     @contextlib.contextmanager
-    def fixed_weights(
-        self, made: dict[tuple[int, Any], Any] | None = None, changing: Collection[int] = ()
-    ) -> Iterator[None]:
+    def fixed_weights(self, made: Kept | None = None, changing: Collection[int] = ()) -> Iterator[None]:
         """While the weights do not change they are brought into oneDNN's layouts once only."""
         with super().fixed_weights(made, changing):
             library = self.library

@@ -141,7 +141,7 @@ class ReorderIn:
         """The address of the reordered input."""
         library = self.library
         if self.kind == dnnl.WEIGHTS and library.kept is not None and source not in library.changing:
-            kept, is_new = library.keep((source, self), self.size)
+            kept, is_new = library.keep(((source,), self), self.size)
             if is_new:
                 self.primitive(source, kept)
             return kept
