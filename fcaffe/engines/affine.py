@@ -30,7 +30,9 @@ class Affine:
         """The weights (outputs, ...) and the bias (outputs,) of a layer that has this function folded in."""
         scale = self.scale.reshape(-1, *(1,) * (weights.ndim - 1))
         shift = self.shift if bias is None else self.scale * bias + self.shift
-        return np.multiply(weights, scale, dtype=np.float64).astype(np.float32), shift.astype(np.float32)
+        folded = np.empty(weights.shape, np.float32)
+        np.multiply(weights, scale, out=folded, dtype=np.float64, casting="same_kind")  # with no array of float64
+        return folded, shift.astype(np.float32)
 
 
 def identity(channels: int) -> Affine:
