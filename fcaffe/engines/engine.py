@@ -76,6 +76,8 @@ class Engine(
     half_dtype: numpy.dtype[Any] | None = None
     fuses_relu_backward = False  # relu_bias_backward is one pass over memory
     folds_weights = False  # folded_convolution is there
+    records = False  # see recorded
+    fixed: object | None = None  # of the body of fixed_weights that is under way; None where weights may change in it
     fuses_residuals = True  # batch_norm_add_relu takes no longer than its parts
     updates_at_once = False  # update_all does all parameters in one
     scales_gradients = False  # see scale_losses
@@ -95,6 +97,12 @@ class Engine(
     def of_weights(self, sources: Sequence[Any], what: Hashable, make: Callable[[], Made]) -> Made | None:
         """What `make` makes of these weights, once for as long as they are fixed; None where they are not. `what` says
         what it is."""
+        return None
+
+    def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
+        """Do work on these arrays, and return what does it again without asking Python, as long as they are where they
+        are; None if there is no such. Whatever is not the engine's fast routines is left out of it."""
+        work()
         return None
 
     def repeat(self, owner: Any, name: str, signature: Hashable, work: Callable[[], None]) -> None:
@@ -189,10 +197,11 @@ class NumpyEngine(Engine):
             yield
             return
         self._kept, self._changing = {} if made is None else made, changing
+        self.fixed = object() if made is None else None
         try:
             yield
         finally:
-            self._kept = None
+            self._kept = self.fixed = None
 
     def of_weights(self, sources: Sequence[Any], what: Hashable, make: Callable[[], Made]) -> Made | None:
         kept, changing = self._kept, self._changing

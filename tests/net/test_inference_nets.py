@@ -74,7 +74,7 @@ def test_random_nets():
         text = RandomNet(seed).text
         whole, plain = net_of(text, True, used), net_of(text, False, used)
         with used.fixed_weights():
-            for _ in range(2):
+            for _ in range(4):  # by the fourth what can be recorded is played
                 whole.forward()
                 plain.forward()
                 check(whole, plain, f"seed {seed}\n{text}")
@@ -123,3 +123,25 @@ def test_a_residual_block_is_two_calls_and_sees_every_change_of_its_weights():
         net.blob("x").reshape(1, 16, 9, 9)
     for _ in range(3):
         both("another shape")
+
+
+def test_recordings_follow_inputs_shapes_and_memory():
+    """They are made and played in each body with fixed weights, and in no other."""
+    used = engine()
+    whole, plain = net_of(BLOCK, True, used), net_of(BLOCK, False, used)
+    nodes = [node for node in whole.fused.nodes if node.layer.type == "FoldedConvolution"]
+    for number, size in enumerate([20, 20, 9, 20]):
+        for net in whole, plain:
+            fill(net, number)
+            net.blob("x").reshape(2, 16, size, size)
+        with used.fixed_weights():
+            for image in range(6):
+                for net in whole, plain:
+                    net.blob("x").data[...] = np.random.default_rng(image).standard_normal(net.blob("x").shape)
+                    net.forward()
+                check(whole, plain, f"pass {image} with the size {size}")
+                if image == 3:
+                    assert all(bool(node._recorded and node._recorded._play) == used.records for node in nodes)
+                    whole.arena.release()
+        whole.forward()
+        check(whole, plain, f"size {size}, weights not fixed")

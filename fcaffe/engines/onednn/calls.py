@@ -59,6 +59,7 @@ class Calls:
         self._sgemm.argtypes = [c_char, c_char, *[c_int64] * 3, c_float, *matrix, *matrix, c_float, *matrix]
         self._memory: dict[int, np.ndarray] = {}
         self.kept: dict[tuple[tuple[int, ...], Any], Any] | None = None  # see Engine.fixed_weights
+        self.tape: Any = None  # that takes down what is executed
         self.changing: Collection[int] = ()  # addresses of weights that are not to be kept
 
     def sgemm(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
@@ -103,6 +104,10 @@ class Calls:
         if memory is None or memory.nbytes < size:
             memory = self._memory[use] = aligned_zeros(np, -(-size // 4))
         return address(memory)
+
+    def temporaries(self) -> list[np.ndarray]:
+        """The memory that `temporary` hands out now."""
+        return list(self._memory.values())
 
     def keep(self, key: tuple[tuple[int, ...], Any], size: int) -> tuple[int, bool]:
         """The address of memory that is kept under this key for as long as `kept` is, and whether it is new."""
