@@ -40,11 +40,13 @@ def extract_features(words: tuple[str, ...], engines: EngineFlags) -> int:
         log.extracting_on_gpu(gpu[0])
     else:
         log.extracting_on_cpu()
-    net = load_net(path, pb.TEST, engines.create(gpu and gpu[0]))
+    engine = engines.create(gpu and gpu[0])
+    net = load_net(path, pb.TEST, engine)
     try:
         load_weights(net, weights)
         batches = counted(range(int(count)), int(count), "batches")
-        extract(net, blobs.split(","), databases.split(","), backend, batches)
+        with engine.fixed_weights():
+            extract(net, blobs.split(","), databases.split(","), backend, batches)
     finally:
         net.close()
     return 0

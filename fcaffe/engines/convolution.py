@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fcaffe.engines.channels import Array, channels_last
 from fcaffe.engines.windows import Windows, pad_channels_last, patches
 
 PATCH_BYTES = 8 << 20  # patches of this many bytes are unfolded at a time, so that they stay in cache
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, eq=False)
+class Folded:
+    """Weights and bias of a convolution that are computed of others: `make` gives new arrays, from what is in the
+    `sources`, the first of which is of the shape of the weights."""
+
+    sources: Callable[[], Sequence[Array]]
+    make: Callable[[], tuple[Array, Array]]
 
 
 class PlainConvolution:
@@ -20,6 +32,10 @@ class PlainConvolution:
     if TYPE_CHECKING:
 
         def channel_sums(self, x: Array) -> Array: ...
+
+        def add_relu(self, a: Array, b: Array, y: Array) -> None: ...
+
+        def of_weights(self, sources: Sequence[Array], what: Hashable, make: Callable[[], Made]) -> Made | None: ...
 
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
@@ -41,6 +57,25 @@ class PlainConvolution:
             out += bias
         if relu:
             xp.maximum(y, 0, out=y)
+
+    def folded_convolution(
+        self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
+    ) -> bool:
+        """y = x * weights + bias, with `plus`, of y's shape, that much more, and with `relu` the larger of that and 0;
+        weights and bias are those of `folded`. False, and nothing is done, where weights are not fixed."""
+        made = self.of_weights(folded.sources(), folded, folded.make)
+        if made is None:
+            return False
+        self.convolution_forward(x, *made, y, windows, group, relu and plus is None)
+        self.add_to(plus, y, relu)
+        return True
+
+    def add_to(self, plus: Array | None, y: Array, relu: bool) -> None:
+        """y += plus, and with `relu` y is then the larger of that and 0."""
+        if plus is not None and relu:
+            self.add_relu(y, plus, y)
+        elif plus is not None:
+            self.xp.add(y, plus, out=y)
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
         """dx = the gradient of x; also the forward pass of the transposed convolution."""

@@ -15,16 +15,19 @@ from typing import Any
 import numpy
 
 from fcaffe.engines.channels import channel_moments, sum_channels
-from fcaffe.engines.convolution import PlainConvolution
+from fcaffe.engines.convolution import Made, PlainConvolution
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.inner_product import PlainInnerProduct
 from fcaffe.engines.losses import PlainLosses
+from fcaffe.engines.memory import address
 from fcaffe.engines.noise import PlainNoise
 from fcaffe.engines.normalization import PlainNormalization
 from fcaffe.engines.pooling import PlainPooling
 from fcaffe.engines.rows import PlainRows
 from fcaffe.engines.update import PlainUpdate
 from fcaffe.threads import wanted_threads
+
+Kept = dict[tuple[tuple[int, ...], Any], Any]  # what has been made of weights, by their addresses and what it is
 
 
 class Pending:
@@ -72,6 +75,9 @@ class Engine(
     weights_channels_last = False  # whether those of convolutions lie (outputs, places..., inputs) in memory
     half_dtype: numpy.dtype[Any] | None = None
     fuses_relu_backward = False  # relu_bias_backward is one pass over memory
+    folds_weights = False  # folded_convolution is there
+    records = False  # see recorded
+    fixed: object | None = None  # of the body of fixed_weights that is under way; None where weights may change in it
     fuses_residuals = True  # batch_norm_add_relu takes no longer than its parts
     updates_at_once = False  # update_all does all parameters in one
     scales_gradients = False  # see scale_losses
@@ -80,15 +86,24 @@ class Engine(
         self.xp = xp
 
     @contextlib.contextmanager
-    def fixed_weights(
-        self, made: dict[tuple[int, Any], Any] | None = None, changing: Collection[int] = ()
-    ) -> Iterator[None]:
+    def fixed_weights(self, made: Kept | None = None, changing: Collection[int] = ()) -> Iterator[None]:
         """In its body no weights change, so what has been made of them may be used again.
 
-        `made` is what an engine may keep from one such body to the next, by the address of the weights and something
+        `made` is what an engine may keep from one such body to the next, by the addresses of the weights and something
         of its own; weights at the addresses of `changing` do change between them.
         """
         yield
+
+    def of_weights(self, sources: Sequence[Any], what: Hashable, make: Callable[[], Made]) -> Made | None:
+        """What `make` makes of these weights, once for as long as they are fixed; None where they are not. `what` says
+        what it is."""
+        return None
+
+    def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
+        """Do work on these arrays, and return what does it again without asking Python, as long as they are where they
+        are; None if there is no such. Whatever is not the engine's fast routines is left out of it."""
+        work()
+        return None
 
     def repeat(self, owner: Any, name: str, signature: Hashable, work: Callable[[], None]) -> None:
         """Do work that its owner will want again under this name: the same operators on the same memory, as long as the
@@ -167,11 +182,38 @@ class NumpyEngine(Engine):
     """The CPU engine that is always there: NumPy and its BLAS."""
 
     name = "NumPy"
+    folds_weights = True
 
     def __init__(self) -> None:
         super().__init__(numpy)
+        self._kept: Kept | None = None  # while weights are fixed
+        self._changing: Collection[int] = ()
         self._threads = wanted_threads()
         self._pool: ThreadPoolExecutor | None = None
+
+    @contextlib.contextmanager
+    def fixed_weights(self, made: Kept | None = None, changing: Collection[int] = ()) -> Iterator[None]:
+        if self._kept is not None:
+            yield
+            return
+        self._kept, self._changing = {} if made is None else made, changing
+        self.fixed = object() if made is None else None
+        try:
+            yield
+        finally:
+            self._kept = self.fixed = None
+
+    def of_weights(self, sources: Sequence[Any], what: Hashable, make: Callable[[], Made]) -> Made | None:
+        kept, changing = self._kept, self._changing
+        if kept is None:
+            return None
+        addresses = tuple([address(array) for array in sources])
+        if changing and any(place in changing for place in addresses):
+            return None
+        found: Made | None = kept.get((addresses, what))
+        if found is None:
+            found = kept[addresses, what] = make()
+        return found
 
     def channel_sums(self, x: Any) -> Any:
         return sum_channels(x)

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fcaffe.engines import Engine
+from fcaffe.engines.engine import Kept
 
 
 @dataclass
 class _Kept:
-    """What the engine has made of a net's weights for blobs of these shapes, by address and operation."""
+    """What the engine has made of a net's weights for blobs of these shapes, by addresses and operation."""
 
     shapes: list[tuple[int, ...]]
-    made: dict[tuple[int, Any], Any] = field(default_factory=dict)
+    made: Kept = field(default_factory=dict)
 
 
 class KeptWeights:
@@ -58,7 +59,7 @@ class KeptWeights:
     def forget(self, address: int) -> None:
         """What is there may be written from now on."""
         for kept in self._of.values():
-            for key in [key for key in kept.made if key[0] == address]:
+            for key in [key for key in kept.made if address in key[0]]:
                 del kept.made[key]
 
 

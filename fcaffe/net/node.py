@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fcaffe.errors import LayerError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer
+from fcaffe.net.recorded_forward import RecordedForward
 
 
 @dataclass
@@ -44,7 +45,10 @@ class Node:
     def forward(self) -> None:
         self.reshape()
         try:
-            self.layer.forward(self.bottoms, self.tops)
+            if self._recorded is None:
+                self.layer.forward(self.bottoms, self.tops)
+            else:
+                self._recorded.run(self.versions)
         except LayerError:
             raise
         except (NetError, MemoryError) as problem:
@@ -67,6 +71,13 @@ class Node:
     def layers(self) -> list[Layer]:
         """The layers of the graph whose work is done here."""
         return [member.layer for member in self.members] if self.members else [self.layer]
+
+    @functools.cached_property
+    def _recorded(self) -> RecordedForward | None:
+        if not RecordedForward.suits(self.layer):
+            return None
+        parameters = [blob for layer in self.layers for blob in layer.blobs]
+        return RecordedForward(self.layer, self.bottoms, self.tops, parameters)
 
     @functools.cached_property
     def blobs(self) -> list[Blob]:

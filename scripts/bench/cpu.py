@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Training steps and inference on CPUs, fcaffe against PyTorch and from Python, in one run.
+"""Training steps and inference on CPUs, fcaffe against others and from Python, in one run.
 
   pip install -e ".[bench]" && scripts/bench/cpu.py
   scripts/bench/cpu.py --nets alexnet,nin --batches 16 --math fp32 --rounds 9 --json cpu.json
+  scripts/bench/cpu.py --steps training --peers channels_last,compile
 
 Each competitor builds the same net from models/*/train_val.prototxt in a process of its own: fcaffe by its solver,
-PyTorch as modules (BatchNorm with its Scale as one), in its default layout and in channels_last; bfloat16 is --math
-bf16 here and autocast there. They take turns: in each round everybody takes one step, so what else the machine does
-meets all alike. A step of training is forward, backward and the update of SGD with momentum and weight decay, at a
-rate so low that the net does not fit its one batch, and then multiply denormal numbers, which is slow everywhere. Times
-are medians over the rounds. Prints the tables of docs/benchmarks.md.
+PyTorch as modules (BatchNorm with its Scale as one), in its default layout, in channels_last and, where `compile` is
+among the peers, by torch.compile; for inference, ONNX Runtime and OpenVINO with the ONNX file that fcaffe writes.
+bfloat16 is --math bf16 here, autocast in PyTorch, OpenVINO's own. `ratio` is to the fastest of them. They take turns:
+in each round everybody takes one step, so what else the machine does meets all alike. A step of training is forward,
+backward and the update of SGD with momentum and weight decay, at a rate so low that the net does not fit its one batch,
+and then multiply denormal numbers, which is slow everywhere. Times are medians over the rounds. Prints the tables of
+docs/benchmarks.md.
 
 `pycaffe`, in float32 only, is fcaffe as scripts use it: a solver of get_solver or a Net, whose blobs and parameters the
 script has all looked at once; for each step it writes the inputs by hand, calls step(1) or forward(), and reads outputs
@@ -19,147 +22,26 @@ and a blob in between. Its ratio is to what the command line does, fused and wit
 from __future__ import annotations
 
 import argparse
-import contextlib
+import importlib.metadata
 import json
 import os
 import platform
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from competitors import Competitor, Racer, serve, take_turns
-from nets import DECAY, MOMENTUM, NETS, RATE, SOLVER, flops, net_param, pictures
+from competitors import Competitor, serve, take_turns
+from cpu_racers import PYTORCH, RUNTIMES, racer, runs, threads
+from nets import NETS, flops
 
-TORCH = ("default", "channels_last")
-PEERS = (*TORCH, "pycaffe")
+OTHERS = (*PYTORCH, *RUNTIMES)
+PEERS = ("default", "channels_last", *RUNTIMES, "pycaffe")
+NAMES = {"default": "PyTorch"}
 TURN, MOST = 0.1, 50  # seconds of steps in a turn, and the most steps
-
-stack = contextlib.ExitStack()  # until the process ends
-
-
-# --- competitors ------------------------------------------------------------------------------------------------------
-
-
-def fcaffe_racer(name: str, batch: int, training: bool, math: str) -> Racer:
-    from fcaffe.threads import set_for_command
-
-    set_for_command()  # as the command line computes
-
-    from fcaffe import log
-    from fcaffe.engines import cpu_engine
-    from fcaffe.net import Context, Net
-    from fcaffe.proto import caffe_pb2 as pb
-    from fcaffe.proto import parse_text
-    from fcaffe.rng import CaffeRandom
-    from fcaffe.solvers import Solver
-
-    log.set_minimum(1)
-    engine = cpu_engine(math)
-    images, labels = pictures(name, batch)
-    if not training:
-        param = net_param(name, batch, False)
-        param.state.phase = pb.TEST
-        net = Net(param, Context(engine, CaffeRandom(1), noise="counter", inference=True, whole_passes=True))
-        net.blob("data").data[...] = images
-        stack.enter_context(engine.fixed_weights())
-        return Racer(lambda steps: [net.forward() for _ in range(steps)])
-    solver_param = parse_text(SOLVER, pb.SolverParameter)
-    solver_param.net_param.CopyFrom(net_param(name, batch, True))
-    solver = Solver(solver_param, engine, "counter")
-    solver.net.blob("data").data[...] = images
-    solver.net.blob("label").data[...] = labels
-    return Racer(solver.step)
-
-
-def pycaffe_racer(name: str, batch: int, training: bool) -> Racer:
-    from google.protobuf import text_format
-
-    import fcaffe as caffe
-    from fcaffe import log
-    from fcaffe.proto import caffe_pb2 as pb
-    from fcaffe.proto import parse_text
-
-    log.set_minimum(1)
-    caffe.set_rng("counter")
-    images, labels = pictures(name, batch)
-    message = net_param(name, batch, training)
-    if training:
-        message, param = parse_text(SOLVER, pb.SolverParameter), message
-        message.net_param.CopyFrom(param)
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    file = folder / "it.prototxt"
-    file.write_text(text_format.MessageToString(message))
-    solver = caffe.get_solver(str(file)) if training else None
-    net = solver.net if solver else caffe.Net(str(file), caffe.TEST)
-    sizes = [blob.data.shape for blob in net.blobs.values()]
-    sizes += [blob.data.shape for blobs in net.params.values() for blob in blobs]
-    between = list(net.blobs)[len(net.blobs) // 2]
-
-    def steps(count: int) -> None:
-        for _ in range(count):
-            net.blobs["data"].data[...] = images
-            if solver:
-                net.blobs["label"].data[...] = labels
-                solver.step(1)
-            else:
-                net.forward()["prob"].argmax()
-            net.blobs[between].data[0].max()
-
-    return Racer(steps)
-
-
-def torch_racer(name: str, batch: int, training: bool, math: str, layout: str) -> Racer:
-    import torch
-    from twins import torch_net
-
-    torch.set_num_threads(threads())
-    images, labels = (torch.from_numpy(array) for array in pictures(name, batch))
-    net: Any = torch_net(net_param(name, batch, training))
-    if layout == "channels_last":
-        net, images = net.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
-    autocast = torch.autocast("cpu", torch.bfloat16, enabled=math == "bf16")
-    if not training:
-        net.eval()
-
-        def infer(steps: int) -> None:
-            for _ in range(steps):
-                with torch.inference_mode(), autocast:
-                    net(images, None)
-
-        return Racer(infer)
-    net.train()
-    optimizer = torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY)
-
-    def train(steps: int) -> None:
-        for _ in range(steps):
-            optimizer.zero_grad()
-            with autocast:
-                loss = net(images, labels)
-            loss.backward()
-            optimizer.step()
-
-    return Racer(train)
-
-
-# --- the race ---------------------------------------------------------------------------------------------------------
-
-
-def threads() -> int:
-    from fcaffe.threads import available_cpus
-
-    return int(os.environ.get("OMP_NUM_THREADS") or available_cpus())
 
 
 def compete(words: argparse.Namespace) -> None:
-    what = (words.net, words.batch, words.training, words.math)
-    if words.who == "fcaffe":
-        serve(lambda: fcaffe_racer(*what))
-    elif words.who == "pycaffe":
-        serve(lambda: pycaffe_racer(*what[:3]))
-    else:
-        serve(lambda: torch_racer(*what, words.who))
+    serve(lambda: racer(words.who, words.net, words.batch, words.training, words.math))
 
 
 def competitor(who: str, net: str, batch: int, training: bool, math: str) -> Competitor:
@@ -168,25 +50,25 @@ def competitor(who: str, net: str, batch: int, training: bool, math: str) -> Com
 
 
 def race(net: str, batch: int, training: bool, math: str, rounds: int, peers: tuple[str, ...]) -> dict[str, Any]:
-    peers = tuple(peer for peer in peers if math == "fp32" or peer in TORCH)
-    torch = [peer for peer in peers if peer in TORCH]
-    racers = [competitor(who, net, batch, training, math) for who in ("fcaffe", *peers)]
-    for racer in racers:
-        racer.ask("build")
-        racer.ask(1)
-    take_turns(racers, rounds, TURN, MOST)
+    peers = tuple(peer for peer in peers if runs(peer, training, math))
+    others = [peer for peer in peers if peer != "pycaffe"]
+    runners = [competitor(who, net, batch, training, math) for who in ("fcaffe", *peers)]
+    for runner in runners:
+        runner.ask("build")
+        runner.ask(1)
+    take_turns(runners, rounds, TURN, MOST)
     result: dict[str, Any] = {"net": net, "batch": batch, "step": "training" if training else "inference", "math": math}
-    for racer in racers:
-        racer.end()
-        if racer.failure:
-            raise SystemExit(f"{racer.who}: {racer.failure}")
-        result[racer.who] = {
-            "ms": 1000 * racer.seconds,
-            "fastest_ms": 1000 * min(racer.times),
-            "memory_mb": racer.report["host_memory"] / 1e6,
+    for runner in runners:
+        runner.end()
+        if runner.failure:
+            raise SystemExit(f"{runner.who}: {runner.failure}")
+        result[runner.who] = {
+            "ms": 1000 * runner.seconds,
+            "fastest_ms": 1000 * min(runner.times),
+            "memory_mb": runner.report["host_memory"] / 1e6,
         }
-    if torch:
-        result["ratio"] = min(result[who]["ms"] for who in torch) / result["fcaffe"]["ms"]
+    if others:
+        result["ratio"] = min(result[who]["ms"] for who in others) / result["fcaffe"]["ms"]
     if "pycaffe" in peers:
         result["pycaffe_ratio"] = result["pycaffe"]["ms"] / result["fcaffe"]["ms"]
     result["gflops"] = flops(net, batch, training) / result["fcaffe"]["ms"] / 1e6
@@ -201,22 +83,32 @@ def gemm_peak() -> float:
 
 
 def table(results: list[dict[str, Any]], peak: float) -> str:
-    lines = [
-        "| net | batch | step | math | fcaffe ms | PyTorch ms | channels_last ms | ratio | GFLOP/s | of peak | "
-        "fcaffe MB | PyTorch MB |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    peers = [peer for peer in OTHERS if any(peer in result for result in results)]
+    names = [NAMES.get(peer, peer) for peer in peers]
+    head = [
+        "net",
+        "batch",
+        "step",
+        "math",
+        "fcaffe ms",
+        *(f"{name} ms" for name in names),
+        "ratio",
+        "GFLOP/s",
+        "of peak",
     ]
+    head += ["fcaffe MB", *(f"{name} MB" for name in names)]
+    lines = [_row(head), "|---" * len(head) + "|"]
     for r in results:
-        peers = [r.get(peer) for peer in TORCH]
-        times = [f"{peer['ms']:.1f}" if peer else "" for peer in peers]
-        memory = min((peer["memory_mb"] for peer in peers if peer), default=0)
-        lines.append(
-            f"| {r['net']} | {r['batch']} | {r['step']} | {r['math']} | {r['fcaffe']['ms']:.1f} "
-            f"| {times[0]} | {times[1]} | {r.get('ratio', 0):.2f} "
-            f"| {r['gflops']:.0f} | {100 * r['gflops'] / peak:.0f} % "
-            f"| {r['fcaffe']['memory_mb']:.0f} | {memory:.0f} |"
-        )
+        cells = [r["net"], str(r["batch"]), r["step"], r["math"]]
+        cells += [f"{r[who]['ms']:.1f}" if who in r else "" for who in ("fcaffe", *peers)]
+        cells += [f"{r.get('ratio', 0):.2f}", f"{r['gflops']:.0f}", f"{100 * r['gflops'] / peak:.0f} %"]
+        cells += [f"{r[who]['memory_mb']:.0f}" if who in r else "" for who in ("fcaffe", *peers)]
+        lines.append(_row(cells))
     return "\n".join(lines)
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def pycaffe_table(results: list[dict[str, Any]]) -> str:
@@ -273,10 +165,10 @@ def main() -> None:
                     results.append(result)
                     print(json.dumps(result), file=sys.stderr, flush=True)
     peak = gemm_peak()
-    import importlib.metadata
 
-    versions = f"PyTorch {importlib.metadata.version('torch')}, " if set(peers) & set(TORCH) else ""
-    print(f"{machine()}, {threads()} threads, {versions}NumPy {np.__version__}; peak {peak:.0f} GFLOP/s\n")
+    packages = ["torch"] * bool(set(peers) & set(PYTORCH)) + [peer for peer in RUNTIMES if peer in peers] + ["numpy"]
+    versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
+    print(f"{machine()}, {threads()} threads, {versions}; peak {peak:.0f} GFLOP/s\n")
     print(table(results, peak))
     if any("pycaffe" in result for result in results):
         print(f"\nFrom Python:\n\n{pycaffe_table(results)}")

@@ -1,4 +1,4 @@
-"""The nets that the benchmarks race on, from models/*/train_val.prototxt."""
+"""The nets that the benchmarks race on, from models/*/train_val.prototxt, and MobileNet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mobilenet import mobilenet
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 NETS = {
@@ -18,6 +19,7 @@ NETS = {
     "vgg16": ("vgg16", (3, 224, 224)),
     "squeezenet": ("squeezenet_v1.1", (3, 227, 227)),
     "resnet50": ("resnet50", (3, 224, 224)),
+    "mobilenet": ("", (3, 224, 224)),  # of mobilenet.py
 }
 BETWEEN_HOSTS = {  # what hosts.py races on
     "lenet": NETS["lenet"],
@@ -51,10 +53,11 @@ def net_param(name: str, batch: int, training: bool) -> Any:
     """The net as a message, fed by Input layers; for inference its last layer is a Softmax."""
     from fcaffe.net.filter import filter_net
     from fcaffe.proto import caffe_pb2 as pb
-    from fcaffe.proto import read_net
+    from fcaffe.proto import parse_text, read_net
 
     folder, shape = ALL[name]
-    whole = read_net(MODELS / folder / "train_val.prototxt")
+    text = MODELS / folder / "train_val.prototxt"
+    whole = read_net(text) if folder else parse_text(mobilenet(), pb.NetParameter)
     whole.state.phase = pb.TRAIN
     whole = filter_net(whole)
     param = pb.NetParameter(name=whole.name)
@@ -75,6 +78,24 @@ def net_param(name: str, batch: int, training: bool) -> Any:
     if not training:
         param.layer.add(name="prob", type="Softmax", bottom=[losses[-1].bottom[0]], top=["prob"])
     return param
+
+
+def inference_net(name: str, batch: int, engine: Any) -> Any:
+    """The net for inference on an engine, with whole passes, and its weights from the fillers. The running statistics
+    are those of normal numbers: without any the values would grow by the hundredfold from layer to layer."""
+    from fcaffe import layers  # noqa: F401 - registers the types
+    from fcaffe.net import Context, Net
+    from fcaffe.proto import caffe_pb2 as pb
+    from fcaffe.rng import CaffeRandom
+
+    param = net_param(name, batch, False)
+    param.state.phase = pb.TEST
+    net = Net(param, Context(engine, CaffeRandom(1), noise="counter", inference=True, whole_passes=True))
+    for layer in net.layers:
+        if layer.type == "BatchNorm":
+            for blob in layer.blobs[1:]:
+                blob.data[...] = 1
+    return net
 
 
 def pictures(name: str, batch: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import cpu_engine, find_onednn
+from fcaffe.engines.convolution import Folded
 from fcaffe.engines.onednn.primitives import Description
 from fcaffe.engines.windows import Windows
 
@@ -108,6 +109,13 @@ def test_convolution(engine: Any, chosen: list[str], channels: tuple[int, int, i
         dw, db = np.empty_like(w), np.empty_like(b)
         check(chosen, [x], [y], lambda x, y, w=w, b=b, o=windows: engine.convolution_forward(x, w, b, y, o, group))
         check(chosen, [y], [x], lambda dy, dx, w=w, o=windows: engine.convolution_backward_data(dy, w, dx, o, group))
+
+        def folded(x: Any, plus: Any, out: Any, w: Any = w, b: Any = b, o: Any = windows) -> None:
+            weights = Folded(lambda: [w, b], lambda: (2 * w, b.copy()))
+            with engine.fixed_weights():
+                assert engine.folded_convolution(x, weights, out, o, group, True, plus)
+
+        check(chosen, [x, y], [y], folded)
 
         def weights(x: Any, dy: Any, dw: Any = dw, db: Any = db, o: Any = windows) -> None:
             engine.convolution_backward_weights(x, dy, dw, db, o, group, add=False)

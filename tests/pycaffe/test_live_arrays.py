@@ -399,7 +399,7 @@ def test_weights_are_kept_while_nobody_writes_them(solver: Any) -> None:
     for _ in range(3):
         net.forward()
     known = net._views._weights._of[net._net].made
-    assert {key[0] for key in known} == {net._net.layers[1].blobs[0]._data.address}
+    assert {key[0] for key in known} == {(net._net.layers[1].blobs[0]._data.address,)}
     del held
     net.forward()
     assert len(known) == 2

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.memory import aligned_zeros
+from fcaffe.engines.memory import address, aligned_zeros
 from fcaffe.engines.onednn import dnnl
 from fcaffe.errors import FcaffeError
 from fcaffe.threads import wanted_threads
@@ -58,7 +58,8 @@ class Calls:
         matrix: list[Any] = [c_void_p, c_int64]
         self._sgemm.argtypes = [c_char, c_char, *[c_int64] * 3, c_float, *matrix, *matrix, c_float, *matrix]
         self._memory: dict[int, np.ndarray] = {}
-        self.kept: dict[tuple[int, Any], np.ndarray] | None = None  # reordered weights, by address and reorder
+        self.kept: dict[tuple[tuple[int, ...], Any], Any] | None = None  # see Engine.fixed_weights
+        self.tape: Any = None  # that takes down what is executed
         self.changing: Collection[int] = ()  # addresses of weights that are not to be kept
 
     def sgemm(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
@@ -104,7 +105,11 @@ class Calls:
             memory = self._memory[use] = aligned_zeros(np, -(-size // 4))
         return address(memory)
 
-    def keep(self, key: tuple[int, Any], size: int) -> tuple[int, bool]:
+    def temporaries(self) -> list[np.ndarray]:
+        """The memory that `temporary` hands out now."""
+        return list(self._memory.values())
+
+    def keep(self, key: tuple[tuple[int, ...], Any], size: int) -> tuple[int, bool]:
         """The address of memory that is kept under this key for as long as `kept` is, and whether it is new."""
         assert self.kept is not None
         is_new = key not in self.kept
@@ -149,7 +154,3 @@ class Calls:
 def _as_blas(matrix: np.ndarray) -> tuple[bytes, int]:
     """Whether it is a transpose (T) or not (N), and how far apart the rows of what is stored lie."""
     return (b"N", matrix.shape[1]) if matrix.flags.c_contiguous else (b"T", matrix.shape[0])
-
-
-def address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]

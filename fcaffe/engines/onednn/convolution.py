@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from ctypes import c_int, c_void_p
 from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.channels import channels_last
-from fcaffe.engines.convolution import PlainConvolution
+from fcaffe.engines.convolution import Folded, PlainConvolution
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.operation import Operation, Operations
@@ -23,6 +24,8 @@ Array = Any
 class Convolution(Operations, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, places...)."""
 
+    _adding: dict[Hashable, bool]
+
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
     ) -> None:
@@ -30,23 +33,82 @@ class Convolution(Operations, PlainConvolution):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
 
+        operation = self._forward(x, weights, bias is not None, y, windows, group, relu)
+        ins = (address(x), address(weights)) if bias is None else (address(x), address(weights), address(bias))
+        operation(ins, (address(y),))
+
+    def folded_convolution(
+        self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
+    ) -> bool:
+        """What is kept are weights in the primitive's own order."""
+        if not x.size or not windows.kernel:
+            return super().folded_convolution(x, folded, y, windows, group, relu, plus)
+        weights = (sources := folded.sources())[0]
+        within = plus is None or self._adds(x, weights, y, windows, group, relu, plus)
+        added = plus if within else None
+        operation = self._forward(x, weights, True, y, windows, group, relu and within, added)
+
+        def make() -> tuple[Array, Array]:
+            weights, bias = folded.make()
+            return operation.ready(1, np.ascontiguousarray(weights)), bias
+
+        made = self.of_weights(sources, (folded, operation), make)
+        if made is None:
+            return False
+        outs = (address(y),) if added is None else (address(y), address(added))
+        operation((address(x), address(made[0]), address(made[1])), outs, ready=1)
+        if not within:
+            self.add_to(plus, y, relu)
+        return True
+
+    def _forward(
+        self,
+        x: Array,
+        weights: Array,
+        biased: bool,
+        y: Array,
+        windows: Windows,
+        group: int,
+        relu: bool,
+        plus: Array | None = None,
+    ) -> Operation:
         def build() -> Operation:
             library = self.library
             inputs = {dnnl.SRC: library.layout(x), dnnl.WEIGHTS: library.layout(grouped(weights, group))}
-            if bias is not None:
-                inputs[dnnl.BIAS] = library.layout(bias)
-            outputs = {dnnl.DST: library.layout(y)}
-            description = self._describe_forward(x, weights, bias, y, windows, group, relu)
-            return Operation(library, description, inputs, outputs)
+            if biased:
+                inputs[dnnl.BIAS] = self._bias(weights)
+            outputs, chained = {dnnl.DST: library.layout(y)}, None if plus is None else {0: library.layout(plus)}
+            description = self._describe_forward(x, weights, biased, y, windows, group, relu, plus)
+            return Operation(library, description, inputs, outputs, chained=chained)
 
-        key = ("convolution", x.shape, x.strides, weights.shape, y.shape, y.strides, bias is None, windows, group, relu)
-        ins = (address(x), address(weights)) if bias is None else (address(x), address(weights), address(bias))
-        self.operation(key, build)(ins, (address(y),))
+        shapes = x.shape, x.strides, weights.shape, y.shape, y.strides
+        return self.operation(("convolution", *shapes, biased, plus is None, windows, group, relu), build)
+
+    def _adds(self, x: Array, weights: Array, y: Array, windows: Windows, group: int, relu: bool, plus: Array) -> bool:
+        """Whether the convolution can add an array as it stores its outputs, by more than the reference code."""
+        key = "adds", x.shape, weights.shape, y.shape, y.strides, plus.strides, windows, group
+        found = self._adding.get(key)
+        if found is None:
+            last = self.library.channels_last(y)
+            found = plus.strides == y.strides and last.equals(self.library.layout(y))
+            if found:
+                found = "ref" not in self._describe_forward(x, weights, True, y, windows, group, relu, plus).name
+            self._adding[key] = found
+        return found
 
     def _describe_forward(
-        self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool
+        self,
+        x: Array,
+        weights: Array,
+        biased: bool,
+        y: Array,
+        windows: Windows,
+        group: int,
+        relu: bool,
+        plus: Array | None = None,
     ) -> Description:
         library = self.library
+        added = [] if plus is None else [(dnnl.ADD, library.layout(plus))]
         return library.describe(
             "convolution_forward",
             library.engine,
@@ -54,11 +116,14 @@ class Convolution(Operations, PlainConvolution):
             c_int(DIRECT),
             library.channels_last(x, self.math),
             Layout(library, grouped(weights, group).shape, self.math),
-            c_void_p() if bias is None else library.layout(bias),
+            self._bias(weights) if biased else c_void_p(),
             library.channels_last(y),
             *geometry(windows, x.shape[2:], y.shape[2:]),
-            library.attributes(relu=relu),
+            library.chain(added, relu) if added else library.attributes(relu=relu),
         )
+
+    def _bias(self, weights: Array) -> Layout:
+        return Layout(self.library, weights.shape[:1], dnnl.F32, (1,))
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
         if not dx.size or not windows.kernel:
@@ -71,7 +136,7 @@ class Convolution(Operations, PlainConvolution):
 
         def build() -> Operation:
             library = self.library
-            hint = self._describe_forward(dx, weights, None, dy, windows, group, False)
+            hint = self._describe_forward(dx, weights, False, dy, windows, group, False)
             description = library.describe(
                 "convolution_backward_data",
                 library.engine,
@@ -104,7 +169,7 @@ class Convolution(Operations, PlainConvolution):
 
         def build() -> Operation:
             library = self.library
-            hint = self._describe_forward(x, dweights, None, dy, windows, group, False)
+            hint = self._describe_forward(x, dweights, False, dy, windows, group, False)
             description = library.describe(
                 "convolution_backward_weights",
                 library.engine,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from fcaffe.engines.engine import NumpyEngine
+from fcaffe.engines.engine import Kept, NumpyEngine
+from fcaffe.engines.memory import address
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.convolution import Convolution
 from fcaffe.engines.onednn.elementwise import Elementwise
@@ -14,6 +15,7 @@ from fcaffe.engines.onednn.inner_product import InnerProduct
 from fcaffe.engines.onednn.library import Library
 from fcaffe.engines.onednn.normalization import Normalization
 from fcaffe.engines.onednn.pooling import Pooling
+from fcaffe.engines.onednn.tape import Tape
 from fcaffe.errors import UsageError
 
 
@@ -25,6 +27,7 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
     """
 
     fuses_residuals = False
+    records = True
 
     def __init__(self, path: str, math: str = "fp32") -> None:
         super().__init__()
@@ -34,19 +37,31 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
             raise UsageError("--math bf16 needs a processor with AVX-512 BF16 or AMX, and this one has neither")
         self.name = f"oneDNN {self.library.version}" + (" (bfloat16)" if math == "bf16" else "")
         self._operations = {}
+        self._adding = {}
         self._normals = {}
 
     @contextlib.contextmanager
-    def fixed_weights(
-        self, made: dict[tuple[int, Any], Any] | None = None, changing: Collection[int] = ()
-    ) -> Iterator[None]:
+    def fixed_weights(self, made: Kept | None = None, changing: Collection[int] = ()) -> Iterator[None]:
         """While the weights do not change they are brought into oneDNN's layouts once only."""
-        if self.library.kept is not None:
-            yield
-            return
-        self.library.kept = {} if made is None else made
-        self.library.changing = changing
+        with super().fixed_weights(made, changing):
+            library = self.library
+            before, library.kept, library.changing = library.kept, self._kept, self._changing
+            try:
+                yield
+            finally:
+                library.kept = before
+
+    def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
+        """None too where a primitive has worked on memory of NumPy's that will be gone, such as a copy in C order."""
+        library = self.library
+        library.tape = tape = Tape(library)
         try:
-            yield
+            work()
         finally:
-            self.library.kept = None
+            library.tape = None
+        lasting = [*arrays, *library.temporaries()]
+        places = {address(array) for array in arrays}
+        for (sources, _), made in (self._kept or {}).items():
+            if not places.isdisjoint(sources):
+                lasting += made if isinstance(made, tuple) else [made]
+        return tape.play if tape.works_on(lasting) else None

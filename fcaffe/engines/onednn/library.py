@@ -65,9 +65,10 @@ class Library(Calls):
             self._attributes[key] = attributes
         return self._attributes[key]
 
-    def chain(self, steps: Sequence[tuple[int, Layout] | None]) -> c_void_p:
+    def chain(self, steps: Sequence[tuple[int, Layout] | None], relu: bool = False) -> c_void_p:
         """Attributes of a primitive that does these steps with its result: a binary operation with an array of this
-        layout, which is the argument `post_operand` of the step's number, or None: adding what its output holds."""
+        layout, which is the argument `post_operand` of the step's number, or None: adding what its output holds. With
+        `relu` it applies ReLU then."""
         attributes, chain = self.create("primitive_attr_create"), self.create("post_ops_create")
         self.call("primitive_attr_set_scratchpad_mode", attributes, c_int(SCRATCHPAD_OF_USER))
         for step in steps:
@@ -75,6 +76,8 @@ class Library(Calls):
                 self.call("post_ops_append_sum", chain, c_float(1), c_int(0), c_int(0))
             else:
                 self.call("post_ops_append_binary", chain, c_int(step[0]), step[1])
+        if relu:
+            self.call("post_ops_append_eltwise", chain, c_int(RELU), c_float(0), c_float(0))
         self.call("primitive_attr_set_post_ops", attributes, chain)
         self.call("post_ops_destroy", chain)
         return attributes

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fcaffe.engines.channels import channels_last
+from fcaffe.engines.memory import address, aligned_zeros
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.library import Library, post_operand
 from fcaffe.engines.onednn.primitives import Description, Layout, Primitive
@@ -45,24 +46,31 @@ class Operation:
         self._outputs = list(outputs.items())
         self._reorders_out: dict[tuple[int, bool], Primitive | None] = {}
 
-    def __call__(self, inputs: tuple[int, ...], outputs: tuple[int, ...], add: bool = False) -> None:
-        """Write the outputs, or with `add` add to what is there."""
+    def __call__(
+        self, inputs: tuple[int, ...], outputs: tuple[int, ...], add: bool = False, ready: int | None = None
+    ) -> None:
+        """Write the outputs, or with `add` add to what is there. The input of index `ready` lies as is wanted."""
         library = self.library
         addresses = list(inputs)
         for index, reorder in enumerate(self._inputs):
-            if reorder is not None:
+            if reorder is not None and index != ready:
                 addresses[index] = reorder(addresses[index])
         after = []
-        for (kind, layout), address in zip(self._outputs, outputs, strict=False):
+        for (kind, layout), target in zip(self._outputs, outputs, strict=False):
             reorder_out = self._reorder_out(kind, layout, add)
             if reorder_out is None:
-                addresses.append(address)
+                addresses.append(target)
             else:
                 addresses.append(library.temporary(kind, self.description.size_of(kind)))
-                after.append((reorder_out, addresses[-1], address))
+                after.append((reorder_out, addresses[-1], target))
         self.primitive(*addresses, *outputs[len(self._outputs) :])
-        for back, temporary, address in after:
-            back(temporary, address)
+        for back, temporary, target in after:
+            back(temporary, target)
+
+    def ready(self, index: int, array: np.ndarray) -> np.ndarray:
+        """The array as the input of this index is wanted: itself, or other memory."""
+        reorder = self._inputs[index]
+        return array if reorder is None else reorder.apart(array)
 
     def _reorder_in(self, kind: int, layout: Layout) -> ReorderIn | None:
         if self.description.wants(kind, layout):
@@ -129,17 +137,23 @@ class ReorderIn:
         self.size = description.size_of(kind)
         self.primitive = reorder(library, layout.handle, description.layout_of(kind))
 
-    def __call__(self, address: int) -> int:
+    def __call__(self, source: int) -> int:
         """The address of the reordered input."""
         library = self.library
-        if self.kind == dnnl.WEIGHTS and library.kept is not None and address not in library.changing:
-            kept, is_new = library.keep((address, self), self.size)
+        if self.kind == dnnl.WEIGHTS and library.kept is not None and source not in library.changing:
+            kept, is_new = library.keep(((source,), self), self.size)
             if is_new:
-                self.primitive(address, kept)
+                self.primitive(source, kept)
             return kept
         temporary = library.temporary(self.kind, self.size)
-        self.primitive(address, temporary)
+        self.primitive(source, temporary)
         return temporary
+
+    def apart(self, array: np.ndarray) -> np.ndarray:
+        """The reordered input in memory of its own."""
+        made: np.ndarray = aligned_zeros(np, -(-self.size // 4))
+        self.primitive(address(array), address(made))
+        return made
 
 
 def reorder(library: Library, source: c_void_p, target: c_void_p, add: bool = False) -> Primitive:

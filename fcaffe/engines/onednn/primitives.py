@@ -28,6 +28,9 @@ class Layout:
         self._as_parameter_ = self.handle
         library.destroy_with(self, "memory_desc", self.handle)
 
+    def equals(self, other: Layout) -> bool:
+        return bool(self.library.functions.dnnl_memory_desc_equal(self.handle, other.handle))
+
 
 class Description:
     """dnnl_primitive_desc_t: a chosen implementation of an operation for certain shapes."""
@@ -97,6 +100,8 @@ class Primitive:
             for memory, address in zip(self._memories, addresses, strict=True):
                 self.library.set_data_handle(memory, address)
             self._addresses = list(addresses)
+        if self.library.tape is not None:
+            self.library.tape.add(self, self._arguments, addresses)
         status = self.library.execute(self.handle, self.library.stream, self._count, self._pointer)
         if status:
             raise OneDnnError(f"oneDNN {self.library.version}: {self.description.name} failed (status {status})")

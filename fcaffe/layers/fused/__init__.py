@@ -3,11 +3,21 @@
 from fcaffe.layers.fused.batch_norm_residual import BatchNormResidual
 from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
 from fcaffe.layers.fused.convolution_relu import ConvolutionReLU
+from fcaffe.layers.fused.folded_convolution import FoldedConvolution
 from fcaffe.layers.fused.inner_product_relu import InnerProductReLU
 from fcaffe.layers.fused.pooling_relu import PoolingReLU
 from fcaffe.layers.fused.scale_relu import ScaleReLU
 from fcaffe.layers.fused.sum_relu import SumReLU
 from fcaffe.net.rewrite import register_fusion
 
-for rule in (PoolingReLU, BatchNormResidual, BatchNormScale, ScaleReLU, SumReLU, ConvolutionReLU, InnerProductReLU):
+for rule in (
+    FoldedConvolution,
+    PoolingReLU,
+    BatchNormResidual,
+    BatchNormScale,
+    ScaleReLU,
+    SumReLU,
+    ConvolutionReLU,
+    InnerProductReLU,
+):
     register_fusion(rule)

@@ -26,8 +26,8 @@ class PoolingReLU(FusedLayer):
 
     @classmethod
     def match(cls, chain: Sequence[Node]) -> int:
-        if len(chain) < 2 or not is_plain_relu(chain[0].layer):
-            return 0
+        if len(chain) < 2 or not is_plain_relu(chain[0].layer) or chain[0].layer.context.inference:
+            return 0  # for inference the layer before the ReLU applies it as it stores its outputs
         pooling = chain[1].layer
         if not isinstance(pooling, Pooling) or pooling.method != MAX or len(chain[1].tops) != 1:
             return 0

@@ -1,0 +1,100 @@
+"""Convolution with what stands behind it in a net for inference: normalisations, a sum with another blob, ReLU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from fcaffe.engines.affine import Affine, identity, normalization, scaling
+from fcaffe.engines.convolution import Folded
+from fcaffe.layers.activations import is_plain_relu
+from fcaffe.layers.batch_norm import BatchNorm
+from fcaffe.layers.convolution import Convolution
+from fcaffe.layers.eltwise import Eltwise
+from fcaffe.layers.scale import Bias, Broadcasting, Scale
+from fcaffe.net import Array, Blob, Layer
+from fcaffe.net.node import Node
+from fcaffe.net.rewrite import FusedLayer
+
+
+class FoldedConvolution(FusedLayer):
+    """top = convolution(bottom[0]) with folded weights, plus bottom[1] if there is one, and, with a ReLU, not below 0.
+
+    Folded into the weights are BatchNorms by their running statistics, Scales and Biases. Where weights are not fixed,
+    and would have to be folded in each pass, the layers work one by one, in the top.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        super().__init__(nodes)
+        convolution, behind = nodes[0].layer, [node.layer for node in nodes[1:]]
+        assert isinstance(convolution, Convolution)
+        self.convolution = convolution
+        self.affine = [layer for layer in behind if _is_affine(layer)]
+        self.adds = any(isinstance(layer, Eltwise) for layer in behind)
+        self.with_relu = bool(behind) and is_plain_relu(behind[-1])
+        self.folded = Folded(self._sources, self._fold)
+
+    @classmethod
+    def match(cls, chain: Sequence[Node]) -> int:
+        first = chain[0].layer
+        if type(first) is not Convolution or not first.context.inference or not first.engine.folds_weights:
+            return 0
+        if first.axis != 1 or len(chain[0].bottoms) != 1:
+            return 0
+        count = 1
+        while count < len(chain) and _is_affine(chain[count].layer) and len(chain[count].bottoms) == 1:
+            count += 1
+        if count < len(chain) and _adds(chain, count):
+            count += 1
+        if count > 1 and count < len(chain) and is_plain_relu(chain[count].layer):
+            count += 1
+        return count if count > 1 else 0
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        convolution, x, y = self.convolution, bottom[0].data, top[0].data
+        plus = bottom[1].data if self.adds else None
+        how = convolution.windows, convolution.group, self.with_relu, plus
+        if self.engine.folded_convolution(x, self.folded, y, *how):
+            return
+        convolution.forward_images(x, y)
+        for layer in self.affine:
+            layer.forward(top, top)
+        if plus is not None:
+            self.engine.add_to(plus, y, self.with_relu)
+        elif self.with_relu:
+            self.engine.relu_forward(y, y, 0)
+
+    def _sources(self) -> list[Array]:
+        return [blob.data for layer in (self.convolution, *self.affine) for blob in layer.blobs]
+
+    def _fold(self) -> tuple[Array, Array]:
+        weights = self.convolution.blobs[0].data
+        start = identity(weights.shape[0])
+        whole = functools.reduce(Affine.then, map(_affine_of, self.affine), start)
+        return whole.of_weights(weights, self.convolution.bias())
+
+
+def _is_affine(layer: Layer) -> bool:
+    """Whether it is an affine function of each channel, by parameters alone; if it has one bottom."""
+    if isinstance(layer, BatchNorm):
+        return layer.use_global_stats
+    return isinstance(layer, Broadcasting) and bool(layer.blobs) and layer.axis == 1 and len(layer.blobs[0].shape) == 1
+
+
+def _adds(chain: Sequence[Node], index: int) -> bool:
+    """Whether the node is the sum of what comes from the one before it and of a blob that outlives the chain."""
+    node, layer = chain[index], chain[index].layer
+    if not isinstance(layer, Eltwise) or not layer.adds_two:
+        return False
+    inside = {blob for before in chain[:index] for blob in before.tops}
+    return len(set(node.bottoms) - inside) == 1
+
+
+def _affine_of(layer: Layer) -> Affine:
+    arrays = [blob.data for blob in layer.blobs]
+    if isinstance(layer, BatchNorm):
+        return normalization(arrays, layer.eps)
+    if isinstance(layer, Bias):
+        return Affine(identity(arrays[0].size).scale, arrays[0])
+    assert isinstance(layer, Scale)
+    return scaling(arrays[0], arrays[1] if len(arrays) > 1 else None)

@@ -1,0 +1,147 @@
+"""Nets for inference, whose convolutions take in what stands behind them, give what they give layer by layer."""
+
+import numpy as np
+import pytest
+
+from fcaffe.net import Context, Net
+from fcaffe.net.kept_weights import KeptWeights
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text, upgrade_net
+from fcaffe.rng import CaffeRandom
+from tests.engine_choice import engine
+from tests.net.random_nets import RandomNet
+
+pytestmark = pytest.mark.usefixtures("on_each_engine")
+
+SEEDS = range(30)
+NEAR = 1e-5  # of the largest value of a blob
+
+
+def conv(name, bottom, outputs, more=""):
+    return f"""layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}" convolution_param {{
+      num_output: {outputs} kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }} {more} }} }}"""
+
+
+def behind(blob, *kinds):
+    return "\n".join(
+        f'layer {{ name: "{blob}/{kind}" type: "{kind}" bottom: "{blob}" top: "{blob}" }}' for kind in kinds
+    )
+
+
+SUM = 'layer { name: "sum" type: "Eltwise" bottom: "%s" bottom: "%s" top: "sum" }'
+INPUT = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 16 dim: 20 dim: 20 } } }'
+BLOCK = "\n".join(
+    [
+        INPUT,
+        conv("a", "x", 16, "group: 16 bias_term: false"),
+        behind("a", "BatchNorm", "Scale", "ReLU"),
+        conv("b", "a", 16),
+        behind("b", "BatchNorm", "Scale", "Bias"),
+        SUM % ("b", "x"),
+        behind("sum", "ReLU"),
+    ]
+)
+
+
+def net_of(text, whole, engine):
+    param = parse_text(text, pb.NetParameter)
+    upgrade_net(param, "net")
+    param.state.phase = pb.TEST
+    net = Net(param, Context(engine, CaffeRandom(3), noise="counter", inference=True, whole_passes=whole))
+    fill(net, 1)
+    return net
+
+
+def fill(net, seed):
+    """Other weights; running statistics and scales as they might be."""
+    random = np.random.default_rng(seed)
+    for layer in net.layers:
+        for index, blob in enumerate(layer.blobs):
+            far = layer.type == "BatchNorm" and index
+            drawn = random.uniform(1, 2, blob.shape) if far else random.normal(0.1, 0.3, blob.shape)
+            blob.data[...] = drawn
+
+
+def check(ours, theirs, what):
+    for (name, blob, _), (_, other, _) in zip(ours.outputs(), theirs.outputs(), strict=True):
+        a, b = blob.data, other.data
+        assert np.abs(a - b).max(initial=0) <= NEAR * max(1, np.abs(b).max(initial=0)), f"{what}: {name}"
+
+
+def test_random_nets():
+    used = engine()
+    for seed in SEEDS:
+        text = RandomNet(seed).text
+        whole, plain = net_of(text, True, used), net_of(text, False, used)
+        with used.fixed_weights():
+            for _ in range(4):  # by the fourth what can be recorded is played
+                whole.forward()
+                plain.forward()
+                check(whole, plain, f"seed {seed}\n{text}")
+        fill(whole, 2)
+        fill(plain, 2)
+        whole.forward()  # not with fixed weights
+        plain.forward()
+        check(whole, plain, f"seed {seed}, not fixed\n{text}")
+
+
+def test_a_residual_block_is_two_calls_and_sees_every_change_of_its_weights():
+    used = engine()
+    whole, plain = net_of(BLOCK, True, used), net_of(BLOCK, False, used)
+    assert [node.name for node in whole.fused.nodes[1:] if node.layer.type != "Split"] == [
+        "a+a/BatchNorm+a/Scale+a/ReLU",
+        "b+b/BatchNorm+b/Scale+b/Bias+sum+sum/ReLU",
+    ]
+    weights = KeptWeights(used)
+    for net in whole, plain:
+        net.blob("x").data[...] = np.random.default_rng(1).standard_normal(net.blob("x").shape)
+
+    def both(what, written=frozenset()):
+        for net in whole, plain:
+            with weights.same(net, lambda: set(written)):
+                net.forward()
+        check(whole, plain, what)
+
+    for _ in range(3):
+        both("the same weights")
+    with weights.change():
+        fill(whole, 2)
+        fill(plain, 2)
+    for _ in range(3):
+        both("new weights")
+    for layer, index in ((layer, index) for layer in range(len(plain.layers)) for index in range(3)):
+        if index < len(plain.layers[layer].blobs):
+            places = {net.layers[layer].blobs[index]._data.address for net in (whole, plain)}
+            for net in whole, plain:
+                weights.forget(net.layers[layer].blobs[index]._data.address)
+            for number in range(2):
+                for net in whole, plain:
+                    net.layers[layer].blobs[index].data[...] += 0.1
+                both(f"blob {index} of layer {layer} is being written, {number}", places)
+            both(f"blob {index} of layer {layer} was written")
+    for net in whole, plain:
+        net.blob("x").reshape(1, 16, 9, 9)
+    for _ in range(3):
+        both("another shape")
+
+
+def test_recordings_follow_inputs_shapes_and_memory():
+    """They are made and played in each body with fixed weights, and in no other."""
+    used = engine()
+    whole, plain = net_of(BLOCK, True, used), net_of(BLOCK, False, used)
+    nodes = [node for node in whole.fused.nodes if node.layer.type == "FoldedConvolution"]
+    for number, size in enumerate([20, 20, 9, 20]):
+        for net in whole, plain:
+            fill(net, number)
+            net.blob("x").reshape(2, 16, size, size)
+        with used.fixed_weights():
+            for image in range(6):
+                for net in whole, plain:
+                    net.blob("x").data[...] = np.random.default_rng(image).standard_normal(net.blob("x").shape)
+                    net.forward()
+                check(whole, plain, f"pass {image} with the size {size}")
+                if image == 3:
+                    assert all(bool(node._recorded and node._recorded._play) == used.records for node in nodes)
+                    whole.arena.release()
+        whole.forward()
+        check(whole, plain, f"size {size}, weights not fixed")
