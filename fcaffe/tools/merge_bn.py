@@ -1,9 +1,4 @@
-"""Normalisations with fixed statistics folded into the weights before them.
-
-A BatchNorm that uses its running statistics, a Scale and a Bias each compute a x + b with an a and a b for each
-channel; so does what comes out of a convolution or an inner product if its weights are multiplied by a, and its bias
-becomes a bias + b.
-"""
+"""Normalisations with fixed statistics folded into the weights before them (see `fcaffe.net.folding`)."""
 
 from __future__ import annotations
 
@@ -15,6 +10,7 @@ import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.net.filter import filter_net
+from fcaffe.net.folding import Affine, fold, identity, normalization
 from fcaffe.net.model_files import Model, StoredLayer
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
@@ -38,17 +34,6 @@ class Merged:
     folded: dict[str, list[str]]
 
 
-@dataclass(frozen=True)
-class _Affine:
-    """y = scale * x + shift, each (channels,) of float64."""
-
-    scale: np.ndarray
-    shift: np.ndarray
-
-    def then(self, other: _Affine) -> _Affine:
-        return _Affine(self.scale * other.scale, self.shift * other.scale + other.shift)
-
-
 def merge_bn(param: Any, model: Model) -> Merged:
     """Fold what can be in the net of a NetParameter, in phase TEST, with the weights of a model.
 
@@ -70,7 +55,7 @@ def merge_bn(param: Any, model: Model) -> Merged:
             continue
         blobs = _stored(stored, layer)
         outputs = getattr(layer, _WITH_WEIGHTS[layer.type]).num_output or blobs[0].shape[0]
-        whole = _Affine(np.ones(outputs), np.zeros(outputs))
+        whole = identity(outputs)
         for follower in followers:
             whole = whole.then(_affine(test.layer[follower], _stored(stored, test.layer[follower]), outputs))
         stored[layer.name] = _with(layer, blobs, whole)
@@ -137,7 +122,7 @@ def _stored(stored: dict[str, StoredLayer], layer: Any) -> list[StoredBlob]:
     return found.blobs
 
 
-def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> _Affine:
+def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> Affine:
     """What a BatchNorm, Scale or Bias computes."""
     arrays = [_flat(blob) for blob in blobs]
     wanted = {"BatchNorm": 3, "Scale": 1 + layer.scale_param.bias_term, "Bias": 1}[layer.type]
@@ -148,33 +133,27 @@ def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> _Affine:
             f"{outputs} channels"
         )
     if layer.type == "Bias":
-        return _Affine(np.ones(outputs), arrays[0])
+        return Affine(np.ones(outputs), arrays[0])
     if layer.type == "Scale":
-        return _Affine(arrays[0], arrays[1] if wanted == 2 else np.zeros(outputs))
-    factor = 1 / arrays[2][0] if arrays[2][0] else 0.0
-    scale = 1 / np.sqrt(arrays[1] * factor + layer.batch_norm_param.eps)
-    return _Affine(scale, -arrays[0] * factor * scale)
+        return Affine(arrays[0], arrays[1] if wanted == 2 else np.zeros(outputs))
+    return normalization(arrays[0], arrays[1], arrays[2][0], layer.batch_norm_param.eps)
 
 
-def _with(layer: Any, blobs: list[StoredBlob], affine: _Affine) -> StoredLayer:
+def _with(layer: Any, blobs: list[StoredBlob], affine: Affine) -> StoredLayer:
     """The layer with an affine function folded in; its parameter says that there is a bias."""
-    weights = blobs[0]
-    values = np.array(weights.data, np.float64)
+    weights, bias = blobs[0], blobs[1] if len(blobs) > 1 else None
     p = getattr(layer, _WITH_WEIGHTS[layer.type])
-    if layer.type == "Deconvolution":  # (channels, outputs / group, kernel...): the outputs of each group in turn
-        per_group = values.reshape(p.group, values.shape[0] // p.group, values.shape[1], -1)
-        values = per_group * affine.scale.reshape(p.group, 1, values.shape[1], 1)
+    values, axis, group = np.array(weights.data, np.float64), 0, 1
+    if layer.type == "Deconvolution":
+        axis, group = 1, p.group
     elif layer.type == "InnerProduct" and p.transpose:
-        values = values.reshape(-1, affine.scale.size) * affine.scale
-    else:
-        values = values.reshape(affine.scale.size, -1) * affine.scale[:, None]
+        values, axis = values.reshape(-1, affine.scale.size), 1  # an old file has four numbers for its shape
+    values, shift = fold(values, None if bias is None else bias.data, affine, axis, group)
     scaled = StoredBlob(weights.shape, values.reshape(weights.shape).astype(np.float32), legacy=weights.legacy)
-    bias = _flat(blobs[1]) if len(blobs) > 1 else 0
-    shift = (bias * affine.scale + affine.shift).astype(np.float32)
-    shape = blobs[1].shape if len(blobs) > 1 else shift.shape
     p.ClearField("bias_term")
-    legacy = len(blobs) > 1 and blobs[1].legacy
-    return StoredLayer(layer, [scaled, StoredBlob(shape, shift.reshape(shape), legacy=legacy)])
+    shape, legacy = (shift.shape, False) if bias is None else (bias.shape, bias.legacy)
+    shifted = StoredBlob(shape, shift.astype(np.float32).reshape(shape), legacy=legacy)
+    return StoredLayer(layer, [scaled, shifted])
 
 
 def _flat(blob: StoredBlob) -> np.ndarray:
