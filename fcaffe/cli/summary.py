@@ -60,7 +60,8 @@ def _print(made: Summary) -> None:
     rows = [_row(layer) for layer in made.layers]
     print_table(f"{made.name or 'net'} ({made.phase})", COLUMNS, rows, FOLDING, numbers_from=3)
     print(f"Parameters      {made.total_params:,}")
-    print(f"Multiply-adds   {made.macs:,} (one batch forward)")
+    of_channels = f"; {made.channel_macs:,} of them BatchNorm, Scale and Bias" if made.channel_macs else ""
+    print(f"Multiply-adds   {made.macs:,} (one batch forward{of_channels})")
     print(f"Memory          {made.memory_bytes:,} bytes (Caffe's 'Memory required for data')")
 
 

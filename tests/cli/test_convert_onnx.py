@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,6 +91,11 @@ def test_merge_bn(run: Run) -> None:
     made = run("merge-bn", "net.prototxt", "net.caffemodel", "new.prototxt", "new.caffemodel")
     assert made.out == "conv has taken in norm, scale\nnew.prototxt: 2 layers fewer than net.prototxt\n"
     assert "BatchNorm" not in Path("new.prototxt").read_text()
+    counts = [
+        json.loads(run("summary", path, "--phase", "TEST", "--json").out)["macs"]
+        for path in ("net.prototxt", "new.prototxt")
+    ]
+    assert counts[0] - counts[1] == 2 * 2 * 3 * 9 * 12, "one for each value of norm, and of scale"
     assert run("convert", "new.caffemodel", "new.onnx", "--model", "new.prototxt", "--check").code == 0
     assert "merge-bn needs four files" in run("merge-bn", "net.prototxt").fatal
 
