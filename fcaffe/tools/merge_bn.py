@@ -1,4 +1,4 @@
-"""Normalisations with fixed statistics folded into the weights before them (see `fcaffe.net.folding`)."""
+"""Normalisations with fixed statistics folded into the weights before them, or into one Scale."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class Merged:
 def merge_bn(param: Any, model: Model) -> Merged:
     """Fold what can be in the net of a NetParameter, in phase TEST, with the weights of a model.
 
-    A normalisation stays if its statistics are those of the batch, if somebody else reads what it reads, or if weights
-    are shared. Raises SnapshotError if the model lacks weights.
+    Normalisations that follow one another with no weights before them, as in DenseNet, become one Scale. One stays as
+    it is if its statistics are those of the batch, if somebody else reads what it reads, or if weights are shared.
+    Raises SnapshotError if the model lacks weights.
     """
     test = pb.NetParameter()
     test.CopyFrom(param)
@@ -48,17 +49,17 @@ def merge_bn(param: Any, model: Model) -> Merged:
     folded: dict[str, list[str]] = {}
     gone: set[int] = set()
     for index, layer in enumerate(test.layer):
-        if not _takes_others_in(layer):
+        if index in gone or not (_takes_others_in(layer) or _is_affine(layer)):
             continue
         followers = list(_followers(test, index))
         if not followers:
             continue
         blobs = _stored(stored, layer)
-        outputs = getattr(layer, _WITH_WEIGHTS[layer.type]).num_output or blobs[0].shape[0]
-        whole = identity(outputs)
+        outputs = _outputs(layer, blobs)
+        whole = _affine(layer, blobs, outputs) if _is_affine(layer) else identity(outputs)
         for follower in followers:
             whole = whole.then(_affine(test.layer[follower], _stored(stored, test.layer[follower]), outputs))
-        stored[layer.name] = _with(layer, blobs, whole)
+        stored[layer.name] = _as_scale(layer, whole) if _is_affine(layer) else _with(layer, blobs, whole)
         layer.top[0] = test.layer[followers[-1]].top[0]
         folded[layer.name] = [test.layer[follower].name for follower in followers]
         gone.update(followers)
@@ -122,6 +123,13 @@ def _stored(stored: dict[str, StoredLayer], layer: Any) -> list[StoredBlob]:
     return found.blobs
 
 
+def _outputs(layer: Any, blobs: list[StoredBlob]) -> int:
+    """The number of channels that a layer writes."""
+    if layer.type not in _WITH_WEIGHTS:
+        return _flat(blobs[0]).size
+    return int(getattr(layer, _WITH_WEIGHTS[layer.type]).num_output or blobs[0].shape[0])
+
+
 def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> Affine:
     """What a BatchNorm, Scale or Bias computes."""
     arrays = [_flat(blob) for blob in blobs]
@@ -154,6 +162,15 @@ def _with(layer: Any, blobs: list[StoredBlob], affine: Affine) -> StoredLayer:
     shape, legacy = (shift.shape, False) if bias is None else (bias.shape, bias.legacy)
     shifted = StoredBlob(shape, shift.astype(np.float32).reshape(shape), legacy=legacy)
     return StoredLayer(layer, [scaled, shifted])
+
+
+def _as_scale(layer: Any, affine: Affine) -> StoredLayer:
+    """The layer turned into a Scale that computes an affine function."""
+    for field in ("batch_norm_param", "scale_param", "bias_param", "param"):
+        layer.ClearField(field)
+    layer.type, layer.scale_param.bias_term = "Scale", True
+    values = (array.astype(np.float32) for array in (affine.scale, affine.shift))
+    return StoredLayer(layer, [StoredBlob(array.shape, array) for array in values])
 
 
 def _flat(blob: StoredBlob) -> np.ndarray:
