@@ -26,7 +26,7 @@ FOLDING = ("layer", "top shapes")
     cls=Command,
     example="summary train_val.prototxt --phase TEST",
     help="Show the layers, shapes, parameters, multiply-adds and memory of the net NET (a prototxt), for one batch. "
-    "Its data sets need not exist. NET may also be a model (.caffemodel, .h5, .npz): what it holds is shown.",
+    "Its data sets need not exist. NET may also be a model, in any of its forms: what it holds is shown.",
 )
 @click.argument("net", required=False)
 @click.option("--phase", default="", metavar="TRAIN|TEST", help="Phase of the net (TRAIN).")
