@@ -46,9 +46,10 @@ _ONNX = [
 )
 @click.option(
     "--to",
-    type=click.Choice(["bvlc", "nvidia"]),
+    type=click.Choice(["bvlc", "nvidia", "torchvision"]),
     default="bvlc",
-    help="Whose form the blobs of a .caffemodel have (bvlc, which NVIDIA's fork reads too).",
+    help="Whose form a model gets: bvlc, which NVIDIA's fork reads too; nvidia, for the blobs of a .caffemodel; or "
+    "torchvision, for the names in a .safetensors, of VGG, SqueezeNet and ResNet.",
 )
 @click.option(
     "--check", is_flag=True, help="Run both sides on random values and each --input, and print how far they are apart."
@@ -75,9 +76,11 @@ def convert(
         raise UsageError("--input is for --check, which runs both sides on it")
     if check and os.path.isfile(source) and is_state_dict(source):
         raise UsageError("--check cannot run a state dict: it has no net; leave it out")
+    if check and to == "torchvision":
+        raise UsageError("--check cannot run a state dict: it has no net; leave it out")
     preprocessing = _preprocessing(mean, scale, swap_channels) if mean or scale != 1 or swap_channels else None
     to_onnx = ToOnnx(preprocessing, fold_bn, opset) if preprocessing is not None or fold_bn or opset else None
-    noun = convert_file(source, target, net or None, to == "nvidia", to_onnx)
+    noun = convert_file(source, target, net or None, to, to_onnx)
     print(f"{target}: {noun} from {source}")
     if check:
         _check(source, target, net or None, preprocessing, inputs)

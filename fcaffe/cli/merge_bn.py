@@ -19,8 +19,8 @@ from fcaffe.tools.merge_bn import merge_bn as merge
     cls=Command,
     example="merge-bn deploy.prototxt net.caffemodel merged.prototxt merged.caffemodel",
     help="Fold each BatchNorm, Scale and Bias of the net NET into the convolution or inner product before it, by the "
-    "weights of the model WEIGHTS, and write what is left, in phase TEST, as NEW_NET and NEW_WEIGHTS. The outputs stay "
-    "the same, to the rounding of float32.",
+    "weights of the model WEIGHTS, and write what is left, in phase TEST, as NEW_NET and NEW_WEIGHTS. Where there is "
+    "none, those that follow one another become one Scale. The outputs stay the same, to the rounding of float32.",
 )
 @click.argument("net", required=False, metavar="NET")
 @click.argument("weights", required=False, metavar="WEIGHTS")

@@ -26,7 +26,7 @@ FOLDING = ("layer", "top shapes")
     cls=Command,
     example="summary train_val.prototxt --phase TEST",
     help="Show the layers, shapes, parameters, multiply-adds and memory of the net NET (a prototxt), for one batch. "
-    "Its data sets need not exist. NET may also be a model (.caffemodel, .h5, .npz): what it holds is shown.",
+    "Its data sets need not exist. NET may also be a model, in any of its forms: what it holds is shown.",
 )
 @click.argument("net", required=False)
 @click.option("--phase", default="", metavar="TRAIN|TEST", help="Phase of the net (TRAIN).")
@@ -60,7 +60,8 @@ def _print(made: Summary) -> None:
     rows = [_row(layer) for layer in made.layers]
     print_table(f"{made.name or 'net'} ({made.phase})", COLUMNS, rows, FOLDING, numbers_from=3)
     print(f"Parameters      {made.total_params:,}")
-    print(f"Multiply-adds   {made.macs:,} (one batch forward)")
+    of_channels = f"; {made.channel_macs:,} of them BatchNorm, Scale and Bias" if made.channel_macs else ""
+    print(f"Multiply-adds   {made.macs:,} (one batch forward{of_channels})")
     print(f"Memory          {made.memory_bytes:,} bytes (Caffe's 'Memory required for data')")
 
 

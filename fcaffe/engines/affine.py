@@ -26,12 +26,26 @@ class Affine:
         """This one first, then the other."""
         return Affine(self.scale * other.scale, self.shift * other.scale + other.shift)
 
-    def of_weights(self, weights: Array, bias: Array | None) -> tuple[np.ndarray, np.ndarray]:
-        """The weights (outputs, ...) and the bias (outputs,) of a layer that has this function folded in."""
-        scale = self.scale.reshape(-1, *(1,) * (weights.ndim - 1))
-        shift = self.shift if bias is None else self.scale * bias + self.shift
+    def of_weights(
+        self, weights: Array, bias: Array | None, outputs_axis: int = 0, group: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The weights, of their shape, and the bias (outputs,) of a layer that has this function folded in.
+
+        The outputs lie along `outputs_axis` of the weights: 0 for Convolution and InnerProduct. 1 is for a
+        Deconvolution, (inputs, outputs / group, kernel...), in which each group of inputs has its own, and a transposed
+        InnerProduct.
+        """
+        each = self.scale.size // group
+        places = group, weights.shape[0] // group if outputs_axis else 1, each, -1
         folded = np.empty(weights.shape, np.float32)
-        np.multiply(weights, scale, out=folded, dtype=np.float64, casting="same_kind")  # with no array of float64
+        np.multiply(  # with no array of float64
+            weights.reshape(places),
+            self.scale.reshape(group, 1, each, 1),
+            out=folded.reshape(places),
+            dtype=np.float64,
+            casting="same_kind",
+        )
+        shift = self.shift if bias is None else self.scale * np.reshape(bias, -1) + self.shift
         return folded, shift.astype(np.float32)
 
 

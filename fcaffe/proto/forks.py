@@ -30,6 +30,7 @@ _L_SOFTMAX = "the L-Softmax fork (wy1iu/LargeMargin_Softmax_Loss)"
 _RISTRETTO = "the Ristretto fork (pmgysel/caffe)"
 _DEEPLAB = "the first DeepLab fork (TheLegendAli/DeepLab-Context)"
 _SHUFFLENET = "the ShuffleNet layer (farmingyard/ShuffleNet)"
+_DEPTHWISE = "the depthwise layer of ShuffleNet v2 (anlongstory/ShuffleNet_V2-caffe)"
 _YOLO = "the MobileNet-YOLO fork (eric612/MobileNet-YOLO)"
 _MSCNN = "the MS-CNN fork (zhaoweicai/mscnn)"
 _SENET = "the SENet fork (hujie-frank/SENet)"
@@ -74,10 +75,21 @@ _LAYER_TYPES = {
     _L_SOFTMAX: "LargeMarginInnerProduct",
     _RISTRETTO: "ConvolutionRistretto DeconvolutionRistretto FcRistretto LRNRistretto",
     _SHUFFLENET: "ShuffleChannel",
+    _DEPTHWISE: "ConvolutionDepthwise",
     _YOLO: "AssistedExcitation DepthwiseConvolution GaussianYolov3 LaneData ReLU6 SegmentationEvaluate"
     " YoloDetectionOutput YoloSeg Yolov3 Yolov3DetectionOutput",
     _MSCNN: "BboxAccuracy BoxOutput DecodeBBox DetectionAccuracy DetectionLoss ImageGtData ProposalTarget ROIAlign",
     _SENET: "Axpy",
+}
+
+# What Caffe's own layers do as well.
+_IN_OWN_LAYERS = {
+    **dict.fromkeys(
+        ("ConvolutionDepthwise", "DepthwiseConvolution"),
+        "a Convolution whose num_output and group are the number of channels does the same with the same weights",
+    ),
+    "ReLU6": "a ReLU with a Clip (min: 0 max: 6) behind it does the same",
+    "Axpy": "Flatten the first bottom, Scale (axis: 0) the second by that, and add the third in an Eltwise",
 }
 
 # Values of Caffe's enums that are refused, since passing over them would change what is computed.
@@ -105,6 +117,11 @@ _told: set[tuple[str, str]] = set()  # file and fork
 def fork_of_layer_type(type: str) -> str | None:
     """The fork that a layer type comes from, such as "the SSD fork (weiliu89/caffe)"."""
     return next((fork for fork, types in _LAYER_TYPES.items() if type in types.split()), None)
+
+
+def instead_of_layer_type(type: str) -> str:
+    """What to write in place of a fork's layer type."""
+    return _IN_OWN_LAYERS.get(type, 'a layer of type "Python" can do its work')
 
 
 def fork_of_enum_value(enum: str, value: str) -> str | None:

@@ -58,15 +58,14 @@ class ToOnnx:
     opset: int | None = None  # the version of ONNX's operators, if not the usual one
 
 
-def convert(
-    source: str, target: str, net: str | None = None, nvidia: bool = False, to_onnx: ToOnnx | None = None
-) -> str:
+def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", to_onnx: ToOnnx | None = None) -> str:
     """Read `source`, bring it to the current notation, write it as `target`; returns what it was, in a few words.
 
     The mean image of a database, which is a folder, is computed. `net` is a prototxt. An ONNX file is of that net, with
     the weights of the model `source`. Otherwise it tells a model what an HDF5 file of Caffe's, an ONNX file or a state
-    dict of PyTorch leaves out: types and parameters of its layers, their order, and which blobs they share. `nvidia`:
-    blobs of a .caffemodel as NVIDIA's fork has them. Raises SnapshotError, ProtoError, UsageError.
+    dict of PyTorch leaves out: types and parameters of its layers, their order, and which blobs they share. `to`: whose
+    form a model gets, "nvidia" for blobs of a .caffemodel as NVIDIA's fork has them, "torchvision" for a .safetensors
+    file with a state dict. Raises SnapshotError, ProtoError, UsageError.
     """
     if to_onnx is not None and not target.endswith(".onnx"):
         raise UsageError(f"means, scales, orders of channels, folding and opsets are for ONNX files, not for {target}")
@@ -85,6 +84,9 @@ def convert(
     ending = next((ending for ending in endings if target.endswith(ending)), None)
     if ending is None:
         raise UsageError(f"{source} is a {noun}, which is written to a file that ends in {' or '.join(endings)}")
+    if to == "torchvision" and (noun != "model" or ending != ".safetensors" or net is None):
+        raise UsageError(f"a state dict is a model in a .safetensors file, not {target}, with its net as --model")
+    nvidia = to == "nvidia"
     if nvidia and (noun != "model" or ending != ".caffemodel"):
         raise UsageError(f"only a model in a .caffemodel can have the form of NVIDIA's fork, not {target}")
     if net is not None and not isinstance(found, Model):
@@ -92,6 +94,13 @@ def convert(
     if ending == ".onnx":
         _write_onnx(source, target, found, net, to_onnx or ToOnnx())
         return noun
+    if to == "torchvision":
+        from fcaffe.tools.onnx.files import write_state_dict
+
+        assert net is not None
+        remove_leftovers(target)
+        write_state_dict(target, found, source, net)
+        return "state dict"
     if net is not None:
         found = described_by(found, net)
     elif ending == ".caffemodel" and not any(layer.param.type for layer in found.layers):

@@ -1,9 +1,4 @@
-"""Normalisations with fixed statistics folded into the weights before them.
-
-A BatchNorm that uses its running statistics, a Scale and a Bias each compute a x + b with an a and a b for each
-channel; so does what comes out of a convolution or an inner product if its weights are multiplied by a, and its bias
-becomes a bias + b.
-"""
+"""Normalisations with fixed statistics folded into the weights before them, or into one Scale."""
 
 from __future__ import annotations
 
@@ -42,8 +37,9 @@ class Merged:
 def merge_bn(param: Any, model: Model) -> Merged:
     """Fold what can be in the net of a NetParameter, in phase TEST, with the weights of a model.
 
-    A normalisation stays if its statistics are those of the batch, if somebody else reads what it reads, or if weights
-    are shared. Raises SnapshotError if the model lacks weights.
+    Normalisations that follow one another with no weights before them, as in DenseNet, become one Scale. One stays as
+    it is if its statistics are those of the batch, if somebody else reads what it reads, or if weights are shared.
+    Raises SnapshotError if the model lacks weights.
     """
     test = pb.NetParameter()
     test.CopyFrom(param)
@@ -53,17 +49,17 @@ def merge_bn(param: Any, model: Model) -> Merged:
     folded: dict[str, list[str]] = {}
     gone: set[int] = set()
     for index, layer in enumerate(test.layer):
-        if not _takes_others_in(layer):
+        if index in gone or not (_takes_others_in(layer) or _is_affine(layer)):
             continue
         followers = list(_followers(test, index))
         if not followers:
             continue
         blobs = _stored(stored, layer)
-        outputs = getattr(layer, _WITH_WEIGHTS[layer.type]).num_output or blobs[0].shape[0]
-        whole = identity(outputs)
+        outputs = _outputs(layer, blobs)
+        whole = _affine(layer, blobs, outputs) if _is_affine(layer) else identity(outputs)
         for follower in followers:
             whole = whole.then(_affine(test.layer[follower], _stored(stored, test.layer[follower]), outputs))
-        stored[layer.name] = _with(layer, blobs, whole)
+        stored[layer.name] = _as_scale(layer, whole) if _is_affine(layer) else _with(layer, blobs, whole)
         layer.top[0] = test.layer[followers[-1]].top[0]
         folded[layer.name] = [test.layer[follower].name for follower in followers]
         gone.update(followers)
@@ -127,6 +123,13 @@ def _stored(stored: dict[str, StoredLayer], layer: Any) -> list[StoredBlob]:
     return found.blobs
 
 
+def _outputs(layer: Any, blobs: list[StoredBlob]) -> int:
+    """The number of channels that a layer writes."""
+    if layer.type not in _WITH_WEIGHTS:
+        return _flat(blobs[0]).size
+    return int(getattr(layer, _WITH_WEIGHTS[layer.type]).num_output or blobs[0].shape[0])
+
+
 def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> Affine:
     """What a BatchNorm, Scale or Bias computes."""
     arrays = [_flat(blob) for blob in blobs]
@@ -146,28 +149,28 @@ def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> Affine:
 
 def _with(layer: Any, blobs: list[StoredBlob], affine: Affine) -> StoredLayer:
     """The layer with an affine function folded in; its parameter says that there is a bias."""
-    weights = blobs[0]
-    values = np.array(weights.data, np.float64)
-    bias = _flat(blobs[1]) if len(blobs) > 1 else None
+    weights, bias = blobs[0], blobs[1] if len(blobs) > 1 else None
     p = getattr(layer, _WITH_WEIGHTS[layer.type])
-    outputs = affine.scale.size
-    if layer.type == "Deconvolution":  # (channels, outputs / group, kernel...): the outputs of each group in turn
-        by_output = values.reshape(p.group, values.shape[0] // p.group, values.shape[1], -1).swapaxes(1, 2)
-        by_output = by_output.reshape(outputs, values.shape[0] // p.group, -1)
-    elif layer.type == "InnerProduct" and p.transpose:
-        by_output = values.reshape(-1, outputs).T
-    else:
-        by_output = values.reshape(outputs, -1)
-    folded, shift = affine.of_weights(by_output, bias)
+    values, axis, group = np.array(weights.data), 0, 1
     if layer.type == "Deconvolution":
-        folded = folded.reshape(p.group, -1, *folded.shape[1:]).swapaxes(1, 2)
+        axis, group = 1, p.group
     elif layer.type == "InnerProduct" and p.transpose:
-        folded = folded.T
-    scaled = StoredBlob(weights.shape, folded.reshape(weights.shape), legacy=weights.legacy)
-    shape = blobs[1].shape if bias is not None else shift.shape
+        values, axis = values.reshape(-1, affine.scale.size), 1  # an old file has four numbers for its shape
+    values, shift = affine.of_weights(values, None if bias is None else np.array(bias.data), axis, group)
+    scaled = StoredBlob(weights.shape, values.reshape(weights.shape), legacy=weights.legacy)
     p.ClearField("bias_term")
-    legacy = len(blobs) > 1 and blobs[1].legacy
-    return StoredLayer(layer, [scaled, StoredBlob(shape, shift.reshape(shape), legacy=legacy)])
+    shape, legacy = (shift.shape, False) if bias is None else (bias.shape, bias.legacy)
+    shifted = StoredBlob(shape, shift.reshape(shape), legacy=legacy)
+    return StoredLayer(layer, [scaled, shifted])
+
+
+def _as_scale(layer: Any, affine: Affine) -> StoredLayer:
+    """The layer turned into a Scale that computes an affine function."""
+    for field in ("batch_norm_param", "scale_param", "bias_param", "param"):
+        layer.ClearField(field)
+    layer.type, layer.scale_param.bias_term = "Scale", True
+    values = (array.astype(np.float32) for array in (affine.scale, affine.shift))
+    return StoredLayer(layer, [StoredBlob(array.shape, array) for array in values])
 
 
 def _flat(blob: StoredBlob) -> np.ndarray:

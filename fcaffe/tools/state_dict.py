@@ -1,13 +1,15 @@
-"""Weights of a PyTorch module, whose names are not Caffe's, for a net of the same architecture.
+"""Weights of a PyTorch module, whose names are not Caffe's, for a net of the same architecture, and the other way.
 
-Modules are put in the order in which torchvision's classification nets run them, and taken as layers of the net in its
-order: convolutions and linear layers on one side, batch normalisations on the other. Shapes must agree one by one.
+To read them, modules are put in the order in which torchvision's classification nets run them, and taken as layers of
+the net in its order: convolutions and linear layers on one side, batch normalisations on the other. Shapes must agree
+one by one. To write them, `torch_names` says which module each layer is.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from fcaffe.net.model_files import Model, StoredLayer
 from fcaffe.net.node import Node
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.torch_names import normalized, torch_names
 
 # Parts of names that do not stand in the order of the alphabet, at the top and within a block.
 _TOP = {
@@ -52,11 +55,17 @@ def model_of_state_dict(tensors: Mapping[str, Callable[[], np.ndarray]], net: Ne
     normal = [name for name in in_order if _STATISTICS[0] in modules[name]]
     weighted = [name for name in in_order if _STATISTICS[0] not in modules[name]]
     blobs: dict[str, list[StoredBlob]] = {}
+    followed = set(normalized(net).values())
     for node, name in _paired(net, _WEIGHTED, weighted, source):
-        blobs[node.name] = _fitted(node, name, modules[name], ("weight", "bias"), source)
+        values = modules[name]
+        if node.name in followed and "bias" not in values and len(node.layer.blobs) > 1:  # as ResNet-50's first one
+            values = values | {"bias": partial(np.zeros, node.layer.blobs[1].shape, np.float32)}
+        blobs[node.name] = _fitted(node, name, values, ("weight", "bias"), source)
     for node, name in _paired(net, ("BatchNorm",), normal, source):
         one = {"one": lambda: np.ones(1, np.float32)}
         blobs[node.name] = _fitted(node, name, modules[name] | one, (*_STATISTICS, "one"), source)
+        variance = blobs[node.name][1]
+        variance.data = np.asarray(variance.data) - _more_than_torch(node)
         scale = next((other for other in net.nodes if _is_scale_of(other, node)), None)
         if scale is not None:
             blobs[scale.name] = _fitted(scale, name, modules[name], ("weight", "bias"), source)
@@ -65,6 +74,40 @@ def model_of_state_dict(tensors: Mapping[str, Callable[[], np.ndarray]], net: Ne
     return Model(
         pb.NetParameter(name=net.name), [StoredLayer(_param(node), blobs.get(node.name, [])) for node in net.nodes]
     )
+
+
+def state_dict_of(net: Net) -> dict[str, np.ndarray]:
+    """The weights of a net by torchvision's names. Raises UsageError for a net that has none there.
+
+    A bias before a batch normalisation, which torchvision's nets do not have, goes into the mean, and an eps that is
+    not theirs into the variance, so that the same is computed.
+    """
+    names, before, found = torch_names(net), normalized(net), dict[str, np.ndarray]()
+    numpy = net.context.engine.to_numpy
+    for node in net.nodes:
+        blobs = [np.ascontiguousarray(numpy(blob.data)) for blob in node.layer.blobs]
+        if node.name in names and node.name not in before:
+            kinds = zip(("weight", "bias"), blobs, strict=False)
+            found |= {f"{names[node.name]}.{kind}": blob for kind, blob in kinds}
+        elif node.name in before:
+            module, (mean, variance, factor) = names[node.name], blobs
+            part = 1 / factor[0] if factor[0] else np.float32(0)
+            bias = found.pop(f"{names[before[node.name]]}.bias", np.float32(0))
+            scale = next((other.layer.blobs for other in net.nodes if _is_scale_of(other, node)), [])
+            found |= {
+                f"{module}.weight": numpy(scale[0].data) if scale else np.ones_like(mean),
+                f"{module}.bias": numpy(scale[1].data) if len(scale) > 1 else np.zeros_like(mean),
+                f"{module}.running_mean": mean * part - bias,
+                f"{module}.running_var": variance * part + _more_than_torch(node),
+                f"{module}.num_batches_tracked": np.array(0, np.int64),
+            }
+    return found
+
+
+def _more_than_torch(norm: Node) -> np.float32:
+    """What the eps of a BatchNorm has more than that of PyTorch, 0 if they are the same."""
+    more = norm.layer.param.batch_norm_param.eps - 1e-5
+    return np.float32(more if abs(more) > 1e-9 else 0)
 
 
 def _rank(module: str) -> list[tuple[int, Any]]:

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fcaffe.layers.batch_norm import BatchNorm
+from fcaffe.layers.scale import Broadcasting
 from fcaffe.net import Net
+from fcaffe.net.node import Node
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.shapes import Shape, hollow_net
 
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One layer; `macs` are multiply-adds of a forward pass, `top_bytes` what its tops add to Caffe's memory figure."""
+    """One layer; `macs` are its `multiply_adds`, `top_bytes` what its tops add to Caffe's memory figure."""
 
     name: str
     type: str
@@ -35,13 +38,17 @@ class LayerSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """A net: parameters shared by several layers count once; macs and bytes are those of one batch."""
+    """A net: parameters shared by several layers count once; macs and bytes are those of one batch.
+
+    Of the macs `channel_macs` are those of BatchNorm, Scale and Bias, which published figures mostly leave out.
+    """
 
     name: str
     phase: str
     layers: list[LayerSummary]
     total_params: int
     macs: int
+    channel_macs: int
     memory_bytes: int
 
     def to_json(self) -> dict[str, Any]:
@@ -64,6 +71,17 @@ class Summary:
         }
 
 
+def multiply_adds(node: Node) -> int:
+    """Those of a forward pass: of the layer's products, or, of a BatchNorm, Scale or Bias, one for each value that it
+    writes, and two more where a BatchNorm takes mean and variance of the batch. Other layers have none."""
+    layer = node.layer
+    if isinstance(layer, BatchNorm | Broadcasting):
+        each = 3 if isinstance(layer, BatchNorm) and not layer.use_global_stats else 1
+        return each * sum(top.count for top in node.tops)
+    count: int = layer.macs(node.bottoms, node.tops) if hasattr(layer, "macs") else 0
+    return count
+
+
 def summarize(
     path: str,
     phase: int = pb.TRAIN,
@@ -81,13 +99,15 @@ def summarize(
         layers=layers,
         total_params=net.parameters.count,
         macs=sum(layer.macs for layer in layers),
+        channel_macs=sum(
+            layer.macs for layer, node in zip(layers, net.nodes, strict=True) if not hasattr(node.layer, "macs")
+        ),
         memory_bytes=net.memory_bytes,
     )
 
 
 def _layer(net: Net, index: int, stood_in: dict[str, str]) -> LayerSummary:
     node = net.nodes[index]
-    count_macs = getattr(node.layer, "macs", None)
     return LayerSummary(
         name=node.name,
         type=stood_in.get(node.name, node.layer.type),
@@ -95,5 +115,5 @@ def _layer(net: Net, index: int, stood_in: dict[str, str]) -> LayerSummary:
         tops=[net.blob_names[i] for i in node.top_ids],
         top_shapes=[blob.shape for blob in node.tops],
         params=[blob.shape for blob in node.layer.blobs],
-        macs=count_macs(node.bottoms, node.tops) if count_macs else 0,
+        macs=multiply_adds(node),
     )

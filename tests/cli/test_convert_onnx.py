@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def test_preprocessing_and_folding(run: Run) -> None:
     made = run("convert", "net.caffemodel", "net.onnx", "--model", "net.prototxt", "--check", *words)
     assert made.code == 0 and "pictures.npz: largest difference" in made.out, made.err
     kinds = [node.op_type for node in onnx.load("net.onnx").graph.node]
-    assert kinds[:3] == ["Gather", "Sub", "Mul"] and "BatchNormalization" in kinds, "shared weights are not folded"
+    assert kinds[:6] == ["Gather", "Sub", "Mul", "Conv", "Mul", "Add"], "shared weights take nothing in"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,11 @@ def test_merge_bn(run: Run) -> None:
     made = run("merge-bn", "net.prototxt", "net.caffemodel", "new.prototxt", "new.caffemodel")
     assert made.out == "conv has taken in norm, scale\nnew.prototxt: 2 layers fewer than net.prototxt\n"
     assert "BatchNorm" not in Path("new.prototxt").read_text()
+    counts = [
+        json.loads(run("summary", path, "--phase", "TEST", "--json").out)["macs"]
+        for path in ("net.prototxt", "new.prototxt")
+    ]
+    assert counts[0] - counts[1] == 2 * 2 * 3 * 9 * 12, "one for each value of norm, and of scale"
     assert run("convert", "new.caffemodel", "new.onnx", "--model", "new.prototxt", "--check").code == 0
     assert "merge-bn needs four files" in run("merge-bn", "net.prototxt").fatal
 

@@ -53,7 +53,7 @@ def test_models(name: str, ending: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", BINARY)
 def test_models_in_the_form_of_nvidias_fork(name: str, tmp_path: Path) -> None:
     source = INTEROP / f"{name}.caffemodel"
-    assert there_and_back(source, tmp_path, ".caffemodel", nvidia=True).read_bytes() == source.read_bytes()
+    assert there_and_back(source, tmp_path, ".caffemodel", to="nvidia").read_bytes() == source.read_bytes()
     net = read_binary(tmp_path / "made.caffemodel", pb.NetBytes)
     assert any(blob.raw_data for layer in net.layer for blob in layer.blobs)
 
@@ -164,7 +164,7 @@ REFUSED: list[tuple[Path, str, dict[str, Any], type[FcaffeError], str]] = [
     (STATE, "x.npz", {}, UsageError, r"is a solver state, which .* ends in .solverstate or .h5"),
     (INTEROP / "mean_gray.binaryproto", "x.h5", {}, UsageError, "is a mean or other blob, .* .binaryproto or .npy"),
     (INTEROP / "net.prototxt", "x.caffemodel", {}, UsageError, "is a net, which is written to .* .prototxt"),
-    (MODEL, "x.h5", {"nvidia": True}, UsageError, "only a model in a .caffemodel can have the form of NVIDIA's fork"),
+    (MODEL, "x.h5", {"to": "nvidia"}, UsageError, "only a model in a .caffemodel can have the form of NVIDIA's fork"),
     (STATE, "x.h5", {"net": "net.prototxt"}, UsageError, "--net is for models"),
     (INTEROP / "none.caffemodel", "x.h5", {}, SnapshotError, "none.caffemodel does not exist"),
     (INTEROP / "part0.h5", "x.npz", {}, SnapshotError, "part0.h5: there is no model in it"),

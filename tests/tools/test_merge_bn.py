@@ -57,15 +57,40 @@ def test_what_is_folded(kind: str) -> None:
     np.testing.assert_allclose(after["s"], before["s"], rtol=1e-4, atol=1e-4 * np.abs(before["s"]).max())
 
 
+RELU = 'layer { name: "c" type: "ReLU" bottom: "x" top: "c" }'
+
+
+@pytest.mark.parametrize(
+    ("layers", "folded", "types"),
+    [
+        ([RELU, NORM, SCALE, BIAS], {"norm": ["scale", "bias"]}, ["Input", "ReLU", "Scale"]),
+        ([RELU, SCALE.replace("bias_term: true", ""), BIAS], {"scale": ["bias"]}, ["Input", "ReLU", "Scale"]),
+        ([RELU, NORM], {}, ["Input", "ReLU", "BatchNorm"]),
+        (
+            [RELU, NORM, SCALE, first("Convolution", WEIGHTED["Convolution"], "d").replace('"x"', '"s"')],
+            {"norm": ["scale"]},
+            ["Input", "ReLU", "Scale", "Convolution"],
+        ),
+    ],
+    ids=["all three", "no statistics", "alone", "before weights"],
+)
+def test_where_no_weights_stand_before(layers: list[str], folded: dict[str, list[str]], types: list[str]) -> None:
+    result, before, after = merged("\n".join([INPUT, *layers]))
+    assert result.folded == folded and [layer.type for layer in result.net.layer] == types
+    for name, values in before.items():
+        np.testing.assert_allclose(after[name], values, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("layers", "left"),
     [
         ([NORM.replace("}", "batch_norm_param { use_global_stats: false } }"), SCALE], ["norm", "scale"]),
         ([NORM.replace('top: "c"', 'top: "s"'), 'layer { name: "o" type: "ReLU" bottom: "c" top: "r" }'], ["norm"]),
         (['layer { name: "r" type: "ReLU" bottom: "c" top: "c" }', NORM], ["norm"]),
+        ([NORM.replace("}", 'param { name: "shared" lr_mult: 0 } }'), SCALE], ["norm", "scale"]),
         ([NORM, SCALE.replace("scale_param {", "scale_param { axis: 2")], ["scale"]),
     ],
-    ids=["statistics of the batch", "two readers", "behind a ReLU", "another axis"],
+    ids=["statistics of the batch", "two readers", "behind a ReLU", "shared", "another axis"],
 )
 def test_what_stays(layers: list[str], left: list[str]) -> None:
     result, before, after = merged("\n".join([INPUT, first("Convolution", WEIGHTED["Convolution"]), *layers]))

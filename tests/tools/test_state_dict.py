@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcaffe.errors import SnapshotError
+from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.net import Net
 from fcaffe.net.model_files import read_model, write_model
 from fcaffe.net.weights import load_weights, to_model
+from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.convert import convert
 from fcaffe.tools.onnx.check import random_inputs, run_net
+from fcaffe.tools.shapes import hollow_net
+from fcaffe.tools.torch_names import differences, torch_names
 from tests.conftest import GOLDEN, make_net
 from tests.tools.onnx_nets import input_layer, with_random_weights
 
@@ -34,6 +37,7 @@ def norm(name: str, blob: str) -> str:
     )
 
 
+MODELS = Path(__file__).parents[2] / "models"
 DATA = input_layer("data", (2, 3, 4, 5))
 FC = 'layer {{ name: "fc" type: "InnerProduct" bottom: "{}" top: "fc" inner_product_param {{ num_output: 3 }} }}'
 
@@ -116,6 +120,78 @@ def test_the_net_computes_the_same_with_a_state_dict(kind: str, tmp_path: Path) 
     inputs = random_inputs(net)
     for name, values in run_net(net, inputs).items():
         np.testing.assert_allclose(run_net(other, inputs)[name], values, rtol=1e-4, atol=1e-5)
+
+
+def torchvisions(kind: str) -> set[str]:
+    """The modules with weights of torchvision's nets."""
+    if kind.startswith("vgg"):
+        places = {"vgg16": "0 2 5 7 10 12 14 17 19 21 24 26 28", "vgg19": "0 2 5 7 10 12 14 16 19 21 23 25 28 30 32 34"}
+        return {f"features.{n}" for n in places[kind].split()} | {f"classifier.{n}" for n in (0, 3, 6)}
+    if kind.startswith("squeezenet"):
+        fires = {"squeezenet_v1.0": (3, 4, 5, 7, 8, 9, 10, 12), "squeezenet_v1.1": (3, 4, 6, 7, 9, 10, 11, 12)}[kind]
+        parts = {f"features.{n}.{part}" for n in fires for part in ("squeeze", "expand1x1", "expand3x3")}
+        return {"features.0", "classifier.1"} | parts
+    blocks = [f"layer{stage + 1}.{n}" for stage, count in enumerate((3, 4, 6, 3)) for n in range(count)]
+    inside = {f"{block}.{part}{n}" for block in blocks for part in ("conv", "bn") for n in (1, 2, 3)}
+    return (
+        {"conv1", "bn1", "fc"} | inside | {f"layer{stage}.0.downsample.{n}" for stage in (1, 2, 3, 4) for n in (0, 1)}
+    )
+
+
+@pytest.mark.parametrize("kind", ["vgg16", "vgg19", "squeezenet_v1.0", "squeezenet_v1.1", "resnet50"])
+def test_our_models_have_torchvisions_names(kind: str) -> None:
+    net, _ = hollow_net(str(MODELS / kind / "deploy.prototxt"), pb.TEST)
+    assert set(torch_names(net).values()) == torchvisions(kind)
+
+
+@pytest.mark.parametrize("kind", ["alexnet", "caffenet", "googlenet", "lenet", "nin_imagenet"])
+def test_other_nets_have_no_names_there(kind: str) -> None:
+    net, _ = hollow_net(str(MODELS / kind / "deploy.prototxt"), pb.TEST)
+    with pytest.raises(UsageError, match="AlexNet and GoogLeNet are other nets than Caffe's"):
+        torch_names(net)
+
+
+def test_a_state_dict_and_back(tmp_path: Path) -> None:
+    """With a bias and an eps that torchvision's nets do not have; the outputs stay the same."""
+    block = [
+        convolution("c1", "pool", 5, bias=False),
+        norm("c1", "c1"),
+        'layer { name: "relu" type: "ReLU" bottom: "c1" top: "c1" }',
+        convolution("c2", "c1", 4, bias=False),
+        norm("c2", "c2").replace("}", "batch_norm_param { eps: 0.001 } }", 1),
+        'layer { name: "sum" type: "Eltwise" bottom: "pool" bottom: "c2" top: "sum" }',
+    ]
+    pool = (
+        'layer { name: "pool" type: "Pooling" bottom: "stem" top: "pool" pooling_param { kernel_size: 3 stride: 1 } }'
+    )
+    text = "\n".join([DATA, convolution("stem", "data", 4), norm("stem", "stem"), pool, *block, FC.format("sum")])
+    net = with_random_weights(make_net(text, "TEST"))
+    (tmp_path / "net.prototxt").write_text(text)
+    write_model(tmp_path / "net.caffemodel", to_model(net))
+    files = [str(tmp_path / name) for name in ("net.caffemodel", "torch.safetensors", "back.caffemodel")]
+    convert(files[0], files[1], str(tmp_path / "net.prototxt"), to="torchvision")
+    found = library.load_file(files[1])
+    modules = {name.rpartition(".")[0] for name in found}
+    assert modules == {"conv1", "bn1", "fc", *(f"layer1.0.{kind}{n}" for kind in ("conv", "bn") for n in (1, 2))}
+    assert "conv1.bias" not in found and found["bn1.num_batches_tracked"] == 0
+    scaled = found["bn1.running_var"] + 1e-5
+    blobs = {node.name: [np.array(blob.data) for blob in node.layer.blobs] for node in net.nodes}
+    np.testing.assert_allclose(scaled, blobs["bn_stem"][1] / blobs["bn_stem"][2] + 1e-5, rtol=1e-6)
+    np.testing.assert_allclose(
+        found["layer1.0.bn2.running_var"] + 1e-5, blobs["bn_c2"][1] / blobs["bn_c2"][2] + 1e-3, rtol=1e-6
+    )
+    convert(files[1], files[2], str(tmp_path / "net.prototxt"))
+    other, inputs = make_net(text, "TEST"), random_inputs(net)
+    load_weights(other, files[2])
+    np.testing.assert_allclose(run_net(other, inputs)["fc"], run_net(net, inputs)["fc"], rtol=1e-4, atol=1e-5)
+
+
+def test_where_torchvisions_nets_compute_otherwise() -> None:
+    net, _ = hollow_net(str(MODELS / "resnet50" / "deploy.prototxt"), pb.TEST)
+    assert [text.split(":")[0] for text in differences(net)] == [
+        "strides in 1 x 1 convolutions, such as res3a_branch2a",
+        "no padding in pool1",
+    ]
 
 
 def test_other_architectures_are_refused(tmp_path: Path) -> None:

@@ -110,6 +110,34 @@ def test_models_have_the_parameters_and_costs_that_their_readme_says(
     assert summarize(f"models/{model}/train_val.prototxt", pb.TRAIN).total_params >= made.total_params
 
 
+CHANNELS = """
+layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 dim: 4 dim: 5 }} }} }}
+layer {{ name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param {{ num_output: 6 kernel_size: 1 }} }}
+layer {{ name: "norm" type: "BatchNorm" bottom: "y" top: "y" {norm} }}
+layer {{ name: "scale" type: "Scale" bottom: "y" top: "z" scale_param {{ bias_term: true }} }}
+layer {{ name: "bias" type: "Bias" bottom: "z" top: "z" }}
+layer {{ name: "relu" type: "ReLU" bottom: "z" top: "z" }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("phase", "norm", "each"),
+    [
+        (pb.TEST, "", 1),
+        (pb.TRAIN, "", 3),
+        (pb.TRAIN, "batch_norm_param { use_global_stats: true }", 1),
+    ],
+)
+def test_multiply_adds_of_channels(phase: int, norm: str, each: int, tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(CHANNELS.format(norm=norm))
+    made, values = summarize(str(path), phase), 2 * 6 * 4 * 5
+    assert {layer.name: layer.macs for layer in made.layers} == {
+        "in": 0, "conv": 3 * values, "norm": each * values, "scale": values, "bias": values, "relu": 0,
+    }  # fmt: skip
+    assert (made.macs, made.channel_macs) == ((5 + each) * values, (2 + each) * values)
+
+
 def test_it_takes_no_memory_for_parameters() -> None:
     tracemalloc.start()
     try:

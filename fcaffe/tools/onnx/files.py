@@ -1,4 +1,4 @@
-"""`fcaffe convert` to and from ONNX, and from state dicts of PyTorch."""
+"""`fcaffe convert` to and from ONNX, and to and from state dicts of PyTorch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fcaffe.engines import cpu_engine
 from fcaffe.errors import UsageError
 from fcaffe.net import Context, Net
 from fcaffe.net.model_files import Model
-from fcaffe.net.model_files.safetensors import read_content
+from fcaffe.net.model_files.safetensors import read_content, write_tensors
 from fcaffe.net.weights import copy_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
@@ -20,7 +20,8 @@ from fcaffe.tools.onnx.library import OPSET, OPSETS
 from fcaffe.tools.onnx.preprocessing import Preprocessing
 from fcaffe.tools.onnx.refused import check_types
 from fcaffe.tools.onnx.weights import read_weights
-from fcaffe.tools.state_dict import model_of_state_dict
+from fcaffe.tools.state_dict import model_of_state_dict, state_dict_of
+from fcaffe.tools.torch_names import differences
 
 
 def deploy_net(param: Any, model: Model | None = None, source: str = "") -> Net:
@@ -68,6 +69,14 @@ def state_dict_to_model(path: str, net_path: str) -> Model:
     net = deploy_net(read_net_for(net_path, pb.TEST))
     tensors = read_content(path).tensors
     return model_of_state_dict({name: tensor.read for name, tensor in tensors.items()}, net, path)
+
+
+def write_state_dict(path: str, model: Model, source: str, net_path: str) -> None:
+    """Write a model that was read from `source` as a state dict with torchvision's names, in a safetensors file."""
+    net = deploy_net(read_net_for(net_path, pb.TEST), model, source)
+    for difference in differences(net):
+        log.warning(f"{net_path} computes otherwise than torchvision's net of these names: {difference}")
+    write_tensors(path, state_dict_of(net), {"format": "pt"})
 
 
 def onnx_to_model(path: str, net_path: str | None = None) -> Model:

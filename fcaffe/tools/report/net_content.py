@@ -14,6 +14,7 @@ from fcaffe.net import Net
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe.draw import draw_net
 from fcaffe.tools.report.page import LayerRow
+from fcaffe.tools.summary import multiply_adds
 
 FILTERS = 96  # that are shown at most
 
@@ -24,12 +25,10 @@ def layer_rows(net: Net, seconds: Sequence[float] | None = None) -> list[LayerRo
     for index, node in enumerate(net.nodes):
         if node.layer.type == "Split":
             continue
-        count_macs = getattr(node.layer, "macs", None)
-        macs = count_macs(node.bottoms, node.tops) if count_macs else 0
         shapes = [blob.shape for blob in node.tops]
         parameters = sum(blob.count for blob in node.layer.blobs)
         spent = None if seconds is None else seconds[index]
-        rows.append(LayerRow(node.name, node.layer.type, shapes, parameters, macs, spent))
+        rows.append(LayerRow(node.name, node.layer.type, shapes, parameters, multiply_adds(node), spent))
     return rows
 
 
