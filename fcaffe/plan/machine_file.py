@@ -14,6 +14,8 @@ from fcaffe.plan.devices import DEVICES, LINKS, Device, Link, find
 from fcaffe.plan.machine import FCAFFE, MACHINES, TEXTBOOK, Machine, MeasuredNet, is_file
 from fcaffe.suggestions import did_you_mean
 
+MACHINE = "machine.json"  # where a calibration goes, if nobody says otherwise
+
 Convert = Callable[[str, Any], Any]  # a key's path in the file, for errors, and its value
 
 
