@@ -11,6 +11,7 @@ from pathlib import Path
 
 CLUSTER = Path(__file__).resolve().parents[1] / "emulated_cluster"
 UNITS = {"mbit": 1e6, "gbit": 1e9}
+BURST = 1 << 18  # bytes that links of up to 1 Gbit/s let through at once after they have idled
 PAYLOAD = 1448 / 1514  # of the bytes of a frame
 
 

@@ -7,8 +7,8 @@ communication, by a parameter server, a tree and what `auto` picks, beside what 
 Hosts and links are those of scripts/emulated_cluster. Computing is emulated as well: each layer sleeps for as long as
 a K20 takes for its share of the batch (emulated_device.py). All else is a training as `fcaffe train` does it: gradients
 of the net's size, buckets, sums behind backward and the next forward pass, late updates. The prediction knows the
-links' rate, the latency of a short message and how long one rank alone updates, which takes hosts longer that share
-cores.
+links' rate and burst, the latency of a short message and how long one rank alone updates, which takes hosts longer that
+share cores.
 
 The net is NiN for CIFAR-10, whose 3.9 MB of gradients are added and updated by 16 ranks on two cores in a fraction of
 the time that the links take; of NiN's 30 MB the update alone would be as long as a K20's pass.
@@ -28,7 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from emulated import hosts, nominal
+from emulated import BURST, hosts, nominal
 
 from fcaffe.log import quiet
 from fcaffe.plan.compute import Compute, compute_of
@@ -131,7 +131,7 @@ def _output(*command: str) -> str:
 
 def plan_for(found: dict[str, Any], workers: int) -> Plan:
     """The update is that of one rank alone, and of as many as share a core."""
-    link = Link(found["rate"], found["short"]["seconds"] / 2, nominal(found["rate"]), "nominal")
+    link = Link(found["rate"], found["short"]["seconds"] / 2, nominal(found["rate"]), "nominal", BURST)
     machine = replace(TITAN, name="emulated", between=link, exchange=FCAFFE, cores=CORES)
     plan = Plan(Question(net(), machine, found["batch"]))
     update = found["results"][0]["ms"]["update"] / 1e3 * max(1.0, workers / found["cores"])

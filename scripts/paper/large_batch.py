@@ -5,7 +5,7 @@ with batches of 64 to 2048 images, and the rate scaled by each of several rules.
   scripts/paper/large_batch.py /path/to/mnist --plot large_batch.png
 
 The folder has MNIST's idx files, gzipped or not: all four, or the test set's two, of whose 10,000 digits every fifth is
-then held out. The rates at the smallest batch: 0.01, and 0.16 for LARS, which multiplies by about 0.001 of its own.
+then held out. The rates at the smallest batch: 0.01, and 0.5 for LARS, which multiplies by about 0.001 of its own.
 
   sqrt            the rate grows with the root of the batch (FireCaffe's GoogLeNet: 8 times for 32 times the batch)
   linear          it grows with the batch (FireCaffe's NiN, Krizhevsky 2014)
@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "data"))
 from idx import read_idx  # noqa: E402
 
 BATCH, TIMES = 64, (1, 2, 4, 8, 16, 32)
-RATE, LARS_RATE = 0.01, 0.16
+RATE, LARS_RATE = 0.01, 0.5
 RULES = {"sqrt": "#8a4f9e", "linear": "#d1642a", "linear, warm-up": "#2f6db3", "LARS, warm-up": "#3f8f4f"}
 HELD_OUT, TEST_BATCH = 5, 100
 
