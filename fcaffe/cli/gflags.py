@@ -88,6 +88,13 @@ class _Reader:
         elif _is_boolean(option):
             if _boolean(name, value if equals else "true") is not negated:
                 self.flags.append(option.opts[0])
+        elif isinstance(option.flag_value, str) and not equals:  # a flag that may have a value
+            following = next(rest, None)
+            if following is None or following.startswith("-"):
+                self.flags.append(f"{option.opts[0]}={option.flag_value}")
+                self.read([following, *rest] if following else [])
+            else:
+                self.flags.append(f"{option.opts[0]}={following}")
         else:
             self.flags.append(f"{option.opts[0]}={value if equals else _next(rest, name)}")
 

@@ -16,6 +16,7 @@ from fcaffe.cli.plan_output import crossovers, print_explained, print_rows, row_
 from fcaffe.cli.plan_settings import machine_of, share_of
 from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
+from fcaffe.plan.machine_file import MACHINE
 from fcaffe.plan.plan import Plan, check_names
 from fcaffe.plan.question import Question, check
 from fcaffe.plan.work import Work, work_of_net, work_of_solver
@@ -63,7 +64,7 @@ WORKERS = "1,2,4,8,16,32,64,128"
 @click.option("--plot", default="", metavar="FILE", help="Draw server, tree and ring: .png, .pdf or .svg.")
 @click.option("--explain", "explained", is_flag=True, help="Show formula, inputs and their sources for each number.")
 @click.option("--calibrate", is_flag=True, help="Measure this machine, and its links if started under several ranks.")
-@click.option("--out", default="machine.json", metavar="FILE", help="With --calibrate: the file (machine.json).")
+@click.option("--out", default=MACHINE, metavar="FILE", help=f"With --calibrate: the file ({MACHINE}).")
 @engine_flags
 @common_flags
 def plan(

@@ -74,6 +74,15 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
 @click.option("--tensorboard", default="", metavar="DIR", help="Write the curves for TensorBoard.")
 @click.option("--trace", default="", metavar="FILE", help="Write what each worker did when, for chrome://tracing.")
 @click.option(
+    "--plan",
+    "planned",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE]",
+    help="Say before what an iteration should take by the machine's file that plan --calibrate wrote (machine.json), "
+    "and after what it took; a FILE that is named also picks --reduce and --bucket-mb.",
+)
+@click.option(
     "--restarts",
     default=0,
     metavar="N",
@@ -96,6 +105,7 @@ def train(
     sharing: SharingFlags,
     gpu_count: str,
     recompute: bool,
+    planned: str | None,
     restarts: int,
     grow_batch: int | None,
     scale_lr: str | None,
@@ -111,6 +121,10 @@ def train(
         raise UsageError("Give a snapshot to resume training or weights to finetune but not both.")
     gpus = TrainingGpus(flags.gpu, gpu_count)
     gpus.check()
+    if planned is not None:
+        from fcaffe.cli.training_plan import machine_of, plan_training
+
+        machine_of(planned)  # before ranks are started
     signals = Signals(flags.sigint_effect, flags.sighup_effect)
     world = join(launching.timeout)
     if world.size == 1 and (plan := launching.plan(restarts, gpus)):
@@ -126,6 +140,9 @@ def train(
         sharing.check_reproducible(rng, world.size, gpu is not None)
         engine = _announce(gpu, rng, world, engines)
         timing = Timing(trace, world)
+        expected = None
+        if planned is not None:
+            expected, sharing = plan_training(planned, param, flags.solver, world, sharing, gpu is not None)
         options = sharing.for_solver(world, timing.timeline, engine.xp)
         if scale_lr:
             _scale_rate(param, scale_lr, options.get("workers", Workers()))
@@ -157,9 +174,14 @@ def train(
                 log.resuming(flags.snapshot)
                 solver.restore(flags.snapshot)
             with signals, progress_of(solver), recorded(solver, timing, flags.solver, report, tensorboard):
+                if expected:
+                    expected.tell()
+                first = solver.iteration
                 log.starting_optimization()
                 with timing.of(solver):
                     solver.solve()
+                if expected:
+                    expected.compare(list(timing.by_worker().values()), solver.iteration - first)
                 log.run_done()
         finally:
             solver.close()

@@ -16,12 +16,14 @@ SHEET = "the maker's data sheet"
 
 @dataclass(frozen=True)
 class Link:
-    """`latency` in seconds a message, `bandwidth` in bytes a second each way that long messages get."""
+    """`latency` in seconds a message, `bandwidth` in bytes a second each way that long messages get. `burst`: bytes
+    that pass at once after the link has idled, as a limit by a bucket of tokens lets them (of clouds, of `tc`)."""
 
     name: str
     latency: float
     bandwidth: float
     source: str
+    burst: float = 0.0
 
 
 @dataclass(frozen=True)

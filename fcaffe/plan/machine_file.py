@@ -14,6 +14,8 @@ from fcaffe.plan.devices import DEVICES, LINKS, Device, Link, find
 from fcaffe.plan.machine import FCAFFE, MACHINES, TEXTBOOK, Machine, MeasuredNet, is_file
 from fcaffe.suggestions import did_you_mean
 
+MACHINE = "machine.json"  # where a calibration goes, if nobody says otherwise
+
 Convert = Callable[[str, Any], Any]  # a key's path in the file, for errors, and its value
 
 
@@ -82,7 +84,8 @@ def write_machine(machine: Machine, path: str) -> None:
                 "layer_seconds": value.layer_seconds,
             }
         elif field.name in ("within", "between"):
-            value = {"name": value.name, "latency": value.latency, "bandwidth": value.bandwidth}
+            link = {"name": value.name, "latency": value.latency, "bandwidth": value.bandwidth}
+            value = {**link, "burst": value.burst} if value.burst else link
         elif field.name == "measured":
             value = [{key: part for key, part in asdict(one).items() if part is not None} for one in value]
         elif field.name == "source":
@@ -173,12 +176,13 @@ def _link(where: str, value: Any) -> Link:
     if isinstance(value, str):
         return find(value, LINKS, "link")
     given = _object(where, value)
-    _known_keys(where, given, ["name", "latency", "bandwidth"])
+    _known_keys(where, given, ["name", "latency", "bandwidth", "burst"])
     if not {"latency", "bandwidth"} <= given.keys():
         raise UsageError(f"{where}: a link has a latency in seconds and a bandwidth in bytes a second")
     name = _text(f"{where}.name", given.get("name", "link"))
     latency = _number_or_zero(f"{where}.latency", given["latency"])
-    return Link(name, latency, _number(f"{where}.bandwidth", given["bandwidth"]), where)
+    burst = _number_or_zero(f"{where}.burst", given.get("burst", 0.0))
+    return Link(name, latency, _number(f"{where}.bandwidth", given["bandwidth"]), where, burst)
 
 
 def _device(where: str, value: Any) -> Device:

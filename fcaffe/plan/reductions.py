@@ -35,7 +35,7 @@ def server(ranks: Ranks, size: float) -> list[Round]:
     for count, link in parts:
         if count:
             two = 2 / workers
-            rounds += [Round(count, size, link, size, active=two), Round(count, size, link, active=two)]
+            rounds += [Round(count, size, link, added, active=two, rested=1) for added in (size, 0.0)]
     return rounds
 
 
@@ -56,7 +56,8 @@ def whole_tree(ranks: Ranks, size: float) -> list[Round]:
     levels = math.ceil(math.log2(ranks.workers))
     ways = (size, 0.0)
     rounds = [ranks.at(1 << level, 1, size, added, alone=True) for added in ways for level in range(levels)]
-    return [replace(part, active=0.5 ** (place % levels)) for place, part in enumerate(rounds)]
+    levelled = ((place % levels, part) for place, part in enumerate(rounds))
+    return [replace(part, active=0.5**level, rested=int(level == 0)) for level, part in levelled]
 
 
 def segmented_tree(ranks: Ranks, size: float) -> list[Round]:

@@ -13,7 +13,8 @@ from fcaffe.plan.machine import Machine
 class Round:
     """`count` times one after another: a message of `bytes` over `link`, which `streams` messages share, while the
     rank adds `added` bytes. `spread`: all nodes send across the network at once. `ends`: of messages that a rank
-    handles in it, two if it sends and receives; `active`: the share of all ranks that do so at the same time."""
+    handles in it, two if it sends and receives; `active`: the share of all ranks that do so at the same time; `rested`:
+    before how many of the messages the link has idled."""
 
     count: float
     bytes: float
@@ -23,6 +24,7 @@ class Round:
     spread: bool = False
     ends: int = 1
     active: float = 1.0
+    rested: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,15 @@ def seconds(ranks: Ranks, part: Round) -> tuple[float, float]:
     """All repetitions of a round, and how much of that a rank needs a core on average. A message takes what the link
     takes, or what the cores take that handle it, which all ranks of a host share."""
     machine = ranks.machine
-    at_once = machine.ranks_at_once(ranks.workers)
-    crowding = max(1.0, part.active * at_once / machine.cores) if machine.cores else 1.0
+    sharing = machine.ranks_at_once(ranks.workers)
+    crowding = max(1.0, part.active * sharing / machine.cores) if machine.cores else 1.0
     slowed = part.streams * (machine.contention if part.spread else 1.0)
     wire = part.link.latency + part.bytes * slowed / part.link.bandwidth
     handling = machine.cpu_per_message + part.bytes * machine.cpu_per_byte if part.link is machine.between else 0.0
     handling *= part.ends
     adding = part.added / machine.add_bandwidth if machine.add_bandwidth else 0.0
     taken = max(wire, handling * crowding) + adding * crowding
-    return part.count * taken, part.count * (handling + adding) * part.active
+    # While a message of the same length goes the other way, the bucket fills by no more than half of it.
+    spared = min(part.link.burst, part.bytes / 2) / part.link.bandwidth
+    spared = part.rested * max(0.0, min(spared, wire - handling * crowding))
+    return part.count * taken - spared, part.count * (handling + adding) * part.active

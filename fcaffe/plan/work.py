@@ -86,8 +86,12 @@ def work_of_net(path: str, input_shape: Sequence[int] | None = None, param: Any 
 
 def work_of_solver(path: str, input_shape: Sequence[int] | None = None) -> Work:
     """Likewise of the solver of a prototxt. Raises FcaffeError."""
+    return work_of_solver_param(read_solver(path), path, input_shape)
+
+
+def work_of_solver_param(param: Any, path: str, input_shape: Sequence[int] | None = None) -> Work:
+    """Likewise of a solver's parameters, which were read from that file. Raises FcaffeError."""
     with log.quiet():
-        param = read_solver(path)
         net, field = train_net_param(param)
     source = getattr(param, field) if field in ("net", "train_net") else path
     histories = create_rule(param, None).histories  # type: ignore[arg-type]  # nothing is updated

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CLUSTER = Path(__file__).resolve().parents[1] / "emulated_cluster"
+UNITS = {"mbit": 1e6, "gbit": 1e9}
+BURST = 1 << 18  # bytes that links of up to 1 Gbit/s let through at once after they have idled
+PAYLOAD = 1448 / 1514  # of the bytes of a frame
 
 
 @contextlib.contextmanager
@@ -21,3 +24,9 @@ def hosts(number: int, rate: str) -> Iterator[list[str]]:
         yield [*words, "run", "--name", name, "--"]
     finally:
         subprocess.run([*words, "down", "--name", name], check=True)
+
+
+def nominal(rate: str) -> float:
+    """Bytes a second that a link of this rate carries, less the headers of Ethernet, IP and TCP, which count for it."""
+    unit = next(unit for unit in UNITS if rate.endswith(unit))
+    return PAYLOAD * float(rate.removesuffix(unit)) * UNITS[unit] / 8

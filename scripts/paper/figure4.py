@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """FireCaffe's Figure 4 as measured: one sum of NiN's 30 MB of gradients over hosts of scripts/emulated_cluster, by a
-parameter server, a tree, a ring and recursive halving, beside the formulas. Needs root.
+parameter server, a tree, a ring and recursive halving, beside the formulas and the paper's curves. Needs root.
 
-  scripts/paper/figure4.py --rate 1gbit --plot figure_4.png
+  scripts/paper/figure4.py --plot figure_4.png
 
 The formulas have the links' nominal rate, less Ethernet's and TCP's headers, and the latency that half a sum of 4 bytes
-between two hosts takes: what the cores take, which all hosts share here, is not in them.
+between two hosts takes: what the cores take, which all hosts share here, is not in them. The paper's curves are its
+equations for whole buffers, `2 p |W| / bandwidth` for a server beside the workers and `2 log2(p) |W| / bandwidth` for
+the tree; fcaffe's server is one of the workers, and its tree goes in segments.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from emulated import hosts
+from emulated import hosts, nominal
 
 from fcaffe.plan.closed_forms import FORMS
 from fcaffe.plan.devices import DEVICES, Link
@@ -25,28 +28,37 @@ from fcaffe.plan.machine import FCAFFE, Machine
 from fcaffe.plan.reductions import sum_of
 from fcaffe.tools.plot import new_picture, scale_wide, style
 
-BYTES, HOSTS = 30_000_000, (2, 4, 8, 16)
+BYTES, SHORT, HOSTS = 30_000_000, 4, (2, 4, 8, 16)
 COLORS = {"server": "#d1642a", "tree": "#2f6db3", "ring": "#3f8f4f", "halving": "#8a4f9e"}
-PAYLOAD = 1448 / 1514  # of the bytes of a frame: what the links' rate counts has Ethernet's, IP's and TCP's headers
-UNITS = {"mbit": 1e6, "gbit": 1e9}
+PAPERS = ("server", "tree")
 
 Point = dict[str, Any]
 
 
-def measure(rate: str) -> list[Point]:
-    """One job on all hosts, of which the first ones sum."""
-    reduce = ["--reduce", ",".join(COLORS), "--workers", ",".join(map(str, HOSTS))]
-    command = [sys.executable, "-m", "fcaffe", "bench", "reduce", *reduce, "--bytes", f"4,{BYTES}", "--json"]
-    with hosts(max(HOSTS), rate) as run:
-        done = subprocess.run([*run, *command], stdout=subprocess.PIPE, text=True, check=True)
-    return [dict(result) for result in json.loads(done.stdout)]
+def measure(rate: str, counts: Sequence[int], file: Path | None) -> list[Point]:
+    """A job for each number of hosts; what is measured so far is in the file."""
+    results: list[Point] = []
+    with hosts(max(counts), rate) as run:
+
+        def sums(ranks: int, names: str, size: int) -> None:
+            command = [sys.executable, "-m", "fcaffe", "bench", "reduce", "--timeout", "0", "--json"]
+            command += ["--reduce", names, "--bytes", str(size)]
+            words = [*run[:-1], "-n", str(ranks), "--", *command]
+            results.extend(json.loads(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout))
+            if file:
+                file.write_text(json.dumps(results, indent=1))
+
+        sums(2, "server", SHORT)
+        for ranks in counts:
+            sums(ranks, ",".join(COLORS), BYTES)
+    return results
 
 
 def with_formulas(results: list[Point], rate: str) -> list[Point]:
-    """Milliseconds of the large sums: measured, by the formula of fcaffe's own reduction, by that of whole buffers."""
-    unit = next(unit for unit in UNITS if rate.endswith(unit))
-    bandwidth = PAYLOAD * float(rate.removesuffix(unit)) * UNITS[unit] / 8
-    short = next(r for r in results if r["reduction"] == "server" and r["ranks"] == 2 and r["bytes"] == 4)
+    """Milliseconds of the large sums: measured, by the formula of fcaffe's own reduction, by that of books, which for
+    server and tree is the paper's."""
+    bandwidth = nominal(rate)
+    short = next(result for result in results if result["bytes"] == SHORT)
     link = Link(rate, short["seconds"] / 2, bandwidth, "nominal")
     machine = Machine("emulated", DEVICES["Xeon-8380"], devices_per_node=1, between=link, exchange=FCAFFE)
     points = []
@@ -56,16 +68,16 @@ def with_formulas(results: list[Point], rate: str) -> list[Point]:
         name, ranks = result["reduction"], result["ranks"]
         ours = sum_of(name, machine, ranks, BYTES).seconds
         books = FORMS[name](BYTES, ranks, link.latency, 1 / bandwidth, 0.0)
-        found = {"measured": 1e3 * result["seconds"], "formula": 1e3 * ours, "whole_buffers": 1e3 * books}
+        found = {"measured": 1e3 * result["seconds"], "formula": 1e3 * ours, "book": 1e3 * books}
         points.append({"reduction": name, "hosts": ranks, **found})
     return points
 
 
 def table(points: list[Point]) -> str:
-    lines = ["| reduction | hosts | measured, ms | formula, ms | of whole buffers, ms | measured / formula |"]
+    lines = ["| reduction | hosts | measured, ms | formula, ms | of books, ms | measured / formula |"]
     lines.append("|---|---|---|---|---|---|")
     for point in points:
-        numbers = [f"{point[key]:.0f}" for key in ("measured", "formula", "whole_buffers")]
+        numbers = [f"{point[key]:.0f}" for key in ("measured", "formula", "book")]
         ratio = f"{point['measured'] / point['formula']:.2f}"
         lines.append(f"| {' | '.join([point['reduction'], str(point['hosts']), *numbers, ratio])} |")
     return "\n".join(lines)
@@ -78,30 +90,33 @@ def draw(points: list[Point], rate: str, path: str) -> None:
             own = [point for point in points if point["reduction"] == name]
             places = [point["hosts"] for point in own]
             axes.plot(places, [point["formula"] for point in own], color=color, linewidth=1.2, label=f"{name}, formula")
+            if name in PAPERS:
+                curve = [point["book"] for point in own]
+                axes.plot(places, curve, color=color, linewidth=0.9, linestyle=":", label=f"{name}, the paper's")
             measured = [point["measured"] for point in own]
             axes.plot(places, measured, "o", color=color, markersize=5, label=f"{name}, measured")
         axes.set_xscale("log", base=2)
-        axes.set_xticks(HOSTS)
+        axes.set_xticks([point["hosts"] for point in own])
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.minorticks_off()
         axes.set_xlabel("hosts")
         axes.set_ylabel("time (ms)")
         axes.set_title(f"One sum of {BYTES / 1e6:.0f} MB over links of {rate}", fontsize=11)
         style(axes)
-        scale_wide(axes, [point[key] for point in points for key in ("measured", "formula")])
+        scale_wide(axes, [point[key] for point in points for key in ("measured", "formula", "book")])
         axes.legend(frameon=False, fontsize=8, ncols=2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", default="1gbit", help="of each link, each way (default: 1gbit)")
+    parser.add_argument("--rate", default="200mbit", help="of each link, each way (default: 200mbit)")
+    parser.add_argument("--hosts", default=",".join(map(str, HOSTS)))
     parser.add_argument("--plot", default="", metavar="FILE.png")
     parser.add_argument("--json", default="", metavar="FILE", help="what was measured: written, or read if it is there")
     words = parser.parse_args()
     file = Path(words.json) if words.json else None
-    results = json.loads(file.read_text()) if file and file.exists() else measure(words.rate)
-    if file:
-        file.write_text(json.dumps(results, indent=1))
+    counts = [int(word) for word in words.hosts.split(",")]
+    results = json.loads(file.read_text()) if file and file.exists() else measure(words.rate, counts, file)
     points = with_formulas(results, words.rate)
     print(table(points))
     if words.plot:

@@ -21,6 +21,7 @@ OPTIONS = {
     "level": click.Option(["--level"], type=int),
     "json": click.Option(["--json"], is_flag=True),
     "note": click.Option(["--note"]),
+    "plan": click.Option(["--plan"], is_flag=False, flag_value=""),
 }
 
 
@@ -40,6 +41,10 @@ def test_flags_in_all_spellings_before_and_after_the_verb(words: str) -> None:
         ("-json train", ["--json"], ["train"]),
         ("-json=true -json=0 -nojson", ["--json"], []),
         ("--note x", ["--note=x"], []),  # not the negation of a flag `te`
+        ("--plan -solver x", ["--plan=", "--solver=x"], []),
+        ("--plan x -json", ["--plan=x", "--json"], []),
+        ("-json --plan", ["--json", "--plan="], []),
+        ("--plan=x train", ["--plan=x"], ["train"]),
         ("a -- -solver x", [], ["a", "-solver", "x"]),
         ("- a", [], ["-", "a"]),
     ],

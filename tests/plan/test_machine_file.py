@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fcaffe.errors import UsageError
+from fcaffe.plan.calibrate import MIDDLE, SUMS, link_of
 from fcaffe.plan.devices import DEVICES, LINKS, Link
-from fcaffe.plan.machine import FCAFFE, MACHINES, MeasuredNet
+from fcaffe.plan.machine import FCAFFE, MACHINES, TITAN, MeasuredNet
 from fcaffe.plan.machine_file import machine_from, parse_link, read_machine, write_machine
+from fcaffe.plan.reductions import sum_of
 
 NET = {"net": "n", "ranks": 1, "batches": [1, 2], "layers": {"a": [[1, 2], [3, 4]]}}
 
@@ -18,6 +22,7 @@ def test_what_is_written_reads_the_same(tmp_path):
     path = str(tmp_path / "machine.json")
     machine = replace(
         MACHINES["h200"],
+        between=Link("limited", 1e-5, 1e8, "", burst=2.5e5),
         exchange=FCAFFE,
         cores=8,
         measured=(MeasuredNet("n", 2, [1, 2], {"a": [(1.0, 2.0), (3.0, 4.0)]}),),
@@ -106,3 +111,15 @@ def test_the_known_are_plausible():
         assert 5e-7 < link.latency < 1e-4 and 1e8 < link.bandwidth < 1e12
     for name, machine in MACHINES.items():
         assert machine.name == name
+
+
+@settings(deadline=None)
+@given(st.floats(1e-6, 1e-3), st.floats(1e7, 1e10), st.floats(0, MIDDLE / 2))
+def test_what_is_measured_of_a_link_is_the_link(latency: float, bandwidth: float, burst: float) -> None:
+    machine = replace(TITAN, between=Link("", latency, bandwidth, "", burst), exchange=FCAFFE)
+    found = link_of("", *(sum_of("server", machine, 2, size).seconds for size in SUMS))
+    assert found.bandwidth == pytest.approx(bandwidth, rel=1e-3)
+    assert found.burst == pytest.approx(burst, abs=300)
+    assert found.latency == pytest.approx(latency, rel=0.01, abs=1e-5)
+    alone = sum_of("server", replace(machine, between=replace(machine.between, burst=0.0)), 8, 1 << 20).seconds
+    assert 0 <= alone - sum_of("server", machine, 8, 1 << 20).seconds <= 2.001 * burst / bandwidth + 1e-12

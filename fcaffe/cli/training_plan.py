@@ -1,0 +1,141 @@
+"""`fcaffe train --plan`: what an iteration is expected to take, before the first; what it has taken, after the last."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fcaffe import log
+from fcaffe.cli.workers import SharingFlags
+from fcaffe.errors import UsageError
+from fcaffe.parallel.world import World
+from fcaffe.plan.machine import Machine
+from fcaffe.plan.machine_file import MACHINE, read_machine
+from fcaffe.plan.plan import Plan, Row
+from fcaffe.plan.question import Question
+from fcaffe.plan.reductions import REDUCTIONS
+from fcaffe.plan.work import work_of_solver_param
+from fcaffe.timeline import BACKWARD, DATA, FORWARD, OTHER, REDUCE, UPDATE, WAIT
+
+BUCKETS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # MB, that are compared
+BETWEEN_HOSTS = ("ring", "halving", "doubling", "tree", "server")  # of one rank each
+GAIN = 0.03  # of the iteration, that another choice than fcaffe's own must be predicted to spare
+TERMS = {
+    "compute": (FORWARD, BACKWARD, OTHER),
+    "exposed sums": (REDUCE, WAIT),
+    "data": (DATA,),
+    "update": (UPDATE,),
+}  # which kinds of time, of the timeline, are a term of the plan
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """At worker 0 the machine's file, and what is expected of an iteration."""
+
+    file: str
+    row: Row
+
+    def tell(self) -> None:
+        """Before the first iteration."""
+        row = self.row
+        seconds = ", ".join(f"{name} {1e3 * value:.2f} ms" for name, value in _expected(row).items())
+        reduce = f" and --reduce {row.reduce}" if row.workers > 1 else ""
+        log.info(
+            f"Plan by {self.file}, for {row.workers} worker{'s' * (row.workers > 1)}{reduce}: an iteration of "
+            f"{1e3 * row.seconds:.2f} ms: {seconds}"
+        )
+
+    def compare(self, everyone: Sequence[dict[str, float]], iterations: int) -> None:
+        """After the last one, by the seconds of each worker's timeline; tests and snapshots are left out."""
+        for line in compared(_expected(self.row), everyone, iterations):
+            log.info(line)
+
+
+def compared(expected: dict[str, float], everyone: Sequence[dict[str, float]], iterations: int) -> Iterator[str]:
+    """The lines of a table: seconds of an iteration that were expected, and the mean of the workers."""
+    if not iterations:
+        return
+    came = {
+        name: sum(own[kind] for own in everyone for kind in kinds) / len(everyone) / iterations
+        for name, kinds in TERMS.items()
+    }
+    yield f"Milliseconds of each of {iterations} iterations:"
+    yield f"{'':<16}{'planned':>10}{'came':>10}{'ratio':>8}"
+    pairs = {name: (expected[name], came[name]) for name in TERMS}
+    pairs["iteration"] = sum(expected.values()), sum(came.values())
+    for name, (planned, real) in pairs.items():
+        ratio = f"{planned / real:>8.2f}" if planned and real else ""
+        yield f"{name:<16}{1e3 * planned:>10.2f}{1e3 * real:>10.2f}{ratio}"
+
+
+def _expected(row: Row) -> dict[str, float]:
+    return dict(zip(TERMS, (row.compute, row.exposed, row.data, row.update), strict=True))
+
+
+def machine_of(flag: str) -> Machine:
+    """Of --plan: its file, or that which `fcaffe plan --calibrate` writes. Raises UsageError."""
+    file = flag or MACHINE
+    if not os.path.exists(file):
+        raise UsageError(
+            f"--plan: there is no {file}; measure this machine and the net with: fcaffe plan --calibrate --solver FILE "
+            f"--workers N{f' --out {file}' if flag else ''}"
+        )
+    return read_machine(file)
+
+
+def plan_training(
+    flag: str, param: Any, solver_file: str, world: World, sharing: SharingFlags, on_gpu: bool
+) -> tuple[TrainingPlan | None, SharingFlags]:
+    """What worker 0 expects (None elsewhere), and how sums are to be done. Collective. Raises UsageError.
+
+    Between hosts whose links were measured, a file that `flag` names also picks the reduction and the size of buckets,
+    where the user has left them open: worker 0 does, for all, and by that file alone.
+    """
+    if world.rank:
+        return None, world.comm.bcast(None)
+    question = _question(flag, param, solver_file, world, sharing)
+    row = Plan(question).row(world.size, sharing.reduce if sharing.reduce in REDUCTIONS else "auto")
+    several_hosts = len(set(world.hosts)) > 1 and "measured" in question.machine.between.name
+    if flag and several_hosts and not (on_gpu or sharing.compress or sharing.reproducible):
+        row, sharing = _picked(question, row, sharing)
+    if world.size > 1:
+        world.comm.bcast(sharing)
+    return TrainingPlan(flag or MACHINE, row), sharing
+
+
+def _question(flag: str, param: Any, solver_file: str, world: World, sharing: SharingFlags) -> Question:
+    machine = machine_of(flag)
+    machine = replace(machine, devices_per_node=max(Counter(world.hosts).values()))
+    work = work_of_solver_param(param, solver_file)
+    if not (machine.measured_for(work.name, world.size) or machine.speed_of(work.name)):
+        raise UsageError(
+            f"--plan {flag or MACHINE}: the net {work.name} was not measured there; do so with: fcaffe plan "
+            f"--calibrate --solver {solver_file} --workers {world.size} --out {flag or MACHINE}"
+        )
+    bucket = None if sharing.bucket_mb is None else sharing.bucket_mb * (1 << 20)
+    return Question(work, machine, work.batch, sharing.batch == "per-worker", overlap=sharing.overlap, bucket=bucket)
+
+
+def _picked(question: Question, row: Row, sharing: SharingFlags) -> tuple[Row, SharingFlags]:
+    """The fastest reduction and bucket of those that the user has left open, if that is worth it; told."""
+    names = ("hierarchical",) if question.machine.devices_per_node > 1 else BETWEEN_HOSTS
+    names = names if sharing.reduce == "auto" else (row.reduce,)
+    sizes = (None, *BUCKETS) if sharing.overlap and sharing.bucket_mb is None else (sharing.bucket_mb,)
+    best, choice = row, sharing
+    for size in sizes:
+        plan = Plan(replace(question, bucket=None if size is None else size * (1 << 20)))
+        for name in names:
+            found = plan.row(row.workers, name)
+            if found.seconds < best.seconds:
+                best, choice = found, replace(sharing, reduce=name, bucket_mb=size)
+    if best.seconds > (1 - GAIN) * row.seconds:
+        return row, sharing
+    bucket = f" --bucket-mb {choice.bucket_mb:g}" if choice.bucket_mb is not None else ""
+    log.info(
+        f"--plan picks --reduce {choice.reduce}{bucket}: {1e3 * best.seconds:.2f} ms an iteration expected, in place "
+        f"of {1e3 * row.seconds:.2f}; these flags alone give the same bits"
+    )
+    return best, choice
