@@ -1,11 +1,17 @@
 """Prototxts of forks: their fields are read and told of, have no effect, and get into no binary file."""
 
+import re
+
 import pytest
 
-from fcaffe.errors import ProtoError
+from fcaffe.engines.engine import NumpyEngine
+from fcaffe.errors import NetError, ProtoError
+from fcaffe.net import Context
+from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import fork_of_layer_type, forks, parse_text, read_net, read_solver, without_fork_fields, write_binary
 from fcaffe.proto.forks import _ENUM_VALUES, _FORKS, forks_of_number
+from fcaffe.rng import CaffeRandom
 
 
 @pytest.fixture(autouse=True)
@@ -191,3 +197,19 @@ def test_solvers_of_forks(tmp_path, capfd):
 def test_what_would_change_the_numbers_or_is_nobodys_is_refused(text, message):
     with pytest.raises(ProtoError, match=message):
         parse_text(f"layer {{ {text} }}", pb.NetParameter)
+
+
+@pytest.mark.parametrize(
+    ("kind", "instead"),
+    [
+        ("ConvolutionDepthwise", "a Convolution whose num_output and group are the number of channels"),
+        ("Axpy", "Scale (axis: 0) the second by that"),
+        ("Permute", 'a layer of type "Python" can do its work'),
+    ],
+)
+def test_a_forks_layer_comes_with_what_to_write_instead(kind: str, instead: str) -> None:
+    param = pb.LayerParameter(name="it", type=kind)
+    with pytest.raises(
+        NetError, match=f'layer "it": unknown layer type "{kind}"; it belongs to .*{re.escape(instead)}'
+    ):
+        create_layer(param, Context(NumpyEngine(), CaffeRandom(1)))
