@@ -52,8 +52,8 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         with self._lying_like(x, y) as out:
             source, target, kept = address(x), address(out), address(memory)
             for piece in cut_in_pieces(x, self._threads):
-                ins = source + 4 * piece.start, *numbers.addresses(piece)
-                outs = target + 4 * piece.start, kept + piece.start
+                ins = source + x.itemsize * piece.start, *numbers.addresses(piece)
+                outs = target + x.itemsize * piece.start, kept + piece.start
                 self._normalize_piece(x, piece, affine is not None, eps)(ins, outs)
 
     def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
@@ -70,7 +70,7 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
             moments = np.empty((2, piece.groups, x.shape[1]), np.float32)
             first = address(moments)
             outs = scratch, first, first + moments.nbytes // 2
-            self._moments_of_piece(x, piece)((source + 4 * piece.start,), outs)
+            self._moments_of_piece(x, piece)((source + x.itemsize * piece.start,), outs)
             found.append(moments)
             counts += [piece.length] * piece.groups
         means, variances = np.concatenate(found, axis=1, dtype=np.float64)
@@ -164,7 +164,7 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         source, slope, target = address(x), address(dy), address(dx)
         kept = None if memory is None else address(memory)
         for piece in cut_in_pieces(x, self._threads):
-            found, start = np.empty((2, piece.groups, x.shape[1]), np.float32), 4 * piece.start
+            found, start = np.empty((2, piece.groups, x.shape[1]), np.float32), x.itemsize * piece.start
             first = address(found)
             ins = source + start, slope + start, *numbers.addresses(piece)
             outs = target + start, first, first + found.nbytes // 2

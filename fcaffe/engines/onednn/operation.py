@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from ctypes import c_void_p
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,8 @@ class Operation:
 class Operations:
     """Base of the operators: operations are made once for each signature (shapes, strides, settings).
 
-    Products are of numbers of type `math`, F32 or BF16; all sums, and whatever is stored, are float32.
+    Products are of numbers of type `math`, F32 or BF16, and all sums are float32. Arrays may have either type, which a
+    signature tells by their strides, in bytes.
     """
 
     library: Library
@@ -90,6 +92,8 @@ class Operations:
     if TYPE_CHECKING:
 
         def copy(self, x: Any, y: Any) -> None: ...
+
+        def in_float32(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> AbstractContextManager[list[Any]]: ...
 
     @contextlib.contextmanager
     def channels_last(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[list[Any]]:

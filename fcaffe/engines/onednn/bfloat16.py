@@ -1,0 +1,101 @@
+"""The engine for blobs of bfloat16: oneDNN's primitives read and write them, plain array code gets float32 copies."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fcaffe.engines.engine import NumpyEngine
+from fcaffe.engines.onednn import dnnl
+from fcaffe.engines.onednn.calls import address
+from fcaffe.engines.onednn.engine import OneDnnEngine
+from fcaffe.engines.onednn.library import BFLOAT16
+from fcaffe.errors import UsageError
+
+Array = Any
+
+
+class Copies:
+    """float32 copies of arrays of BFLOAT16, one for each place in memory; other arrays stand for themselves."""
+
+    def __init__(self, copy: Callable[[Array, Array], None]) -> None:
+        self._copy = copy
+        self._made: dict[tuple[int, tuple[int, ...]], tuple[Array, Array]] = {}
+
+    def of(self, thing: Any) -> Any:
+        """The copy of an array, or the same of all arrays of a list or tuple."""
+        if isinstance(thing, list | tuple):
+            return type(thing)(map(self.of, thing))
+        if not isinstance(thing, np.ndarray) or thing.dtype != BFLOAT16:
+            return thing
+        key = address(thing), thing.strides
+        if key not in self._made:
+            self._made[key] = thing, np.empty_like(thing, dtype=np.float32)
+            self._copy(*self._made[key])
+        return self._made[key][1]
+
+    def put_back(self) -> None:
+        """Round what was written into the copies; the values of others stay as they are."""
+        for array, copy in self._made.values():
+            self._copy(copy, array)
+
+
+def on_copies(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator with float32 copies of what it is given in bfloat16."""
+
+    @functools.wraps(operator)
+    def with_copies(self: Any, *arguments: Any) -> Any:
+        copies = Copies(self.copy)
+        result = operator(self, *map(copies.of, arguments))
+        copies.put_back()
+        return result
+
+    return with_copies
+
+
+class PlainOperators(NumpyEngine):
+    """NumPy's engine for blobs of both types. What is not here consists of other operators."""
+
+
+for name in (
+    *("add_bias", "add_relu", "channel_sums", "multiply", "relu_backward", "relu_forward", "weighted_sum"),
+    *("average_pool_backward", "average_pool_forward", "max_pool_with_places", "place_backward"),
+    *("batch_norm_apply", "batch_norm_backward", "batch_norm_forward", "batch_norm_moments"),
+    *("batch_norm_train_backward", "lrn_backward", "lrn_forward", "scale_channels", "scale_channels_backward"),
+    *("convolution_backward_data", "convolution_backward_weights", "convolution_forward"),
+):
+    setattr(PlainOperators, name, on_copies(getattr(NumpyEngine, name)))
+
+
+class Bfloat16Engine(OneDnnEngine, PlainOperators):
+    """Blobs between layers that can do with it, and the factors of products, are bfloat16; all sums are float32.
+
+    Raises UsageError where the processor cannot.
+    """
+
+    math = dnnl.BF16
+    half_dtype = BFLOAT16
+    half_arithmetic = False
+    softmax_forward = on_copies(OneDnnEngine.softmax_forward)
+    softmax_backward = on_copies(OneDnnEngine.softmax_backward)
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        if not self.library.has_bf16():
+            raise UsageError("--math bf16 needs a processor with AVX-512 BF16 or AMX, and this one has neither")
+        self.name += " (bfloat16)"
+
+    @contextlib.contextmanager
+    def in_float32(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Iterator[list[Array]]:
+        copies = Copies(self.copy)
+        yield copies.of([*inputs, *outputs])
+        for array in outputs:
+            if (copy := copies.of(array)) is not array:
+                self.copy(copy, array)
+
+    def to_numpy(self, array: Array) -> np.ndarray:
+        return np.asarray(Copies(self.copy).of(array))
