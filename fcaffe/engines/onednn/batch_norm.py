@@ -19,6 +19,7 @@ from fcaffe.engines.normalization import Affine, PlainNormalization
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm_operations import BatchNormOperations
 from fcaffe.engines.onednn.calls import address
+from fcaffe.engines.onednn.library import BFLOAT16
 from fcaffe.engines.onednn.operation import SMALL
 from fcaffe.engines.onednn.pieces import PIECE, Repeated, cut_in_pieces, is_channels_last
 
@@ -77,9 +78,9 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         share = np.array(counts) / sum(counts)
         mean64 = share @ means
         variance64 = share @ (variances + (means - mean64) ** 2)
-        if np.all(is_near(mean64, variance64)):
+        if x.dtype == BFLOAT16 or np.all(is_near(mean64, variance64)):
             mean[...], variance[...] = mean64, variance64
-        else:  # then float32 has too few digits for the sums of a piece
+        else:  # then float32 has too few digits for the sums of a piece; bfloat16 has fewer from the start
             super().batch_norm_moments(x, mean, variance)
 
     def batch_norm_apply(

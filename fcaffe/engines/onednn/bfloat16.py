@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_float, c_int, c_void_p
 from typing import Any
@@ -27,41 +28,53 @@ Array = Any
 
 
 class Copies:
-    """float32 copies of arrays of BFLOAT16, one for each place in memory; other arrays stand for themselves."""
+    """float32 copies of arrays of BFLOAT16, one for each place in memory; other things stand for themselves."""
 
     def __init__(self, copy: Callable[[Array, Array], None]) -> None:
         self._copy = copy
-        self._made: dict[tuple[int, tuple[int, ...]], tuple[Array, Array]] = {}
+        self._made: dict[tuple[int, tuple[int, ...]], Array] = {}
 
     def of(self, thing: Any) -> Any:
-        """The copy of an array, or the same of all arrays of a list or tuple."""
-        if isinstance(thing, list | tuple):
-            return type(thing)(map(self.of, thing))
-        if not isinstance(thing, np.ndarray) or thing.dtype != BFLOAT16:
+        """The copy of an array that is read, or a list of them."""
+        if isinstance(thing, list):
+            return [self.of(each) for each in thing]
+        if not _is_narrow(thing):
             return thing
-        key = address(thing), thing.strides
-        if key not in self._made:
-            self._made[key] = thing, np.empty_like(thing, dtype=np.float32)
-            self._copy(*self._made[key])
-        return self._made[key][1]
+        is_new = (address(thing), thing.strides) not in self._made
+        copy = self.to_write(thing)
+        if is_new:
+            self._copy(thing, copy)
+        return copy
 
-    def put_back(self) -> None:
-        """Round what was written into the copies; the values of others stay as they are."""
-        for array, copy in self._made.values():
-            self._copy(copy, array)
+    def to_write(self, thing: Any) -> Any:
+        """The copy of an array that is overwritten: `round_back` brings what it holds then into the array."""
+        if not _is_narrow(thing):
+            return thing
+        return self._made.setdefault((address(thing), thing.strides), np.empty_like(thing, dtype=np.float32))
+
+    def round_back(self, thing: Any) -> None:
+        if _is_narrow(thing):
+            self._copy(self.of(thing), thing)
 
 
 def on_copies(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator with float32 copies of what it is given in bfloat16."""
+    """The operator with float32 copies of the arrays of bfloat16 that it is given; those that it writes are called y
+    and dx."""
+    outputs = [index for index, name in enumerate(inspect.signature(operator).parameters, -1) if name in ("y", "dx")]
 
     @functools.wraps(operator)
-    def with_copies(self: Any, *arguments: Any, **named: Any) -> Any:
+    def with_copies(self: Any, *arguments: Any, **settings: Any) -> Any:
         copies = Copies(self.copy)
-        result = operator(self, *map(copies.of, arguments), **{name: copies.of(each) for name, each in named.items()})
-        copies.put_back()
+        result = operator(self, *map(copies.of, arguments), **settings)
+        for index in outputs:
+            copies.round_back(arguments[index])
         return result
 
     return with_copies
+
+
+def _is_narrow(thing: Any) -> bool:
+    return isinstance(thing, np.ndarray) and thing.dtype == BFLOAT16
 
 
 class PlainOperators(NumpyEngine):
@@ -99,10 +112,9 @@ class Bfloat16Engine(OneDnnEngine, PlainOperators):
     @contextlib.contextmanager
     def in_float32(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Iterator[list[Array]]:
         copies = Copies(self.copy)
-        yield copies.of([*inputs, *outputs])
+        yield [*map(copies.of, inputs), *map(copies.to_write, outputs)]
         for array in outputs:
-            if (copy := copies.of(array)) is not array:
-                self.copy(copy, array)
+            copies.round_back(array)
 
     def channel_sums(self, x: Array) -> Array:
         """Of eight rows far apart each by oneDNN, in float32, and of what comes of that as of any float32 array."""
