@@ -32,9 +32,9 @@ class HostViews:
     """Arrays for blobs in host memory; each is live for as long as user code holds it.
 
     A blob whose float32 values lie in C order is shown itself. A channels-last one, or one of 16 bits, stays as it is,
-    and user code gets a float32 copy in C order. `push` writes what may have been written into a copy back into its blob, and forgets the copies that nobody
-    holds any more; `pull` brings the copies that user code still holds up to date. So what the layers compute, and how
-    fast, does not depend on what a script has looked at.
+    and user code gets a float32 copy in C order. `push` writes what may have been written into a copy back into its
+    blob, and forgets the copies that nobody holds any more; `pull` brings the copies that user code still holds up to
+    date. So what the layers compute, and how fast, does not depend on what a script has looked at.
     """
 
     def __init__(self, engine: Engine) -> None:

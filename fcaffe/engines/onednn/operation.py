@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from ctypes import c_void_p
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +92,8 @@ class Operations:
 
         def copy(self, x: Any, y: Any) -> None: ...
 
-        def in_float32(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> AbstractContextManager[list[Any]]: ...
+        @contextlib.contextmanager
+        def in_float32(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[list[Any]]: ...
 
     @contextlib.contextmanager
     def channels_last(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[list[Any]]:
