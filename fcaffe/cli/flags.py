@@ -88,8 +88,8 @@ ENGINE: list[Decorator] = [  # which choose what computes
         "--math",
         type=click.Choice(["fp32", "tf32", "fp16", "bf16"]),
         default="fp32",
-        help="Type of the factors in convolutions and inner products; sums and weights are float32. On GPUs fp16 and "
-        "bf16 are also the types of what is between the layers; tf32 and fp16 need one (fp32).",
+        help="Type of the factors in convolutions and inner products; sums and weights are float32. fp16 and bf16 are "
+        "also the types of what is between the layers; tf32 and fp16 need a GPU (fp32).",
     ),
     click.option("--no-graph", "graphs", flag_value=False, default=True, help="On GPUs: no CUDA graphs, to debug."),
     click.option(

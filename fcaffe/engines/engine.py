@@ -74,6 +74,7 @@ class Engine(
     parameter_step = 1  # parameters begin at multiples of so many values of a flat buffer
     weights_channels_last = False  # whether those of convolutions lie (outputs, places..., inputs) in memory
     half_dtype: numpy.dtype[Any] | None = None
+    half_arithmetic = True  # `xp` computes with arrays of that dtype
     fuses_relu_backward = False  # relu_bias_backward is one pass over memory
     folds_weights = False  # folded_convolution is there
     records = False  # see recorded
@@ -165,6 +166,12 @@ class Engine(
         """work(*item) for each item; in any order, or several at the same time."""
         for item in items:
             work(*item)
+
+    @contextlib.contextmanager
+    def in_float32(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[list[Any]]:
+        """For code of `xp` in its body: the inputs, then the outputs, or float32 copies of those that `xp` does not
+        compute with. What the body writes comes into the outputs."""
+        yield [*inputs, *outputs]
 
     def from_numpy(self, array: numpy.ndarray) -> Any:
         """The array where this engine computes."""

@@ -80,7 +80,7 @@ class BatchNorm(Layer):
             self.engine.batch_norm_train(x, y, mean, variance, None, self.eps, False, self.memory.data)
         else:
             self.engine.batch_norm_forward(x, y, mean, self.xp.sqrt(variance + self.eps))
-            self.normalized.data[...] = top[0].data
+            self.engine.copy(top[0].data, self.normalized.data)
 
     def add_to_statistics(self) -> None:
         """Once for each batch, after `mean` and `variance` have become its own."""
@@ -105,7 +105,8 @@ class BatchNorm(Layer):
         dx, dy = with_channels(bottom[0].diff), with_channels(top[0].diff)
         if self.use_global_stats:
             deviation = self.xp.sqrt(variance + self.eps)
-            self.xp.divide(dy, deviation.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx)
+            with self.engine.in_float32([dy], [dx]) as (dy_, dx_):
+                self.xp.divide(dy_, deviation.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx_)
         elif self.alone:
             x = with_channels(self.kept_bottom(bottom, top).data)
             no_scale = None, None, self.eps, False

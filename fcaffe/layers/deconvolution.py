@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.engines.channels import channels_last
 from fcaffe.layers.convolution import Convolution
 from fcaffe.net import Array, Blob, register
 
@@ -27,8 +26,7 @@ class Deconvolution(Convolution):
         self.engine.convolution_backward_data(x, self.blobs[0].data, y, self.windows, self.group)
         bias = self.bias()
         if bias is not None:
-            out = channels_last(y)
-            out += bias
+            self.engine.add_bias(y, bias, relu=False)
 
     def backward_parameters(self, x: Array, dy: Array, learns_bias: bool) -> None:
         if learns_bias:

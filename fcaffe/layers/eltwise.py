@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fcaffe import log
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
@@ -25,6 +27,8 @@ class Eltwise(Layer):
             raise self.error("coeff is for operation: SUM only")
         if p.coeff and len(p.coeff) != len(bottom):
             raise self.error(f"coeff must be given once per bottom or not at all: {len(p.coeff)} for {len(bottom)}")
+        if self.operation != SUM or top[0] is bottom[0]:
+            self.traits = replace(self.traits, half=Half.SAME_IN_XP)
         self.coeffs = list(p.coeff) or [1.0] * len(bottom)
         self.largest = Blob(self.xp, (), channels_last=True, dtype="int32")  # for MAX: the bottom that has it
         if top[0] is bottom[0] and self.operation == SUM:

@@ -106,7 +106,8 @@ class Scale(Broadcasting):
             fill_blob(self.add_blob(*self.operand(bottom).shape), p.bias_filler, self.context.random)
         self.bottom_copy = Blob(self.xp, (), channels_last=True)
         if len(bottom) == 1:
-            self.traits = replace(self.traits, half=Half.SAME)
+            of_channels = p.bias_term and bottom[0].canonical_axis(p.axis) == 1 and len(self.blobs[0].shape) == 1
+            self.traits = replace(self.traits, half=Half.SAME if of_channels else Half.SAME_IN_XP)
 
     @property
     def is_per_channel(self) -> bool:
@@ -139,12 +140,13 @@ class Scale(Broadcasting):
             for blob, gradient in zip(self.blobs, sums, strict=True):
                 blob.diff[...] += gradient
             return
-        if self.own_param().bias_term and self.param_propagate_down[-1]:
-            self.blobs[-1].diff[...] += self.gathered(dy, self.blobs[-1])
-        if len(bottom) > 1:
-            if propagate_down[1]:
-                scale.diff[...] = self.gathered(dy * x, scale)
-        elif self.param_propagate_down[0]:
-            scale.diff[...] += self.gathered(dy * x, scale)
-        if propagate_down[0]:
-            self.xp.multiply(dy, self.spread(scale.data, dy), out=bottom[0].diff)
+        with self.engine.in_float32([dy, x], [bottom[0].diff] if propagate_down[0] else []) as (dy, x, *dx):
+            if self.own_param().bias_term and self.param_propagate_down[-1]:
+                self.blobs[-1].diff[...] += self.gathered(dy, self.blobs[-1])
+            if len(bottom) > 1:
+                if propagate_down[1]:
+                    scale.diff[...] = self.gathered(dy * x, scale)
+            elif self.param_propagate_down[0]:
+                scale.diff[...] += self.gathered(dy * x, scale)
+            if propagate_down[0]:
+                self.xp.multiply(dy, self.spread(scale.data, dy), out=dx[0])

@@ -99,7 +99,7 @@ class Arena:
         """Before a whole backward pass: make those gradients zero that it reads and nobody writes."""
         for storage in self._unwritten:
             if storage.buffer is not None:  # it is zero when it is made
-                storage.buffer[...] = 0
+                storage.write_zeros()
 
     def has(self, blob: Blob) -> bool:
         """Whether the data of a blob lie in here, and so may be gone by the end of a pass."""

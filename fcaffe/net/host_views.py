@@ -31,10 +31,10 @@ def host_views(engine: Engine) -> HostViews:
 class HostViews:
     """Arrays for blobs in host memory; each is live for as long as user code holds it.
 
-    A blob whose values lie in C order is shown itself. A channels-last one stays as it is, and user code gets a copy in
-    C order. `push` writes what may have been written into a copy back into its blob, and forgets the copies that nobody
-    holds any more; `pull` brings the copies that user code still holds up to date. So what the layers compute, and how
-    fast, does not depend on what a script has looked at.
+    A blob whose float32 values lie in C order is shown itself. A channels-last one, or one of 16 bits, stays as it is,
+    and user code gets a float32 copy in C order. `push` writes what may have been written into a copy back into its
+    blob, and forgets the copies that nobody holds any more; `pull` brings the copies that user code still holds up to
+    date. So what the layers compute, and how fast, does not depend on what a script has looked at.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -120,12 +120,13 @@ class HostViews:
 
     def _show(self, blob: Blob, storage: Storage) -> np.ndarray:
         copy = self._copies.get(storage)
-        if copy is None and storage.view(blob.shape).flags.c_contiguous:
+        is_wide = storage.dtype != self._engine.half_dtype
+        if copy is None and is_wide and storage.view(blob.shape).flags.c_contiguous:
             storage.make_contiguous(blob.shape)
             return self._window(storage)[: blob.count].reshape(blob.shape)
         values = None if copy is None else copy.held()
         if copy is None or values is None:
-            values = np.empty(storage.size, storage.dtype)
+            values = np.empty(storage.size, storage.dtype if is_wide else np.float32)
             copy = self._copies[storage] = HostCopy(values)
             copy.values = None
         if copy.values is None or copy.shape != blob.shape:

@@ -19,9 +19,9 @@ def choose_types(net: Graph) -> None:
     wide = {net.blobs[index] for index in (*net.input_ids, *net.output_ids)}
     for node in net.nodes:
         rule = node.layer.traits.half
-        if rule is Half.SAME:
+        if rule is Half.SAME or (rule is Half.SAME_IN_XP and net.context.engine.half_arithmetic):
             groups.join(node.blobs)
-        elif rule is Half.NONE:
+        elif rule in (Half.NONE, Half.SAME_IN_XP):
             wide.update(node.blobs)
         elif rule is Half.FIRST:
             wide.update((*node.bottoms[1:], *node.tops))

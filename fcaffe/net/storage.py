@@ -93,7 +93,11 @@ class Storage:
         """Write the zeros that `clear` has left out, if the values still count as such."""
         if self.is_clear:
             self.is_clear = False
-            self.buffer[...] = 0
+            self.write_zeros()
+
+    def write_zeros(self) -> None:
+        """Into the buffer, which is there; whatever the type of its values."""
+        self.buffer.view("uint8")[...] = 0
 
     def make_contiguous(self, shape: tuple[int, ...]) -> None:
         """Go over to C order for good, keeping the values of a blob of this shape."""

@@ -19,15 +19,33 @@ pytestmark = pytest.mark.skipif(not find_onednn(), reason="needs onednn-cpu-gomp
 Shape = tuple[int, ...]
 
 
-@pytest.fixture(scope="module")
-def engine() -> Any:
-    return cpu_engine(name="onednn")
+@pytest.fixture(scope="module", params=["fp32", "bf16"])
+def engine(request: pytest.FixtureRequest) -> Any:
+    fast = cpu_engine(name="onednn")
+    if request.param == "bf16" and not fast.library.has_bf16():
+        pytest.skip("this processor has neither AVX-512 BF16 nor AMX: nothing of bfloat16 was checked")
+    return cpu_engine(request.param, "onednn")
+
+
+class Chosen(list[str]):
+    """The names of the implementations that an engine compiles, those of reorders too."""
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__()
+        self.engine = engine
+
+    def array(self, values: np.ndarray) -> np.ndarray:
+        """The values in the type of the engine's blobs, as they lie in memory."""
+        if self.engine.half_dtype is None:
+            return values
+        rounded = np.empty_like(values, self.engine.half_dtype)
+        self.engine.copy(values, rounded)
+        return rounded
 
 
 @pytest.fixture
-def chosen(monkeypatch: pytest.MonkeyPatch, engine: Any) -> Iterator[list[str]]:
-    """The names of the implementations that are compiled, those of reorders too."""
-    names: list[str] = []
+def chosen(monkeypatch: pytest.MonkeyPatch, engine: Any) -> Iterator[Chosen]:
+    names = Chosen(engine)
     compile_it = Description.compile
 
     def record(self: Description, arguments: Any) -> Any:
@@ -52,7 +70,7 @@ def drawn(shape: Shape, seed: int) -> np.ndarray:
 
 
 def check(
-    chosen: list[str],
+    chosen: Chosen,
     inputs: Sequence[Shape],
     outputs: Sequence[Shape],
     call: Callable[..., Any],
@@ -64,16 +82,17 @@ def check(
     expected: list[np.ndarray] | None = None
     values = [drawn(shape, seed) for seed, shape in enumerate(inputs)]
     for layouts in itertools.product([True, False], repeat=len(inputs) + len(outputs)):
-        ins = [laid_out(array, last) for array, last in zip(values, layouts, strict=False)]
+        ins = [chosen.array(laid_out(array, last)) for array, last in zip(values, layouts, strict=False)]
         outs = [
-            laid_out(np.full(shape, np.nan, np.float32), last)
+            chosen.array(laid_out(np.full(shape, np.nan, np.float32), last))
             for shape, last in zip(outputs, layouts[len(inputs) :], strict=True)
         ]
         call(*ins, *outs)
-        found = [np.array(array) for array in (*outs, *fixed)]
+        found = [np.array(chosen.engine.to_numpy(array)) for array in (*outs, *fixed)]
         expected = expected or found
+        digit = 2e-6 if chosen.engine.half_dtype is None else 2**-7
         for ours, theirs in zip(found, expected, strict=True):
-            bound = 2e-6 * max(1.0, np.abs(theirs).max(initial=0)) if sums else 0.0
+            bound = digit * max(1.0, np.abs(theirs).max(initial=0)) if sums else 0.0
             np.testing.assert_allclose(
                 ours, theirs, rtol=0, atol=bound, err_msg=f"inputs and outputs channels-last: {layouts}"
             )
@@ -99,7 +118,7 @@ WINDOWS: list[tuple[Shape, Shape, int, int, int]] = [
 
 
 @pytest.mark.parametrize("channels", CHANNELS, ids=str)
-def test_convolution(engine: Any, chosen: list[str], channels: tuple[int, int, int]) -> None:
+def test_convolution(engine: Any, chosen: Chosen, channels: tuple[int, int, int]) -> None:
     c, m, group = channels
     for size, kernel, stride, pad, dilation in WINDOWS:
         axes = len(size)
@@ -133,7 +152,7 @@ POOLINGS: list[tuple[Shape, Shape, Shape, Shape, Shape]] = [  # size, kernel, st
 
 
 @pytest.mark.parametrize("channels", [1, 3, 7, 16, 20, 32])
-def test_pooling(engine: Any, chosen: list[str], channels: int) -> None:
+def test_pooling(engine: Any, chosen: Chosen, channels: int) -> None:
     """Forward and backward may find the blobs laid out differently."""
     for size, kernel, stride, pad, places in POOLINGS:
         windows = Windows(kernel, stride, pad, (1, 1))
@@ -149,7 +168,7 @@ def test_pooling(engine: Any, chosen: list[str], channels: int) -> None:
             engine.average_pool_backward(dy, dx, o)
 
         def places_too(x: Any, dy: Any, y: Any, dx: Any, o: Any = windows) -> None:
-            mask = np.empty_like(y)
+            mask = np.empty_like(y, np.float32)
             engine.max_pool_with_places(x, y, mask, o)
             engine.place_backward(dy, mask, dx, o)
 
@@ -159,7 +178,7 @@ def test_pooling(engine: Any, chosen: list[str], channels: int) -> None:
 
 @pytest.mark.parametrize("channels", [1, 7, 16, 20, 96])
 @pytest.mark.parametrize("beta", [0.75, 0.5])
-def test_lrn(engine: Any, chosen: list[str], channels: int, beta: float) -> None:
+def test_lrn(engine: Any, chosen: Chosen, channels: int, beta: float) -> None:
     shape = (2, channels, 9, 12)
     memory = np.empty((2 * engine.lrn_memory, *shape[1:]), np.float32).transpose(0, 2, 3, 1).copy()
 
@@ -172,7 +191,7 @@ def test_lrn(engine: Any, chosen: list[str], channels: int, beta: float) -> None
 
 
 @pytest.mark.parametrize("shape", [(4, 7, 25, 12), (2, 32, 13, 12), (2, 1, 70, 70), (2, 5, 9, 10, 11), (3, 40, 80)])
-def test_batch_norm_and_scale(engine: Any, chosen: list[str], shape: Shape) -> None:
+def test_batch_norm_and_scale(engine: Any, chosen: Chosen, shape: Shape) -> None:
     channels = shape[1]
     pair = drawn((channels,), 5), drawn((channels,), 6)
     mean, variance, dscale, dshift = np.zeros((4, channels), np.float32)
@@ -200,7 +219,7 @@ def test_batch_norm_and_scale(engine: Any, chosen: list[str], shape: Shape) -> N
 
 
 @pytest.mark.parametrize("shape", [(3, 40, 9, 10), (2, 5, 30, 31), (1, 1000, 3, 4), (2, 7, 9, 10, 11), (40, 300)])
-def test_softmax(engine: Any, chosen: list[str], shape: Shape) -> None:
+def test_softmax(engine: Any, chosen: Chosen, shape: Shape) -> None:
     for axis in range(len(shape)):
 
         def call(x: Any, dy: Any, y: Any, dx: Any, axis: int = axis) -> None:
@@ -211,7 +230,7 @@ def test_softmax(engine: Any, chosen: list[str], shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("shape", [(4, 32, 9, 10), (2, 7, 25, 26), (2, 3, 12, 11, 13), (5, 1, 41, 43), (90, 100)])
-def test_value_by_value(engine: Any, chosen: list[str], shape: Shape) -> None:
+def test_value_by_value(engine: Any, chosen: Chosen, shape: Shape) -> None:
     def rectify(x: Any, dy: Any, y: Any, dx: Any) -> None:
         engine.relu_forward(x, y, 0.1)
         engine.relu_backward(y, dy, dx, 0.1)
@@ -224,7 +243,7 @@ def test_value_by_value(engine: Any, chosen: list[str], shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
-def test_parts_side_by_side(engine: Any, chosen: list[str], axis: int) -> None:
+def test_parts_side_by_side(engine: Any, chosen: Chosen, axis: int) -> None:
     shape = (8, 18, 16, 14)
     parts = [(*shape[:axis], length, *shape[axis + 1 :]) for length in (3, 1, 12)]
     whole = (*shape[:axis], 16, *shape[axis + 1 :])

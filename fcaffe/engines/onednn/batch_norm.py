@@ -19,6 +19,7 @@ from fcaffe.engines.normalization import Affine, PlainNormalization
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm_operations import BatchNormOperations
 from fcaffe.engines.onednn.calls import address
+from fcaffe.engines.onednn.library import BFLOAT16
 from fcaffe.engines.onednn.operation import SMALL
 from fcaffe.engines.onednn.pieces import PIECE, Repeated, cut_in_pieces, is_channels_last
 
@@ -52,8 +53,8 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         with self._lying_like(x, y) as out:
             source, target, kept = address(x), address(out), address(memory)
             for piece in cut_in_pieces(x, self._threads):
-                ins = source + 4 * piece.start, *numbers.addresses(piece)
-                outs = target + 4 * piece.start, kept + piece.start
+                ins = source + x.itemsize * piece.start, *numbers.addresses(piece)
+                outs = target + x.itemsize * piece.start, kept + piece.start
                 self._normalize_piece(x, piece, affine is not None, eps)(ins, outs)
 
     def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
@@ -70,16 +71,16 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
             moments = np.empty((2, piece.groups, x.shape[1]), np.float32)
             first = address(moments)
             outs = scratch, first, first + moments.nbytes // 2
-            self._moments_of_piece(x, piece)((source + 4 * piece.start,), outs)
+            self._moments_of_piece(x, piece)((source + x.itemsize * piece.start,), outs)
             found.append(moments)
             counts += [piece.length] * piece.groups
         means, variances = np.concatenate(found, axis=1, dtype=np.float64)
         share = np.array(counts) / sum(counts)
         mean64 = share @ means
         variance64 = share @ (variances + (means - mean64) ** 2)
-        if np.all(is_near(mean64, variance64)):
+        if x.dtype == BFLOAT16 or np.all(is_near(mean64, variance64)):
             mean[...], variance[...] = mean64, variance64
-        else:  # then float32 has too few digits for the sums of a piece
+        else:  # then float32 has too few digits for the sums of a piece; bfloat16 has fewer from the start
             super().batch_norm_moments(x, mean, variance)
 
     def batch_norm_apply(
@@ -164,7 +165,7 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         source, slope, target = address(x), address(dy), address(dx)
         kept = None if memory is None else address(memory)
         for piece in cut_in_pieces(x, self._threads):
-            found, start = np.empty((2, piece.groups, x.shape[1]), np.float32), 4 * piece.start
+            found, start = np.empty((2, piece.groups, x.shape[1]), np.float32), x.itemsize * piece.start
             first = address(found)
             ins = source + start, slope + start, *numbers.addresses(piece)
             outs = target + start, first, first + found.nbytes // 2

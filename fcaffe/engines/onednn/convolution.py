@@ -13,6 +13,7 @@ from fcaffe.engines.convolution import Folded, PlainConvolution
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.operation import Operation, Operations
+from fcaffe.engines.onednn.pieces import is_channels_last
 from fcaffe.engines.onednn.primitives import Description, Layout, dims
 from fcaffe.engines.windows import Windows
 
@@ -43,6 +44,9 @@ class Convolution(Operations, PlainConvolution):
         """What is kept are weights in the primitive's own order."""
         if not x.size or not windows.kernel:
             return super().folded_convolution(x, folded, y, windows, group, relu, plus)
+        if plus is not None and not (is_channels_last(plus) and is_channels_last(y)):
+            with self.channels_last([plus], [y]) as (plus_, y_):
+                return self.folded_convolution(x, folded, y_, windows, group, relu, plus_)
         weights = (sources := folded.sources())[0]
         within = plus is None or self._adds(x, weights, y, windows, group, relu, plus)
         added = plus if within else None
@@ -89,11 +93,10 @@ class Convolution(Operations, PlainConvolution):
         key = "adds", x.shape, weights.shape, y.shape, y.strides, plus.strides, windows, group
         found = self._adding.get(key)
         if found is None:
-            last = self.library.channels_last(y)
-            found = plus.strides == y.strides and last.equals(self.library.layout(y))
-            if found:
-                found = "ref" not in self._describe_forward(x, weights, True, y, windows, group, relu, plus).name
-            self._adding[key] = found
+            found = self._adding[key] = (
+                plus.strides == y.strides
+                and "ref" not in self._describe_forward(x, weights, True, y, windows, group, relu, plus).name
+            )
         return found
 
     def _describe_forward(

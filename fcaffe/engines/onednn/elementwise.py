@@ -12,6 +12,7 @@ from fcaffe.engines.channels import sum_channels
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
+from fcaffe.engines.onednn.library import type_of
 from fcaffe.engines.onednn.operation import SMALL, Operation, Operations
 from fcaffe.engines.onednn.primitives import Description, Layout
 
@@ -110,9 +111,10 @@ class Elementwise(Operations, PlainElementwise):
 
     def _binary(self, kind: int, a: Array, b: Array, y: Array, relu: bool = False) -> None:
         def build() -> Operation:
-            library, layout = self.library, self.library.common(a, b, y)
+            library = self.library
+            layouts = [library.common(a, b, y, data_type=type_of(array)) for array in (a, b, y)]
             attributes = library.attributes(relu=relu)
-            description = library.describe("binary", library.engine, c_int(kind), layout, layout, layout, attributes)
+            description = library.describe("binary", library.engine, c_int(kind), *layouts, attributes)
             inputs = {dnnl.SRC: library.layout(a), dnnl.SRC_1: library.layout(b)}
             return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
 
@@ -120,7 +122,7 @@ class Elementwise(Operations, PlainElementwise):
         self.operation(key, build)((address(a), address(b)), (address(y),))
 
     def copy(self, x: Array, y: Array) -> None:
-        if y.size < SMALL:
+        if y.size < SMALL and x.dtype == y.dtype:
             super().copy(x, y)
             return
 

@@ -16,26 +16,19 @@ from fcaffe.engines.onednn.library import Library
 from fcaffe.engines.onednn.normalization import Normalization
 from fcaffe.engines.onednn.pooling import Pooling
 from fcaffe.engines.onednn.tape import Tape
-from fcaffe.errors import UsageError
 
 
 class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwise, NumpyEngine):
-    """`path` is that of libdnnl (see `find_onednn`); raises OneDnnError if it cannot be used.
-
-    `math` 'bf16': convolutions and large inner products round their factors to bfloat16, and add up in float32. Raises
-    UsageError where the processor cannot.
-    """
+    """`path` is that of libdnnl (see `find_onednn`); raises OneDnnError if it cannot be used."""
 
     fuses_residuals = False
     records = True
+    math = dnnl.F32
 
-    def __init__(self, path: str, math: str = "fp32") -> None:
+    def __init__(self, path: str) -> None:
         super().__init__()
         self.library = Library(path)
-        self.math = dnnl.BF16 if math == "bf16" else dnnl.F32
-        if math == "bf16" and not self.library.has_bf16():
-            raise UsageError("--math bf16 needs a processor with AVX-512 BF16 or AMX, and this one has neither")
-        self.name = f"oneDNN {self.library.version}" + (" (bfloat16)" if math == "bf16" else "")
+        self.name = f"oneDNN {self.library.version}"
         self._operations = {}
         self._adding = {}
         self._normals = {}

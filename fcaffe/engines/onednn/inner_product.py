@@ -10,6 +10,7 @@ import numpy as np
 from fcaffe.engines.inner_product import PlainInnerProduct
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
+from fcaffe.engines.onednn.library import type_of
 from fcaffe.engines.onednn.operation import Operation, Operations
 from fcaffe.engines.onednn.primitives import Layout
 
@@ -25,20 +26,23 @@ class InnerProduct(Operations, PlainInnerProduct):
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
         if _is_thin(x.shape[0], weights) and not transpose:
             columns = np.empty((weights.shape[0], x.shape[0]), np.float32)
-            self.library.sgemm(weights, x.T, columns)
-            y[...] = columns.T if bias is None else columns.T + bias
+            with self.in_float32([x], [y]) as (x_, y_):
+                self.library.sgemm(weights, x_.T, columns)
+                y_[...] = columns.T if bias is None else columns.T + bias
             return
         self._product(x, weights if transpose else weights.T, None if bias is None else bias[None], y)
 
     def inner_product_backward_data(self, dy: Array, weights: Array, dx: Array, transpose: bool) -> None:
         if _is_thin(dy.shape[0], weights) and not transpose:
-            self.library.sgemm(dy, weights, dx)
+            with self.in_float32([dy], [dx]) as (dy_, dx_):
+                self.library.sgemm(dy_, weights, dx_)
             return
         self._product(dy, weights.T if transpose else weights, None, dx)
 
     def inner_product_backward_weights(self, x: Array, dy: Array, dweights: Array, transpose: bool, add: bool) -> None:
         if _is_thin(x.shape[0], dweights) and not transpose:
-            self.library.sgemm(dy.T, x, dweights, add)
+            with self.in_float32([x, dy], []) as (x_, dy_):
+                self.library.sgemm(dy_.T, x_, dweights, add)
         elif transpose:
             self._product(x.T, dy, None, dweights, add)
         else:
@@ -57,12 +61,13 @@ class InnerProduct(Operations, PlainInnerProduct):
             math = self.math if worth_rounding else dnnl.F32
             layouts = [Layout(library, z.shape, math, _strides(z)) for z in (a, b)]
             third = c_void_p() if bias is None else library.layout(bias)
-            target = Layout(library, c.shape, dnnl.F32, _strides(c))
+            target = Layout(library, c.shape, type_of(c), _strides(c))
+            made = target if worth_rounding else Layout(library, c.shape, dnnl.F32, _strides(c))
             attributes = library.attributes(add=add)
-            description = library.describe("matmul", library.engine, *layouts, third, target, attributes)
+            description = library.describe("matmul", library.engine, *layouts, third, made, attributes)
             inputs = {
-                dnnl.SRC: Layout(library, a.shape, dnnl.F32, _strides(a)),
-                dnnl.WEIGHTS: Layout(library, b.shape, dnnl.F32, _strides(b)),
+                dnnl.SRC: Layout(library, a.shape, type_of(a), _strides(a)),
+                dnnl.WEIGHTS: Layout(library, b.shape, type_of(b), _strides(b)),
             }
             if bias is not None:
                 inputs[dnnl.BIAS] = library.layout(bias)
@@ -81,7 +86,7 @@ def _is_thin(rows: int, weights: np.ndarray) -> bool:
 
 def _strides(matrix: np.ndarray) -> tuple[int, int]:
     """In elements, with those of an axis of one element such that the matrix is dense."""
-    rows, columns = (step // 4 for step in matrix.strides)
+    rows, columns = (step // matrix.itemsize for step in matrix.strides)
     if matrix.shape[0] == 1 and columns == 1:
         rows = matrix.shape[1]
     elif matrix.shape[1] == 1 and rows == 1:

@@ -9,10 +9,14 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.onednn.calls import Calls
-from fcaffe.engines.onednn.dnnl import F32, POST_OPERATION, RELU, SRC_1
+from fcaffe.engines.onednn.dnnl import BF16, F32, POST_OPERATION, RELU, SRC_1
 from fcaffe.engines.onednn.primitives import Description, Layout
 
 SCRATCHPAD_OF_USER = 1  # dnnl_scratchpad_mode_t
+
+# The upper two bytes of a float32. NumPy has no such type; with opaque bytes it refuses to compute, where with integers
+# it would compute nonsense.
+BFLOAT16 = np.dtype("V2")
 
 
 class Library(Calls):
@@ -22,31 +26,32 @@ class Library(Calls):
         super().__init__(path)
         self._attributes: dict[tuple[bool, bool], c_void_p] = {}
 
-    def layout(self, array: np.ndarray, data_type: int = F32) -> Layout:
+    def layout(self, array: np.ndarray) -> Layout:
         """The descriptor of an array as it lies in memory."""
-        return Layout(self, array.shape, data_type, _strides(array))
+        return Layout(self, array.shape, type_of(array), _strides(array))
 
-    def channels_last(self, array: np.ndarray, data_type: int = F32) -> Layout:
+    def channels_last(self, array: np.ndarray, data_type: int | None = None) -> Layout:
         """The descriptor of an array of this shape that is dense and has its channels last (up to two axes: C order),
-        however the array itself lies.
+        however the array itself lies; of its own type, or of the given one.
 
         Implementations for other orders than this one are incomplete in the library: what they lack falls to its
         reference code, which is a hundred times slower.
         """
         return self.with_last(array, min(1, array.ndim - 1), data_type)
 
-    def with_last(self, array: np.ndarray, axis: int, data_type: int = F32) -> Layout:
+    def with_last(self, array: np.ndarray, axis: int, data_type: int | None = None) -> Layout:
         """The descriptor of a dense array of this shape whose axis `axis` comes last in memory."""
         order = (*(other for other in range(array.ndim) if other != axis), axis)
-        return Layout(self, array.shape, data_type, _dense(array.shape, order))
+        return Layout(self, array.shape, data_type or type_of(array), _dense(array.shape, order))
 
-    def common(self, *arrays: np.ndarray) -> Layout:
-        """The descriptor of arrays of one shape as they lie if all lie alike, else `channels_last`."""
+    def common(self, *arrays: np.ndarray, data_type: int | None = None) -> Layout:
+        """The descriptor of arrays of one shape as they lie if all lie alike, else `channels_last`; of the first one's
+        type, or of the given one."""
         first, *others = map(_strides, arrays)
         shape, axes = arrays[0].shape, range(arrays[0].ndim)
         if first in (_dense(shape, order) for order in _orders(axes)) and all(other == first for other in others):
-            return Layout(self, shape, F32, first)
-        return self.channels_last(arrays[0])
+            return Layout(self, shape, data_type or type_of(arrays[0]), first)
+        return self.channels_last(arrays[0], data_type)
 
     def attributes(self, relu: bool = False, add: bool = False) -> c_void_p:
         """Attributes of a primitive: with `add` it adds to what its output holds, with `relu` it applies ReLU then."""
@@ -90,6 +95,11 @@ class Library(Calls):
 def post_operand(step: int) -> int:
     """Which argument of a primitive the array of a step of its `chain` is."""
     return POST_OPERATION * (step + 1) | SRC_1
+
+
+def type_of(array: np.ndarray) -> int:
+    """The number of its type."""
+    return BF16 if array.dtype == BFLOAT16 else F32
 
 
 def _strides(array: np.ndarray) -> tuple[int, ...]:

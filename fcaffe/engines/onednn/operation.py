@@ -88,7 +88,8 @@ class Operation:
 class Operations:
     """Base of the operators: operations are made once for each signature (shapes, strides, settings).
 
-    Products are of numbers of type `math`, F32 or BF16; all sums, and whatever is stored, are float32.
+    Products are of numbers of type `math`, F32 or BF16, and all sums are float32. Arrays may have either type, which a
+    signature tells by their strides, in bytes.
     """
 
     library: Library
@@ -98,6 +99,9 @@ class Operations:
     if TYPE_CHECKING:
 
         def copy(self, x: Any, y: Any) -> None: ...
+
+        @contextlib.contextmanager
+        def in_float32(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[list[Any]]: ...
 
     @contextlib.contextmanager
     def channels_last(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[list[Any]]:

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fcaffe.engines.channels import channels_last
-from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.library import Library
+from fcaffe.engines.onednn.library import Library, type_of
 from fcaffe.engines.onednn.primitives import Layout
 
 WIDTH = 512  # values side by side of a piece, if the channels alone are not as many
@@ -53,12 +52,12 @@ def cut_in_pieces(x: Array, threads: int, longest: int = PIECE) -> Iterator[Piec
 def piece_layout(library: Library, x: Array, piece: Piece) -> Layout:
     channels, length = piece.groups * x.shape[1], piece.length
     inner = (1, channels) if is_channels_last(x) else (length, 1)
-    return Layout(library, (1, channels, length, 1), dnnl.F32, (channels * length, *inner, inner[1]))
+    return Layout(library, (1, channels, length, 1), type_of(x), (channels * length, *inner, inner[1]))
 
 
 def kind_of(x: Array, piece: Piece) -> tuple[Any, ...]:
     """What the operations of a piece depend on."""
-    return is_channels_last(x), x.shape[1], piece.groups, piece.length
+    return x.itemsize, is_channels_last(x), x.shape[1], piece.groups, piece.length
 
 
 class Repeated:

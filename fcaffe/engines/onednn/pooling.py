@@ -11,6 +11,7 @@ import numpy as np
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.convolution import geometry
+from fcaffe.engines.onednn.library import BFLOAT16
 from fcaffe.engines.onednn.operation import Operation, Operations
 from fcaffe.engines.onednn.primitives import Description, dims
 from fcaffe.engines.pooling import PlainPooling
@@ -69,6 +70,11 @@ class Pooling(Operations, PlainPooling):
             with self.channels_last([x], [y]) as (x_, y_):
                 super().average_pool_forward(x_, y_, windows)
             return
+        correction = self._correction(x, y, windows)
+        if correction is not None and x.dtype == BFLOAT16:
+            with self.in_float32([x], [y]) as (x_, y_):
+                self.average_pool_forward(x_, y_, windows)
+            return
 
         def build() -> Operation:
             description = self._describe(AVERAGE, x, y, windows)
@@ -78,7 +84,7 @@ class Pooling(Operations, PlainPooling):
 
         key = ("average pooling", x.shape, x.strides, y.shape, y.strides, windows)
         self.operation(key, build)((address(x),), (address(y),))
-        if (correction := self._correction(x, y, windows)) is not None:
+        if correction is not None:
             np.multiply(y, correction, out=y)
 
     def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
@@ -86,12 +92,17 @@ class Pooling(Operations, PlainPooling):
             with self.channels_last([dy], [dx]) as (dy_, dx_):
                 super().average_pool_backward(dy_, dx_, windows)
             return
+        correction = self._correction(dx, dy, windows)
+        if correction is not None and dy.dtype == BFLOAT16:
+            with self.in_float32([dy], [dx]) as (dy_, dx_):
+                self.average_pool_backward(dy_, dx_, windows)
+            return
 
         def build() -> Operation:
             inputs, outputs = {dnnl.DIFF_DST: self.library.layout(dy)}, {dnnl.DIFF_SRC: self.library.layout(dx)}
             return Operation(self.library, self._describe_backward(AVERAGE, dy, dx, windows), inputs, outputs)
 
-        if (correction := self._correction(dx, dy, windows)) is not None:
+        if correction is not None:
             dy = np.multiply(dy, correction)
         key = ("average pooling backward", dx.shape, dx.strides, dy.shape, dy.strides, windows)
         self.operation(key, build)((address(dy),), (address(dx),))

@@ -28,9 +28,6 @@ class Layout:
         self._as_parameter_ = self.handle
         library.destroy_with(self, "memory_desc", self.handle)
 
-    def equals(self, other: Layout) -> bool:
-        return bool(self.library.functions.dnnl_memory_desc_equal(self.handle, other.handle))
-
 
 class Description:
     """dnnl_primitive_desc_t: a chosen implementation of an operation for certain shapes."""

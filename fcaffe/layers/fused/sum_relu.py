@@ -31,9 +31,7 @@ class SumReLU(FusedLayer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         engine, y, dy = self.engine, top[0].data, top[0].diff
         wanted = [blob.diff for blob, down in zip(bottom, propagate_down, strict=True) if down]
-        if len(wanted) == 2 and engine.fuses_relu_backward:
+        if len(wanted) == 2:
             engine.add_relu_backward(y, dy, *wanted)
-            return
-        engine.relu_backward(y, dy, dy, 0)
-        for dx in wanted:
-            engine.weighted_sum([dy], [1.0], dx)
+        elif wanted:
+            engine.relu_backward(y, dy, wanted[0], 0)

@@ -1,0 +1,314 @@
+"""Blobs of bfloat16 on CPUs: what --math bf16 computes is what float32 computes, to the digits that it keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fcaffe.engines import cpu_engine, find_onednn
+from fcaffe.engines.windows import Windows
+from fcaffe.net import Context, Net
+from fcaffe.net.host_views import host_views
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text, upgrade_solver
+from fcaffe.rng import CaffeRandom
+from fcaffe.solvers import Solver
+from tests import engine_choice
+from tests.net.random_nets import RandomNet
+from tests.net.test_random_nets import check, make
+
+DIGITS = 2**-8  # of the largest value: what rounding to bfloat16 can cost
+
+
+@pytest.fixture(scope="module")
+def soft() -> Any:
+    if not find_onednn():
+        pytest.skip("needs onednn-cpu-gomp")
+    if not cpu_engine(name="onednn").library.has_bf16():
+        pytest.skip("this processor has neither AVX-512 BF16 nor AMX: nothing of bfloat16 was checked")
+    return cpu_engine("bf16", "onednn")
+
+
+@pytest.fixture(scope="module")
+def exact() -> Any:
+    return cpu_engine(name="onednn")
+
+
+def drawn(*shape: int, seed: int = 1) -> np.ndarray:
+    """Channels-last."""
+    values = np.random.default_rng([seed, *shape]).standard_normal((shape[0], *shape[2:], *shape[1:2]), np.float32)
+    return np.moveaxis(values, -1, 1) if len(shape) > 1 else values
+
+
+def narrow(engine: Any, values: np.ndarray) -> np.ndarray:
+    rounded = np.empty_like(values, engine.half_dtype)
+    engine.copy(values, rounded)
+    return rounded
+
+
+def rounded(engine: Any, values: np.ndarray) -> np.ndarray:
+    """float32 values that bfloat16 has."""
+    return engine.to_numpy(narrow(engine, values))
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [7, 10_000])  # by hand, and by all cores
+def test_rounding_is_to_the_nearest_even_and_nan_stays(soft: Any, count: int) -> None:
+    below, above = np.float32(1), np.float32(1 + 2**-7)
+    given = np.float32([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -3.5, np.inf, 3.4e38, np.nan])
+    wanted = np.float32([below, above + 2**-7, above, -3.5, np.inf, np.inf, np.nan])
+    values = np.tile(given, -(-count // 7))[:count]
+    np.testing.assert_array_equal(rounded(soft, values), np.tile(wanted, -(-count // 7))[:count])
+
+
+def test_numpy_refuses_to_compute_with_it(soft: Any) -> None:
+    values = narrow(soft, drawn(2, 3))
+    for wrong in (lambda: values + 1, lambda: values > 0, values.sum, lambda: np.float32(1) * values):
+        with pytest.raises(TypeError):
+            wrong()
+    with pytest.raises(ValueError):
+        drawn(2, 3)[...] = values
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+BIG, ODD = (4, 32, 13, 12), (2, 7, 5, 3)  # oneDNN's, and mostly plain array code's
+WEIGHTS = {shape: drawn(6, shape[1], 3, 3, seed=7) * 0.1 for shape in (BIG, ODD)}
+SLIDING, HALVING = Windows((3, 3), (1, 1), (1, 1), (1, 1)), Windows((3, 3), (2, 2), (0, 0), (1, 1))
+ROUNDED_TWICE = ("max pooling", "batch norm", "batch norm, ReLU")  # gradients to which something is added
+Call = Callable[..., None]
+
+
+def numbers(channels: int) -> tuple[np.ndarray, ...]:
+    """Mean, variance, and a pair of scale and shift."""
+    mean, variance, scale, shift = (drawn(channels, seed=seed) for seed in range(4))
+    return mean, 1 + variance**2, 1 + 0.1 * scale, shift
+
+
+def pooled(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:2], *(-(-(n - 3) // 2) + 1 for n in shape[2:]))
+
+
+def operators(shape: tuple[int, ...]) -> dict[str, tuple[list[Any], list[Any], Call]]:
+    """By name: the shapes of inputs and of outputs, and how an engine is called with such arrays."""
+    n, c, *size = shape
+    y, p, w = (n, 6, *size), pooled(shape), WEIGHTS[shape]
+    mean, variance, scale, shift = numbers(c)
+    memory, lrn = np.empty(p, np.float32).transpose(0, 2, 3, 1).copy(), np.empty((2 * n, *size, c), np.float32)
+    lrn, memory = lrn.transpose(0, 3, 1, 2), memory.transpose(0, 3, 1, 2)
+    kept = np.empty(n * c * size[0] * size[1], np.float32)
+    dropped = np.where(drawn(*shape, seed=9) > 0, np.float32(2), np.float32(0))
+
+    def largest(e: Any, x: Any, dy: Any, y: Any, dx: Any) -> None:
+        e.max_pool_forward(x, y, memory, HALVING)
+        e.max_pool_backward(dy, memory, dx, HALVING)
+
+    def mean_of_windows(e: Any, x: Any, dy: Any, y: Any, dx: Any) -> None:
+        e.average_pool_forward(x, y, HALVING)
+        e.average_pool_backward(dy, dx, HALVING)
+
+    def near_channels(e: Any, x: Any, dy: Any, y: Any, dx: Any) -> None:
+        e.lrn_forward(x, y, lrn, 5, 0.3, 0.75, 2.0)
+        e.lrn_backward(x, y, lrn, dy, dx, 5, 0.3, 0.75, 2.0)
+
+    def norm(relu: bool) -> Call:
+        def call(e: Any, x: Any, dy: Any, y: Any, dx: Any, ds: Any, db: Any) -> None:
+            own = np.empty((2, c), np.float32)
+            e.batch_norm_train(x, y, *own, (scale, shift), 1e-5, relu, kept)
+            e.batch_norm_train_backward(x, dy, dx, *own, (scale, shift), (ds, db), 1e-5, relu, kept)
+
+        return call
+
+    def scaling(e: Any, x: Any, dy: Any, y: Any, dx: Any, ds: Any, db: Any) -> None:
+        e.scale_channels(x, y, scale, shift, relu=True)
+        e.scale_channels_backward(x, dy, dx, scale, ds, db)
+
+    two, each = [shape, shape], (c,)
+    parts = [(n, c, size[0] - 2, size[1]), (n, c, 2, size[1])]
+    return {
+        "convolution": ([shape], [y], lambda e, x, y: e.convolution_forward(x, w, drawn(6), y, SLIDING, 1)),
+        "convolution data": ([y], [shape], lambda e, dy, dx: e.convolution_backward_data(dy, w, dx, SLIDING, 1)),
+        "convolution weights": (
+            [shape, y],
+            [w.shape, (6,)],
+            lambda e, x, dy, dw, db: e.convolution_backward_weights(x, dy, dw, db, SLIDING, 1, False),
+        ),
+        "max pooling": ([shape, p], [p, shape], largest),
+        "average pooling": ([shape, p], [p, shape], mean_of_windows),
+        "LRN": (two, two, near_channels),
+        "batch norm": (two, [*two, each, each], norm(False)),
+        "batch norm, ReLU": (two, [*two, each, each], norm(True)),
+        "batch norm by others": (
+            [shape],
+            [shape],
+            lambda e, x, y: e.batch_norm_apply(x, y, mean, variance, None, 0.1, False),
+        ),
+        "statistics": ([shape], [each, each], lambda e, x, mean, variance: e.batch_norm_moments(x, mean, variance)),
+        "scale": (two, [*two, each, each], scaling),
+        "ReLU": ([shape], [shape], lambda e, x, y: e.relu_forward(x, y, 0.1)),
+        "ReLU backward": (two, [shape], lambda e, y, dy, dx: e.relu_backward(y, dy, dx, 0.1)),
+        "sum": ([shape] * 3, [shape], lambda e, a, b, c, y: e.weighted_sum([a, b, c], [1.0, -0.5, 2.0], y)),
+        "sum, ReLU": (two, [shape], lambda e, a, b, y: e.add_relu(a, b, y)),
+        "dropout": ([shape], [shape], lambda e, x, y: e.multiply(x, dropped, y)),
+        "concat": (parts, [shape], lambda e, a, b, y: e.concat([a, b], y, 2)),
+        "split": ([shape], parts, lambda e, x, a, b: e.split(x, [a, b], [size[0] - 2, 2], 2)),
+        "bias": ([shape], [each], lambda e, dy, db: e.bias_backward(dy, db, False)),
+        "softmax": (two, two, lambda e, x, dy, y, dx: (e.softmax_forward(x, y, 1), e.softmax_backward(y, dy, dx, 1))),
+        "sums of channels": ([shape], [each], lambda e, x, sums: np.copyto(sums, e.channel_sums(x))),
+    }
+
+
+@pytest.mark.parametrize("shape", [BIG, ODD])
+@pytest.mark.parametrize("name", list(operators(BIG)))
+def test_operators(soft: Any, exact: Any, name: str, shape: tuple[int, ...]) -> None:
+    inputs, outputs, call = operators(shape)[name]
+    given = [rounded(soft, drawn(*each, seed=seed)) for seed, each in enumerate(inputs)]
+    expected = [np.full_like(drawn(*each), np.nan) for each in outputs]
+    call(exact, *given, *expected)
+    wide = [each.ndim == 1 or each.shape == WEIGHTS[shape].shape for each in expected]  # gradients, statistics
+    found = [
+        np.full_like(each, np.nan) if is_wide else narrow(soft, each)
+        for each, is_wide in zip(expected, wide, strict=True)
+    ]
+    call(soft, *(narrow(soft, each) for each in given), *found)
+    digits = 2 * DIGITS if name in ROUNDED_TWICE else DIGITS
+    for ours, theirs in zip(found, expected, strict=True):
+        assert np.abs(soft.to_numpy(ours) - theirs).max() <= digits * max(1e-3, np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(3, 40, 5), (16, 1030, 1021), (128, 160, 130), (64, 800, 500)])
+@pytest.mark.parametrize("narrow_top", [False, True])
+def test_inner_products(soft: Any, exact: Any, m: int, k: int, n: int, narrow_top: bool) -> None:
+    x, dy, w, bias = (rounded(soft, drawn(*each)) for each in ((m, k), (m, n), (n, k), (n,)))
+
+    def results(engine: Any, x: Any, dy: Any, y: Any, dx: Any) -> list[np.ndarray]:
+        dw = np.empty_like(w)
+        engine.inner_product_forward(x, w, bias, y, False)
+        engine.inner_product_backward_data(dy, w, dx, False)
+        engine.inner_product_backward_weights(x, dy, dw, False, add=False)
+        engine.inner_product_backward_weights(x, dy, dw, False, add=True)
+        return [engine.to_numpy(each) for each in (y, dx, dw)]
+
+    expected = results(exact, x, dy, np.empty_like(dy), np.empty_like(x))
+    top = narrow(soft, dy) if narrow_top else dy
+    found = results(soft, narrow(soft, x), top, np.empty_like(top), narrow(soft, x))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert np.abs(ours - theirs).max() <= DIGITS * np.abs(theirs).max()
+
+
+# --- nets -------------------------------------------------------------------------------------------------------------
+
+
+def solver_on(engine: Any, text: str, **settings: Any) -> Solver:
+    param = parse_text(
+        'base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 random_seed: 3 max_iter: 99 snapshot_after_train: false '
+        f"net_param {{ {text} }}",
+        pb.SolverParameter,
+    )
+    upgrade_solver(param, "solver")
+    return Solver(param, engine, "counter", **settings)
+
+
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_random_nets(soft: Any, exact: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their gradients are near those of float32, in whole passes or layer by layer, and computed again."""
+    text = RandomNet(seed).text
+
+    def gradients(engine: Any, whole: bool, recompute: bool = False) -> np.ndarray:
+        monkeypatch.setattr(engine_choice, "chosen", lambda: engine)
+        solver = make(text, whole, recompute)
+        solver.step(1)
+        return solver.diff
+
+    expected = gradients(exact, whole=False)
+    for whole, recompute in ((False, False), (True, False), (True, True)):
+        found = gradients(soft, whole, recompute)
+        assert np.linalg.norm(found - expected) <= 0.05 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_whole_passes_write_all_that_they_read(soft: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_choice, "chosen", lambda: soft)
+    check(RandomNet(seed).text, within=0.1)
+
+
+LENET = """
+layer { name: "data" type: "Input" top: "data" top: "label"
+  input_param { shape { dim: 32 dim: 1 dim: 16 dim: 16 } shape { dim: 32 } } }
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1"
+  convolution_param { num_output: 20 kernel_size: 5 weight_filler { type: "xavier" } } }
+layer { name: "pool1" type: "Pooling" bottom: "conv1" top: "pool1" pooling_param { kernel_size: 2 stride: 2 } }
+layer { name: "conv2" type: "Convolution" bottom: "pool1" top: "conv2"
+  convolution_param { num_output: 32 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "norm" type: "BatchNorm" bottom: "conv2" top: "norm" }
+layer { name: "scale" type: "Scale" bottom: "norm" top: "norm" scale_param { bias_term: true } }
+layer { name: "relu" type: "ReLU" bottom: "norm" top: "norm" }
+layer { name: "ip1" type: "InnerProduct" bottom: "norm" top: "ip1"
+  inner_product_param { num_output: 50 weight_filler { type: "xavier" } } }
+layer { name: "relu1" type: "ReLU" bottom: "ip1" top: "ip1" }
+layer { name: "ip2" type: "InnerProduct" bottom: "ip1" top: "ip2"
+  inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }
+layer { name: "accuracy" type: "Accuracy" bottom: "ip2" bottom: "label" top: "accuracy" }"""
+
+
+def test_a_net_learns_the_same(soft: Any, exact: Any) -> None:
+    """Pictures of five classes in noise; in less memory."""
+    random = np.random.default_rng(1)
+    classes = random.standard_normal((5, 1, 16, 16), np.float32)
+    right, memory = [], []
+    for engine in (exact, soft):
+        solver, random = solver_on(engine, LENET, whole_passes=True), np.random.default_rng(2)
+        accuracies = []
+        for _ in range(20):
+            labels = random.integers(0, 5, 32)
+            solver.net.blob("data").data[...] = classes[labels] + 2 * random.standard_normal((32, 1, 16, 16))
+            solver.net.blob("label").data[...] = labels
+            solver.step(1)
+            accuracies.append(float(solver.net.blob("accuracy").data))
+        right.append(np.mean(accuracies[12:]))
+        memory.append(solver.net.memory().peak)
+        assert solver.data.dtype == solver.diff.dtype == np.float32
+    assert right[0] > 0.9 and abs(right[0] - right[1]) < 0.02
+    assert memory[1] < 0.62 * memory[0]
+
+
+def test_scripts_see_float32(soft: Any) -> None:
+    """Arrays that can be written, and that stay live, as of float32 blobs."""
+    param = parse_text(LENET, pb.NetParameter)
+    param.state.phase = pb.TRAIN
+    net = Net(param, Context(soft, CaffeRandom(1)))
+    views = host_views(soft)
+    pool, ip, middle = net.blob("pool1"), net.blob("ip1"), net.layer_names.index("pool1")
+    assert pool.dtype == ip.dtype == soft.half_dtype
+    held = views.data(pool), views.data(ip), views.diff(ip)
+    net.blob("data").data[...] = drawn(32, 1, 16, 16)
+    with views.engine_at_work():
+        net.forward(0, middle)
+    assert held[0].dtype == np.float32 and held[0].flags.c_contiguous and held[0].any()
+    written = drawn(32, 20, 6, 6)
+    held[0][...] = written
+    with views.engine_at_work():
+        net.forward(middle + 1)
+        net.backward()
+    assert np.array_equal(held[0], rounded(soft, written)) and held[1].any() and held[2].any()
+    again = views.data(ip).copy()
+    assert np.array_equal(again, soft.to_numpy(ip.data))
+
+
+def test_debug_info(soft: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    solver = solver_on(soft, LENET)
+    solver.net.debug_info = True
+    solver.net.blob("data").data[...] = drawn(32, 1, 16, 16)
+    solver.net.forward()
+    solver.net.backward()
+    said = capfd.readouterr().err
+    forward = re.search(r"\[Forward\] Layer pool1, top blob pool1 data: (\S+)", said)
+    backward = re.search(r"\[Backward\] Layer conv2, bottom blob pool1 diff: (\S+)", said)
+    assert forward and backward and 0.1 < float(forward[1]) < 10 and 0 < float(backward[1]) < 1
