@@ -14,7 +14,7 @@ from fcaffe.engines.onednn.library import Library, type_of
 from fcaffe.engines.onednn.primitives import Layout
 
 WIDTH = 512  # values side by side of a piece, if the channels alone are not as many
-PIECE = 1 << 17  # values of a piece for each thread: with one thread it stays in its cache
+PIECE = 1 << 17  # float32 values of a piece for each thread: with one thread it stays in its cache
 VECTOR = 16  # float32 values of AVX-512
 
 Array = Any
@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 
 def cut_in_pieces(x: Array, threads: int, longest: int = PIECE) -> Iterator[Piece]:
     """All of x, in pieces; of channels-last arrays a channel of a group has at most `longest` values."""
-    values = PIECE * threads
+    values = PIECE * threads * 4 // x.itemsize
     channels, rest = x.shape[1], 1
     if is_channels_last(x):  # rows of channels
         count = x.size // channels
