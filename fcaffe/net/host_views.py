@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +28,16 @@ def host_views(engine: Engine) -> HostViews:
     return found
 
 
+class Follower(Protocol):
+    """Who computes values when somebody looks, from others as they were; see `fcaffe.net.on_demand`."""
+
+    def preserve(self, storages: Iterable[Storage]) -> None: ...
+
+    def runs(self, blob: Blob) -> bool: ...
+
+    def complete(self) -> None: ...
+
+
 class HostViews:
     """Arrays for blobs in host memory; each is live for as long as user code holds it.
 
@@ -42,6 +52,37 @@ class HostViews:
         self._copies: weakref.WeakKeyDictionary[Storage, Any] = weakref.WeakKeyDictionary()
         self._windows: weakref.WeakKeyDictionary[Storage, weakref.ref[np.ndarray]] = weakref.WeakKeyDictionary()
         self._weights = KeptWeights(engine)
+        self.looks = 0  # of user code at storages
+        self._looked: weakref.WeakKeyDictionary[Storage, int] = weakref.WeakKeyDictionary()  # number of the last look
+        self._followers: weakref.WeakSet[Follower] = weakref.WeakSet()
+        self._changing: set[Storage] = set()  # what the engine's present work changes
+
+    def follow(self, follower: Follower) -> None:
+        """Tell this one, from now on, of values that may change."""
+        self._followers.add(follower)
+
+    def is_wanted(self, storage: Storage, since: int) -> bool:
+        """Whether user code has an array of this storage, or has looked at it after that number of looks."""
+        if self._looked.get(storage, 0) > since or self.may_write(storage):
+            return True
+        copy = self._copies.get(storage)
+        return copy is not None and copy.held() is not None
+
+    def may_write(self, storage: Storage) -> bool:
+        """Whether user code has an array that is the very memory of this storage."""
+        window = self._windows.get(storage)
+        return window is not None and window() is not None
+
+    @contextlib.contextmanager
+    def changing(self, blobs: Iterable[Blob]) -> Iterator[None]:
+        """Its body lets the engine change the data of these, and user code may work amid it."""
+        before = self._changing
+        self._changing = before | {blob._data for blob in blobs}
+        self._preserve(self._changing)
+        try:
+            yield
+        finally:
+            self._changing = before
 
     def prepare(self, blobs: Iterable[Blob]) -> None:
         """User code will see these in the middle of passes: let them lie in C order for good, which saves copies."""
@@ -79,8 +120,10 @@ class HostViews:
 
     def push(self) -> None:
         """Before the engine works: from now on what user code has written counts."""
+        self._preserve(self._changing)
         for storage, copy in self._all_copies():
             if copy.values is not None:
+                self._preserve((storage,))
                 self._engine.copy(copy.array, storage.view(copy.shape))
                 copy.values = None
             if copy.held() is None:
@@ -98,6 +141,9 @@ class HostViews:
 
     def reshape(self, blob: Blob, shape: tuple[int, ...]) -> None:
         """Give a blob another shape, in which its values keep their places in C order as far as they fit."""
+        for follower in self._followers:
+            if follower.runs(blob) and blob.shape != shape:
+                follower.complete()
         with self.engine_at_work():
             keeps_order = blob.shape[1:] == shape[1:]
             before = [] if keeps_order else [blob.xp.ascontiguousarray(array) for array in (blob.data, blob.diff)]
@@ -114,11 +160,19 @@ class HostViews:
         for those that user code could write meanwhile."""
         return self._weights.same(net, lambda: {storage.address for storage in self._held_windows()})
 
-    def new_weights(self) -> AbstractContextManager[None]:
-        """Its body changes weights of some net, or where they lie."""
-        return self._weights.change()
+    @contextlib.contextmanager
+    def new_weights(self, net: Any) -> Iterator[None]:
+        """Its body changes weights of this net, or where they lie."""
+        with self._weights.change(), self.changing(blob for layer in net.layers for blob in layer.blobs):
+            yield
+
+    def _preserve(self, storages: Collection[Storage]) -> None:
+        for follower in self._followers if storages else ():
+            follower.preserve(storages)
 
     def _show(self, blob: Blob, storage: Storage) -> np.ndarray:
+        self.looks += 1
+        self._looked[storage] = self.looks
         copy = self._copies.get(storage)
         if copy is None and storage.view(blob.shape).flags.c_contiguous:
             storage.make_contiguous(blob.shape)
@@ -139,6 +193,7 @@ class HostViews:
         """The flat memory of a storage. The arrays that are made of it keep it, so that one knows whether user code has
         any; and it may write now."""
         self._weights.forget(storage.address)
+        self._preserve((storage,))
         reference = self._windows.get(storage)
         window = None if reference is None else reference()
         if window is None or _address(window) != storage.address:

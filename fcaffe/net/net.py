@@ -19,6 +19,7 @@ from fcaffe.net.debug_info import debug_backward, debug_forward
 from fcaffe.net.graph import Graph
 from fcaffe.net.hooks import Hooks
 from fcaffe.net.node import Node
+from fcaffe.net.on_demand import OnDemand
 from fcaffe.net.precision import choose_types
 from fcaffe.net.program import Program
 from fcaffe.net.rewrite import rewrite, unseen_fusions, with_unseen
@@ -55,6 +56,8 @@ class Net(Graph):
         self._unseen = unseen_fusions(self.nodes)  # by the index of their first member
         self.program = self.plain  # that of the last forward pass, which backward follows
         self.arena = Arena(context.recompute)
+        on_demand = context.on_demand and context.engine.xp is np
+        self.on_demand = OnDemand(self, self._outer(), self.arena) if on_demand else None
         self.parameters.share()
         log.net_done()
 
@@ -77,6 +80,13 @@ class Net(Graph):
     ) -> Pending:
         """The same, without waiting for the losses. `need` is called before parameters up to an offset of the flat
         buffer are read."""
+        if self.on_demand is not None:
+            if start != 0 or end is not None:
+                self.on_demand.complete()
+            else:
+                layer_by_layer = self.debug_info or self.hooks.in_forward()
+                if (loss := self.on_demand.forward(self._forward_node, layer_by_layer)) is not None:
+                    return Pending(loss)
         whole = self.fuses and start == 0 and end is None and not self.debug_info
         self.program = self.fused if whole else self.plain
         if self.fuses:
@@ -110,6 +120,8 @@ class Net(Graph):
         are on streams is part of the pass, with `finish`, so that an engine may record it; of another the caller calls
         `finish`.
         """
+        if self.on_demand is not None:
+            self.on_demand.retire()
         first = len(self.program.nodes) - 1 if start is None else start
         clear = self.parameters.clear()
 
@@ -219,6 +231,11 @@ class Net(Graph):
         """Let every layer take over the shapes of its bottoms, after an input blob was reshaped."""
         for node in self.nodes:
             node.reshape()
+
+    def complete(self) -> None:
+        """Compute what the last forward pass has left out; see `fcaffe.net.on_demand`."""
+        if self.on_demand is not None:
+            self.on_demand.complete()
 
     def close(self) -> None:
         """Stop the layers' threads and close their files."""
