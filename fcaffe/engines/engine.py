@@ -90,6 +90,11 @@ class Engine(
         """
         yield
 
+    @contextlib.contextmanager
+    def other_weights(self) -> Iterator[None]:
+        """In its body, which may be within that of `fixed_weights`, weights lie elsewhere than otherwise."""
+        yield
+
     def repeat(self, owner: Any, name: str, signature: Hashable, work: Callable[[], None]) -> None:
         """Do work that its owner will want again under this name: the same operators on the same memory, as long as the
         signature is the same. An engine may remember what it has been asked to do, and not call `work` again."""

@@ -98,7 +98,7 @@ class OnDemand:
             storage.compute = None
         self._arena.release()
         try:
-            with self._as_in_the_pass():
+            with self._net.context.engine.other_weights(), self._as_in_the_pass():
                 for node in self._makers:
                     node.layer.forward_again(node.bottoms, node.tops)
         except BaseException:

@@ -50,3 +50,11 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
             yield
         finally:
             self.library.kept = None
+
+    @contextlib.contextmanager
+    def other_weights(self) -> Iterator[None]:
+        kept, self.library.kept = self.library.kept, None
+        try:
+            yield
+        finally:
+            self.library.kept = kept
