@@ -18,6 +18,7 @@ import pytest
 import fcaffe as caffe
 from fcaffe import log
 from fcaffe.net import Context
+from fcaffe.net.on_demand import PATIENCE, OnDemand
 from fcaffe.pycaffe import session
 from tests import engine_choice
 from tests.layers.test_contract import values
@@ -25,7 +26,7 @@ from tests.net.random_nets import BATCH, RandomNet
 
 Seen = list[tuple[str, np.ndarray]]
 
-SEEDS = range(24)
+SEEDS = range(12)
 ACTS = 40
 
 
@@ -214,21 +215,125 @@ def same(seen: Seen, plain: Seen) -> None:
         np.testing.assert_array_equal(array, expected, err_msg=what)
 
 
-def test_a_script_sees_what_it_would_see_layer_by_layer(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
+def twice(script: Callable[[], Seen], layer_by_layer: Callable[[], None]) -> None:
+    """Run it on nets that leave blobs out and on nets that do not."""
+    with np.errstate(all="ignore"):
+        seen = script()
+        layer_by_layer()
+        same(seen, script())
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each whole pass, whether it has left blobs out."""
+    found: list[bool] = []
+    forward = OnDemand.forward
+
+    def counted(self: OnDemand, *arguments: Any) -> float | None:
+        loss = forward(self, *arguments)
+        found.append(bool(self._left_out))
+        return loss
+
+    monkeypatch.setattr(OnDemand, "forward", counted)
+    return found
+
+
+def test_a_script_sees_what_it_would_see_layer_by_layer(
+    tmp_path: Path, layer_by_layer: Callable[[], None], passes: list[bool]
+) -> None:
     path = tmp_path / "net.prototxt"
-    runs: list[list[Seen]] = []
-    left_out = 0
-    for plain in (False, True):
-        if plain:
-            layer_by_layer()
-        runs.append([])
+
+    def scripts() -> Seen:
+        seen = []
         for seed in SEEDS:
             path.write_text(text_of(seed))
-            script = Script(path, seed)
-            with np.errstate(all="ignore"):
-                runs[-1].append(script.run())
-    for seed, (seen, expected) in enumerate(zip(*runs, strict=True)):
-        try:
-            same(seen, expected)
-        except AssertionError as problem:
-            raise AssertionError(f"seed {seed}: {problem}\n{text_of(seed)}") from problem
+            seen += [(f"seed {seed}: {what}", array) for what, array in Script(path, seed).run()]
+        return seen
+
+    twice(scripts, layer_by_layer)
+    assert sum(passes) > len(passes) / 2
+
+
+SOLVER = """base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 random_seed: 3 snapshot_after_train: false display: 0
+test_iter: 2 test_interval: 3 net_param { NET }"""
+NET = """
+  layer { name: "in" type: "Input" top: "x" top: "label" input_param {
+    shape { dim: 4 dim: 3 dim: 12 dim: 12 } shape { dim: 4 } } }
+  layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param {
+    num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }
+  layer { name: "norm" type: "BatchNorm" bottom: "conv" top: "conv" }
+  layer { name: "scale" type: "Scale" bottom: "conv" top: "scale" scale_param { bias_term: true } }
+  layer { name: "relu" type: "ReLU" bottom: "scale" top: "relu" }
+  layer { name: "pool" type: "Pooling" bottom: "relu" top: "pool" pooling_param { kernel_size: 2 stride: 2 } }
+  layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {
+    num_output: 5 weight_filler { type: "xavier" } } }
+  layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+
+
+def test_test_nets_of_a_solver(tmp_path: Path, layer_by_layer: Callable[[], None], passes: list[bool]) -> None:
+    """Their weights change while what they have left out may still be wanted."""
+    path = tmp_path / "solver.prototxt"
+    path.write_text(SOLVER.replace("NET", NET))
+
+    def script() -> Seen:
+        chance, seen = random.Random(7), []
+        solver = caffe.get_solver(str(path))
+        net, tested = solver.net, solver.test_nets[0]
+        for one in (net, tested):
+            one.blobs["x"].data[...] = values((4, 3, 12, 12), 1)
+
+        def look(one: Any) -> None:
+            name = chance.choice(list(one.blobs))
+            seen.append((f"{solver.iter}: {name}", one.blobs[name].data.copy()))
+
+        def amid_a_step() -> None:
+            if chance.random() < 0.3:
+                tested.forward()
+            if chance.random() < 0.2:
+                look(tested)
+
+        solver.add_callback(amid_a_step, amid_a_step)
+        for _ in range(60):
+            act = chance.random()
+            if act < 0.3:
+                solver.step(chance.choice([1, 1, 4]))
+            elif act < 0.6:
+                tested.forward()
+            elif act < 0.9:
+                look(tested)
+            else:
+                net.forward()
+                look(net)
+        return seen
+
+    twice(script, layer_by_layer)
+    assert sum(passes) > len(passes) / 2
+
+
+def test_a_blob_that_was_looked_at_is_kept_for_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(NET)
+    net = caffe.Net(str(path), caffe.TEST)
+
+    def left_out() -> set[str]:
+        return {name for name, blob in net.blobs.items() if blob._blob._data.compute}
+
+    net.forward()
+    everything = left_out()
+    assert {"conv", "scale", "relu", "pool"} <= everything and "x" not in everything
+    net.blobs["pool"].data
+    assert not left_out()
+    for _ in range(PATIENCE):
+        net.forward()
+        assert left_out() == everything - {"pool"}
+    held = net.blobs["relu"].data
+    for _ in range(PATIENCE + 2):
+        net.forward()
+        assert left_out() == everything - {"relu"}
+    del held
+    net.forward()
+    assert left_out() == everything
+    net.backward()
+    net.forward()
+    assert not left_out()
