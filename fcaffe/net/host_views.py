@@ -61,17 +61,20 @@ class HostViews:
         """Tell this one, from now on, of values that may change."""
         self._followers.add(follower)
 
-    def is_wanted(self, storage: Storage, since: int) -> bool:
-        """Whether user code has an array of this storage, or has looked at it after that number of looks."""
-        if self._looked.get(storage, 0) > since or self.may_write(storage):
-            return True
-        copy = self._copies.get(storage)
-        return copy is not None and copy.held() is not None
+    def wanted(self, since: int) -> set[Storage]:
+        """Those that user code has an array of, or has looked at after that number of looks."""
+        found = {storage for storage, look in self._looked.items() if look > since}
+        found.update(storage for storage, copy in self._all_copies() if copy.held() is not None)
+        return found.union(self.lent())
 
-    def may_write(self, storage: Storage) -> bool:
-        """Whether user code has an array that is the very memory of this storage."""
-        window = self._windows.get(storage)
-        return window is not None and window() is not None
+    def lent(self) -> list[Storage]:
+        """Those of whose own memory user code has an array, which it may write at any moment."""
+        if not self._windows:
+            return []
+        held = [(storage, window() is not None) for storage, window in self._windows.items()]
+        for storage in [storage for storage, is_held in held if not is_held]:
+            del self._windows[storage]
+        return [storage for storage, is_held in held if is_held]
 
     @contextlib.contextmanager
     def changing(self, blobs: Iterable[Blob]) -> Iterator[None]:
@@ -136,7 +139,7 @@ class HostViews:
             if copy.values is None and values is not None and blob is not None and blob.uses(storage):
                 copy.values, copy.shape = values, blob.shape
                 self._engine.copy(storage.view(copy.shape), copy.array)
-        for storage in self._held_windows():
+        for storage in self.lent():
             storage.settle()
 
     def reshape(self, blob: Blob, shape: tuple[int, ...]) -> None:
@@ -158,7 +161,7 @@ class HostViews:
     def same_weights(self, net: Any) -> AbstractContextManager[None]:
         """Its body is a forward pass of this net. What the engine makes of the weights is kept for the next pass, but
         for those that user code could write meanwhile."""
-        return self._weights.same(net, lambda: {storage.address for storage in self._held_windows()})
+        return self._weights.same(net, lambda: {storage.address for storage in self.lent()})
 
     @contextlib.contextmanager
     def new_weights(self, net: Any) -> Iterator[None]:
@@ -203,15 +206,6 @@ class HostViews:
 
     def _all_copies(self) -> list[tuple[Storage, HostCopy]]:
         return list(self._copies.items()) if self._copies else []
-
-    def _held_windows(self) -> list[Storage]:
-        """Storages of whose own memory user code has an array."""
-        if not self._windows:
-            return []
-        held = [(storage, window() is not None) for storage, window in self._windows.items()]
-        for storage in [storage for storage, is_held in held if not is_held]:
-            del self._windows[storage]
-        return [storage for storage, is_held in held if is_held]
 
 
 class HostCopy:

@@ -49,11 +49,14 @@ class OnDemand:
         self._retired = any(node.layer.type == "Python" for node in net.nodes)  # whose code may look amid a pass
         self._looks = [self._views.looks] * PATIENCE  # at blobs, before each of the last passes
         self._shapes = [blob.shape for blob in self._given]  # when the last whole pass began
-        self._kept: set[Storage] = set()
+        self._blobs = [*net.blobs, *(blob for layer in net.layers for blob in layer.blobs)]
+        self._wanted: set[Storage] = set()
         self._program: Program | None = None  # which keeps these
         self._makers: list[Node] = []  # the nodes of the graph that make what it leaves out
         self._run_again: list[bool] = []  # for each of its nodes, whether it does the work of such ones
         self._untouched: list[Storage] = []  # of what it leaves out, which it does not even write
+        self._most_copied = 0.0  # bytes
+        self._survey()
         self._left_out: set[Storage] = set()  # of the last pass
         self._sources: set[Storage] = set()  # what its makers start from
         self._preserved: dict[Storage, Array] = {}  # the values of sources that may have changed since
@@ -66,20 +69,21 @@ class OnDemand:
         looked = self._looks.pop(0)
         self._looks.append(self._views.looks)
         before, self._shapes = self._shapes, [blob.shape for blob in self._given]
-        if layer_by_layer or self._retired or before != self._shapes or not self._prepare(self._wanted(looked)):
+        if layer_by_layer or self._retired or before != self._shapes or not self._prepare(self._views.wanted(looked)):
             self._arena.release()
             return None
-        versions = [blob.version for blob in self._net.blobs]
         try:
             loss = self._run_program(run)
         except BaseException:
             self._arena.release()
             raise
-        self._left_out = self._outputs()
-        self._sources = self._start()
+        grown = self._versions != self._present_versions()  # by a layer that reads, which has brought another shape
+        if grown:
+            self._survey()
+        self._left_out, self._sources = self._outputs, self._start
         self._mark()
-        self.preserve(storage for storage in self._sources if self._views.may_write(storage))
-        if versions != [blob.version for blob in self._net.blobs]:  # a layer that reads has brought another shape
+        self.preserve(self._lent())
+        if grown:
             self.complete()
         return loss
 
@@ -133,35 +137,48 @@ class OnDemand:
             for storage, buffer in now.items():
                 storage.replace(buffer)
 
-    def _wanted(self, looked: int) -> set[Storage]:
-        """What a script has an array of, or has looked at since that number of looks."""
-        made = {blob._data for blob in self._net.blobs}
-        return {storage for storage in made if self._views.is_wanted(storage, looked)}
-
-    def _prepare(self, wanted: set[Storage]) -> bool:
+    def _prepare(self, looked_at: set[Storage]) -> bool:
         """Have a program that keeps these in its arena; False if that is not worth while."""
-        kept = _kept(self._net.nodes, {blob._data for blob in self._outer} | wanted)
-        if self._program is None or kept != self._kept:
-            self._make_program(kept)
+        wanted, versions = looked_at & self._made, self._present_versions()
+        if self._program is None or wanted != self._wanted or versions != self._versions:
+            self._make_program(wanted)
         assert self._program is not None
-        copied = sum(storage.nbytes for storage in self._start() if self._views.may_write(storage))
-        if copied > MOST_COPIED * sum(storage.nbytes for storage in self._outputs()):
+        if sum(storage.nbytes for storage in self._lent()) > self._most_copied:
             return False
         for storage in self._untouched:
             storage.replace(None)
         self._arena.follow(self._program)
         return True
 
-    def _make_program(self, kept: set[Storage]) -> None:
+    def _make_program(self, wanted: set[Storage]) -> None:
         self._arena.release()
-        outer = [blob for blob in self._net.blobs if blob._data in kept]
-        nodes = rewrite(self._net.nodes, inference=True, exact=True, kept=kept)
-        self._program = Program(nodes, outer, self._net.parameters, inference=True)
-        self._makers = [node for node in self._net.nodes if any(blob._data not in kept for blob in node.tops)]
+        net, self._wanted = self._net, wanted
+        kept = _kept(net.nodes, {blob._data for blob in self._outer} | wanted)
+        outer = [blob for blob in net.blobs if blob._data in kept]
+        nodes = rewrite(net.nodes, inference=True, exact=True, kept=kept)
+        self._program = Program(nodes, outer, net.parameters, inference=True)
+        self._makers = [node for node in net.nodes if any(blob._data not in kept for blob in node.tops)]
         self._run_again = [any(blob._data not in kept for blob in node.tops) for node in nodes]
+        self._survey()
+        self._most_copied = MOST_COPIED * sum(storage.nbytes for storage in self._outputs)
         touched = {blob._data for node in nodes for blob in node.blobs}
-        self._untouched = [storage for storage in self._outputs() if storage not in touched]
-        self._kept = kept
+        self._untouched = [storage for storage in self._outputs if storage not in touched]
+
+    def _survey(self) -> None:
+        """Find out anew where things lie, after shapes have changed."""
+        self._versions = self._present_versions()
+        self._made = {blob._data for blob in self._net.blobs}
+        self._outputs = {blob._data for node in self._makers for blob in node.tops}
+        read = {blob._data for node in self._makers for blob in (*node.bottoms, *node.layer.blobs)}
+        self._start = read - self._outputs
+
+    def _present_versions(self) -> list[int]:
+        """Of all that the nodes read and write; one changes with a shape or a place in memory."""
+        return [blob.version for blob in self._blobs]
+
+    def _lent(self) -> list[Storage]:
+        """What the makers start from, and a script may write at any moment."""
+        return [storage for storage in self._views.lent() if storage in self._start]
 
     def _run_program(self, run: Callable[[Node], float]) -> float:
         """What runs again before backward need save nothing for it now."""
@@ -175,21 +192,9 @@ class OnDemand:
             context.inference = False
         return loss
 
-    def _outputs(self) -> set[Storage]:
-        """What the makers write."""
-        return {blob._data for node in self._makers for blob in node.tops}
-
-    def _start(self) -> set[Storage]:
-        """What the makers read that they have not written."""
-        read = {blob._data for node in self._makers for blob in (*node.bottoms, *node.layer.blobs)}
-        return read - self._outputs()
-
     def _mark(self) -> None:
         for storage in self._left_out:
             storage.compute = self.complete
-
-    def _present_versions(self) -> list[int]:
-        return [blob.version for blob in self._net.blobs]
 
 
 def _kept(nodes: Sequence[Node], wanted: set[Storage]) -> set[Storage]:

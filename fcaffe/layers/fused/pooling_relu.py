@@ -19,8 +19,6 @@ class PoolingReLU(FusedLayer):
     works on a quarter of the values, and its input need not be kept for backward.
     """
 
-    exact = True
-
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(nodes)
         assert isinstance(nodes[1].layer, Pooling)
