@@ -30,8 +30,9 @@ class Context:
     and reads whole batches in `turns`. `sync_batch_norm`: BatchNorm takes mean and variance over the batch of all
     workers. In nets for `inference` there is no backward pass, so that layers keep nothing for it. Where
     `whole_passes` are all that is run, and nobody looks at what is between the layers, some do the work of others as
-    well, and memory is shared; with `recompute` some of their forward passes run again during backward, to save memory. `on_demand`: a script may look
-    at any blob, but at few, so whole forward passes leave out what can be computed when it does.
+    well, and memory is shared; with `recompute` some of their forward passes run again during backward, to save memory.
+    `on_demand`: a script may look at any blob, but at few, so whole forward passes leave out what can be computed when
+    it does.
 
     While nets are built, `as_worker_0` gives every worker what worker 0 passes to it; all must call it at the same
     place.

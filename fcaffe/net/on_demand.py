@@ -198,9 +198,9 @@ class OnDemand:
 
 
 def _kept(nodes: Sequence[Node], wanted: set[Storage]) -> set[Storage]:
-    """The storages that a program for which these are wanted has to keep, so that the others can be made again from
-    them: what nodes write that cannot run again, all tops of a node or none, and what was made from values that somebody
-    has overwritten since."""
+    """The storages that a program has to keep, beside those that are wanted, so that the others can be made again from
+    them: what nodes write that cannot run again, all tops of a node or none, and what was made from values that have
+    been overwritten since."""
     last_writer = {blob._data: index for index, node in enumerate(nodes) for blob in node.tops}
     kept = set(wanted)
     for node in nodes:

@@ -151,9 +151,9 @@ def _fused(nodes: list[Node], rule: type[FusedLayer], inference: bool, kept: Col
     while index < len(nodes):
         chain = _chain(nodes, index, inference)
         count = rule.match(chain)
-        if count and not (rule.forward_is_unseen and all(other.in_place for other in chain[1:count])):
-            if any(blob._data in kept for other in chain[:count] for blob in other.tops):
-                count = 0
+        unseen = rule.forward_is_unseen and all(other.in_place for other in chain[1:count])
+        if not unseen and any(blob._data in kept for other in chain[:count] for blob in other.tops):
+            count = 0
         node = _node_for(rule, chain[:count]) if count else nodes[index]
         if count and not inference:
             others = [*nodes[:index], node, chain[count - 1]]

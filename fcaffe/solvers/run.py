@@ -116,7 +116,9 @@ class Run:
         for index, (net_param, source) in enumerate(sources):
             log.creating_test_net(index, f"specified by {source}")
             turns = Turns(workers.rank, workers.size, param.test_iter[index])
-            self.test_nets.append(Net(net_param, Context(**of_all_nets, turns=turns, inference=whole_passes, on_demand=on_demand)))
+            self.test_nets.append(
+                Net(net_param, Context(**of_all_nets, turns=turns, inference=whole_passes, on_demand=on_demand))
+            )
             finetune(self.test_nets[-1], param.weights)
             self.test_nets[-1].debug_info = param.debug_info
         need = check_memory(self.net, self.rule.histories)
