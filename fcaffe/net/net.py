@@ -11,6 +11,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.engines.engine import Pending
+from fcaffe.net.apart import Apart
 from fcaffe.net.arena import START, Arena, Memory, memory_of
 from fcaffe.net.arithmetic import is_finite, silent_arithmetic
 from fcaffe.net.blob import Array, Blob
@@ -54,10 +55,13 @@ class Net(Graph):
         self.plain = Program(self.nodes, self._outer(), self.parameters, context.inference)
         self.fused = self._fused_program() if context.whole_passes else self.plain
         self._unseen = unseen_fusions(self.nodes)  # by the index of their first member
+        self._apart: Apart | None = None
         self.program = self.plain  # that of the last forward pass, which backward follows
         self.arena = Arena(context.recompute)
         on_demand = context.on_demand and context.engine.xp is np
         self.on_demand = OnDemand(self, self._outer(), self.arena) if on_demand else None
+        if on_demand and not any(node.layer.type == "Python" for node in self.nodes):
+            self._apart = Apart(self.nodes, self._outer(), self.parameters)
         self.parameters.share()
         log.net_done()
 
@@ -86,9 +90,11 @@ class Net(Graph):
             else:
                 layer_by_layer = self.debug_info or self.hooks.in_forward()
                 if (loss := self.on_demand.forward(self._forward_node, layer_by_layer)) is not None:
+                    self.program = self.plain
                     return Pending(loss)
-        whole = self.fuses and start == 0 and end is None and not self.debug_info
-        self.program = self.fused if whole else self.plain
+        whole = start == 0 and end is None and not self.debug_info
+        self.program = self._program_of(whole)
+        whole &= self.fuses
         if self.fuses:
             self.arena.follow(self.program)
         nodes = self.program.nodes[start : None if end is None else end + 1]
@@ -102,8 +108,9 @@ class Net(Graph):
             return self.context.engine.read_later(self._loss)
         if start == 0:
             self.arena.move(START)
-        if self.program is self.plain and not self.debug_info and not self.hooks.in_forward():
-            nodes = with_unseen(nodes, self._unseen)
+        if not whole and not self.debug_info and not self.hooks.in_forward():
+            apart = self._apart if self.program is not self.plain else None
+            nodes = with_unseen(nodes, self._unseen if apart is None else apart.unseen)
         if not whole:
             return Pending(sum((self._forward_node(node) for node in nodes), 0.0))
         loss = 0.0
@@ -122,6 +129,8 @@ class Net(Graph):
         """
         if self.on_demand is not None:
             self.on_demand.retire()
+        if self._apart is not None and self.program is self._apart.program:
+            self._apart.share_gradients()
         first = len(self.program.nodes) - 1 if start is None else start
         clear = self.parameters.clear()
 
@@ -134,13 +143,25 @@ class Net(Graph):
             if exchange is not None and exchange.on_streams:
                 exchange.finish()
 
-        if self.program is self.plain or not (exchange is None or exchange.on_streams):
+        if not (self.fuses and self.program is self.fused) or not (exchange is None or exchange.on_streams):
             work()
         else:
             self._repeat(f"{'' if clear else 'adding '}{'lone ' if exchange is None else ''}backward", work)
             self.parameters.mark_written()
         if self.debug_info:
             self.parameters.debug()
+
+    def _program_of(self, whole: bool) -> Program:
+        """What a forward pass runs that begins now, over all layers or some."""
+        if self.fuses:
+            return self.fused if whole else self.plain
+        if self._apart is None:
+            return self.plain
+        if whole and not self.hooks.in_forward():
+            return self._apart.program
+        if self.program is self._apart.program:
+            self._apart.together()
+        return self.plain
 
     def _forward_node(self, node: Node) -> float:
         """Returns the weighted sum of its losses."""

@@ -35,8 +35,8 @@ MOST_COPIED = 0.25  # of the bytes that are left out: what may have to be copied
 class OnDemand:
     """The forward passes of one net for a script; `outer` are the blobs that come from outside or are read there.
 
-    A net that has gone backward once runs layer by layer for good: gradients are wanted as they are, backward reads most
-    of what forward has written, and what the weights were before an update would have to be kept.
+    A net that has gone backward once runs layer by layer for good: gradients are wanted as they are, backward reads
+    most of what forward has written, and what the weights were before an update would have to be kept.
     """
 
     def __init__(self, net: Graph, outer: Sequence[Blob], arena: Arena) -> None:

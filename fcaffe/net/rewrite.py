@@ -77,7 +77,7 @@ def rewrite(
     With `exact` all values have the bits that they have layer by layer. Nodes that write into one of the storages in
     `kept` stay as they are, or are fused so that nobody sees it.
     """
-    rewritten = _renumbered(nodes if inference else _separated(nodes))
+    rewritten = _renumbered(nodes if inference else separated(nodes))
     for rule in _rules:
         if rule.exact or not exact:
             rewritten = _renumbered(_fused(rewritten, rule, inference, kept))
@@ -115,14 +115,14 @@ def _renumbered(nodes: Sequence[Node]) -> list[Node]:
     return [replace(node, index=index, versions=[]) for index, node in enumerate(nodes)]
 
 
-def _separated(nodes: Sequence[Node]) -> list[Node]:
+def separated(nodes: Sequence[Node]) -> list[Node]:
     """A layer in place whose backward reads its bottom would have to copy that before it overwrites it. Here whatever
     comes before it works on another blob instead, which is its bottom from then on. Both have one gradient.
 
     Not so where the backward of an earlier layer, such as a ReLU, reads this blob: in Caffe it sees what was written
     over its own values, and so it does here. Nor where the blob shares its data with another, as tops of a Split do.
     """
-    made = list(nodes)
+    made = _renumbered(nodes)
     for index in range(len(made)):
         node = made[index]
         if node.layer.bottom_copy is None or not node.in_place or not node.needs_backward:

@@ -44,6 +44,8 @@ class Solver:
         self._solver = solvers.Solver(
             param, session.engine(), session.noise, random=session.random, whole_passes=False, on_demand=True
         )
+        if self._solver.net.on_demand is not None:
+            self._solver.net.on_demand.retire()  # each of its passes is followed by one backward
         self.param = self._solver.param
         self._views = host_views(self._solver.engine)
         self.net = Net._of(self._solver.net)

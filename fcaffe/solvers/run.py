@@ -41,7 +41,7 @@ class Run:
 
     Several `workers` each have one Run in step: they split every batch, the `exchange` adds their gradients up, test
     batches are taken in turns, and worker 0 alone logs and writes snapshots. `sync_batch_norm`, `whole_passes`,
-    `recompute` and, for the test nets, `on_demand` as in Context. With `shards`, a power of two, the weights have the
+    `recompute` and `on_demand` as in Context. With `shards`, a power of two, the weights have the
     same bits on any power of two of workers up to that; see ShardedBatches for what that takes. `grow_batch`: up to how
     many samples the batch grows where the rate would drop (see GrowingBatch); 0 for not at all.
 
@@ -99,7 +99,11 @@ class Run:
         self.shards = Shards(workers, shards) if shards else None
         parts = self.shards or workers  # of a batch, as the training net sees them
         self.context = Context(
-            **of_all_nets, workers=parts, sync_batch_norm=sync_batch_norm, recompute=recompute and whole_passes
+            **of_all_nets,
+            workers=parts,
+            sync_batch_norm=sync_batch_norm,
+            recompute=recompute and whole_passes,
+            on_demand=on_demand,
         )
         self.net = self._train_net()
         if parts.size > 1 and self.context.share is None and not parts.per_worker:

@@ -48,8 +48,8 @@ def layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
         def bind(self: Any, param: Any) -> None:
             made(self, param)
-            for net in self._solver.test_nets:
-                net.on_demand = None
+            for net in (self._solver.net, *self._solver.test_nets):
+                net.on_demand = net._apart = None
 
         monkeypatch.setattr(caffe.Solver, "_bind", bind)
 
