@@ -106,6 +106,11 @@ class Engine(
         work()
         return None
 
+    @contextlib.contextmanager
+    def other_weights(self) -> Iterator[None]:
+        """In its body, which may be within that of `fixed_weights`, weights lie elsewhere than otherwise."""
+        yield
+
     def repeat(self, owner: Any, name: str, signature: Hashable, work: Callable[[], None]) -> None:
         """Do work that its owner will want again under this name: the same operators on the same memory, as long as the
         signature is the same. An engine may remember what it has been asked to do, and not call `work` again."""
@@ -209,6 +214,15 @@ class NumpyEngine(Engine):
             yield
         finally:
             self._kept = self.fixed = None
+
+    @contextlib.contextmanager
+    def other_weights(self) -> Iterator[None]:
+        before = self._kept, self.fixed
+        self._kept = self.fixed = None
+        try:
+            yield
+        finally:
+            self._kept, self.fixed = before
 
     def of_weights(self, sources: Sequence[Any], what: Hashable, make: Callable[[], Made]) -> Made | None:
         kept, changing = self._kept, self._changing

@@ -31,6 +31,8 @@ class Context:
     workers. In nets for `inference` there is no backward pass, so that layers keep nothing for it. Where
     `whole_passes` are all that is run, and nobody looks at what is between the layers, some do the work of others as
     well, and memory is shared; with `recompute` some of their forward passes run again during backward, to save memory.
+    `on_demand`: a script may look at any blob, but at few, so whole forward passes leave out what can be computed when
+    it does; as far as such a pass may leave out what backward reads, `inference` is set in it.
 
     While nets are built, `as_worker_0` gives every worker what worker 0 passes to it; all must call it at the same
     place.
@@ -46,6 +48,7 @@ class Context:
     inference: bool = False
     whole_passes: bool = False
     recompute: bool = False
+    on_demand: bool = False
     timeline: Timeline = field(default_factory=Timeline)
     as_worker_0: Callable[[Any], Any] = lambda thing: thing
     share: Share | None = field(default=None, init=False)  # see `share_of`

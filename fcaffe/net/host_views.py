@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +28,16 @@ def host_views(engine: Engine) -> HostViews:
     return found
 
 
+class Follower(Protocol):
+    """Who computes values when somebody looks, from others as they were; see `fcaffe.net.on_demand`."""
+
+    def preserve(self, storages: Iterable[Storage]) -> None: ...
+
+    def runs(self, blob: Blob) -> bool: ...
+
+    def complete(self) -> None: ...
+
+
 class HostViews:
     """Arrays for blobs in host memory; each is live for as long as user code holds it.
 
@@ -42,6 +52,40 @@ class HostViews:
         self._copies: weakref.WeakKeyDictionary[Storage, Any] = weakref.WeakKeyDictionary()
         self._windows: weakref.WeakKeyDictionary[Storage, weakref.ref[np.ndarray]] = weakref.WeakKeyDictionary()
         self._weights = KeptWeights(engine)
+        self.looks = 0  # of user code at storages
+        self._looked: weakref.WeakKeyDictionary[Storage, int] = weakref.WeakKeyDictionary()  # number of the last look
+        self._followers: weakref.WeakSet[Follower] = weakref.WeakSet()
+        self._changing: set[Storage] = set()  # what the engine's present work changes
+
+    def follow(self, follower: Follower) -> None:
+        """Tell this one, from now on, of values that may change."""
+        self._followers.add(follower)
+
+    def wanted(self, since: int) -> set[Storage]:
+        """Those that user code has an array of, or has looked at after that number of looks."""
+        found = {storage for storage, look in self._looked.items() if look > since}
+        found.update(storage for storage, copy in self._all_copies() if copy.held() is not None)
+        return found.union(self.lent())
+
+    def lent(self) -> list[Storage]:
+        """Those of whose own memory user code has an array, which it may write at any moment."""
+        if not self._windows:
+            return []
+        held = [(storage, window() is not None) for storage, window in self._windows.items()]
+        for storage in [storage for storage, is_held in held if not is_held]:
+            del self._windows[storage]
+        return [storage for storage, is_held in held if is_held]
+
+    @contextlib.contextmanager
+    def changing(self, blobs: Iterable[Blob]) -> Iterator[None]:
+        """Its body lets the engine change the data of these, and user code may work amid it."""
+        before = self._changing
+        self._changing = before | {blob._data for blob in blobs}
+        self._preserve(self._changing)
+        try:
+            yield
+        finally:
+            self._changing = before
 
     def prepare(self, blobs: Iterable[Blob]) -> None:
         """User code will see these in the middle of passes: let them lie in C order for good, which saves copies."""
@@ -79,8 +123,10 @@ class HostViews:
 
     def push(self) -> None:
         """Before the engine works: from now on what user code has written counts."""
+        self._preserve(self._changing)
         for storage, copy in self._all_copies():
             if copy.values is not None:
+                self._preserve((storage,))
                 self._engine.copy(copy.array, storage.view(copy.shape))
                 copy.values = None
             if copy.held() is None:
@@ -93,11 +139,14 @@ class HostViews:
             if copy.values is None and values is not None and blob is not None and blob.uses(storage):
                 copy.values, copy.shape = values, blob.shape
                 self._engine.copy(storage.view(copy.shape), copy.array)
-        for storage in self._held_windows():
+        for storage in self.lent():
             storage.settle()
 
     def reshape(self, blob: Blob, shape: tuple[int, ...]) -> None:
         """Give a blob another shape, in which its values keep their places in C order as far as they fit."""
+        for follower in self._followers:
+            if follower.runs(blob) and blob.shape != shape:
+                follower.complete()
         with self.engine_at_work():
             keeps_order = blob.shape[1:] == shape[1:]
             before = [] if keeps_order else [blob.xp.ascontiguousarray(array) for array in (blob.data, blob.diff)]
@@ -112,13 +161,21 @@ class HostViews:
     def same_weights(self, net: Any) -> AbstractContextManager[None]:
         """Its body is a forward pass of this net. What the engine makes of the weights is kept for the next pass, but
         for those that user code could write meanwhile."""
-        return self._weights.same(net, lambda: {storage.address for storage in self._held_windows()})
+        return self._weights.same(net, lambda: {storage.address for storage in self.lent()})
 
-    def new_weights(self) -> AbstractContextManager[None]:
-        """Its body changes weights of some net, or where they lie."""
-        return self._weights.change()
+    @contextlib.contextmanager
+    def new_weights(self, net: Any) -> Iterator[None]:
+        """Its body changes weights of this net, or where they lie."""
+        with self._weights.change(), self.changing(blob for layer in net.layers for blob in layer.blobs):
+            yield
+
+    def _preserve(self, storages: Collection[Storage]) -> None:
+        for follower in self._followers if storages else ():
+            follower.preserve(storages)
 
     def _show(self, blob: Blob, storage: Storage) -> np.ndarray:
+        self.looks += 1
+        self._looked[storage] = self.looks
         copy = self._copies.get(storage)
         is_wide = storage.dtype != self._engine.half_dtype
         if copy is None and is_wide and storage.view(blob.shape).flags.c_contiguous:
@@ -140,6 +197,7 @@ class HostViews:
         """The flat memory of a storage. The arrays that are made of it keep it, so that one knows whether user code has
         any; and it may write now."""
         self._weights.forget(storage.address)
+        self._preserve((storage,))
         reference = self._windows.get(storage)
         window = None if reference is None else reference()
         if window is None or _address(window) != storage.address:
@@ -149,15 +207,6 @@ class HostViews:
 
     def _all_copies(self) -> list[tuple[Storage, HostCopy]]:
         return list(self._copies.items()) if self._copies else []
-
-    def _held_windows(self) -> list[Storage]:
-        """Storages of whose own memory user code has an array."""
-        if not self._windows:
-            return []
-        held = [(storage, window() is not None) for storage, window in self._windows.items()]
-        for storage in [storage for storage, is_held in held if not is_held]:
-            del self._windows[storage]
-        return [storage for storage, is_held in held if is_held]
 
 
 class HostCopy:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.engines.engine import Pending
+from fcaffe.net.apart import Apart
 from fcaffe.net.arena import START, Arena, Memory, memory_of
 from fcaffe.net.arithmetic import is_finite, silent_arithmetic
 from fcaffe.net.blob import Array, Blob
@@ -19,6 +20,7 @@ from fcaffe.net.debug_info import debug_backward, debug_forward
 from fcaffe.net.graph import Graph
 from fcaffe.net.hooks import Hooks
 from fcaffe.net.node import Node
+from fcaffe.net.on_demand import OnDemand
 from fcaffe.net.precision import choose_types
 from fcaffe.net.program import Program
 from fcaffe.net.rewrite import rewrite, unseen_fusions, with_unseen
@@ -53,8 +55,13 @@ class Net(Graph):
         self.plain = Program(self.nodes, self._outer(), self.parameters, context.inference)
         self.fused = self._fused_program() if context.whole_passes else self.plain
         self._unseen = unseen_fusions(self.nodes)  # by the index of their first member
+        self._apart: Apart | None = None
         self.program = self.plain  # that of the last forward pass, which backward follows
         self.arena = Arena(context.recompute)
+        on_demand = context.on_demand and context.engine.xp is np
+        self.on_demand = OnDemand(self, self._outer(), self.arena) if on_demand else None
+        if on_demand and not any(node.layer.type == "Python" for node in self.nodes):
+            self._apart = Apart(self.nodes, self._outer(), self.parameters)
         self.parameters.share()
         log.net_done()
 
@@ -77,8 +84,17 @@ class Net(Graph):
     ) -> Pending:
         """The same, without waiting for the losses. `need` is called before parameters up to an offset of the flat
         buffer are read."""
-        whole = self.fuses and start == 0 and end is None and not self.debug_info
-        self.program = self.fused if whole else self.plain
+        if self.on_demand is not None:
+            if start != 0 or end is not None:
+                self.on_demand.complete()
+            else:
+                layer_by_layer = self.debug_info or self.hooks.in_forward()
+                if (loss := self.on_demand.forward(self._forward_node, layer_by_layer)) is not None:
+                    self.program = self.plain
+                    return Pending(loss)
+        whole = start == 0 and end is None and not self.debug_info
+        self.program = self._program_of(whole)
+        whole &= self.fuses
         if self.fuses:
             self.arena.follow(self.program)
         nodes = self.program.nodes[start : None if end is None else end + 1]
@@ -92,8 +108,9 @@ class Net(Graph):
             return self.context.engine.read_later(self._loss)
         if start == 0:
             self.arena.move(START)
-        if self.program is self.plain and not self.debug_info and not self.hooks.in_forward():
-            nodes = with_unseen(nodes, self._unseen)
+        if not whole and not self.debug_info and not self.hooks.in_forward():
+            apart = self._apart if self.program is not self.plain else None
+            nodes = with_unseen(nodes, self._unseen if apart is None else apart.unseen)
         if not whole:
             return Pending(sum((self._forward_node(node) for node in nodes), 0.0))
         loss = 0.0
@@ -110,6 +127,10 @@ class Net(Graph):
         are on streams is part of the pass, with `finish`, so that an engine may record it; of another the caller calls
         `finish`.
         """
+        if self.on_demand is not None:
+            self.on_demand.retire()
+        if self._apart is not None and self.program is self._apart.program:
+            self._apart.share_gradients()
         first = len(self.program.nodes) - 1 if start is None else start
         clear = self.parameters.clear()
 
@@ -122,13 +143,25 @@ class Net(Graph):
             if exchange is not None and exchange.on_streams:
                 exchange.finish()
 
-        if self.program is self.plain or not (exchange is None or exchange.on_streams):
+        if not (self.fuses and self.program is self.fused) or not (exchange is None or exchange.on_streams):
             work()
         else:
             self._repeat(f"{'' if clear else 'adding '}{'lone ' if exchange is None else ''}backward", work)
             self.parameters.mark_written()
         if self.debug_info:
             self.parameters.debug()
+
+    def _program_of(self, whole: bool) -> Program:
+        """What a forward pass runs that begins now, over all layers or some."""
+        if self.fuses:
+            return self.fused if whole else self.plain
+        if self._apart is None:
+            return self.plain
+        if whole and not self.hooks.in_forward():
+            return self._apart.program
+        if self.program is self._apart.program:
+            self._apart.together()
+        return self.plain
 
     def _forward_node(self, node: Node) -> float:
         """Returns the weighted sum of its losses."""
@@ -219,6 +252,11 @@ class Net(Graph):
         """Let every layer take over the shapes of its bottoms, after an input blob was reshaped."""
         for node in self.nodes:
             node.reshape()
+
+    def complete(self) -> None:
+        """Compute what the last forward pass has left out; see `fcaffe.net.on_demand`."""
+        if self.on_demand is not None:
+            self.on_demand.complete()
 
     def close(self) -> None:
         """Stop the layers' threads and close their files."""

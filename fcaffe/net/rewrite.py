@@ -13,12 +13,13 @@ one after the other, in the order in which they were registered, each over the w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
+from fcaffe.net.storage import Storage
 from fcaffe.net.traits import Traits
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -33,6 +34,7 @@ class FusedLayer(Layer):
 
     traits = Traits(reshapes_by_shape=True, repeatable=True)
     forward_is_unseen = False  # where all but the first layer work in place, forward leaves every blob as they would
+    exact = False  # what forward writes has the bits that the layers one by one would write
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         first = nodes[0].layer
@@ -67,11 +69,18 @@ def register_fusion(rule: type[FusedLayer]) -> None:
     _rules.append(rule)
 
 
-def rewrite(nodes: Sequence[Node], inference: bool) -> list[Node]:
-    """The nodes of a program that does what these nodes of a graph do; those of the graph are left as they are."""
-    rewritten = _renumbered(nodes if inference else _separated(nodes))
+def rewrite(
+    nodes: Sequence[Node], inference: bool, exact: bool = False, kept: Collection[Storage] = frozenset()
+) -> list[Node]:
+    """The nodes of a program that does what these nodes of a graph do; those of the graph are left as they are.
+
+    With `exact` all values have the bits that they have layer by layer. Nodes that write into one of the storages in
+    `kept` stay as they are, or are fused so that nobody sees it.
+    """
+    rewritten = _renumbered(nodes if inference else separated(nodes))
     for rule in _rules:
-        rewritten = _renumbered(_fused(rewritten, rule, inference))
+        if rule.exact or not exact:
+            rewritten = _renumbered(_fused(rewritten, rule, inference, kept))
     return rewritten
 
 
@@ -106,14 +115,14 @@ def _renumbered(nodes: Sequence[Node]) -> list[Node]:
     return [replace(node, index=index, versions=[]) for index, node in enumerate(nodes)]
 
 
-def _separated(nodes: Sequence[Node]) -> list[Node]:
+def separated(nodes: Sequence[Node]) -> list[Node]:
     """A layer in place whose backward reads its bottom would have to copy that before it overwrites it. Here whatever
     comes before it works on another blob instead, which is its bottom from then on. Both have one gradient.
 
     Not so where the backward of an earlier layer, such as a ReLU, reads this blob: in Caffe it sees what was written
     over its own values, and so it does here. Nor where the blob shares its data with another, as tops of a Split do.
     """
-    made = list(nodes)
+    made = _renumbered(nodes)
     for index in range(len(made)):
         node = made[index]
         if node.layer.bottom_copy is None or not node.in_place or not node.needs_backward:
@@ -136,12 +145,15 @@ def _with(node: Node, old: Blob, new: Blob) -> Node:
     return replace(node, bottoms=bottoms, tops=tops)
 
 
-def _fused(nodes: list[Node], rule: type[FusedLayer], inference: bool) -> list[Node]:
+def _fused(nodes: list[Node], rule: type[FusedLayer], inference: bool, kept: Collection[Storage]) -> list[Node]:
     made: list[Node] = []
     index = 0
     while index < len(nodes):
         chain = _chain(nodes, index, inference)
         count = rule.match(chain)
+        unseen = rule.forward_is_unseen and all(other.in_place for other in chain[1:count])
+        if not unseen and any(blob._data in kept for other in chain[:count] for blob in other.tops):
+            count = 0
         node = _node_for(rule, chain[:count]) if count else nodes[index]
         if count and not inference:
             others = [*nodes[:index], node, chain[count - 1]]

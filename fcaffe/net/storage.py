@@ -7,6 +7,7 @@ in, and gradients be cleared without being written.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -34,11 +35,14 @@ class Storage:
         self.buffer: Array = None
         self.has_moved = False  # into a flat buffer of parameters, whose order stays
         self.is_clear = False  # its values count as zeros, whatever is in the buffer
+        self.compute: Callable[[], None] | None = None  # brings the values, which are not there unless somebody looks
         self._views: dict[tuple[int, ...], Array] = {}
 
     def view(self, shape: tuple[int, ...]) -> Array:
         if self.is_clear:
             self.settle()
+        if self.compute is not None:
+            self.compute()
         found = self._views.get(shape)
         return self._new_view(shape) if found is None else found
 

@@ -68,6 +68,7 @@ class Net:
         self._layer_names: list[str] = net.layer_names
         self._blob_names: list[str] = net.blob_names
         self._views = host_views(net.context.engine)
+        self._statistics = [blob for node in nodes if node.layer.type == "BatchNorm" for blob in node.layer.blobs]
         self._blobs = [Blob(blob, self._views) for blob in net.blobs]
         self._blob_loss_weights: list[float] = net.blob_loss_weights
         self._inputs: list[int] = net.input_ids
@@ -165,8 +166,12 @@ class Net:
 
     def _forward(self, start: int, end: int) -> float:
         """Layers `start` to `end` by index, both included; returns the loss."""
-        with self._views.engine_at_work(), self._views.same_weights(self._net):
-            return self._net.forward(start, end)
+        whole = start == 0 and end == len(self.layers) - 1
+        if whole and self._net.on_demand is not None:
+            self._net.on_demand.forget()  # before inputs are written over those of the last pass, which would be kept
+        views = self._views
+        with views.engine_at_work(), views.same_weights(self._net), views.changing(self._statistics):
+            return self._net.forward(start, None if whole else end)
 
     def _backward(self, start: int, end: int) -> None:
         with self._views.engine_at_work():
@@ -207,7 +212,7 @@ class Net:
 
     def copy_from(self, path: str) -> None:
         """Copy the weights of the layers of the same names from a .caffemodel."""
-        with self._views.engine_at_work(), self._views.new_weights():
+        with self._views.engine_at_work(), self._views.new_weights(self._net):
             load_weights(self._net, path)
 
     def load_hdf5(self, path: str) -> None:
@@ -216,7 +221,7 @@ class Net:
 
     def share_with(self, other: Net) -> None:
         """Use the other net's parameters from now on."""
-        with self._views.engine_at_work(), self._views.new_weights():
+        with self._views.engine_at_work(), self._views.new_weights(self._net):
             share_weights(self._net, other._net)
 
     def save(self, path: str) -> None:

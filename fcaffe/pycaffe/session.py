@@ -49,7 +49,7 @@ def engine() -> Engine:
 
 def context() -> Context:
     """For a net made now."""
-    return Context(engine(), random, noise)
+    return Context(engine(), random, noise, on_demand=True)
 
 
 def set_mode_cpu() -> None:

@@ -41,7 +41,11 @@ class Solver:
         self._bind(read_solver(solver_file))
 
     def _bind(self, param: Any) -> None:
-        self._solver = solvers.Solver(param, session.engine(), session.noise, random=session.random, whole_passes=False)
+        self._solver = solvers.Solver(
+            param, session.engine(), session.noise, random=session.random, whole_passes=False, on_demand=True
+        )
+        if self._solver.net.on_demand is not None:
+            self._solver.net.on_demand.retire()  # each of its passes is followed by one backward
         self.param = self._solver.param
         self._views = host_views(self._solver.engine)
         self.net = Net._of(self._solver.net)
@@ -96,7 +100,7 @@ class Solver:
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:
         """Its body changes weights."""
-        with self._views.engine_at_work(), self._views.new_weights():
+        with self._views.engine_at_work(), self._views.new_weights(self._solver.net):
             yield
 
 

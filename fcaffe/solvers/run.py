@@ -40,10 +40,10 @@ class Run:
     solver's parameters starts it anew.
 
     Several `workers` each have one Run in step: they split every batch, the `exchange` adds their gradients up, test
-    batches are taken in turns, and worker 0 alone logs and writes snapshots. `sync_batch_norm`, `whole_passes` and
-    `recompute` as in Context. With `shards`, a power of two, the weights have the same bits on any power of two of
-    workers up to that; see ShardedBatches for what that takes. `grow_batch`: up to how many samples the batch grows
-    where the rate would drop (see GrowingBatch); 0 for not at all.
+    batches are taken in turns, and worker 0 alone logs and writes snapshots. `sync_batch_norm`, `whole_passes`,
+    `recompute` and `on_demand` as in Context. With `shards`, a power of two, the weights have the
+    same bits on any power of two of workers up to that; see ShardedBatches for what that takes. `grow_batch`: up to how
+    many samples the batch grows where the rate would drop (see GrowingBatch); 0 for not at all.
 
     `data`, `diff` and each `history` are float32 arrays of all parameters, in layer order; the nets' blobs are views.
     """
@@ -62,6 +62,7 @@ class Run:
         whole_passes: bool = True,
         recompute: bool = False,
         grow_batch: int = 0,
+        on_demand: bool = False,
     ) -> None:
         self.param = param
         self.engine = engine
@@ -98,7 +99,11 @@ class Run:
         self.shards = Shards(workers, shards) if shards else None
         parts = self.shards or workers  # of a batch, as the training net sees them
         self.context = Context(
-            **of_all_nets, workers=parts, sync_batch_norm=sync_batch_norm, recompute=recompute and whole_passes
+            **of_all_nets,
+            workers=parts,
+            sync_batch_norm=sync_batch_norm,
+            recompute=recompute and whole_passes,
+            on_demand=on_demand,
         )
         self.net = self._train_net()
         if parts.size > 1 and self.context.share is None and not parts.per_worker:
@@ -115,7 +120,9 @@ class Run:
         for index, (net_param, source) in enumerate(sources):
             log.creating_test_net(index, f"specified by {source}")
             turns = Turns(workers.rank, workers.size, param.test_iter[index])
-            self.test_nets.append(Net(net_param, Context(**of_all_nets, turns=turns, inference=whole_passes)))
+            self.test_nets.append(
+                Net(net_param, Context(**of_all_nets, turns=turns, inference=whole_passes, on_demand=on_demand))
+            )
             finetune(self.test_nets[-1], param.weights)
             self.test_nets[-1].debug_info = param.debug_info
         need = check_memory(self.net, self.rule.histories)

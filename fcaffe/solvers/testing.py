@@ -32,6 +32,7 @@ def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
         loss = net.forward()
         values = [run.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in net.outputs()]
         mine.append((loss, np.concatenate([np.zeros(0, np.float32), *values])))
+    net.complete()  # before the weights change
     everyones = run.workers.gather(mine)
     if everyones is None:
         return

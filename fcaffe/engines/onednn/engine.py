@@ -58,3 +58,12 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
             if not places.isdisjoint(sources):
                 lasting += made if isinstance(made, tuple) else [made]
         return tape.play if tape.works_on(lasting) else None
+
+    @contextlib.contextmanager
+    def other_weights(self) -> Iterator[None]:
+        with super().other_weights():
+            kept, self.library.kept = self.library.kept, None
+            try:
+                yield
+            finally:
+                self.library.kept = kept

@@ -17,6 +17,7 @@ class ConvolutionReLU(FusedLayer):
 
     traits = replace(FusedLayer.traits, reads_before_writing=True)
     forward_is_unseen = True
+    exact = True
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(nodes)

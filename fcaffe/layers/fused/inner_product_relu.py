@@ -16,6 +16,7 @@ class InnerProductReLU(FusedLayer):
     """top = max(inner product(bottom), 0)."""
 
     traits = replace(FusedLayer.traits, reads_before_writing=True)
+    exact = True
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(nodes)

@@ -15,6 +15,7 @@ class ScaleReLU(FusedLayer):
     """top = max(scale * bottom + shift, 0), per channel."""
 
     forward_is_unseen = True
+    exact = True
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(nodes)

@@ -15,6 +15,7 @@ class SumReLU(FusedLayer):
     """top = max(bottom[0] + bottom[1], 0)."""
 
     forward_is_unseen = True
+    exact = True
 
     @classmethod
     def match(cls, chain: Sequence[Node]) -> int:

@@ -1,0 +1,217 @@
+"""On demand: what forward passes for a script leave out, and compute only when somebody looks at it.
+
+A script may look at any blob after a pass, but looks at few. So a whole forward pass runs the rewritten nodes in an
+arena, as the command line's inference does; the blobs that come to nothing by that are *left out*. Whoever looks at one
+of them (`Storage.view`) lets the layers that make them run once more, one by one, from what the pass has kept:
+
+    pass       data -> [conv+relu] -> pool -> fc      kept: data, fc; left out: conv, pool
+    look       data -> conv -> relu -> pool           all that was left out is there, and the arena is gone
+    next pass  what was looked at is kept
+
+Every value has the bits that it would have layer by layer: only rules of rewriting that keep them are used, Dropout has
+its mask, statistics are not added to again (`Layer.forward_again`), and what the layers start from is copied before
+anybody may change it (`preserve`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from fcaffe.net.arena import Arena
+from fcaffe.net.arithmetic import silent_arithmetic
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.graph import Graph
+from fcaffe.net.host_views import host_views
+from fcaffe.net.node import Node
+from fcaffe.net.program import Program
+from fcaffe.net.rewrite import rewrite
+from fcaffe.net.storage import Storage
+
+PATIENCE = 2  # whole passes for which a blob is kept after a script has looked at it
+MOST_COPIED = 0.25  # of the bytes that are left out: what may have to be copied in each pass instead
+
+
+class OnDemand:
+    """The forward passes of one net for a script; `outer` are the blobs that come from outside or are read there.
+
+    A net that has gone backward once runs layer by layer for good: gradients are wanted as they are, backward reads
+    most of what forward has written, and what the weights were before an update would have to be kept.
+    """
+
+    def __init__(self, net: Graph, outer: Sequence[Blob], arena: Arena) -> None:
+        self._net = net
+        self._outer = outer
+        self._given = [blob for node in net.nodes if not node.bottoms for blob in node.tops]
+        self._arena = arena
+        self._views = host_views(net.context.engine)
+        self._views.follow(self)
+        self._retired = any(node.layer.type == "Python" for node in net.nodes)  # whose code may look amid a pass
+        self._looks = [self._views.looks] * PATIENCE  # at blobs, before each of the last passes
+        self._shapes = [blob.shape for blob in self._given]  # when the last whole pass began
+        self._blobs = [*net.blobs, *(blob for layer in net.layers for blob in layer.blobs)]
+        self._wanted: set[Storage] = set()
+        self._program: Program | None = None  # which keeps these
+        self._makers: list[Node] = []  # the nodes of the graph that make what it leaves out
+        self._run_again: list[bool] = []  # for each of its nodes, whether it does the work of such ones
+        self._untouched: list[Storage] = []  # of what it leaves out, which it does not even write
+        self._most_copied = 0.0  # bytes
+        self._survey()
+        self._left_out: set[Storage] = set()  # of the last pass
+        self._sources: set[Storage] = set()  # what its makers start from
+        self._preserved: dict[Storage, Array] = {}  # the values of sources that may have changed since
+
+    def forward(self, run: Callable[[Node], float], layer_by_layer: bool) -> float | None:
+        """A whole pass, in which `run` runs a node and returns its loss. Returns the loss, or None if the net is to go
+        layer by layer: as it is where shapes have changed since the last pass, since those that do so each time are not
+        worth a new arena."""
+        self.forget()
+        looked = self._looks.pop(0)
+        self._looks.append(self._views.looks)
+        before, self._shapes = self._shapes, [blob.shape for blob in self._given]
+        if layer_by_layer or self._retired or before != self._shapes or not self._prepare(self._views.wanted(looked)):
+            self._arena.release()
+            return None
+        try:
+            loss = self._run_program(run)
+        except BaseException:
+            self._arena.release()
+            raise
+        grown = self._versions != self._present_versions()  # by a layer that reads, which has brought another shape
+        if grown:
+            self._survey()
+        self._left_out, self._sources = self._outputs, self._start
+        self._mark()
+        self.preserve(self._lent())
+        if grown:
+            self.complete()
+        return loss
+
+    def forget(self) -> None:
+        """What the last pass has left out is wanted no more: a new one begins."""
+        for storage in self._left_out:
+            storage.compute = None
+        self._left_out, self._sources, self._preserved = set(), set(), {}
+
+    @silent_arithmetic
+    def complete(self) -> None:
+        """Compute what the last pass has left out; then all is as if it had gone layer by layer."""
+        if not self._left_out:
+            return
+        for storage in self._left_out:
+            storage.compute = None
+        self._arena.release()
+        try:
+            with self._net.context.engine.other_weights(), self._as_in_the_pass():
+                for node in self._makers:
+                    node.layer.forward_again(node.bottoms, node.tops)
+        except BaseException:
+            self._mark()  # so that nobody takes for values what is there now
+            raise
+        self.forget()
+
+    def retire(self) -> None:
+        """From now on all passes go layer by layer; the last one counts as if it had."""
+        self.complete()
+        self._retired = True
+
+    def preserve(self, storages: Iterable[Storage]) -> None:
+        """Before the values of these may change: copy those that are wanted as they were in the last pass."""
+        for storage in storages:
+            if storage in self._sources and storage not in self._preserved and storage.buffer is not None:
+                self._preserved[storage] = storage.buffer.copy()
+
+    def runs(self, blob: Blob) -> bool:
+        """Whether it is one of this net's."""
+        return any(blob is other for other in self._net.blobs)
+
+    @contextlib.contextmanager
+    def _as_in_the_pass(self) -> Iterator[None]:
+        """In its body the sources have the values that they had in the last pass."""
+        now = {storage: storage.buffer for storage in self._preserved}
+        for storage, values in self._preserved.items():
+            storage.replace(values)
+        try:
+            yield
+        finally:
+            for storage, buffer in now.items():
+                storage.replace(buffer)
+
+    def _prepare(self, looked_at: set[Storage]) -> bool:
+        """Have a program that keeps these in its arena; False if that is not worth while."""
+        wanted, versions = looked_at & self._made, self._present_versions()
+        if self._program is None or wanted != self._wanted or versions != self._versions:
+            self._make_program(wanted)
+        assert self._program is not None
+        if sum(storage.nbytes for storage in self._lent()) > self._most_copied:
+            return False
+        for storage in self._untouched:
+            storage.replace(None)
+        self._arena.follow(self._program)
+        return True
+
+    def _make_program(self, wanted: set[Storage]) -> None:
+        self._arena.release()
+        net, self._wanted = self._net, wanted
+        kept = _kept(net.nodes, {blob._data for blob in self._outer} | wanted)
+        outer = [blob for blob in net.blobs if blob._data in kept]
+        nodes = rewrite(net.nodes, inference=True, exact=True, kept=kept)
+        self._program = Program(nodes, outer, net.parameters, inference=True)
+        self._makers = [node for node in net.nodes if any(blob._data not in kept for blob in node.tops)]
+        self._run_again = [any(blob._data not in kept for blob in node.tops) for node in nodes]
+        self._survey()
+        self._most_copied = MOST_COPIED * sum(storage.nbytes for storage in self._outputs)
+        touched = {blob._data for node in nodes for blob in node.blobs}
+        self._untouched = [storage for storage in self._outputs if storage not in touched]
+
+    def _survey(self) -> None:
+        """Find out anew where things lie, after shapes have changed."""
+        self._versions = self._present_versions()
+        self._made = {blob._data for blob in self._net.blobs}
+        self._outputs = {blob._data for node in self._makers for blob in node.tops}
+        read = {blob._data for node in self._makers for blob in (*node.bottoms, *node.layer.blobs)}
+        self._start = read - self._outputs
+
+    def _present_versions(self) -> list[int]:
+        """Of all that the nodes read and write; one changes with a shape or a place in memory."""
+        return [blob.version for blob in self._blobs]
+
+    def _lent(self) -> list[Storage]:
+        """What the makers start from, and a script may write at any moment."""
+        return [storage for storage in self._views.lent() if storage in self._start]
+
+    def _run_program(self, run: Callable[[Node], float]) -> float:
+        """What runs again before backward need save nothing for it now."""
+        assert self._program is not None
+        context, loss = self._net.context, 0.0
+        try:
+            for node, again in zip(self._program.nodes, self._run_again, strict=True):
+                context.inference = again
+                loss += run(node)
+        finally:
+            context.inference = False
+        return loss
+
+    def _mark(self) -> None:
+        for storage in self._left_out:
+            storage.compute = self.complete
+
+
+def _kept(nodes: Sequence[Node], wanted: set[Storage]) -> set[Storage]:
+    """The storages that a program has to keep, beside those that are wanted, so that the others can be made again from
+    them: what nodes write that cannot run again, all tops of a node or none, and what was made from values that have
+    been overwritten since."""
+    last_writer = {blob._data: index for index, node in enumerate(nodes) for blob in node.tops}
+    kept = set(wanted)
+    for node in nodes:
+        if not (node.layer.traits.repeatable and node.bottoms):
+            kept.update(blob._data for blob in node.tops)
+    before = -1
+    while len(kept) != before:
+        before = len(kept)
+        for index, node in enumerate(nodes):
+            tops = {blob._data for blob in node.tops}
+            read = {blob._data for blob in node.bottoms} & kept - tops
+            if tops & kept or any(last_writer.get(storage, -1) > index for storage in read):
+                kept |= tops
+    return kept

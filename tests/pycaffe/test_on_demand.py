@@ -1,0 +1,339 @@
+"""What forward passes for a script leave out: when the script looks, it has the bits of a net that leaves out nothing.
+
+A random script runs twice, on nets that leave blobs out and on nets that go layer by layer, and all that it has seen is
+compared.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fcaffe as caffe
+from fcaffe import log
+from fcaffe.net import Context
+from fcaffe.net.on_demand import PATIENCE, OnDemand
+from fcaffe.pycaffe import session
+from tests import engine_choice
+from tests.layers.test_contract import values
+from tests.net.random_nets import BATCH, RandomNet
+
+Seen = list[tuple[str, np.ndarray]]
+
+SEEDS = range(12)
+ACTS = 40
+
+
+@pytest.fixture(autouse=True)
+def one_engine(on_each_engine: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    log.set_minimum(1)
+    made = engine_choice.engine()
+    monkeypatch.setattr(session, "engine", lambda: made)
+    yield
+
+
+@pytest.fixture
+def layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Call it, and nets that are made from then on leave out nothing."""
+
+    def switch() -> None:
+        monkeypatch.setattr(session, "context", lambda: Context(session.engine(), session.random, session.noise))
+        made = caffe.Solver._bind
+
+        def bind(self: Any, param: Any) -> None:
+            made(self, param)
+            for net in (self._solver.net, *self._solver.test_nets):
+                net.on_demand = net._apart = None
+
+        monkeypatch.setattr(caffe.Solver, "_bind", bind)
+
+    return switch
+
+
+class Script:
+    """Does things at random, the same for the same seed, to a net and another one that shares its weights at times."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.path = path
+        self.text = path.read_text()
+        caffe.set_random_seed(seed)
+        phase = self.random.choice([caffe.TRAIN, caffe.TEST, caffe.TEST])
+        self.nets = [caffe.Net(str(path), phase), caffe.Net(str(path), self.random.choice([caffe.TRAIN, caffe.TEST]))]
+        self.goes_backward = seed % 3 == 0
+        self.reshapes = "BatchReindex" not in self.text
+        self.held: list[tuple[str, np.ndarray]] = []
+        self.seen: Seen = []
+        self.number = 0
+        for net in self.nets:
+            self._feed(net, BATCH)
+            if self.goes_backward:
+                net.forward()  # which comes before any backward pass
+
+    def run(self) -> Seen:
+        acts: list[tuple[Callable[[Any], None], float]] = [
+            (self._forward, 8),
+            (self._feed_anew, 4),
+            (self._look, 2),
+            (self._look_at_all, 0.4),
+            (self._hold, 1),
+            (self._write_held, 2),
+            (self._drop, 1.5),
+            (self._write, 1),
+            (self._write_parameter, 1),
+            (self._part, 0.7),
+            (self._reshape, 0.7 * self.reshapes),
+            (self._share, 0.4),
+            (self._load, 0.4),
+            (self._backward, 1.5 * self.goes_backward),
+        ]
+        for _ in range(ACTS):
+            self.number += 1
+            caffe.set_random_seed(self.number)
+            (act,) = self.random.choices([act for act, _ in acts], [weight for _, weight in acts])
+            net = self.random.choices(self.nets, [4, 1])[0]
+            self._note(f"{act.__name__} {self.nets.index(net)}", np.zeros(0))
+            act(net)
+        for net in self.nets:
+            self._look_at_all(net)
+        return self.seen
+
+    def _note(self, what: str, array: np.ndarray) -> None:
+        self.seen.append((f"{self.number}: {what}", array.copy()))
+
+    def _forward(self, net: Any) -> None:
+        for _ in range(self.random.choice([1, 1, 3])):
+            for name, array in net.forward().items():
+                self._note(f"output {name}", array)
+
+    def _feed(self, net: Any, batch: int) -> None:
+        shape = (batch, *net.blobs["x"].shape[1:])
+        net.blobs["x"].data[...] = values(shape, self.number)
+        net.blobs["label"].data[...] = np.arange(batch) % 4
+
+    def _feed_anew(self, net: Any) -> None:
+        self._feed(net, net.blobs["x"].shape[0])
+
+    def _any(self, net: Any) -> tuple[str, np.ndarray]:
+        name = self.random.choice(list(net.blobs))
+        part = "data" if self.random.random() < 0.8 else "diff"
+        return f"{part} of {name}", getattr(net.blobs[name], part)
+
+    def _look(self, net: Any) -> None:
+        self._note(*self._any(net))
+
+    def _look_at_all(self, net: Any) -> None:
+        for name, blob in net.blobs.items():
+            self._note(f"data of {name}", blob.data)
+            self._note(f"diff of {name}", blob.diff)
+        for name, blobs in net.params.items():
+            for blob in blobs:
+                self._note(f"parameter of {name}", blob.data)
+
+    def _hold(self, net: Any) -> None:
+        if self.random.random() < 0.4 and net.params:
+            name = self.random.choice(list(net.params))
+            self.held.append((f"held parameter of {name}", self.random.choice(list(net.params[name])).data))
+        else:
+            name, array = self._any(net)
+            if "label" not in name and "index" not in name:
+                self.held.append((f"held {name}", array))
+
+    def _write_held(self, net: Any) -> None:
+        if self.held:
+            name, array = self.random.choice(self.held)
+            self._note(name, array)
+            array *= 0.75
+
+    def _drop(self, net: Any) -> None:
+        if self.held:
+            self.held.pop(self.random.randrange(len(self.held)))
+
+    def _write(self, net: Any) -> None:
+        name, array = self._any(net)
+        self._note(name, array)
+        if "label" not in name and "index" not in name:
+            array.reshape(-1)[...] *= -1.25
+
+    def _write_parameter(self, net: Any) -> None:
+        if net.params:
+            blobs = net.params[self.random.choice(list(net.params))]
+            self.random.choice(list(blobs)).data[...] *= 0.9
+
+    def _part(self, net: Any) -> None:
+        start = self.random.randrange(len(net.layers))
+        net._forward(start, self.random.randrange(start, len(net.layers)))
+
+    def _backward(self, net: Any) -> None:
+        start = self.random.choice([len(net.layers) - 1, self.random.randrange(len(net.layers))])
+        net._backward(start, self.random.choice([0, self.random.randrange(start + 1)]))
+
+    def _reshape(self, net: Any) -> None:
+        batch = self.random.randint(1, BATCH)
+        self.held.clear()  # what becomes of these when a blob grows is not laid down
+        net.blobs["x"].reshape(batch, *net.blobs["x"].shape[1:])
+        net.blobs["label"].reshape(batch)
+        if self.random.random() < 0.5:
+            self._look(net)
+        if self.random.random() < 0.5:
+            net.reshape()
+        self._feed(net, batch)
+        net.forward()
+
+    def _share(self, net: Any) -> None:
+        self.nets[1].share_with(self.nets[0])
+
+    def _load(self, net: Any) -> None:
+        path = str(self.path.with_suffix(".caffemodel"))
+        self.nets[0].save(path)
+        self._write_parameter(self.nets[0])
+        net.copy_from(path)
+
+
+def text_of(seed: int) -> str:
+    """A random net whose first layer is an Input; of most seeds without layers whose code is Python's."""
+    while True:
+        net = RandomNet(seed)
+        if "Python" not in net.text or seed % 7 == 0:
+            break
+        seed += 1000
+    shapes = "".join(re.findall(r"shape \{[^}]*\}", net.layers[0]))
+    net.layers[0] = f'layer {{ name: "data" type: "Input" top: "x" top: "label" input_param {{ {shapes} }} }}'
+    return "\n".join(net.layers)
+
+
+def same(seen: Seen, plain: Seen) -> None:
+    done = [what for what, _ in plain]
+    assert [what for what, _ in seen] == done
+    for (what, array), (_, expected) in zip(seen, plain, strict=True):
+        np.testing.assert_array_equal(array, expected, err_msg=what)
+
+
+def twice(script: Callable[[], Seen], layer_by_layer: Callable[[], None]) -> None:
+    """Run it on nets that leave blobs out and on nets that do not."""
+    with np.errstate(all="ignore"):
+        seen = script()
+        layer_by_layer()
+        same(seen, script())
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each whole pass, whether it has left blobs out."""
+    found: list[bool] = []
+    forward = OnDemand.forward
+
+    def counted(self: OnDemand, *arguments: Any) -> float | None:
+        loss = forward(self, *arguments)
+        found.append(bool(self._left_out))
+        return loss
+
+    monkeypatch.setattr(OnDemand, "forward", counted)
+    return found
+
+
+def test_a_script_sees_what_it_would_see_layer_by_layer(
+    tmp_path: Path, layer_by_layer: Callable[[], None], passes: list[bool]
+) -> None:
+    path = tmp_path / "net.prototxt"
+
+    def scripts() -> Seen:
+        seen = []
+        for seed in SEEDS:
+            path.write_text(text_of(seed))
+            seen += [(f"seed {seed}: {what}", array) for what, array in Script(path, seed).run()]
+        return seen
+
+    twice(scripts, layer_by_layer)
+    assert sum(passes) > len(passes) / 2
+
+
+SOLVER = """base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 random_seed: 3 snapshot_after_train: false display: 0
+test_iter: 2 test_interval: 3 net_param { NET }"""
+NET = """
+  layer { name: "in" type: "Input" top: "x" top: "label" input_param {
+    shape { dim: 4 dim: 3 dim: 12 dim: 12 } shape { dim: 4 } } }
+  layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param {
+    num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }
+  layer { name: "norm" type: "BatchNorm" bottom: "conv" top: "conv" }
+  layer { name: "scale" type: "Scale" bottom: "conv" top: "scale" scale_param { bias_term: true } }
+  layer { name: "relu" type: "ReLU" bottom: "scale" top: "relu" }
+  layer { name: "pool" type: "Pooling" bottom: "relu" top: "pool" pooling_param { kernel_size: 2 stride: 2 } }
+  layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {
+    num_output: 5 weight_filler { type: "xavier" } } }
+  layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+
+
+def test_test_nets_of_a_solver(tmp_path: Path, layer_by_layer: Callable[[], None], passes: list[bool]) -> None:
+    """Their weights change while what they have left out may still be wanted."""
+    path = tmp_path / "solver.prototxt"
+    path.write_text(SOLVER.replace("NET", NET))
+
+    def script() -> Seen:
+        chance, seen = random.Random(7), []
+        solver = caffe.get_solver(str(path))
+        net, tested = solver.net, solver.test_nets[0]
+        for one in (net, tested):
+            one.blobs["x"].data[...] = values((4, 3, 12, 12), 1)
+
+        def look(one: Any) -> None:
+            name = chance.choice(list(one.blobs))
+            seen.append((f"{solver.iter}: {name}", one.blobs[name].data.copy()))
+
+        def amid_a_step() -> None:
+            if chance.random() < 0.3:
+                tested.forward()
+            if chance.random() < 0.2:
+                look(tested)
+
+        solver.add_callback(amid_a_step, amid_a_step)
+        for _ in range(60):
+            act = chance.random()
+            if act < 0.3:
+                solver.step(chance.choice([1, 1, 4]))
+            elif act < 0.6:
+                tested.forward()
+            elif act < 0.9:
+                look(tested)
+            else:
+                net.forward()
+                look(net)
+        return seen
+
+    twice(script, layer_by_layer)
+    assert sum(passes) > len(passes) / 2
+
+
+def test_a_blob_that_was_looked_at_is_kept_for_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(NET)
+    net = caffe.Net(str(path), caffe.TEST)
+
+    def left_out() -> set[str]:
+        return {name for name, blob in net.blobs.items() if blob._blob._data.compute}
+
+    net.forward()
+    everything = left_out()
+    assert {"conv", "scale", "relu", "pool"} <= everything and "x" not in everything
+    assert net.blobs["pool"].data.size
+    assert not left_out()
+    for _ in range(PATIENCE):
+        net.forward()
+        assert left_out() == everything - {"pool"}
+    held = net.blobs["relu"].data
+    for _ in range(PATIENCE + 2):
+        net.forward()
+        assert left_out() == everything - {"relu"}
+    del held
+    net.forward()
+    assert left_out() == everything
+    net.backward()
+    net.forward()
+    assert not left_out()
