@@ -59,14 +59,14 @@ def layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 class Script:
     """Does things at random, the same for the same seed, to a net and another one that shares its weights at times."""
 
-    def __init__(self, path: Path, seed: int) -> None:
+    def __init__(self, path: Path, seed: int, goes_backward: bool) -> None:
         self.random = random.Random(seed)
         self.path = path
         self.text = path.read_text()
         caffe.set_random_seed(seed)
         phase = self.random.choice([caffe.TRAIN, caffe.TEST, caffe.TEST])
         self.nets = [caffe.Net(str(path), phase), caffe.Net(str(path), self.random.choice([caffe.TRAIN, caffe.TEST]))]
-        self.goes_backward = seed % 3 == 0
+        self.goes_backward = goes_backward
         self.reshapes = "BatchReindex" not in self.text
         self.held: list[tuple[str, np.ndarray]] = []
         self.seen: Seen = []
@@ -87,7 +87,7 @@ class Script:
             (self._drop, 1.5),
             (self._write, 1),
             (self._write_parameter, 1),
-            (self._part, 0.7),
+            (self._part, 0.7 + self.goes_backward),
             (self._reshape, 0.7 * self.reshapes),
             (self._share, 0.4),
             (self._load, 0.4),
@@ -169,13 +169,15 @@ class Script:
     def _part(self, net: Any) -> None:
         start = self.random.randrange(len(net.layers))
         net._forward(start, self.random.randrange(start, len(net.layers)))
+        if self.goes_backward and self.random.random() < 0.5:
+            self._backward(net)
 
     def _backward(self, net: Any) -> None:
         start = self.random.choice([len(net.layers) - 1, self.random.randrange(len(net.layers))])
         net._backward(start, self.random.choice([0, self.random.randrange(start + 1)]))
 
     def _reshape(self, net: Any) -> None:
-        batch = self.random.randint(1, BATCH)
+        batch = self.random.randint(1, BATCH + 2)
         self.held.clear()  # what becomes of these when a blob grows is not laid down
         net.blobs["x"].reshape(batch, *net.blobs["x"].shape[1:])
         net.blobs["label"].reshape(batch)
@@ -247,7 +249,9 @@ def test_a_script_sees_what_it_would_see_layer_by_layer(
         seen = []
         for seed in SEEDS:
             path.write_text(text_of(seed))
-            seen += [(f"seed {seed}: {what}", array) for what, array in Script(path, seed).run()]
+            seen += [
+                (f"seed {seed}: {what}", array) for what, array in Script(path, seed, goes_backward=seed % 3 == 0).run()
+            ]
         return seen
 
     twice(scripts, layer_by_layer)
@@ -258,7 +262,7 @@ SOLVER = """base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 random_seed: 3 snapsh
 test_iter: 2 test_interval: 3 net_param { NET }"""
 NET = """
   layer { name: "in" type: "Input" top: "x" top: "label" input_param {
-    shape { dim: 4 dim: 3 dim: 12 dim: 12 } shape { dim: 4 } } }
+    shape { dim: 3 dim: 3 dim: 12 dim: 12 } shape { dim: 3 } } }
   layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param {
     num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }
   layer { name: "norm" type: "BatchNorm" bottom: "conv" top: "conv" }
@@ -271,7 +275,10 @@ NET = """
 """
 
 
-def test_test_nets_of_a_solver(tmp_path: Path, layer_by_layer: Callable[[], None], passes: list[bool]) -> None:
+@pytest.mark.parametrize("watched", [False, True])
+def test_test_nets_of_a_solver(
+    tmp_path: Path, layer_by_layer: Callable[[], None], passes: list[bool], watched: bool
+) -> None:
     """Their weights change while what they have left out may still be wanted."""
     path = tmp_path / "solver.prototxt"
     path.write_text(SOLVER.replace("NET", NET))
@@ -281,7 +288,7 @@ def test_test_nets_of_a_solver(tmp_path: Path, layer_by_layer: Callable[[], None
         solver = caffe.get_solver(str(path))
         net, tested = solver.net, solver.test_nets[0]
         for one in (net, tested):
-            one.blobs["x"].data[...] = values((4, 3, 12, 12), 1)
+            one.blobs["x"].data[...] = values((3, 3, 12, 12), 1)
 
         def look(one: Any) -> None:
             name = chance.choice(list(one.blobs))
@@ -293,7 +300,8 @@ def test_test_nets_of_a_solver(tmp_path: Path, layer_by_layer: Callable[[], None
             if chance.random() < 0.2:
                 look(tested)
 
-        solver.add_callback(amid_a_step, amid_a_step)
+        if watched:
+            solver.add_callback(amid_a_step, amid_a_step)
         for _ in range(60):
             act = chance.random()
             if act < 0.3:
@@ -309,6 +317,36 @@ def test_test_nets_of_a_solver(tmp_path: Path, layer_by_layer: Callable[[], None
 
     twice(script, layer_by_layer)
     assert sum(passes) > len(passes) / 2
+
+
+def test_layers_in_place_of_a_net_that_goes_backward(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        "force_backward: true" + NET.replace('top: "scale"', 'top: "conv"').replace('"scale" top', '"conv" top')
+    )
+
+    def scripts() -> Seen:
+        return [entry for seed in range(6) for entry in Script(path, seed, goes_backward=True).run()]
+
+    twice(scripts, layer_by_layer)
+
+
+def test_a_blob_keeps_its_values_when_the_input_is_reshaped(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(NET)
+
+    def script() -> Seen:
+        caffe.set_random_seed(1)
+        net = caffe.Net(str(path), caffe.TEST)
+        net.blobs["x"].data[...] = values((3, 3, 12, 12), 1)
+        net.forward()
+        net.blobs["x"].reshape(2, 3, 12, 12)
+        net.blobs["label"].reshape(2)
+        seen = [("before", net.blobs["conv"].data.copy())]
+        net.reshape()
+        return [*seen, *((name, blob.data.copy()) for name, blob in net.blobs.items())]
+
+    twice(script, layer_by_layer)
 
 
 def test_a_blob_that_was_looked_at_is_kept_for_a_while(tmp_path: Path) -> None:
