@@ -27,6 +27,6 @@ def first_bad_blob(net: Net) -> str | None:
                 node.reshape()
                 node.layer.forward_again(node.bottoms, node.tops)
             for index, blob in zip(node.top_ids, node.tops, strict=True):
-                if not is_finite(blob.data):
+                if not is_finite(net.context.engine.as_float32(blob.data)):
                     return f'blob "{net.blob_names[index]}" (top of layer "{node.name}")'
     return None
