@@ -118,8 +118,8 @@ class Bfloat16Engine(OneDnnEngine, PlainOperators):
 
     def channel_sums(self, x: Array) -> Array:
         """Of eight rows far apart each by oneDNN, in float32, and of what comes of that as of any float32 array."""
-        count = x.size // x.shape[1] // TOGETHER * x.shape[1]
-        if x.dtype != BFLOAT16 or count < SMALL or not is_channels_last(x):
+        count = x.size // x.shape[1] // TOGETHER * x.shape[1]  # values of the first of eight stretches
+        if x.dtype != BFLOAT16 or x.size < SMALL or not count or not is_channels_last(x):
             return super().channel_sums(Copies(self.copy).of(x))
 
         def build() -> Operation:
