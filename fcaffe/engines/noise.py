@@ -24,6 +24,7 @@ class PlainNoise:
     if TYPE_CHECKING:
 
         def from_numpy(self, array: numpy.ndarray) -> Any: ...
+        def copy(self, x: Array, y: Array) -> None: ...
         def multiply(self, a: Array, b: Array, y: Array) -> None: ...
 
     def dropout_forward(
@@ -31,7 +32,7 @@ class PlainNoise:
     ) -> None:
         """y = x * scale where it is kept, with probability 1 - ratio, else x * 0 * scale; `mask` is for backward."""
         kept = noise.keep_mask(layer, x.shape, ratio)
-        self.xp.multiply(self.from_numpy(kept), self.xp.float32(scale), out=mask)
+        self.copy(self.xp.multiply(self.from_numpy(kept), self.xp.float32(scale)), mask)
         self.multiply(x, mask, y)
 
     def dropout_backward(self, dy: Array, mask: Array, dx: Array, scale: float) -> None:
