@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Seconds of training iterations that `fcaffe plan` predicts, beside those that `fcaffe bench step` measures.
 
-  sudo .venv/bin/python scripts/paper/measured.py                               # all cells, in eight minutes at most
-  scripts/paper/measured.py --where here                       # 1, 2 and 4 workers of this machine
-  sudo .venv/bin/python scripts/paper/measured.py --where 1gbit,10gbit          # hosts of scripts/emulated_cluster, with such links
+  sudo .venv/bin/python scripts/paper/measured.py       # all cells, in eight minutes at most
+  scripts/paper/measured.py --where here                # 1, 2 and 4 workers of this machine; needs no root
+  sudo .venv/bin/python scripts/paper/measured.py --where 1gbit,10gbit  # hosts of scripts/emulated_cluster
   scripts/paper/measured.py --where here --nets lenet --json out.json
 
 Workers of one host are predicted from one and two ranks. Between hosts of the cluster, which have one core each and
