@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fcaffe.engines import Engine
+from fcaffe.engines.memory import address
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.kept_weights import KeptWeights
@@ -200,7 +201,7 @@ class HostViews:
         self._preserve((storage,))
         reference = self._windows.get(storage)
         window = None if reference is None else reference()
-        if window is None or _address(window) != storage.address:
+        if window is None or address(window) != storage.address:
             window = np.asarray(_Memory(storage.buffer))
             self._windows[storage] = weakref.ref(window)
         return window
@@ -291,10 +292,6 @@ class _Memory:
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
         self.__array_interface__ = array.__array_interface__
-
-
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
 
 
 _views: dict[int, HostViews] = {}  # by the engine's id

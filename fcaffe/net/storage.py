@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from fcaffe.engines.memory import aligned_zeros, logical_view
+from fcaffe.engines.memory import address, aligned_zeros, logical_view
 from fcaffe.errors import OutOfMemoryError
 
 CHANNELS_LAST_AXES = (4, 5)
@@ -82,7 +82,7 @@ class Storage:
     @property
     def address(self) -> int:
         """Where the buffer, which must be in host memory and there, begins."""
-        return self.buffer.__array_interface__["data"][0]
+        return address(self.buffer)
 
     def clear(self) -> None:
         """Let the values count as zeros, without writing any. Until `settle` writes them, or `mark_written` says that

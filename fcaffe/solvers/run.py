@@ -41,9 +41,9 @@ class Run:
 
     Several `workers` each have one Run in step: they split every batch, the `exchange` adds their gradients up, test
     batches are taken in turns, and worker 0 alone logs and writes snapshots. `sync_batch_norm`, `whole_passes`,
-    `recompute` and `on_demand` as in Context. With `shards`, a power of two, the weights have the
-    same bits on any power of two of workers up to that; see ShardedBatches for what that takes. `grow_batch`: up to how
-    many samples the batch grows where the rate would drop (see GrowingBatch); 0 for not at all.
+    `recompute` and `on_demand` as in Context. With `shards`, a power of two, the weights have the same bits on any
+    power of two of workers up to that; see ShardedBatches for what that takes. `grow_batch`: up to how many samples the
+    batch grows where the rate would drop (see GrowingBatch); 0 for not at all.
 
     `data`, `diff` and each `history` are float32 arrays of all parameters, in layer order; the nets' blobs are views.
     """
