@@ -7,11 +7,12 @@
   scripts/paper/measured.py --where here --nets lenet --json out.json
 
 Workers of one host are predicted from one and two ranks. Between hosts of the cluster, which have one core each and
-share those of this machine, the layers are measured once by two of them, whatever the links, and each kind of link
-once; all cells are predicted from that, whatever the number of workers or hosts and the reduction. A measurement during
-which other programs took cores is repeated while there is time (quiet_run.py), and marked if no repetition was without.
-Both sides are of the shortest of several turns, which between hosts have iterations enough that the last one's sums,
-behind which no forward pass comes, make little of it. What there is no time for is left out, and said.
+share those of this machine, a net is measured by two of them, and where messages make much of an iteration by eight,
+over the fastest links only; each kind of link is measured by two. All cells are predicted from that, whatever the
+number of workers or hosts and the reduction. Both sides are medians: a training gets the mean of an iteration's fast
+and slow modes, not the shortest. A measurement during which other programs took cores is marked, and repeated while
+there is much time (quiet_run.py). First come the workers of this machine, then the cluster from the fastest links on;
+what there is no time for is left out, and said.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from emulated import hosts
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = Path(__file__).parent / "quiet_run.py"
 NETS = {"lenet": (64, "1,28,28"), "nin_cifar10": (64, "3,32,32"), "alexnet": (8, "3,227,227")}
-BETWEEN = {"lenet": (64, 12), "nin_cifar10": (32, 4)}  # on the cluster: batch, and iterations of a turn
-ROUNDS = 4
+# On the cluster: batch, iterations of a turn, which are enough that the last one's sums, behind which no forward pass
+# comes, make little of it, and by how many hosts the net is measured.
+BETWEEN = {"lenet": (64, 8, (2, 8)), "nin_cifar10": (32, 4, (2,))}
+ROUNDS = {"lenet": 5, "nin_cifar10": 3, "alexnet": 3}
 LAST = 30  # seconds that the last cell may take
-REPEATING = 300  # seconds that must be left for a measurement to be repeated
+REPEATING = 400  # seconds that must be left for a measurement to be repeated
 WORKERS, HOSTS = (1, 2, 4), (2, 4, 8)
 REDUCTIONS = ("server", "tree", "ring")
-RING = 4_000_000  # bytes that rings sum to show what the cores take for messages
 DISTURBED = 75  # what quiet_run.py exits with
 BOUND = 0.15  # of the measurement, that a prediction may be away
 
@@ -76,11 +78,10 @@ def net_flags(net: str) -> list[str]:
     return ["--net", str(ROOT / "models" / net / "train_val.prototxt"), "--input-shape", NETS[net][1]]
 
 
-def calibration(net: str, batch: int, workers: Sequence[int], file: Path) -> list[str]:
-    counts = ",".join(map(str, workers))
-    return fcaffe(
-        "plan", "--calibrate", *net_flags(net), "--batch", str(batch), "--workers", counts, "--out", str(file)
-    )
+def calibration(net: str, largest: int, file: Path) -> list[str]:
+    """Of a net at a rank's shares from the largest down to a quarter of it."""
+    words = ["--batch", str(largest), "--workers", "1,2", "--out", str(file)]
+    return fcaffe("plan", "--calibrate", *net_flags(net), *words)
 
 
 def predicted(net: str, batch: int, workers: int, reduce: str, file: Path) -> float:
@@ -91,7 +92,7 @@ def predicted(net: str, batch: int, workers: int, reduce: str, file: Path) -> fl
 
 
 def step(net: str, batch: int, reductions: Sequence[str], iterations: int = 0) -> list[str]:
-    flags = ["--reduce", ",".join(reductions), "--rounds", str(ROUNDS), "--iterations", str(iterations), "--json"]
+    flags = ["--reduce", ",".join(reductions), "--rounds", str(ROUNDS[net]), "--iterations", str(iterations), "--json"]
     return fcaffe("bench", "step", *net_flags(net), "--batch-size", str(batch), *flags)
 
 
@@ -101,8 +102,8 @@ def here(measurement: Measurement, net: str) -> Iterator[Cell]:
     mpiexec = str(Path(sys.executable).parent / "mpiexec")
     if not measurement.has_time:
         return
-    measurement.run(*calibration(net, batch, WORKERS, file))
-    measurement.run(mpiexec, "-n", "2", *calibration(net, batch, WORKERS, file))
+    measurement.run(*calibration(net, batch, file))
+    measurement.run(mpiexec, "-n", "2", *calibration(net, batch // 2, file))
     for workers in WORKERS:
         if not measurement.has_time:
             return
@@ -115,13 +116,9 @@ def cluster(measurement: Measurement, net: str, rate: str) -> Iterator[Cell]:
     """Hosts with one worker each."""
     if not measurement.has_time:
         return
-    (batch, iterations), file = BETWEEN[net], measurement.folder / f"{rate}-{net}.json"
-    layers = measurement.folder / f"layers-{net}.json"
-    if not layers.exists():
-        with hosts(HOSTS[0], rate) as run:
-            measurement.run(*run, *calibration(net, batch, HOSTS, layers))
-    measured = [{**one, "ranks": HOSTS[0]} for one in json.loads(layers.read_text())["measured"]]
-    file.write_text(json.dumps(links(measurement, rate) | {"measured": measured}))
+    batch, iterations, _ = BETWEEN[net]
+    file = measurement.folder / f"{rate}-{net}.json"
+    file.write_text(json.dumps(links(measurement, rate) | {"measured": measured_by_hosts(measurement, net, rate)}))
     for number in HOSTS:
         if not measurement.has_time:
             return
@@ -132,46 +129,46 @@ def cluster(measurement: Measurement, net: str, rate: str) -> Iterator[Cell]:
             yield {**cell, "measured": result, "disturbed": measurement.disturbed, "file": file}
 
 
+def measured_by_hosts(measurement: Measurement, net: str, rate: str) -> list[Any]:
+    """What each number of hosts that measures the net says of it, over the links of the first rate that asks."""
+    batch, _, numbers = BETWEEN[net]
+    made = []
+    for number in numbers:
+        file = measurement.folder / f"{net}-{number}.json"
+        if not file.exists():
+            with hosts(number, rate) as run:
+                measurement.run(*run, *calibration(net, min(batch // 2, 2 * batch // number), file))
+        made += [{**one, "ranks": number} for one in json.loads(file.read_text())["measured"]]
+    return made
+
+
 def links(measurement: Measurement, rate: str) -> dict[str, Any]:
-    """The machine's file for hosts with such links: these as two hosts measure them, and as the most do what their
-    cores take for messages."""
+    """The machine's file for hosts with such links, as two hosts measure them."""
     file = measurement.folder / f"{rate}.json"
     if not file.exists():
         with hosts(HOSTS[0], rate) as run:
             measurement.run(*run, *fcaffe("plan", "--calibrate", "--out", str(file)))
-        machine = json.loads(file.read_text())
-        machine |= {"devices_per_node": 1, "nodes_share_cores": True, "cores": len(os.sched_getaffinity(0))}
-        file.write_text(json.dumps(machine | crowded(measurement, machine, rate)))
-    return dict(json.loads(file.read_text()))
+    shared = {"devices_per_node": 1, "nodes_share_cores": True, "cores": len(os.sched_getaffinity(0))}
+    return dict(json.loads(file.read_text())) | shared
 
 
-def crowded(measurement: Measurement, machine: dict[str, Any], rate: str) -> dict[str, float]:
-    """Seconds of a core for a message and a byte at either end, as rings between the most hosts show them, in whose
-    rounds all of these take and give one at the same time on the cores that they share."""
-    number, size = max(HOSTS), RING
-    with hosts(number, rate) as run:
-        command = fcaffe("bench", "reduce", "--reduce", "ring", "--bytes", f"64,{size}", "--json")
-        short, long = (result["seconds"] for result in json.loads(measurement.run(*run, *command)))
-    rounds, part, ends = 2 * (number - 1), size / number, 2 * number / machine["cores"]
-    adding = rounds / 2 * part / machine["add_bandwidth"] * number / machine["cores"]
-    per_byte = max(0.0, long - short - adding) / rounds / part / ends
-    if long < 1.2 * rounds * part / machine["between"]["bandwidth"]:  # the links, not the cores, say how long it takes
-        per_byte = min(per_byte, machine["cpu_per_byte"])
-    return {"cpu_per_message": short / rounds / ends, "cpu_per_byte": per_byte}
+def places(where: Sequence[str], nets: Sequence[str]) -> list[tuple[str, str]]:
+    """Where each net is measured, in this order: the place comes before the net, so that none is missed for another."""
+    return [(place, net) for place in where for net in nets if place == "here" or net in BETWEEN]
 
 
 def compared(cell: Cell) -> Cell:
     """The cell with its prediction."""
     file = cell.pop("file")
     ms = predicted(cell["net"], cell["batch"], cell["workers"], cell["reduce"], file)
-    return {**cell, "predicted_ms": ms, "ratio": ms / cell["measured"]["least_ms"]}
+    return {**cell, "predicted_ms": ms, "ratio": ms / cell["measured"]["ms"]}
 
 
 def table(cells: Sequence[Cell]) -> str:
     head = ("where", "net", "batch", "workers", "reduce", "predicted, ms", "measured, ms", "predicted / measured", "")
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for cell in cells:
-        numbers = f"{cell['predicted_ms']:.1f}", f"{cell['measured']['least_ms']:.1f}", f"{cell['ratio']:.2f}"
+        numbers = f"{cell['predicted_ms']:.1f}", f"{cell['measured']['ms']:.1f}", f"{cell['ratio']:.2f}"
         notes = ["missed"] * (abs(cell["ratio"] - 1) > BOUND) + ["disturbed"] * cell["disturbed"]
         words = [str(cell[key]) for key in ("where", "net", "batch", "workers", "reduce")]
         lines.append(f"| {' | '.join([*words, *numbers, ', '.join(notes)])} |")
@@ -181,7 +178,7 @@ def table(cells: Sequence[Cell]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--where", default="here,1gbit,10gbit", help="here, and rates of the emulated cluster's links")
+    parser.add_argument("--where", default="here,10gbit,1gbit", help="here, and rates of the emulated cluster's links")
     parser.add_argument("--minutes", type=float, default=8.0, help="after which no cell is begun (default: 8)")
     parser.add_argument("--nets", default=",".join(NETS))
     parser.add_argument("--json", default="", help="write the cells to this file, too")
@@ -192,10 +189,7 @@ def main() -> None:
         if words.keep:
             words.keep.mkdir(parents=True, exist_ok=True)
         measurement = Measurement((words.keep or Path(temporary)).resolve(), 60 * words.minutes - LAST)
-        places = [(where, net) for net in words.nets.split(",") for where in words.where.split(",")]
-        for where, net in places:
-            if where != "here" and net not in BETWEEN:
-                continue
+        for where, net in places(words.where.split(","), words.nets.split(",")):
             for cell in here(measurement, net) if where == "here" else cluster(measurement, net, where):
                 cells.append(compared(cell))
                 print(table(cells[-1:]).splitlines()[2], file=sys.stderr, flush=True)
