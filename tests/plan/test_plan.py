@@ -163,6 +163,27 @@ def test_between_two_measured_numbers_of_ranks_lies_a_line(small):
 @pytest.mark.parametrize("bandwidth", [1e8, 1e11])
 def test_work_of_hosts_that_share_cores_adds_up(small, name, bandwidth):
     """Whether sums are hidden or not, and messages are waited for or cores."""
+    plan = crowded(small, bandwidth)
+    for workers in (2, 4, 8):
+        row = plan.row(workers, name)
+        sums = [plan.sum(name, workers, bucket.bytes) for bucket in plan.question.cut(workers)]
+        work = row.compute + row.update + sum(cost.cpu for cost in sums) * workers / 2
+        assert row.seconds >= work * (1 - 1e-9)
+
+
+def test_what_sums_take_of_the_cores_can_be_traced(small):
+    plan = crowded(small, 1e9)
+    row = plan.row(4, "tree")
+    facts = {fact.name: fact.value for fact in explain(plan, row)}
+    assert facts["cores for messages"] == "20 us and 1 ns a byte"
+    assert facts["a sum beside messages"] == "1.000 ms of a core"
+    sums = {name: value for name, value in facts.items() if " x sum of " in name}
+    total = sum(int(name.split()[0]) * float(value.split()[0]) for name, value in sums.items())
+    assert total == pytest.approx(1e3 * row.communication, abs=0.01)
+
+
+def crowded(small, bandwidth: float) -> Plan:
+    """Hosts of one rank each that share two cores."""
     layers = {layer.name: [(1e-4, 2e-4)] for layer in small.layers}
     measured = MeasuredNet(small.name, 2, [8], layers, 1e-3, 1e-3, 1e-3)
     machine = Machine(
@@ -177,12 +198,7 @@ def test_work_of_hosts_that_share_cores_adds_up(small, name, bandwidth):
         cpu_per_byte=1e-9,
         add_bandwidth=4e9,
     )
-    plan = Plan(Question(small, machine, 64))
-    for workers in (2, 4, 8):
-        row = plan.row(workers, name)
-        sums = [plan.sum(name, workers, bucket.bytes) for bucket in plan.question.cut(workers)]
-        work = row.compute + row.update + sum(cost.cpu for cost in sums) * workers / machine.cores
-        assert row.seconds >= work * (1 - 1e-9)
+    return Plan(Question(small, machine, 64))
 
 
 def test_the_slowest_of_many_is_slower():
