@@ -19,7 +19,7 @@ from fcaffe.timeline import Timeline
 from fcaffe.tools.shapes import with_batch
 from fcaffe.tools.step_bench import Training, turn_length
 
-TURNS = 7  # of which the median counts
+TURNS, FEWEST = 7, 3  # of which the median counts; fewer where one iteration lasts as long as a turn
 
 
 def measure_sharing(work: Work, engine: Engine, machine: Machine, batch: int, world: World) -> float:
@@ -42,7 +42,7 @@ def measure_sharing(work: Work, engine: Engine, machine: Machine, batch: int, wo
     try:
         length = world.comm.bcast(turn_length(alone))
         turn_length(together)
-        for _ in range(TURNS):
+        for _ in range(TURNS if length > 1 else FEWEST):
             for training, seconds in zip(trainings, taken, strict=True):
                 world.comm.Barrier()
                 seconds.append(_seconds(training, length, clock))
