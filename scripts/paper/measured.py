@@ -37,7 +37,8 @@ NETS = {"lenet": (64, "1,28,28"), "nin_cifar10": (64, "3,32,32"), "alexnet": (8,
 # comes, make little of it, and by how many hosts the net is measured.
 BETWEEN = {"lenet": (64, 8, (2, 8)), "nin_cifar10": (32, 4, (2,))}
 ROUNDS = {"lenet": 5, "nin_cifar10": 3, "alexnet": 3}
-LAST = 30  # seconds that the last cell may take
+LAST = 35  # seconds that a cell may take,
+CALIBRATING = {"lenet": 90, "nin_cifar10": 80, "alexnet": 110}  # and all calibrations of a net at one place
 REPEATING = 400  # seconds that must be left for a measurement to be repeated
 WORKERS, HOSTS = (1, 2, 4), (2, 4, 8)
 REDUCTIONS = ("server", "tree", "ring")
@@ -54,10 +55,13 @@ class Measurement:
         self.folder = folder
         self.deadline = time.monotonic() + seconds
         self.disturbed = False  # the last one
+        self.left_out = False
 
-    @property
-    def has_time(self) -> bool:
-        return time.monotonic() < self.deadline
+    def has_time(self, seconds: float = LAST) -> bool:
+        """Whether so many are left; if not, something is left out."""
+        enough = time.monotonic() + seconds < self.deadline
+        self.left_out |= not enough
+        return enough
 
     def run(self, *command: str) -> str:
         """The standard output. Raises CalledProcessError."""
@@ -100,12 +104,12 @@ def here(measurement: Measurement, net: str) -> Iterator[Cell]:
     """Workers of this machine, which split the batch."""
     batch, file = NETS[net][0], measurement.folder / f"here-{net}.json"
     mpiexec = str(Path(sys.executable).parent / "mpiexec")
-    if not measurement.has_time:
+    if not measurement.has_time(CALIBRATING[net]):
         return
     measurement.run(*calibration(net, batch, file))
     measurement.run(mpiexec, "-n", "2", *calibration(net, batch // 2, file))
     for workers in WORKERS:
-        if not measurement.has_time:
+        if not measurement.has_time():
             return
         (result,) = json.loads(measurement.run(*step(net, batch, ["auto"]), "--workers", str(workers)))["results"]
         cell = {"where": "one host", "net": net, "batch": batch, "workers": workers, "reduce": "auto"}
@@ -114,13 +118,13 @@ def here(measurement: Measurement, net: str) -> Iterator[Cell]:
 
 def cluster(measurement: Measurement, net: str, rate: str) -> Iterator[Cell]:
     """Hosts with one worker each."""
-    if not measurement.has_time:
-        return
-    batch, iterations, _ = BETWEEN[net]
+    batch, iterations, numbers = BETWEEN[net]
     file = measurement.folder / f"{rate}-{net}.json"
+    if not measurement.has_time(LAST if hosts_file(measurement, net, numbers[-1]).exists() else CALIBRATING[net]):
+        return
     file.write_text(json.dumps(links(measurement, rate) | {"measured": measured_by_hosts(measurement, net, rate)}))
     for number in HOSTS:
-        if not measurement.has_time:
+        if not measurement.has_time():
             return
         with hosts(number, rate) as run:
             found = json.loads(measurement.run(*run, *step(net, batch, REDUCTIONS, iterations)))["results"]
@@ -129,12 +133,17 @@ def cluster(measurement: Measurement, net: str, rate: str) -> Iterator[Cell]:
             yield {**cell, "measured": result, "disturbed": measurement.disturbed, "file": file}
 
 
+def hosts_file(measurement: Measurement, net: str, number: int) -> Path:
+    """What so many hosts have measured of a net."""
+    return measurement.folder / f"{net}-{number}.json"
+
+
 def measured_by_hosts(measurement: Measurement, net: str, rate: str) -> list[Any]:
     """What each number of hosts that measures the net says of it, over the links of the first rate that asks."""
     batch, _, numbers = BETWEEN[net]
     made = []
     for number in numbers:
-        file = measurement.folder / f"{net}-{number}.json"
+        file = hosts_file(measurement, net, number)
         if not file.exists():
             with hosts(number, rate) as run:
                 measurement.run(*run, *calibration(net, min(batch // 2, 2 * batch // number), file))
@@ -179,7 +188,7 @@ def table(cells: Sequence[Cell]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--where", default="here,10gbit,1gbit", help="here, and rates of the emulated cluster's links")
-    parser.add_argument("--minutes", type=float, default=8.0, help="after which no cell is begun (default: 8)")
+    parser.add_argument("--minutes", type=float, default=8.0, help="that all of it may take (default: 8)")
     parser.add_argument("--nets", default=",".join(NETS))
     parser.add_argument("--json", default="", help="write the cells to this file, too")
     parser.add_argument("--keep", type=Path, help="a folder for the machines' files")
@@ -188,15 +197,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         if words.keep:
             words.keep.mkdir(parents=True, exist_ok=True)
-        measurement = Measurement((words.keep or Path(temporary)).resolve(), 60 * words.minutes - LAST)
+        measurement = Measurement((words.keep or Path(temporary)).resolve(), 60 * words.minutes)
         for where, net in places(words.where.split(","), words.nets.split(",")):
             for cell in here(measurement, net) if where == "here" else cluster(measurement, net, where):
                 cells.append(compared(cell))
                 print(table(cells[-1:]).splitlines()[2], file=sys.stderr, flush=True)
                 if words.json:
                     Path(words.json).write_text(json.dumps(cells, indent=1))
-        if not measurement.has_time:
-            print(f"The {words.minutes:g} minutes are over; what is not in the table has not been measured.")
+        if measurement.left_out:
+            print(f"{words.minutes:g} minutes are too short for what is not in the table; it has not been measured.")
     print(table(cells))
 
 
