@@ -25,7 +25,7 @@ from fcaffe.tools.timing import time_backward, time_forward
 # Medians count: an iteration has fast and slow modes on some machines, and a training gets both.
 PASSES = 5
 TURNS, FEWEST = 11, 3
-BUDGET = 4.0  # seconds of the passes and of the turns, each, at one batch, unless there are few by then
+BUDGET = 3.0  # seconds of the passes and of the turns, each, at one batch, unless there are few by then
 RULE = ("type", "momentum", "momentum2", "delta", "rms_decay", "weight_decay", "regularization_type", "clip_gradients")
 
 

@@ -96,7 +96,7 @@ def test_large_batches_are_trained_and_told(scripts: dict[str, ModuleType], tmp_
     assert large_batch.table(points).splitlines()[2:] == ["| 128 | 50.0 % | diverged | 50.0 % | 50.0 % |"]
 
 
-def test_no_net_is_missed_on_this_machine_for_the_cluster(scripts: dict[str, ModuleType]) -> None:
+def test_no_net_is_missed_on_this_machine_for_the_cluster(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
     measured = scripts["measured"]
     order = measured.places(["here", "10gbit"], list(measured.NETS))
     assert [net for _, net in order[:3]] == ["lenet", "nin_cifar10", "alexnet"]
@@ -110,3 +110,6 @@ def test_no_net_is_missed_on_this_machine_for_the_cluster(scripts: dict[str, Mod
         "| here | lenet | 64 | 1 | auto | 8.4 | 10.0 | 0.84 | missed |",
     ]
     assert lines[-1].startswith("1 of 2 cells within 15%")
+    (tmp_path / "titan.json").write_text('{"like": "titan", "speeds": {"NiN_CIFAR10": 100}}')
+    alone = {**cell, "net": "nin_cifar10", "file": tmp_path / "titan.json", "measured": {"ms": 320.0}}
+    assert measured.compared(alone)["ratio"] == pytest.approx(2.0)
