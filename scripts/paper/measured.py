@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,7 @@ NETS = {"lenet": (64, "1,28,28"), "nin_cifar10": (64, "3,32,32"), "alexnet": (8,
 # comes, make little of it, and by how many hosts the net is measured.
 BETWEEN = {"lenet": (64, 8, (2, 8)), "nin_cifar10": (32, 4, (2,))}
 ROUNDS = {"lenet": 5, "nin_cifar10": 3, "alexnet": 3}
+ENDING = 5  # seconds to take hosts down, and to print the table
 LAST = 35  # seconds that a cell may take,
 CALIBRATING = {"lenet": 90, "nin_cifar10": 80, "alexnet": 110}  # and all calibrations of a net at one place
 REPEATING = 400  # seconds that must be left for a measurement to be repeated
@@ -71,14 +73,21 @@ class Measurement:
         return enough
 
     def run(self, *command: str) -> str:
-        """The standard output. Raises CalledProcessError."""
+        """The standard output. Raises CalledProcessError, and TimeoutExpired if it is not through in time."""
         spare = self.deadline - time.monotonic() > REPEATING
         quiet = [sys.executable, str(QUIET)] + ["--once"] * (not spare)
-        done = subprocess.run([*quiet, *command], stdout=subprocess.PIPE, text=True)
-        self.disturbed = done.returncode == DISTURBED
-        if not self.disturbed:
-            done.check_returncode()
-        return done.stdout
+        words = [*quiet, *command]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            output, _ = process.communicate(timeout=max(1.0, self.deadline - time.monotonic()))
+        except BaseException:
+            os.killpg(process.pid, signal.SIGTERM)  # an mpiexec among them ends its ranks
+            process.wait()
+            raise
+        self.disturbed = process.returncode == DISTURBED
+        if process.returncode and not self.disturbed:
+            raise subprocess.CalledProcessError(process.returncode, words)
+        return output
 
 
 def fcaffe(*words: str) -> list[str]:
@@ -178,6 +187,11 @@ def places(where: Sequence[str], nets: Sequence[str]) -> list[tuple[str, str]]:
     return [(place, net) for place in where for net in nets if place == "here" or net in BETWEEN]
 
 
+def all_cells(measurement: Measurement, order: Sequence[tuple[str, str]]) -> Iterator[Cell]:
+    for where, net in order:
+        yield from here(measurement, net) if where == "here" else cluster(measurement, net, where)
+
+
 def compared(cell: Cell) -> Cell:
     """The cell with its prediction."""
     file = cell.pop("file")
@@ -209,13 +223,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         if words.keep:
             words.keep.mkdir(parents=True, exist_ok=True)
-        measurement = Measurement((words.keep or Path(temporary)).resolve(), 60 * words.minutes)
-        for where, net in places(words.where.split(","), words.nets.split(",")):
-            for cell in here(measurement, net) if where == "here" else cluster(measurement, net, where):
+        measurement = Measurement((words.keep or Path(temporary)).resolve(), 60 * words.minutes - ENDING)
+        try:
+            for cell in all_cells(measurement, places(words.where.split(","), words.nets.split(","))):
                 cells.append(compared(cell))
                 print(table(cells[-1:]).splitlines()[2], file=sys.stderr, flush=True)
                 if words.json:
                     Path(words.json).write_text(json.dumps(cells, indent=1))
+        except subprocess.TimeoutExpired:
+            measurement.left_out = True
         if measurement.left_out:
             print(f"{words.minutes:g} minutes are too short for what is not in the table; it has not been measured.")
     print(table(cells))
