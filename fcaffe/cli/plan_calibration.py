@@ -15,6 +15,7 @@ from fcaffe.plan.calibrate import measure_links, measure_machine, merged
 from fcaffe.plan.machine import Machine
 from fcaffe.plan.machine_file import read_machine, write_machine
 from fcaffe.plan.net_calibration import measure_net, shares
+from fcaffe.plan.sharing_calibration import measure_sharing
 from fcaffe.plan.work import Work
 from fcaffe.threads import available_cpus, ranks_on_host
 
@@ -36,10 +37,16 @@ def _measure(work: Work | None, batch: int, counts: Sequence[int], engines: Engi
     machine = measure_machine(engines.create(), platform.machine() or "CPU", cores)
     if work is not None:
         world.watchdog.beat(f"measuring the layers of {work.name}")
-        found = measure_net(work, engines.create(), shares(batch, counts), ranks_on_host())
+        meet = world.comm.Barrier if world.comm is not None else lambda: None
+        found = measure_net(work, engines.create(), shares(batch, counts), ranks_on_host(), meet)
         machine = replace(machine, measured=(found,))
     if world.comm is not None:
         machine = measure_links(machine, world.comm, world.hosts, world.watchdog.beat)
+    engine = engines.create()
+    if work is not None and world.size > 1 and not engine.asynchronous:
+        world.watchdog.beat(f"measuring trainings of {work.name}")
+        per_sum = measure_sharing(work, engine, machine, min(found.batches), world)
+        machine = replace(machine, measured=(replace(found, per_sum=per_sum),))
     return machine
 
 

@@ -122,7 +122,7 @@ def train(
     gpus = TrainingGpus(flags.gpu, gpu_count)
     gpus.check()
     if planned is not None:
-        from fcaffe.cli.training_plan import machine_of, plan_training
+        from fcaffe.cli.training_plan import AfterFirst, machine_of, plan_training
 
         machine_of(planned)  # before ranks are started
     signals = Signals(flags.sigint_effect, flags.sighup_effect)
@@ -167,6 +167,10 @@ def train(
                 "they give is added up in one tree"
             )
         solver.observers.append(Reporter(solver, world.watchdog))
+        after_first = None
+        if planned is not None:
+            after_first = AfterFirst(timing.timeline)
+            solver.observers.append(after_first)
         try:
             if flags.snapshot == AUTO:
                 restore_newest(solver)
@@ -176,12 +180,13 @@ def train(
             with signals, progress_of(solver), recorded(solver, timing, flags.solver, report, tensorboard):
                 if expected:
                     expected.tell()
-                first = solver.iteration
                 log.starting_optimization()
                 with timing.of(solver):
                     solver.solve()
-                if expected:
-                    expected.compare(list(timing.by_worker().values()), solver.iteration - first)
+                if after_first:
+                    everyone = solver.workers.gather(after_first.seconds()) or []
+                    if expected:
+                        expected.compare(everyone, after_first.begun - 1)
                 log.run_done()
         finally:
             solver.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,8 @@ from fcaffe.plan.plan import Plan, Row
 from fcaffe.plan.question import Question
 from fcaffe.plan.reductions import REDUCTIONS
 from fcaffe.plan.work import work_of_solver_param
-from fcaffe.timeline import BACKWARD, DATA, FORWARD, OTHER, REDUCE, UPDATE, WAIT
+from fcaffe.solvers import Observer
+from fcaffe.timeline import BACKWARD, DATA, FORWARD, OTHER, REDUCE, UPDATE, WAIT, Timeline
 
 BUCKETS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # MB, that are compared
 BETWEEN_HOSTS = ("ring", "halving", "doubling", "tree", "server")  # of one rank each
@@ -29,6 +31,29 @@ TERMS = {
     "data": (DATA,),
     "update": (UPDATE,),
 }  # which kinds of time, of the timeline, are a term of the plan
+
+
+class AfterFirst(Observer):
+    """The time of a worker from its second iteration on: in the first one kernels are compiled, primitives made, and
+    memory is touched for the first time."""
+
+    looks = False
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.begun = 0  # iterations
+        self._before = dict(timeline.seconds)
+
+    def iteration_begins(self) -> None:
+        self.begun += 1
+        if self.begun == 2:
+            before, passed = dict(self.timeline.seconds), time.perf_counter() - self.timeline.origin
+            self._before = {**before, OTHER: passed - sum(before.values())}  # whose span is open to the end
+
+    def seconds(self) -> dict[str, float]:
+        """By kinds, once the training is through; of one iteration none."""
+        after = self.timeline.seconds
+        return {kind: after[kind] - self._before[kind] if self.begun > 1 else 0.0 for kind in after}
 
 
 @dataclass(frozen=True)
@@ -49,20 +74,21 @@ class TrainingPlan:
         )
 
     def compare(self, everyone: Sequence[dict[str, float]], iterations: int) -> None:
-        """After the last one, by the seconds of each worker's timeline; tests and snapshots are left out."""
+        """After the last one, by the seconds of each worker's timeline since the first of these `iterations`; tests and
+        snapshots are left out."""
         for line in compared(_expected(self.row), everyone, iterations):
             log.info(line)
 
 
 def compared(expected: dict[str, float], everyone: Sequence[dict[str, float]], iterations: int) -> Iterator[str]:
     """The lines of a table: seconds of an iteration that were expected, and the mean of the workers."""
-    if not iterations:
+    if iterations < 1:
         return
     came = {
         name: sum(own[kind] for own in everyone for kind in kinds) / len(everyone) / iterations
         for name, kinds in TERMS.items()
     }
-    yield f"Milliseconds of each of {iterations} iterations:"
+    yield f"Milliseconds of each of {iterations} iterations after the first:"
     yield f"{'':<16}{'planned':>10}{'came':>10}{'ratio':>8}"
     pairs = {name: (expected[name], came[name]) for name in TERMS}
     pairs["iteration"] = sum(expected.values()), sum(came.values())

@@ -23,12 +23,13 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.rules import create_rule
 from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
 
-PASSES = 5  # of which the median counts
+PASSES = 9  # of which the median counts
 SHORT, MIDDLE, LONG = 64, 1 << 19, 8 << 20  # bytes of the sums that tell a link's latency, burst and bandwidth
 SUMS = {SHORT: 100, MIDDLE: 5, LONG: 3}  # that are measured at a time
 ENDS = 4  # of the two messages of a server's sum
 FLOATS = 1 << 24  # of the arrays that are added and updated: more than caches hold
 RANKS = 1 << 10  # of a host: CPUs take any number
+ASLEEP = 0.01  # seconds that ranks without a part in a measurement sleep at a time
 UPDATED = 1 << 16  # floats at a time, as the solver does
 
 
@@ -67,8 +68,6 @@ def measure_links(machine: Machine, comm: Any, hosts: Sequence[str], beat: Calla
     Sums by a server between the first two ranks of a host, or of two hosts, are two messages and an addition. What the
     cores of two hosts take for that, per message and per byte, replaces what was measured within one.
     """
-    from fcaffe.parallel.reductions.wire import wait
-
     if len(set(hosts)) > 1 or not machine.cores:
         machine = replace(machine, devices_per_node=max(hosts.count(host) for host in hosts))
     pairs = {"within": _first_two(hosts, True), "between": _first_two(hosts, False)}
@@ -81,7 +80,9 @@ def measure_links(machine: Machine, comm: Any, hosts: Sequence[str], beat: Calla
             beat(f"measuring sums {name} hosts")
             found = [_server_sum(part, size) for size in SUMS]
         part.Free()
-        wait([comm.Ibarrier()])  # the others leave the cores to the two
+        others = comm.Ibarrier()
+        while not others.Test():  # they leave the cores to the two
+            time.sleep(ASLEEP)
         (short, short_cpu), (middle, _), (long, long_cpu) = comm.bcast(found, root=pair[0])
         adding = LONG / machine.add_bandwidth if machine.add_bandwidth else 0.0
         link = link_of(f"{name} (measured)", short, middle - adding * MIDDLE / LONG, long - adding)
@@ -122,7 +123,7 @@ def _server_sum(comm: Any, size: int) -> tuple[float, float]:
             cores.append(comm.allreduce(time.process_time() - before) / count)
     finally:
         reduction.close()
-    return min(taken[1:]), min(cores[1:])  # what else the machine does only makes them longer
+    return median(taken[1:]), median(cores[1:])
 
 
 def _first_two(hosts: Sequence[str], same: bool) -> tuple[int, int] | None:

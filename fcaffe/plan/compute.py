@@ -31,11 +31,10 @@ class Compute:
 def compute_of(work: Work, machine: Machine, math: str, samples: float, workers: int) -> Compute:
     """One pass over so many samples, while so many workers compute."""
     ranks = machine.ranks_at_once(workers)
-    if found := machine.measured_for(work.name, ranks):
-        measured, factor = found
+    if measured := machine.measured_for(work.name, ranks):
         pairs = [measured.seconds(layer.name, samples) for layer in work.layers]
-        origin = f"layers measured at batches of {', '.join(map(str, measured.batches))} by {measured.ranks} ranks"
-        return Compute([pair[0] for pair in pairs], [pair[1] for pair in pairs], origin).times(factor)
+        origin = f"layers measured at batches of {measured.batches} by {measured.ranks} ranks"
+        return Compute([pair[0] for pair in pairs], [pair[1] for pair in pairs], origin)
     crowding = machine.crowding(workers)
     made = by_peaks(work.layers, machine.device, math, samples)
     if speed := machine.speed_of(work.name):

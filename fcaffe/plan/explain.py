@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from fcaffe.plan.closed_forms import FORMS, TEXTS
 from fcaffe.plan.devices import Link
 from fcaffe.plan.plan import Plan, Row
-from fcaffe.plan.reductions import sum_of
 from fcaffe.plan.rounds import Round
 
 
@@ -114,10 +113,26 @@ def _sums(plan: Plan, row: Row) -> Iterator[Fact]:
         rule = "--bucket-mb"
     yield Fact("buckets", f"{len(cut)}", rule if len(cut) > 1 else "one sum of all gradients")
     yield Fact("formula", row.reduce, TEXTS[_formula(plan, row)])
+    if machine.cpu_per_message or machine.cpu_per_byte:
+        yield Fact(
+            "cores for messages",
+            f"{1e6 * machine.cpu_per_message:.3g} us and {1e9 * machine.cpu_per_byte:.3g} ns a byte",
+            f"of a core at either end of a message between nodes: {machine.source}; messages that more ranks handle at "
+            "once than there are cores take that much longer, and what they take is missing in computing",
+        )
+    each = ""
+    if own := plan.per_sum(row.workers):
+        each = ", and what a sum takes beside"
+        yield Fact(
+            "a sum beside messages",
+            f"{_ms(own)} of a core",
+            f"what a training of several ranks takes more of cores: {machine.source}; crowding "
+            f"{machine.crowding(row.workers):g}",
+        )
     for number, (size, count) in enumerate(sizes.items()):
-        cost = sum_of(row.reduce, machine, row.workers, size)
+        cost = plan.sum(row.reduce, row.workers, size)
         words = "; ".join(map(_round, cost.rounds)) if not number else "likewise"
-        yield Fact(f"{count} x sum of {size:,} bytes", _ms(cost.seconds), words)
+        yield Fact(f"{count} x sum of {size:,} bytes", _ms(cost.seconds), words + each)
     form = FORMS.get(row.reduce)
     if form and machine.nodes(row.workers) in (1, row.workers):
         link = machine.within if machine.nodes(row.workers) == 1 else machine.between
@@ -148,8 +163,8 @@ def _totals(plan: Plan, row: Row) -> Iterator[Fact]:
     )
     rate = machine.update_bandwidth or machine.device.memory_bandwidth
     update = f"{plan.update_bytes / 1e6:.1f} MB that the rule reads and writes at {rate / 1e9:g} GB/s"
-    if (found := machine.measured_for(asked.work.name, machine.ranks_at_once(row.workers))) and found[0].update:
-        update = f"measured with the layers, {found[0].ranks} ranks at once"
+    if (found := machine.measured_for(asked.work.name, machine.ranks_at_once(row.workers))) and found.update:
+        update = f"measured with the layers, {found.ranks} ranks at once"
     yield Fact("update", _ms(row.update), update if row.update else "within the known speed of the net")
     yield Fact("data", _ms(row.data), f"reading takes {_ms(plan.reading(row.workers))}, beside everything else")
     yield Fact("iteration", _ms(row.seconds), "compute + exposed communication + data + update")

@@ -20,7 +20,8 @@ class MeasuredNet:
 
     `layers` maps a layer to (forward, backward) for each of `batches`; what lies between and beyond is a straight line:
     a fixed cost and one for each sample. `update`: of all parameters, if that was measured; `rest`: of an iteration,
-    what is neither that nor layers.
+    what is neither that nor layers; `per_sum`: seconds of a core that a rank takes for each sum of gradients beside its
+    messages and additions, to hand it over, to wait for the others and to bring its memory back into the caches.
     """
 
     net: str
@@ -29,6 +30,7 @@ class MeasuredNet:
     layers: Mapping[str, Sequence[tuple[float, float]]]
     update: float | None = None
     rest: float = 0.0
+    per_sum: float = 0.0
 
     def seconds(self, layer: str, samples: float) -> tuple[float, float]:
         """Forward and backward of so many samples; nothing for a layer that was not there."""
@@ -37,6 +39,42 @@ class MeasuredNet:
             return 0.0, 0.0
         forward, backward = (line(self.batches, [pair[way] for pair in measured], samples) for way in (0, 1))
         return forward, backward
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of a net on a rank from measurements by one number of ranks, or by two, between which it lies on a
+    straight line. `parts`: each with its weight, and by how much a rank of it had more of the cores than now."""
+
+    parts: Sequence[tuple[MeasuredNet, float, float]]
+
+    def seconds(self, layer: str, samples: float) -> tuple[float, float]:
+        """Forward and backward of so many samples."""
+        made = [(weight * factor, net.seconds(layer, samples)) for net, weight, factor in self.parts]
+        return sum(share * pair[0] for share, pair in made), sum(share * pair[1] for share, pair in made)
+
+    @property
+    def update(self) -> float | None:
+        """Seconds; None if it was not measured."""
+        known = [(weight * factor, net.update) for net, weight, factor in self.parts if net.update is not None]
+        return sum(share * update for share, update in known) if len(known) == len(self.parts) else None
+
+    @property
+    def rest(self) -> float:
+        return sum(weight * factor * net.rest for net, weight, factor in self.parts)
+
+    @property
+    def per_sum(self) -> float:
+        return sum(weight * net.per_sum for net, weight, _ in self.parts)
+
+    @property
+    def ranks(self) -> str:
+        """How many measured at once."""
+        return " and ".join(str(net.ranks) for net, _, _ in self.parts)
+
+    @property
+    def batches(self) -> str:
+        return ", ".join(str(batch) for batch in sorted({batch for net, _, _ in self.parts for batch in net.batches}))
 
 
 def line(places: Sequence[float], values: Sequence[float], at: float) -> float:
@@ -104,14 +142,18 @@ class Machine:
         """Images a second of one device, if that is known of the net of this name."""
         return self.speed or {plain(name): speed for name, speed in self.speeds.items()}.get(plain(net))
 
-    def measured_for(self, net: str, ranks: int) -> tuple[MeasuredNet, float] | None:
-        """The measurement for so many ranks at once, or for the nearest number, and what its seconds are to be
-        multiplied by, as cores are shared out in whole numbers as long as there is one for each rank."""
-        fitting = [found for found in self.measured if plain(found.net) == plain(net)]
+    def measured_for(self, net: str, ranks: int) -> Measured | None:
+        """The net as measured by so many ranks at once, or by the next smaller and the next larger number, or by the
+        nearest. Cores are shared out in whole numbers as long as there is one for each rank."""
+        fitting = sorted((one for one in self.measured if plain(one.net) == plain(net)), key=lambda one: one.ranks)
         if not fitting or self.speed:
             return None
-        nearest = min(fitting, key=lambda found: (abs(found.ranks - ranks), found.ranks))
-        return nearest, self._cores_of_rank(nearest.ranks) / self._cores_of_rank(ranks)
+        low = max((one for one in fitting if one.ranks <= ranks), key=lambda one: one.ranks, default=fitting[0])
+        high = min((one for one in fitting if one.ranks >= ranks), key=lambda one: one.ranks, default=fitting[-1])
+        share = (ranks - low.ranks) / (high.ranks - low.ranks) if low.ranks < ranks < high.ranks else 0.0
+        weights = [(low, 1.0 - share), (high, share)] if share else [(low if ranks >= low.ranks else high, 1.0)]
+        now = self._cores_of_rank(ranks)
+        return Measured([(one, weight, self._cores_of_rank(one.ranks) / now) for one, weight in weights])
 
     def _cores_of_rank(self, ranks: int) -> float:
         if not self.cores:

@@ -211,7 +211,8 @@ def _measured(where: str, value: Any) -> tuple[MeasuredNet, ...]:
 def _measured_net(where: str, value: Any) -> MeasuredNet:
     given = _object(where, value)
     keys = ["net", "ranks", "batches", "layers"]
-    _known_keys(where, given, [*keys, "update", "rest"])
+    optional = ["update", "rest", "per_sum"]
+    _known_keys(where, given, [*keys, *optional])
     if missing := [key for key in keys if key not in given]:
         raise UsageError(f"{where}: has no {missing[0]}")
     batches = [_count(f"{where}.batches", batch) for batch in given["batches"]]
@@ -223,6 +224,6 @@ def _measured_net(where: str, value: Any) -> MeasuredNet:
         if not isinstance(pairs, list) or len(pairs) != len(batches) or any(len(pair) != 2 for pair in pairs):
             raise UsageError(f"{place}: must be [forward, backward] in seconds for each of {len(batches)} batches")
         layers[name] = [(_number_or_zero(place, pair[0]), _number_or_zero(place, pair[1])) for pair in pairs]
-    more = {key: _number_or_zero(f"{where}.{key}", given[key]) for key in ("update", "rest") if key in given}
+    more = {key: _number_or_zero(f"{where}.{key}", given[key]) for key in optional if key in given}
     net, ranks = _text(f"{where}.net", given["net"]), _count(f"{where}.ranks", given["ranks"])
     return MeasuredNet(net, ranks, batches, layers, **more)

@@ -156,7 +156,7 @@ class Plan:
         asked, machine = self.question, self.question.machine
 
         def cost(size: int) -> Sum:
-            return self._sum(name, workers, size)
+            return self.sum(name, workers, size)
 
         busy = machine.ranks_at_once(workers) / machine.cores if machine.cores else 0.0
         overlap, backward = self.overlaps(workers), passes.backward[::-1]
@@ -182,8 +182,8 @@ class Plan:
         asked, machine = self.question, self.question.machine
         rate = machine.update_bandwidth
         found = machine.measured_for(asked.work.name, machine.ranks_at_once(workers))
-        if found and found[0].update is not None:
-            return found[0].update * found[1]
+        if found and found.update is not None:
+            return found.update
         if rate is None and not found and machine.speed_of(asked.work.name):
             return 0.0
         rate = rate or machine.device.memory_bandwidth
@@ -193,7 +193,22 @@ class Plan:
         """Seconds of an iteration that are neither passes nor sums, update or reading."""
         machine = self.question.machine
         found = machine.measured_for(self.question.work.name, machine.ranks_at_once(workers))
-        return machine.iteration_seconds + (found[0].rest * found[1] if found else 0.0)
+        return machine.iteration_seconds + (found.rest if found else 0.0)
+
+    def per_sum(self, workers: int) -> float:
+        """Seconds of a core that a rank takes for each sum beside its messages and additions."""
+        machine = self.question.machine
+        found = machine.measured_for(self.question.work.name, machine.ranks_at_once(workers))
+        return found.per_sum if found else 0.0
+
+    def sum(self, name: str, workers: int, size: int) -> Sum:
+        """What one sum of so many bytes takes."""
+        key = name, workers, size
+        if key not in self._sums:
+            cost, own = sum_of(name, self.question.machine, workers, size), self.per_sum(workers)
+            taken = cost.seconds + own * self.question.machine.crowding(workers)
+            self._sums[key] = replace(cost, seconds=taken, cpu=cost.cpu + own)
+        return self._sums[key]
 
     @property
     def update_bytes(self) -> float:
@@ -213,12 +228,6 @@ class Plan:
         if key not in self._passes:
             self._passes[key] = compute_of(self.question.work, machine, self.question.math, share, workers)
         return self._passes[key]
-
-    def _sum(self, name: str, workers: int, size: int) -> Sum:
-        key = name, workers, size
-        if key not in self._sums:
-            self._sums[key] = sum_of(name, self.question.machine, workers, size)
-        return self._sums[key]
 
 
 def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:

@@ -152,7 +152,7 @@ class _Exchange:
     def sum(self, ready: float, bucket: Bucket, cost: Sum) -> None:
         start = max(ready, self.free)
         self.events.append(Event(f"sum of {bucket.bytes:,} bytes", start, start + cost.seconds))
-        self._shares.append(min(0.9, self.busy * cost.cpu / cost.seconds) if cost.seconds else 0.0)
+        self._shares.append(min(1.0, self.busy * cost.cpu / cost.seconds) if cost.seconds else 0.0)
 
     def keep_begun(self, now: float) -> int:
         """Forget the sums that have not begun by now; returns how many have."""
@@ -169,7 +169,7 @@ class _Exchange:
                 now, seconds = now + free, seconds - free
                 continue
             done = max(0.0, (event.end - now) * left)
-            if done >= seconds:
+            if done >= seconds:  # so there was something left
                 return now + seconds / left
             now, seconds = max(now, event.end), seconds - done
             self._first += 1

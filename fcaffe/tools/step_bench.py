@@ -86,12 +86,15 @@ class Training:
         }
 
 
+def turn_length(training: Training) -> int:
+    """Iterations of a turn: as many as take about a quarter of a second. All ranks of the training must call this."""
+    return max(1, min(MOST, round(TURN / training.take(1).seconds)))
+
+
 def take_turns(trainings: Sequence[Training], rounds: int, iterations: int = 0) -> None:
     """In each round every training takes iterations (0: as many as take about a quarter of a second), so that whatever
     else the machine does strikes all alike. All ranks must call this."""
-    counts = []
-    for training in trainings:
-        counts.append(iterations or max(1, min(MOST, round(TURN / training.take(1).seconds))))
+    counts = [iterations or turn_length(training) for training in trainings]
     for _ in range(rounds):
         for training, count in zip(trainings, counts, strict=True):
             training.turns.append(training.take(count))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ PAYLOAD = 1448 / 1514  # of the bytes of a frame
 
 @contextlib.contextmanager
 def hosts(number: int, rate: str) -> Iterator[list[str]]:
-    """Words in front of a command that run it on all hosts."""
+    """Words in front of a command that run it on all hosts. SIGTERM ends the program by SystemExit, and the hosts."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     words, name = [sys.executable, str(CLUSTER)], f"paper{os.getpid()}"
     subprocess.run([*words, "up", str(number), "--name", name, "--rate", rate, "--cores", "1"], check=True)
     try:

@@ -2,7 +2,7 @@
 """FireCaffe's Figure 4 as measured: one sum of NiN's 30 MB of gradients over hosts of scripts/emulated_cluster, by a
 parameter server, a tree, a ring and recursive halving, beside the formulas and the paper's curves. Needs root.
 
-  scripts/paper/figure4.py --plot figure_4.png
+  scripts/paper/figure4.py --plot figure_4.png          # five minutes; the server's sums take half of them
 
 The formulas have the links' nominal rate, less Ethernet's and TCP's headers, and the latency that half a sum of 4 bytes
 between two hosts takes: what the cores take, which all hosts share here, is not in them. The paper's curves are its
@@ -16,10 +16,13 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
 from emulated import hosts, nominal
 
 from fcaffe.plan.closed_forms import FORMS
@@ -31,8 +34,35 @@ from fcaffe.tools.plot import new_picture, scale_wide, style
 BYTES, SHORT, HOSTS = 30_000_000, 4, (2, 4, 8, 16)
 COLORS = {"server": "#d1642a", "tree": "#2f6db3", "ring": "#3f8f4f", "halving": "#8a4f9e"}
 PAPERS = ("server", "tree")
+SAMPLES = {"server": 2}  # in place of three: of links that are full all the time, one sum takes as long as the other
 
 Point = dict[str, Any]
+
+
+def measure_here(names: Sequence[str], size: int) -> None:
+    """On each rank; rank 0 prints the results. Raises AssertionError for a wrong sum."""
+    from fcaffe.parallel.world import join
+
+    results = []
+    with join(0) as world:
+        from fcaffe.parallel.reductions import create_reduction  # which starts MPI, if that is not as fcaffe wants it
+
+        for name in names:
+            reduction = create_reduction(name, world.comm)
+            buffer = reduction.allocate(size // 4)
+            reduction.sum(buffer[:1])  # which makes the connections
+            taken = []
+            for _ in range(SAMPLES.get(name, 3) if size > SHORT else 25):
+                buffer[:] = world.rank + 1
+                world.comm.Barrier()
+                began = time.perf_counter()
+                reduction.sum(buffer)
+                taken.append(max(world.comm.allgather(time.perf_counter() - began)))
+                assert np.all(buffer == world.size * (world.size + 1) // 2), f"{name}: wrong sums"
+            results.append({"reduction": name, "ranks": world.size, "bytes": size, "seconds": median(taken)})
+            reduction.close()
+    if world.rank == 0:
+        print(json.dumps(results))
 
 
 def measure(rate: str, counts: Sequence[int], file: Path | None) -> list[Point]:
@@ -41,10 +71,10 @@ def measure(rate: str, counts: Sequence[int], file: Path | None) -> list[Point]:
     with hosts(max(counts), rate) as run:
 
         def sums(ranks: int, names: str, size: int) -> None:
-            command = [sys.executable, "-m", "fcaffe", "bench", "reduce", "--timeout", "0", "--json"]
-            command += ["--reduce", names, "--bytes", str(size)]
+            command = [sys.executable, __file__, "--ranks", "--reduce", names, "--bytes", str(size)]
             words = [*run[:-1], "-n", str(ranks), "--", *command]
             results.extend(json.loads(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout))
+            print(f"{ranks} hosts measured", file=sys.stderr, flush=True)
             if file:
                 file.write_text(json.dumps(results, indent=1))
 
@@ -113,7 +143,13 @@ def main() -> None:
     parser.add_argument("--hosts", default=",".join(map(str, HOSTS)))
     parser.add_argument("--plot", default="", metavar="FILE.png")
     parser.add_argument("--json", default="", metavar="FILE", help="what was measured: written, or read if it is there")
+    parser.add_argument("--ranks", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--reduce", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--bytes", type=int, default=BYTES, help=argparse.SUPPRESS)
     words = parser.parse_args()
+    if words.ranks:
+        measure_here(words.reduce.split(","), words.bytes)
+        return
     file = Path(words.json) if words.json else None
     counts = [int(word) for word in words.hosts.split(",")]
     results = json.loads(file.read_text()) if file and file.exists() else measure(words.rate, counts, file)

@@ -7,11 +7,12 @@
   scripts/paper/measured.py --where here --nets lenet --json out.json
 
 Workers of one host are predicted from one and two ranks. Between hosts of the cluster, which have one core each and
-share those of this machine, the layers are measured once by two of them, whatever the links, and each kind of link
-once; all cells are predicted from that, whatever the number of workers or hosts and the reduction. A measurement during
-which other programs took cores is repeated while there is time (quiet_run.py), and marked if no repetition was without.
-Both sides are of the shortest of several turns, which between hosts have iterations enough that the last one's sums,
-behind which no forward pass comes, make little of it. What there is no time for is left out, and said.
+share those of this machine, a net is measured by two of them, and where messages make much of an iteration by eight,
+over the fastest links only; each kind of link is measured by two. All cells are predicted from that, whatever the
+number of workers or hosts and the reduction. Both sides are medians: a training gets the mean of an iteration's fast
+and slow modes, not the shortest. A measurement during which other programs took cores is marked, and repeated while
+there is much time (quiet_run.py). First come the workers of this machine, then the cluster from the fastest links on;
+what there is no time for is left out, and said.
 """
 
 from __future__ import annotations
@@ -19,26 +20,37 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from emulated import hosts
 
+from fcaffe.log import quiet
+from fcaffe.plan.machine_file import read_machine
+from fcaffe.plan.plan import Plan
+from fcaffe.plan.question import Question
+from fcaffe.plan.work import Work, work_of_net
+
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = Path(__file__).parent / "quiet_run.py"
 NETS = {"lenet": (64, "1,28,28"), "nin_cifar10": (64, "3,32,32"), "alexnet": (8, "3,227,227")}
-BETWEEN = {"lenet": (64, 12), "nin_cifar10": (32, 4)}  # on the cluster: batch, and iterations of a turn
-ROUNDS = 4
-LAST = 30  # seconds that the last cell may take
-REPEATING = 300  # seconds that must be left for a measurement to be repeated
+# On the cluster: batch, iterations of a turn, which are enough that the last one's sums, behind which no forward pass
+# comes, make little of it, and by how many hosts the net is measured.
+BETWEEN = {"lenet": (64, 8, (2, 8)), "nin_cifar10": (32, 4, (2,))}
+ROUNDS = {"lenet": 5, "nin_cifar10": 3, "alexnet": 3}
+ENDING = 5  # seconds to take hosts down, and to print the table
+LAST = 35  # seconds that a cell may take,
+CALIBRATING = {"lenet": 90, "nin_cifar10": 80, "alexnet": 110}  # and all calibrations of a net at one place
+REPEATING = 400  # seconds that must be left for a measurement to be repeated
 WORKERS, HOSTS = (1, 2, 4), (2, 4, 8)
 REDUCTIONS = ("server", "tree", "ring")
-RING = 4_000_000  # bytes that rings sum to show what the cores take for messages
 DISTURBED = 75  # what quiet_run.py exits with
 BOUND = 0.15  # of the measurement, that a prediction may be away
 
@@ -52,20 +64,30 @@ class Measurement:
         self.folder = folder
         self.deadline = time.monotonic() + seconds
         self.disturbed = False  # the last one
+        self.left_out = False
 
-    @property
-    def has_time(self) -> bool:
-        return time.monotonic() < self.deadline
+    def has_time(self, seconds: float = LAST) -> bool:
+        """Whether so many are left; if not, something is left out."""
+        enough = time.monotonic() + seconds < self.deadline
+        self.left_out |= not enough
+        return enough
 
     def run(self, *command: str) -> str:
-        """The standard output. Raises CalledProcessError."""
+        """The standard output. Raises CalledProcessError, and TimeoutExpired if it is not through in time."""
         spare = self.deadline - time.monotonic() > REPEATING
         quiet = [sys.executable, str(QUIET)] + ["--once"] * (not spare)
-        done = subprocess.run([*quiet, *command], stdout=subprocess.PIPE, text=True)
-        self.disturbed = done.returncode == DISTURBED
-        if not self.disturbed:
-            done.check_returncode()
-        return done.stdout
+        words = [*quiet, *command]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            output, _ = process.communicate(timeout=max(1.0, self.deadline - time.monotonic()))
+        except BaseException:
+            os.killpg(process.pid, signal.SIGTERM)  # an mpiexec among them ends its ranks
+            process.wait()
+            raise
+        self.disturbed = process.returncode == DISTURBED
+        if process.returncode and not self.disturbed:
+            raise subprocess.CalledProcessError(process.returncode, words)
+        return output
 
 
 def fcaffe(*words: str) -> list[str]:
@@ -76,22 +98,26 @@ def net_flags(net: str) -> list[str]:
     return ["--net", str(ROOT / "models" / net / "train_val.prototxt"), "--input-shape", NETS[net][1]]
 
 
-def calibration(net: str, batch: int, workers: Sequence[int], file: Path) -> list[str]:
-    counts = ",".join(map(str, workers))
-    return fcaffe(
-        "plan", "--calibrate", *net_flags(net), "--batch", str(batch), "--workers", counts, "--out", str(file)
-    )
+def calibration(net: str, largest: int, file: Path) -> list[str]:
+    """Of a net at a rank's shares from the largest down to a quarter of it."""
+    words = ["--batch", str(largest), "--workers", "1,2", "--out", str(file)]
+    return fcaffe("plan", "--calibrate", *net_flags(net), *words)
+
+
+@cache
+def work(net: str) -> Work:
+    path, *shape = net_flags(net)[1::2]
+    with quiet():
+        return work_of_net(path, [int(word) for word in shape[0].split(",")])
 
 
 def predicted(net: str, batch: int, workers: int, reduce: str, file: Path) -> float:
-    """Milliseconds an iteration."""
-    flags = ["--batch", str(batch), "--workers", str(workers), "--reduce", reduce, "--machine", str(file), "--json"]
-    done = subprocess.run(fcaffe("plan", *net_flags(net), *flags), check=True, capture_output=True, text=True)
-    return 1000 * float(json.loads(done.stdout)[0]["seconds_per_iteration"])
+    """Milliseconds an iteration, as `fcaffe plan` says."""
+    return 1000 * Plan(Question(work(net), read_machine(str(file)), batch)).row(workers, reduce).seconds
 
 
 def step(net: str, batch: int, reductions: Sequence[str], iterations: int = 0) -> list[str]:
-    flags = ["--reduce", ",".join(reductions), "--rounds", str(ROUNDS), "--iterations", str(iterations), "--json"]
+    flags = ["--reduce", ",".join(reductions), "--rounds", str(ROUNDS[net]), "--iterations", str(iterations), "--json"]
     return fcaffe("bench", "step", *net_flags(net), "--batch-size", str(batch), *flags)
 
 
@@ -99,12 +125,12 @@ def here(measurement: Measurement, net: str) -> Iterator[Cell]:
     """Workers of this machine, which split the batch."""
     batch, file = NETS[net][0], measurement.folder / f"here-{net}.json"
     mpiexec = str(Path(sys.executable).parent / "mpiexec")
-    if not measurement.has_time:
+    if not measurement.has_time(CALIBRATING[net]):
         return
-    measurement.run(*calibration(net, batch, WORKERS, file))
-    measurement.run(mpiexec, "-n", "2", *calibration(net, batch, WORKERS, file))
+    measurement.run(*calibration(net, batch, file))
+    measurement.run(mpiexec, "-n", "2", *calibration(net, batch // 2, file))
     for workers in WORKERS:
-        if not measurement.has_time:
+        if not measurement.has_time():
             return
         (result,) = json.loads(measurement.run(*step(net, batch, ["auto"]), "--workers", str(workers)))["results"]
         cell = {"where": "one host", "net": net, "batch": batch, "workers": workers, "reduce": "auto"}
@@ -113,17 +139,13 @@ def here(measurement: Measurement, net: str) -> Iterator[Cell]:
 
 def cluster(measurement: Measurement, net: str, rate: str) -> Iterator[Cell]:
     """Hosts with one worker each."""
-    if not measurement.has_time:
+    batch, iterations, numbers = BETWEEN[net]
+    file = measurement.folder / f"{rate}-{net}.json"
+    if not measurement.has_time(LAST if hosts_file(measurement, net, numbers[-1]).exists() else CALIBRATING[net]):
         return
-    (batch, iterations), file = BETWEEN[net], measurement.folder / f"{rate}-{net}.json"
-    layers = measurement.folder / f"layers-{net}.json"
-    if not layers.exists():
-        with hosts(HOSTS[0], rate) as run:
-            measurement.run(*run, *calibration(net, batch, HOSTS, layers))
-    measured = [{**one, "ranks": HOSTS[0]} for one in json.loads(layers.read_text())["measured"]]
-    file.write_text(json.dumps(links(measurement, rate) | {"measured": measured}))
+    file.write_text(json.dumps(links(measurement, rate) | {"measured": measured_by_hosts(measurement, net, rate)}))
     for number in HOSTS:
-        if not measurement.has_time:
+        if not measurement.has_time():
             return
         with hosts(number, rate) as run:
             found = json.loads(measurement.run(*run, *step(net, batch, REDUCTIONS, iterations)))["results"]
@@ -132,46 +154,56 @@ def cluster(measurement: Measurement, net: str, rate: str) -> Iterator[Cell]:
             yield {**cell, "measured": result, "disturbed": measurement.disturbed, "file": file}
 
 
+def hosts_file(measurement: Measurement, net: str, number: int) -> Path:
+    """What so many hosts have measured of a net."""
+    return measurement.folder / f"{net}-{number}.json"
+
+
+def measured_by_hosts(measurement: Measurement, net: str, rate: str) -> list[Any]:
+    """What each number of hosts that measures the net says of it, over the links of the first rate that asks."""
+    batch, _, numbers = BETWEEN[net]
+    made = []
+    for number in numbers:
+        file = hosts_file(measurement, net, number)
+        if not file.exists():
+            with hosts(number, rate) as run:
+                measurement.run(*run, *calibration(net, min(batch // 2, 2 * batch // number), file))
+        made += [{**one, "ranks": number} for one in json.loads(file.read_text())["measured"]]
+    return made
+
+
 def links(measurement: Measurement, rate: str) -> dict[str, Any]:
-    """The machine's file for hosts with such links: these as two hosts measure them, and as the most do what their
-    cores take for messages."""
+    """The machine's file for hosts with such links, as two hosts measure them."""
     file = measurement.folder / f"{rate}.json"
     if not file.exists():
         with hosts(HOSTS[0], rate) as run:
             measurement.run(*run, *fcaffe("plan", "--calibrate", "--out", str(file)))
-        machine = json.loads(file.read_text())
-        machine |= {"devices_per_node": 1, "nodes_share_cores": True, "cores": len(os.sched_getaffinity(0))}
-        file.write_text(json.dumps(machine | crowded(measurement, machine, rate)))
-    return dict(json.loads(file.read_text()))
+    shared = {"devices_per_node": 1, "nodes_share_cores": True, "cores": len(os.sched_getaffinity(0))}
+    return dict(json.loads(file.read_text())) | shared
 
 
-def crowded(measurement: Measurement, machine: dict[str, Any], rate: str) -> dict[str, float]:
-    """Seconds of a core for a message and a byte at either end, as rings between the most hosts show them, in whose
-    rounds all of these take and give one at the same time on the cores that they share."""
-    number, size = max(HOSTS), RING
-    with hosts(number, rate) as run:
-        command = fcaffe("bench", "reduce", "--reduce", "ring", "--bytes", f"64,{size}", "--json")
-        short, long = (result["seconds"] for result in json.loads(measurement.run(*run, *command)))
-    rounds, part, ends = 2 * (number - 1), size / number, 2 * number / machine["cores"]
-    adding = rounds / 2 * part / machine["add_bandwidth"] * number / machine["cores"]
-    per_byte = max(0.0, long - short - adding) / rounds / part / ends
-    if long < 1.2 * rounds * part / machine["between"]["bandwidth"]:  # the links, not the cores, say how long it takes
-        per_byte = min(per_byte, machine["cpu_per_byte"])
-    return {"cpu_per_message": short / rounds / ends, "cpu_per_byte": per_byte}
+def places(where: Sequence[str], nets: Sequence[str]) -> list[tuple[str, str]]:
+    """Where each net is measured, in this order: the place comes before the net, so that none is missed for another."""
+    return [(place, net) for place in where for net in nets if place == "here" or net in BETWEEN]
+
+
+def all_cells(measurement: Measurement, order: Sequence[tuple[str, str]]) -> Iterator[Cell]:
+    for where, net in order:
+        yield from here(measurement, net) if where == "here" else cluster(measurement, net, where)
 
 
 def compared(cell: Cell) -> Cell:
     """The cell with its prediction."""
     file = cell.pop("file")
     ms = predicted(cell["net"], cell["batch"], cell["workers"], cell["reduce"], file)
-    return {**cell, "predicted_ms": ms, "ratio": ms / cell["measured"]["least_ms"]}
+    return {**cell, "predicted_ms": ms, "ratio": ms / cell["measured"]["ms"]}
 
 
 def table(cells: Sequence[Cell]) -> str:
     head = ("where", "net", "batch", "workers", "reduce", "predicted, ms", "measured, ms", "predicted / measured", "")
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for cell in cells:
-        numbers = f"{cell['predicted_ms']:.1f}", f"{cell['measured']['least_ms']:.1f}", f"{cell['ratio']:.2f}"
+        numbers = f"{cell['predicted_ms']:.1f}", f"{cell['measured']['ms']:.1f}", f"{cell['ratio']:.2f}"
         notes = ["missed"] * (abs(cell["ratio"] - 1) > BOUND) + ["disturbed"] * cell["disturbed"]
         words = [str(cell[key]) for key in ("where", "net", "batch", "workers", "reduce")]
         lines.append(f"| {' | '.join([*words, *numbers, ', '.join(notes)])} |")
@@ -181,8 +213,8 @@ def table(cells: Sequence[Cell]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--where", default="here,1gbit,10gbit", help="here, and rates of the emulated cluster's links")
-    parser.add_argument("--minutes", type=float, default=8.0, help="after which no cell is begun (default: 8)")
+    parser.add_argument("--where", default="here,10gbit,1gbit", help="here, and rates of the emulated cluster's links")
+    parser.add_argument("--minutes", type=float, default=8.0, help="that all of it may take (default: 8)")
     parser.add_argument("--nets", default=",".join(NETS))
     parser.add_argument("--json", default="", help="write the cells to this file, too")
     parser.add_argument("--keep", type=Path, help="a folder for the machines' files")
@@ -191,18 +223,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         if words.keep:
             words.keep.mkdir(parents=True, exist_ok=True)
-        measurement = Measurement((words.keep or Path(temporary)).resolve(), 60 * words.minutes - LAST)
-        places = [(where, net) for net in words.nets.split(",") for where in words.where.split(",")]
-        for where, net in places:
-            if where != "here" and net not in BETWEEN:
-                continue
-            for cell in here(measurement, net) if where == "here" else cluster(measurement, net, where):
+        measurement = Measurement((words.keep or Path(temporary)).resolve(), 60 * words.minutes - ENDING)
+        try:
+            for cell in all_cells(measurement, places(words.where.split(","), words.nets.split(","))):
                 cells.append(compared(cell))
                 print(table(cells[-1:]).splitlines()[2], file=sys.stderr, flush=True)
                 if words.json:
                     Path(words.json).write_text(json.dumps(cells, indent=1))
-        if not measurement.has_time:
-            print(f"The {words.minutes:g} minutes are over; what is not in the table has not been measured.")
+        except subprocess.TimeoutExpired:
+            measurement.left_out = True
+        if measurement.left_out:
+            print(f"{words.minutes:g} minutes are too short for what is not in the table; it has not been measured.")
     print(table(cells))
 
 

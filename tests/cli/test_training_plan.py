@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from fcaffe.cli.bench_step import SHARING
-from fcaffe.cli.training_plan import GAIN, _picked, compared
+from fcaffe.cli.training_plan import GAIN, AfterFirst, _picked, compared
 from fcaffe.net.model_files import read_model
 from fcaffe.plan.devices import Link
 from fcaffe.plan.machine import FCAFFE, TITAN
 from fcaffe.plan.plan import Plan
 from fcaffe.plan.question import Question
-from fcaffe.timeline import KINDS
+from fcaffe.timeline import FORWARD, KINDS, OTHER, Timeline
 from tests.cli.conftest import Result
 from tests.plan.conftest import work_of
 
@@ -58,13 +58,27 @@ def test_expected_and_come_and_not_another_bit(run: Run) -> None:
         "data 0.00 ms, update 0.50 ms"
     )
     assert lines.index(said) < lines.index("Starting Optimization")
-    table = lines[lines.index("Milliseconds of each of 8 iterations:") + 2 :][:5]
+    table = lines[lines.index("Milliseconds of each of 7 iterations after the first:") + 2 :][:5]
     assert [line[:16].strip() for line in table] == ["compute", "exposed sums", "data", "update", "iteration"]
     planned, came = zip(*((float(word) for word in line[16:].split()[:2]) for line in table), strict=True)
     assert planned == (5.0, 0.0, 0.0, 0.5, 5.5)
     assert came[-1] == pytest.approx(sum(came[:-1]), abs=0.03)
     assert len(without.messages) == len(lines) - 8
     assert before and all(np.array_equal(one, other) for one, other in zip(before, weights(), strict=True))
+
+
+def test_what_the_first_iteration_takes_does_not_count() -> None:
+    timeline = Timeline()
+    after_first = AfterFirst(timeline)
+    for forward, passes in ((100.0, 101.0), (2.0, 2.25), (4.0, 4.25)):  # a second of the first is in no span
+        after_first.iteration_begins()
+        timeline.seconds[FORWARD] += forward
+        timeline.origin -= passes
+    timeline.seconds[OTHER] = 1.5  # whose span has been open all the time
+    seconds = after_first.seconds()
+    assert after_first.begun == 3 and seconds[FORWARD] == 6.0
+    assert sum(seconds.values()) == pytest.approx(6.5, abs=0.1)
+    assert sum(AfterFirst(timeline).seconds().values()) == 0
 
 
 def test_terms_are_means_of_the_workers_without_tests() -> None:

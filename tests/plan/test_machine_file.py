@@ -25,7 +25,7 @@ def test_what_is_written_reads_the_same(tmp_path):
         between=Link("limited", 1e-5, 1e8, "", burst=2.5e5),
         exchange=FCAFFE,
         cores=8,
-        measured=(MeasuredNet("n", 2, [1, 2], {"a": [(1.0, 2.0), (3.0, 4.0)]}),),
+        measured=(MeasuredNet("n", 2, [1, 2], {"a": [(1.0, 2.0), (3.0, 4.0)]}, per_sum=0.5),),
         add_bandwidth=1e10,
         nodes_share_cores=True,
         cpu_per_byte=1e-10,

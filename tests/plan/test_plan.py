@@ -142,6 +142,65 @@ def test_ranks_that_share_cores_compute_slower(small):
     assert seconds(replace(spread, nodes_share_cores=True), 8) == pytest.approx(8 * one)
 
 
+def test_between_two_measured_numbers_of_ranks_lies_a_line(small):
+    names = {layer.name: [(1e-3, 2e-3)] for layer in small.layers}
+    few, many = (MeasuredNet(small.name, ranks, [8], names, 1e-3, 2e-3, ranks * 1e-3) for ranks in (2, 8))
+    cpu = Device("cpu", {"fp32": 1e11}, 1e10, 1e10)
+    machine = Machine("cluster", cpu, cores=2, nodes_share_cores=True, measured=(many, few), exchange=FCAFFE)
+    alone = [replace(machine, measured=(one,)).measured_for(small.name, 5) for one in (few, many)]
+    both = machine.measured_for(small.name, 5)
+    for name in ("update", "rest"):
+        assert getattr(both, name) == pytest.approx(sum(getattr(one, name) for one in alone) / 2)
+    layer = small.layers[1].name
+    ways = zip(*(one.seconds(layer, 8) for one in alone), strict=True)
+    assert both.seconds(layer, 8) == pytest.approx([sum(way) / 2 for way in ways])
+    assert [machine.measured_for(small.name, ranks).per_sum for ranks in (1, 2, 5, 8, 9)] == pytest.approx(
+        [2e-3, 2e-3, 5e-3, 8e-3, 8e-3]
+    )
+
+
+@pytest.mark.parametrize("name", ["server", "tree", "whole-tree", "ring", "halving", "doubling", "sharded-server"])
+@pytest.mark.parametrize("bandwidth", [1e8, 1e11])
+def test_work_of_hosts_that_share_cores_adds_up(small, name, bandwidth):
+    """Whether sums are hidden or not, and messages are waited for or cores."""
+    plan = crowded(small, bandwidth)
+    for workers in (2, 4, 8):
+        row = plan.row(workers, name)
+        sums = [plan.sum(name, workers, bucket.bytes) for bucket in plan.question.cut(workers)]
+        work = row.compute + row.update + sum(cost.cpu for cost in sums) * workers / 2
+        assert row.seconds >= work * (1 - 1e-9)
+
+
+def test_what_sums_take_of_the_cores_can_be_traced(small):
+    plan = crowded(small, 1e9)
+    row = plan.row(4, "tree")
+    facts = {fact.name: fact.value for fact in explain(plan, row)}
+    assert facts["cores for messages"] == "20 us and 1 ns a byte"
+    assert facts["a sum beside messages"] == "1.000 ms of a core"
+    sums = {name: value for name, value in facts.items() if " x sum of " in name}
+    total = sum(int(name.split()[0]) * float(value.split()[0]) for name, value in sums.items())
+    assert total == pytest.approx(1e3 * row.communication, abs=0.01)
+
+
+def crowded(small, bandwidth: float) -> Plan:
+    """Hosts of one rank each that share two cores."""
+    layers = {layer.name: [(1e-4, 2e-4)] for layer in small.layers}
+    measured = MeasuredNet(small.name, 2, [8], layers, 1e-3, 1e-3, 1e-3)
+    machine = Machine(
+        "cluster",
+        Device("cpu", {"fp32": 1e11}, 1e10, 1e10),
+        between=Link("link", 1e-5, bandwidth, ""),
+        exchange=FCAFFE,
+        measured=(measured,),
+        cores=2,
+        nodes_share_cores=True,
+        cpu_per_message=2e-5,
+        cpu_per_byte=1e-9,
+        add_bandwidth=4e9,
+    )
+    return Plan(Question(small, machine, 64))
+
+
 def test_the_slowest_of_many_is_slower():
     assert slowest(1, 0.1) == slowest(100, 0.0) == 1
     assert slowest(2, 0.1) == pytest.approx(1 + 0.1 * 0.564, rel=0.05)  # 1 / sqrt(pi)
