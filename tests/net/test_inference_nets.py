@@ -145,3 +145,16 @@ def test_recordings_follow_inputs_shapes_and_memory():
                     whole.arena.release()
         whole.forward()
         check(whole, plain, f"size {size}, weights not fixed")
+
+
+def test_recordings_do_not_go_by_values_that_happen_to_be_zero():
+    """NumPy corrects the averages of windows that go beyond the image, which changes no zeros."""
+    used = engine()
+    pool = 'layer { name: "pool" type: "Pooling" bottom: "x" top: "y" pooling_param { %s } }'
+    net = net_of(INPUT + pool % "pool: AVE kernel_size: 3 stride: 2", True, used)
+    x = net.blob("x").data
+    with used.fixed_weights():
+        for value in (0, 0, 1):
+            x[...] = value
+            net.forward()
+    assert np.allclose(net.blob("y").data, 1, atol=1e-6)
