@@ -38,11 +38,12 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
         """While the weights do not change they are brought into oneDNN's layouts once only."""
         with super().fixed_weights(made, changing):
             library = self.library
-            before, library.kept, library.changing = library.kept, self._kept, self._changing
+            before = library.kept, library.changing
+            library.kept, library.changing = self._kept, self._changing
             try:
                 yield
             finally:
-                library.kept = before
+                library.kept, library.changing = before
 
     def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
         """None too where a primitive has worked on memory of NumPy's that will be gone, such as a copy in C order."""
