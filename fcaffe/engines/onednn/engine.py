@@ -53,12 +53,12 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
             work()
         finally:
             library.tape = None
-        lasting = [*arrays, *library.temporaries()]
-        places = {address(array) for array in arrays}
+        places, made_of_weights = {address(array) for array in arrays}, list[Any]()
         for (sources, _), made in (self._kept or {}).items():
             if not places.isdisjoint(sources):
-                lasting += made if isinstance(made, tuple) else [made]
-        return tape.play if tape.works_on(lasting) else None
+                made_of_weights += made if isinstance(made, tuple) else [made]
+        tape.hold(made_of_weights)  # which others may drop
+        return tape.play if tape.works_on([*arrays, *library.temporaries(), *made_of_weights]) else None
 
     @contextlib.contextmanager
     def other_weights(self) -> Iterator[None]:
