@@ -205,15 +205,16 @@ class NumpyEngine(Engine):
 
     @contextlib.contextmanager
     def fixed_weights(self, made: Kept | None = None, changing: Collection[int] = ()) -> Iterator[None]:
-        if self._kept is not None:
+        if self._kept is not None and made is None:
             yield
             return
+        before = self._kept, self._changing, self.fixed
         self._kept, self._changing = {} if made is None else made, changing
         self.fixed = object() if made is None else None
         try:
             yield
         finally:
-            self._kept = self.fixed = None
+            self._kept, self._changing, self.fixed = before
 
     @contextlib.contextmanager
     def other_weights(self) -> Iterator[None]:

@@ -183,6 +183,8 @@ class PlainNormalization:
     def softmax_forward(self, x: Array, y: Array, axis: int) -> None:
         """y = exp(x - max) / sum along `axis`."""
         xp = self.xp
+        if not x.size:  # also along the axis, where NumPy knows no maximum
+            return
         exponentials = xp.exp(x - x.max(axis=axis, keepdims=True))
         y[...] = exponentials / exponentials.sum(axis=axis, keepdims=True)
 

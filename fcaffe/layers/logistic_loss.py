@@ -96,14 +96,13 @@ class InfogainLoss(SoftmaxWithLoss):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         xp, probability = self.xp, self.probability.data
         self.engine.softmax_forward(bottom[0].data, probability, self.axis)
-        self.labels, ignored = read_labels(self, bottom, self.axis, self.ignored_label())
-        self.ignored = None if ignored is None else xp.expand_dims(ignored, self.axis)
+        gains, ignored = self._gains(bottom)
         logarithms = xp.log(xp.maximum(probability, SMALLEST))
-        losses = -(self._gains(bottom) * logarithms).sum(axis=self.axis, keepdims=True)
-        valid = self.labels.size
-        if self.ignored is not None:
-            losses = xp.where(self.ignored, 0, losses)
-            valid -= int(self.ignored.sum())
+        losses = -(gains * logarithms).sum(axis=self.axis, keepdims=True)
+        valid = losses.size
+        if ignored is not None:
+            losses = xp.where(ignored, 0, losses)
+            valid -= int(ignored.sum())
         batch = math.prod(bottom[0].shape[: self.axis])
         self.divisor = divisor(self, bottom[1], valid, batch)
         top[0].data[...] = losses.sum() / self.divisor
@@ -119,15 +118,18 @@ class InfogainLoss(SoftmaxWithLoss):
         self.refuse_label_gradient(propagate_down)
         if not propagate_down[0]:
             return
-        dx, gains = bottom[0].diff, self._gains(bottom)
+        dx, (gains, ignored) = bottom[0].diff, self._gains(bottom)
         self.xp.multiply(self.probability.data, gains.sum(axis=self.axis, keepdims=True), out=dx)
         dx -= gains
         dx *= top[0].diff / self.divisor
-        if self.ignored is not None:
-            self.xp.copyto(dx, 0, where=self.ignored)
+        if ignored is not None:
+            self.xp.copyto(dx, 0, where=ignored)
 
-    def _gains(self, bottom: list[Blob]) -> Array:
-        """In the shape of the scores: for each position the row of H that belongs to its label."""
+    def _gains(self, bottom: list[Blob]) -> tuple[Array, Array | None]:
+        """In the shape of the scores: for each position the row of H that belongs to its label. Then, with one class,
+        where labels are ignored."""
+        labels, ignored = read_labels(self, bottom, self.axis, self.ignored_label())
         classes = bottom[0].shape[self.axis]
         matrix = (bottom[2].data if len(bottom) == 3 else self.stored).reshape(classes, classes)
-        return self.xp.moveaxis(matrix[self.labels], -1, self.axis)
+        gains = self.xp.moveaxis(matrix[labels], -1, self.axis)
+        return gains, None if ignored is None else self.xp.expand_dims(ignored, self.axis)

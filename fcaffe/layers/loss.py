@@ -17,6 +17,13 @@ from fcaffe.proto import caffe_pb2 as pb
 FULL, VALID, BATCH_SIZE, NONE = (getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE"))
 
 
+class FromForward:
+    """An attribute that forward sets and backward reads; LayerError where there was no forward pass."""
+
+    def __get__(self, layer: Any, owner: type) -> Any:
+        raise layer.error("cannot go backward, for it has not gone forward yet; run a forward pass first")
+
+
 class LossLayer(Layer):
     """Base: a scalar top of loss weight 1, from predictions and labels that share their first axis.
 
@@ -25,6 +32,7 @@ class LossLayer(Layer):
 
     traits = Traits(bottoms=2, tops=1, auto_tops=True)
     mode: int  # of the divisor, where there is a choice
+    samples: Any = FromForward()  # by whose number, as a float, the loss was divided
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.param.loss_weight:
@@ -97,7 +105,7 @@ class SoftmaxWithLoss(LossLayer):
     """
 
     traits = replace(LossLayer.traits, half=Half.FIRST)
-    divisor: float | None  # None: the number of positions that count
+    divisor: Any = FromForward()  # of the loss, a float; None: the number of positions that count
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)

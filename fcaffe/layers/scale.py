@@ -109,6 +109,12 @@ class Scale(Broadcasting):
             of_channels = p.bias_term and bottom[0].canonical_axis(p.axis) == 1 and len(self.blobs[0].shape) == 1
             self.traits = replace(self.traits, half=Half.SAME if of_channels else Half.SAME_IN_XP)
 
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        shapes = self.operand(bottom).shape, self.blobs[-1].shape if self.blobs else None
+        if self.own_param().bias_term and shapes[0] != shapes[1]:
+            raise self.error(f"its operand of shape {shapes[0]} does not match its bias of shape {shapes[1]}")
+
     @property
     def is_per_channel(self) -> bool:
         """Whether scale and bias are parameters with a value for each channel, that all learn."""

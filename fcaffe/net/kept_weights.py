@@ -40,7 +40,8 @@ class KeptWeights:
             return
         kept = self._of.get(net)
         if kept is None or kept.shapes != _shapes(net):  # once more with these shapes, then it is worth keeping
-            yield
+            with self._engine.other_weights():
+                yield
             self._of[net] = _Kept(_shapes(net))
             return
         with self._engine.fixed_weights(kept.made, written()):
@@ -48,11 +49,15 @@ class KeptWeights:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[None]:
-        """Its body changes weights of some net, or where they lie."""
+        """Its body changes weights of some net, or where they lie; user code may do so amid the forward pass of
+        another net, whose body of `same` it then is in."""
+        for kept in self._of.values():
+            kept.made.clear()
         self._of.clear()
         before, self._changing = self._changing, True
         try:
-            yield
+            with self._engine.other_weights():
+                yield
         finally:
             self._changing = before
 

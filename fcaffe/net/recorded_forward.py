@@ -21,9 +21,9 @@ class RecordedForward:
     """The forward pass of a layer between these blobs. The first with fixed weights and certain memory is run as it is,
     the second is recorded, and from the third on the recording is played.
 
-    A recording counts only if the engine's routines work on these blobs and parameters themselves, and if it has been
-    tried: it alone must write the tops anew, to the bit. So a layer that does part of its work by other means is always
-    run as it is.
+    A recording counts only if the engine's routines work on these blobs and parameters themselves, if nothing else has
+    written the tops, and if it has been tried: it alone must write the tops anew, to the bit. So a layer that does part
+    of its work by other means is always run as it is.
     """
 
     def __init__(self, layer: Layer, bottoms: list[Blob], tops: list[Blob], parameters: list[Blob]) -> None:
@@ -65,10 +65,10 @@ class RecordedForward:
         return all([storage.buffer is buffer for storage, buffer in self._memory])
 
     def _record(self) -> None:
-        arrays = [blob.data for blob in (*self._bottoms, *self._tops, *self._parameters)]
-        play = self._engine.recorded(lambda: self._layer.forward(self._bottoms, self._tops), arrays)
         read = {id(blob._data) for blob in self._bottoms}
-        if play is None or any(id(blob._data) in read for blob in self._tops):
+        play = None if any(id(blob._data) in read for blob in self._tops) else self._recording()
+        if play is None:
+            self._layer.forward(self._bottoms, self._tops)
             return
         tops = [blob._data.buffer[: blob.count] for blob in self._tops]
         written = list(map(zlib.crc32, tops))
@@ -79,3 +79,23 @@ class RecordedForward:
             self._play = play
         else:
             self._layer.forward(self._bottoms, self._tops)
+
+    def _recording(self) -> Callable[[], None] | None:
+        """A forward pass as the engine has recorded it; None if the engine's routines did not do all of it.
+
+        The tops are protected against NumPy meanwhile: that what it does to these values leaves them as they are, such
+        as a factor for zeros, does not mean that it does so to others.
+        """
+        arrays = [blob.data for blob in (*self._bottoms, *self._tops, *self._parameters)]
+        storages = [(blob._data, blob._data.buffer) for blob in self._tops]
+        for storage, buffer in storages:
+            protected = buffer.view()
+            protected.flags.writeable = False
+            storage.replace(protected)
+        try:
+            return self._engine.recorded(lambda: self._layer.forward(self._bottoms, self._tops), arrays)
+        except ValueError:  # NumPy's, of what is protected
+            return None
+        finally:
+            for storage, buffer in storages:
+                storage.replace(buffer)

@@ -290,6 +290,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("", (MATRIX,), in_place=True),
         Example("", IMAGES, in_place=True),
         Example("softmax_param { axis: -1 }", IMAGES, in_place=True),
+        Example("softmax_param { axis: 0 }", (MATRIX,)),
     ],
     "SoftmaxWithLoss": [
         Example("", (MATRIX, (3,)), labels={1: 4}),

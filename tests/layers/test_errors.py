@@ -7,6 +7,7 @@ import pytest
 
 from fcaffe.errors import NetError
 from tests.conftest import make_net
+from tests.layers.examples import EXAMPLES
 
 
 def net_of(layer, *shapes, force_backward=False):
@@ -195,3 +196,29 @@ def test_sum_in_place_warns(capsys):
     net.blob("b").data[...] = 2
     net.forward()
     assert net.blob("a").data.tolist() == [2, 2]
+
+
+def test_backward_without_forward():
+    """Of a layer as it is made, or whose bottoms have become larger: it gives gradients or says what is wrong."""
+    for kind, examples in EXAMPLES.items():
+        for example in examples:
+            tops = " ".join(f'top: "top{number}"' for number in range(example.tops))
+            net = net_of(f'type: "{kind}" {tops} {example.text}', *example.bottoms, force_backward=True)
+            try:
+                net.backward()
+            except NetError as problem:
+                assert str(problem).startswith(f'layer "it" ({kind}): cannot go backward, for it has not gone forward')
+            net.forward()
+            for index, shape in enumerate(example.bottoms):
+                if shape and (example.batched is None or index in example.batched):
+                    net.blob("abcdef"[index]).reshape(shape[0] + 1, *shape[1:])
+            net.reshape()
+            net.backward()
+
+
+def test_scale_by_another_blob_whose_bias_does_not_fit_any_more():
+    net = net_of('type: "Scale" top: "y" scale_param { axis: 0 bias_term: true }', (2, 3), (2,))
+    for name, shape in (("a", (1, 3)), ("b", (1,))):
+        net.blob(name).reshape(*shape)
+    with pytest.raises(NetError, match=re.escape("operand of shape (1,) does not match its bias of shape (2,)")):
+        net.forward()

@@ -1,5 +1,7 @@
 """Nets for inference, whose convolutions take in what stands behind them, give what they give layer by layer."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -145,3 +147,28 @@ def test_recordings_follow_inputs_shapes_and_memory():
                     whole.arena.release()
         whole.forward()
         check(whole, plain, f"size {size}, weights not fixed")
+
+
+def test_recordings_do_not_go_by_values_that_happen_to_be_zero():
+    """NumPy corrects the averages of windows that go beyond the image, which changes no zeros."""
+    used = engine()
+    pool = 'layer { name: "pool" type: "Pooling" bottom: "x" top: "y" pooling_param { %s } }'
+    net = net_of(INPUT + pool % "pool: AVE kernel_size: 3 stride: 2", True, used)
+    x = net.blob("x").data
+    with used.fixed_weights():
+        for value in (0, 0, 1):
+            x[...] = value
+            net.forward()
+    assert np.allclose(net.blob("y").data, 1, atol=1e-6)
+
+
+def test_recordings_hold_what_was_made_of_the_weights():
+    """Which the engine drops together with its operations when these have become too many."""
+    used = engine()
+    net = net_of(BLOCK, True, used)
+    with used.fixed_weights():
+        for _ in range(3):
+            net.forward()
+        made = [weakref.ref(array) for folded in used._kept.values() for array in folded]
+        used._kept.clear()
+        assert made and all(array() is not None for array in made) == used.records

@@ -391,6 +391,17 @@ def test_weights_that_change_count_in_the_next_pass(solver: Any, tmp_path: Path)
     assert not np.array_equal(before, net.forward(blobs=["ip"])["ip"])
 
 
+def test_weights_that_change_amid_the_pass_of_another_net(solver: Any, tmp_path: Path) -> None:
+    alone, outer = (caffe.get_solver(str(file_of(tmp_path, SOLVED))) for _ in range(2))
+    alone.net.blobs["x"].data[...] = values((4, 3, 9, 9), 1)
+    outer.net.before_forward(lambda layer: solver.step(2) if layer == 0 else None)
+    for _ in range(2):  # in the second what is made of the weights of the outer net is kept
+        outer.net.forward()
+    alone.step(4)
+    for ours, theirs in zip(solver.net.params["deep"], alone.net.params["deep"], strict=True):
+        np.testing.assert_array_equal(ours.data, theirs.data)
+
+
 def test_weights_are_kept_while_nobody_writes_them(solver: Any) -> None:
     engine, net = solver.net._net.context.engine, solver.net
     if engine.name == "NumPy":

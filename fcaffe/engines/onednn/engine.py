@@ -38,11 +38,12 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
         """While the weights do not change they are brought into oneDNN's layouts once only."""
         with super().fixed_weights(made, changing):
             library = self.library
-            before, library.kept, library.changing = library.kept, self._kept, self._changing
+            before = library.kept, library.changing
+            library.kept, library.changing = self._kept, self._changing
             try:
                 yield
             finally:
-                library.kept = before
+                library.kept, library.changing = before
 
     def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
         """None too where a primitive has worked on memory of NumPy's that will be gone, such as a copy in C order."""
@@ -52,12 +53,12 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
             work()
         finally:
             library.tape = None
-        lasting = [*arrays, *library.temporaries()]
-        places = {address(array) for array in arrays}
+        places, made_of_weights = {address(array) for array in arrays}, list[Any]()
         for (sources, _), made in (self._kept or {}).items():
             if not places.isdisjoint(sources):
-                lasting += made if isinstance(made, tuple) else [made]
-        return tape.play if tape.works_on(lasting) else None
+                made_of_weights += made if isinstance(made, tuple) else [made]
+        tape.hold(made_of_weights)  # which others may drop
+        return tape.play if tape.works_on([*arrays, *library.temporaries(), *made_of_weights]) else None
 
     @contextlib.contextmanager
     def other_weights(self) -> Iterator[None]:

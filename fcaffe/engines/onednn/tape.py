@@ -35,6 +35,10 @@ class Tape:
         self._held += [primitive, own, *library.temporaries()]
         self._calls.append((primitive.handle, library.stream, len(own), ctypes.addressof(own)))
 
+    def hold(self, arrays: Sequence[np.ndarray]) -> None:
+        """Let these last as long as the tape."""
+        self._held += arrays
+
     def works_on(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether all arguments lie in these arrays."""
         places = [(address(array), array.nbytes) for array in arrays]
