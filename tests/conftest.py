@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
+from fcaffe.engines import find_onednn
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net, upgrade_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver
+from fcaffe.threads import available_cpus
 from tests import engine_choice
 from tests.engine_choice import ENGINES, engine
 
@@ -23,6 +26,24 @@ GOLDEN = Path(__file__).parent / "golden"
 @pytest.fixture(params=ENGINES)
 def on_each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_choice, "chosen", request.param)
+
+
+@pytest.fixture(scope="session")
+def openmp() -> ctypes.CDLL | None:
+    """The OpenMP that oneDNN computes with."""
+    path = find_onednn()
+    return ctypes.CDLL(path) if path else None
+
+
+@pytest.fixture
+def all_threads(openmp: ctypes.CDLL | None) -> Iterator[None]:
+    """oneDNN has a thread for each CPU, also where tests run beside others and compute with one thread."""
+    before = openmp.omp_get_max_threads() if openmp else 1
+    if openmp:
+        openmp.omp_set_num_threads(available_cpus())
+    yield
+    if openmp:
+        openmp.omp_set_num_threads(before)
 
 
 @pytest.fixture

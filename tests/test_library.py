@@ -72,7 +72,8 @@ net.save("x.caffemodel")
 
 def run(code: str, folder: Path, *words: str, **environment: str) -> Any:
     """What the code prints as JSON, in a Python whose environment says nothing of threads."""
-    kept = {name: value for name, value in os.environ.items() if name not in (*threads.VARIABLES, *threads.RANKS)}
+    told = (*threads.VARIABLES, *threads.RANKS, "GOMP_SPINCOUNT", "OPENBLAS_THREAD_TIMEOUT")
+    kept = {name: value for name, value in os.environ.items() if name not in told}
     done = subprocess.run(
         [sys.executable, "-c", code, *words],
         env={**kept, "PYTHONPATH": str(ROOT), **environment},

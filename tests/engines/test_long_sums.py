@@ -12,7 +12,7 @@ from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
 from tests.engine_choice import engine
 
-pytestmark = pytest.mark.usefixtures("on_each_engine")
+pytestmark = pytest.mark.usefixtures("on_each_engine", "all_threads")
 
 SHAPES = [(4, 16, 14, 14), (32, 16, 56, 56)]
 MEAN, DEVIATION, EPS = 3.0, 0.5, 1e-5

@@ -8,7 +8,10 @@ from fcaffe.engines.onednn.calls import OneDnnError
 from fcaffe.engines.windows import Windows
 from fcaffe.errors import UsageError
 
-pytestmark = pytest.mark.skipif(not find_onednn(), reason="needs onednn-cpu-gomp")
+pytestmark = [
+    pytest.mark.skipif(not find_onednn(), reason="needs onednn-cpu-gomp"),
+    pytest.mark.usefixtures("all_threads"),
+]
 
 PLAIN = NumpyEngine()
 CLOSE = 5e-6  # of the largest value: sums in other orders

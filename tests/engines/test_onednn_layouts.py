@@ -14,7 +14,10 @@ from fcaffe.engines.convolution import Folded
 from fcaffe.engines.onednn.primitives import Description
 from fcaffe.engines.windows import Windows
 
-pytestmark = pytest.mark.skipif(not find_onednn(), reason="needs onednn-cpu-gomp")
+pytestmark = [
+    pytest.mark.skipif(not find_onednn(), reason="needs onednn-cpu-gomp"),
+    pytest.mark.usefixtures("all_threads"),
+]
 
 Shape = tuple[int, ...]
 

@@ -5,7 +5,7 @@ import pytest
 from tests.golden_values import assert_close, assert_same
 from tests.layers.replay import golden_cases, replay
 
-pytestmark = pytest.mark.usefixtures("on_each_engine")
+pytestmark = pytest.mark.usefixtures("on_each_engine", "all_threads")
 
 CASES = golden_cases()
 

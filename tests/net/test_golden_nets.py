@@ -13,7 +13,7 @@ from tests.conftest import GOLDEN
 from tests.engine_choice import engine, host
 from tests.golden_values import assert_close
 
-pytestmark = pytest.mark.usefixtures("on_each_engine")
+pytestmark = pytest.mark.usefixtures("on_each_engine", "all_threads")
 
 CASES = sorted((GOLDEN / "nets").glob("*.json"))
 

@@ -237,7 +237,7 @@ def test_listed() -> None:
 def test_ranks(ranks: int, checks: list[str]) -> None:
     """See compression_ranks.py."""
     script = Path(__file__).with_name("compression_ranks.py")
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "mpi4py", str(script), *checks]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]

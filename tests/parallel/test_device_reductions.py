@@ -27,7 +27,7 @@ FLOAT, ADD = 7, 0  # as the stand-in numbers them
 def run(ranks: int, *check: str, **variables: str) -> str:
     """What a check of device_ranks.py prints on this many ranks."""
     script = Path(__file__).with_name("device_ranks.py")
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
     command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, *check]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-3000:]

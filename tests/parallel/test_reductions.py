@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 def run(ranks: int, check: str, **variables: str) -> list[dict]:
     """The lines of JSON that a check of reduction_ranks.py prints on this many ranks."""
     script = Path(__file__).with_name("reduction_ranks.py")
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
     command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, check]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -81,7 +81,7 @@ def test_any_number_of_workers_and_threads(folder: Path) -> None:
 def test_reductions_keep_to_the_tree(ranks: int, check: str, cliques: str) -> None:
     """Several hosts are what MPICH takes one machine for, if told to."""
     script = Path(__file__).with_name("tree_order_ranks.py")
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     if cliques:
         environment["MPIR_CVAR_NUM_CLIQUES"] = cliques
     command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, check]

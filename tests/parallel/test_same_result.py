@@ -67,7 +67,7 @@ def train(folder: Path, solver: str, ranks: int, *more: str) -> tuple[np.ndarray
     """Losses, weights, and the numbers in the log after 25 iterations on this many ranks."""
     script = Path(__file__).with_name("train_ranks.py")
     command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, solver, "25", "out.npz", *more]
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     with np.load(folder / "out.npz") as out:

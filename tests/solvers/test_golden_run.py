@@ -15,6 +15,8 @@ from tests.conftest import GOLDEN
 from tests.golden_data import make_mnist_lmdbs
 from tests.watching import watch
 
+pytestmark = pytest.mark.usefixtures("all_threads")
+
 
 @pytest.fixture
 def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
