@@ -1,8 +1,11 @@
-"""The engine of the tests that need a GPU; without one, or if something is missing, they say what and are skipped."""
+"""The engine of the tests that need a GPU. Without one, or if something is missing, a module says what and is skipped
+as a whole: there are many hundreds of tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +22,30 @@ from tests.layers import test_golden
 TOLERANCE = 1e-5  # of the largest value, in float32; sums run in another order than on CPUs
 
 
-@pytest.fixture(scope="session")
-def device() -> int:
-    """The number of the GPU that tests run on."""
+@cache
+def missing() -> str:
+    """What the GPU needs and is not there."""
     try:
         libraries.load(0)
     except UsageError as problem:
-        pytest.skip(str(problem))
+        return str(problem)
+    return ""
+
+
+class ModuleForGpu(pytest.Module):
+    def collect(self) -> Iterator[Any]:
+        if missing():
+            pytest.skip(missing(), allow_module_level=True)
+        return iter(super().collect())
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    return ModuleForGpu.from_parent(parent, path=module_path)
+
+
+@pytest.fixture(scope="session")
+def device() -> int:
+    """The number of the GPU that tests run on."""
     return 0
 
 
