@@ -284,14 +284,15 @@ def refused(kind, example):
     return [] if kind == "ContrastiveLoss" else example.labels
 
 
-@pytest.mark.parametrize("which", ["bottom", "top", "both"])
 @each()
-def test_c_order_gives_the_same(kind, example, which):
-    case = Case(kind, example)
-    for blob in (case.bottom if which != "top" else []) + (case.top if which != "bottom" else []):
-        blob.make_contiguous()
-        assert blob.data.flags.c_contiguous
-    assert_equal_results(case.run(), Case(kind, example).run())
+def test_c_order_gives_the_same(kind, example):
+    whole = Case(kind, example).run()
+    for bottoms, tops in [(True, False), (False, True), (True, True)]:
+        case = Case(kind, example)
+        for blob in case.bottom * bottoms + case.top * tops:
+            blob.make_contiguous()
+            assert blob.data.flags.c_contiguous
+        assert_equal_results(case.run(), whole)
 
 
 @each(lambda example: example.in_place)
