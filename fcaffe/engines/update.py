@@ -32,6 +32,7 @@ class PlainUpdate:
     """
 
     xp: Any
+    sgd_takes_all_cores = False  # sgd_update does, so slices are to be updated one after the other
     update_block = 1 << 17  # values that are updated at a time: they stay near a core from one line to the next
 
     def add_decay(self, w: Array, g: Array, decay: float, kind: str) -> None:

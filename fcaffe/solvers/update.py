@@ -78,7 +78,11 @@ class Update:
             histories = [history[block] for history in run.history]
             run.rule.decay_and_update(run.data[block], run.diff[block], histories, rate, decay)
 
-        engine.for_each(update, blocks)
+        if run.rule.takes_all_cores:
+            for block in blocks:
+                update(*block)
+        else:
+            engine.for_each(update, blocks)
         engine.refresh_parameters()
 
     def _apply_at_once(self) -> None:

@@ -256,3 +256,13 @@ def test_a_library_that_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr("fcaffe.engines.find_onednn", lambda: str(file))
     with pytest.raises(OneDnnError, match=r"cannot be used as oneDNN: .*--engine numpy"):
         cpu_engine()
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_the_update_of_sgd_has_the_plain_bits(fast, decay):
+    def updated(engine):
+        arrays = [array(9001, seed=seed) for seed in range(3)]
+        engine.sgd_update(*arrays, rate=0.3, momentum=0.9, decay=decay)
+        return np.stack(arrays)
+
+    assert np.array_equal(*both(fast, updated))

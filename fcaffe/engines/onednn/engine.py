@@ -16,9 +16,10 @@ from fcaffe.engines.onednn.library import Library
 from fcaffe.engines.onednn.normalization import Normalization
 from fcaffe.engines.onednn.pooling import Pooling
 from fcaffe.engines.onednn.tape import Tape
+from fcaffe.engines.onednn.update import Update
 
 
-class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwise, NumpyEngine):
+class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwise, Update, NumpyEngine):
     """`path` is that of libdnnl (see `find_onednn`); raises OneDnnError if it cannot be used."""
 
     fuses_residuals = False
@@ -32,6 +33,7 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
         self._operations = {}
         self._adding = {}
         self._normals = {}
+        self._updates = {}
 
     @contextlib.contextmanager
     def fixed_weights(self, made: Kept | None = None, changing: Collection[int] = ()) -> Iterator[None]:

@@ -15,7 +15,7 @@ from fcaffe.engines.onednn.operation import Operation, Operations
 from fcaffe.engines.onednn.primitives import Layout
 
 THIN, LARGE = 16, 1 << 20  # rows of the input, and values of the weights
-ENOUGH = 128  # products that each factor must be used for, or its conversion to bfloat16 takes longer than it saves
+ENOUGH = 64  # products that each factor must be used for, or its conversion to bfloat16 takes longer than it saves
 
 Array = Any
 

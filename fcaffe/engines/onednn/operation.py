@@ -16,6 +16,7 @@ from fcaffe.engines.onednn.library import Library, post_operand
 from fcaffe.engines.onednn.primitives import Description, Layout, Primitive
 
 MOST = 4096  # operations that are kept
+BETWEEN = -1  # the use of temporary memory between two steps of a reorder
 SMALL = 1 << 13  # values below which NumPy is done sooner with what it does value by value
 
 
@@ -34,15 +35,18 @@ class Operation:
         outputs: dict[int, Layout],
         opaque: Sequence[int] = (),
         chained: Mapping[int, Layout] | None = None,
+        through: Mapping[int, Layout] | None = None,
     ) -> None:
         """`opaque` arguments, whose layout is the implementation's own affair, come after the outputs, and after those
-        the arrays of steps of the `chain` in the attributes, by the steps' numbers."""
+        the arrays of steps of the `chain` in the attributes, by the steps' numbers. An input that is wanted otherwise
+        gets there `through` another layout, where two steps are faster than one."""
         self.library = library
         self.description = description
         kinds = (*inputs, *outputs, *opaque)
         operands = {post_operand(step): layout.handle for step, layout in (chained or {}).items()}
         self.primitive = description.compile({kind: description.layout_of(kind) for kind in kinds} | operands)
-        self._inputs = [self._reorder_in(kind, layout) for kind, layout in inputs.items()]
+        between = through or {}
+        self._inputs = [self._reorder_in(kind, layout, between.get(kind)) for kind, layout in inputs.items()]
         self._outputs = list(outputs.items())
         self._reorders_out: dict[tuple[int, bool], Primitive | None] = {}
 
@@ -72,10 +76,10 @@ class Operation:
         reorder = self._inputs[index]
         return array if reorder is None else reorder.apart(array)
 
-    def _reorder_in(self, kind: int, layout: Layout) -> ReorderIn | None:
+    def _reorder_in(self, kind: int, layout: Layout, between: Layout | None) -> ReorderIn | None:
         if self.description.wants(kind, layout):
             return None
-        return ReorderIn(self.library, kind, layout, self.description)
+        return ReorderIn(self.library, kind, layout, self.description, between)
 
     def _reorder_out(self, kind: int, layout: Layout, add: bool) -> Primitive | None:
         if (kind, add) not in self._reorders_out:
@@ -135,11 +139,16 @@ class Operations:
 class ReorderIn:
     """Brings an input into the layout that an implementation wants."""
 
-    def __init__(self, library: Library, kind: int, layout: Layout, description: Description) -> None:
+    def __init__(
+        self, library: Library, kind: int, layout: Layout, description: Description, between: Layout | None
+    ) -> None:
         self.library = library
         self.kind = kind
         self.size = description.size_of(kind)
-        self.primitive = reorder(library, layout.handle, description.layout_of(kind))
+        first = layout if between is None else between
+        self._last = reorder(library, first.handle, description.layout_of(kind))
+        self._first = None if between is None else reorder(library, layout.handle, between.handle)
+        self._size_between = 0 if self._first is None else self._first.description.size_of(dnnl.DST)
 
     def __call__(self, source: int) -> int:
         """The address of the reordered input."""
@@ -147,17 +156,24 @@ class ReorderIn:
         if self.kind == dnnl.WEIGHTS and library.kept is not None and source not in library.changing:
             kept, is_new = library.keep(((source,), self), self.size)
             if is_new:
-                self.primitive(source, kept)
+                self._bring(source, kept)
             return kept
         temporary = library.temporary(self.kind, self.size)
-        self.primitive(source, temporary)
+        self._bring(source, temporary)
         return temporary
 
     def apart(self, array: np.ndarray) -> np.ndarray:
         """The reordered input in memory of its own."""
         made: np.ndarray = aligned_zeros(np, -(-self.size // 4))
-        self.primitive(address(array), address(made))
+        self._bring(address(array), address(made))
         return made
+
+    def _bring(self, source: int, target: int) -> None:
+        if self._first is not None:
+            between = self.library.temporary(BETWEEN, self._size_between)
+            self._first(source, between)
+            source = between
+        self._last(source, target)
 
 
 def reorder(library: Library, source: c_void_p, target: c_void_p, add: bool = False) -> Primitive:

@@ -57,6 +57,10 @@ class Description:
         self.library.call("primitive_desc_query", self.handle, c_int(QUERY_NAME), c_int(0), byref(name))
         return (name.value or b"").decode()
 
+    def take_next(self) -> bool:
+        """Take the library's next choice of an implementation instead of this one; False if it has no other."""
+        return not self.library.functions.dnnl_primitive_desc_next_impl(self.handle)
+
     def wants(self, argument: int, layout: Layout) -> bool:
         """Whether the implementation takes the argument as it lies."""
         return bool(self.library.functions.dnnl_memory_desc_equal(self.layout_of(argument), layout.handle))

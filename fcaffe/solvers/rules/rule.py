@@ -43,6 +43,11 @@ class Rule:
             self.engine.add_decay(w, g, decay, self.param.regularization_type)
         self.update(w, g, histories, rate)
 
+    @property
+    def takes_all_cores(self) -> bool:
+        """Whether `decay_and_update` does, so that slices are to be updated one after the other."""
+        return False
+
     def correction(self, iteration: int) -> float:
         """What the rate of each parameter is multiplied by at this iteration."""
         return 1.0

@@ -26,6 +26,10 @@ class SGD(Rule):
         else:
             super().decay_and_update(w, g, histories, rate, decay)
 
+    @property
+    def takes_all_cores(self) -> bool:
+        return self.engine.sgd_takes_all_cores
+
     def with_momentum_applied(self) -> Rule:
         return DecayWithMomentum(self.param, self.engine)
 
