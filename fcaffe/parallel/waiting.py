@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-POLLS = 400  # before the first sleep: some 0.2 ms, longer than a short message takes;
-FEW = 2  # where messages end sleeps
+POLLS = 400  # before the first sleep: some 0.2 ms, longer than a short message takes
+TAKEN = 50e-6  # seconds for which a core that was offered is gone if somebody has taken it; else it is one
 SHORTEST, LONGEST = 50e-6, 200e-6  # seconds of a sleep that nothing may end early; the kernel adds some 50e-6
 PATIENT = 2e-3  # seconds of one that messages have ended early so far
 
@@ -35,10 +35,13 @@ def wait_until(done: Callable[[], bool], by_message: bool = True) -> None:
     `by_message`: it is a message of MPI that makes it true, which may end a sleep.
     """
     global _longest
-    for _ in range(FEW if by_message and _longest > LONGEST else POLLS):
+    for _ in range(POLLS):
         if done():
             return
+        offered = time.perf_counter()
         _offer_core()
+        if by_message and _longest > LONGEST and time.perf_counter() - offered > TAKEN:
+            break  # polling would be at the cost of another, and a message ends our sleep
     pause = SHORTEST
     _waiting.add(threading.get_ident())
     try:
