@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-POLLS = 400  # before the first sleep: some 0.2 ms, longer than a short message takes
+POLLS = 400  # before the first sleep: some 0.2 ms, longer than a short message takes;
+FEW = 10  # where messages end sleeps: some 20e-6 s, what a short message takes to a rank with a core of its own
 TAKEN = 50e-6  # seconds for which a core that was offered is gone if somebody has taken it; else it is one
 SHORTEST, LONGEST = 50e-6, 200e-6  # seconds of a sleep that nothing may end early; the kernel adds some 50e-6
 PATIENT = 2e-3  # seconds of one that messages have ended early so far
@@ -35,7 +36,7 @@ def wait_until(done: Callable[[], bool], by_message: bool = True) -> None:
     `by_message`: it is a message of MPI that makes it true, which may end a sleep.
     """
     global _longest
-    for _ in range(POLLS):
+    for _ in range(FEW if by_message and _longest > LONGEST else POLLS):
         if done():
             return
         offered = time.perf_counter()

@@ -43,7 +43,7 @@ def _wakes(monkeypatch):
 
 
 def test_polls_as_long_as_nobody_wants_the_core(monkeypatch):
-    assert wait(monkeypatch, Machine(False, [True])).offers == waiting.POLLS
+    assert wait(monkeypatch, Machine(False, [True])).offers == waiting.FEW
     assert wait(monkeypatch, Machine(True, [True])).offers == 1
 
 
