@@ -136,7 +136,7 @@ class ReducingExchange(GradientExchange):
             return pending.done
 
         with self.watchdog.waiting("the sum of the gradients"):
-            wait_until(is_done)
+            wait_until(is_done, by_message=False)
 
     def state(self) -> State:
         return self.reduction.state()

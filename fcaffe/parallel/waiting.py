@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 
 POLLS = 400  # before the first sleep: some 0.2 ms, longer than a short message takes;
-FEW = 20  # where messages end sleeps
+FEW = 10  # where messages end sleeps: some 20e-6 s, what a short message takes to a rank with a core of its own
+TAKEN = 50e-6  # seconds for which a core that was offered is gone if somebody has taken it; else it is one
 SHORTEST, LONGEST = 50e-6, 200e-6  # seconds of a sleep that nothing may end early; the kernel adds some 50e-6
 PATIENT = 2e-3  # seconds of one that messages have ended early so far
 
@@ -29,24 +30,39 @@ def end_sleeps_by(descriptors: Sequence[int]) -> None:
     _events[:] = [one for one in descriptors if one < 1024]  # `select` takes no others
 
 
-def wait_until(done: Callable[[], bool]) -> None:
-    """Poll `done` until it is true: first as often as other ranks leave the core to us, then between sleeps."""
+def wait_until(done: Callable[[], bool], by_message: bool = True) -> None:
+    """Poll `done` until it is true: first as often as other ranks leave the core to us, then between sleeps.
+
+    `by_message`: it is a message of MPI that makes it true, which may end a sleep.
+    """
     global _longest
-    for _ in range(FEW if _longest > LONGEST else POLLS):
+    for _ in range(FEW if by_message and _longest > LONGEST else POLLS):
         if done():
             return
+        offered = time.perf_counter()
         _offer_core()
+        if by_message and _longest > LONGEST and time.perf_counter() - offered > TAKEN:
+            break  # polling would be at the cost of another, and a message ends our sleep
     pause = SHORTEST
     _waiting.add(threading.get_ident())
     try:
         while not done():
-            woken = bool(select.select(_events, (), (), pause)[0])
-            if woken:
+            others = len(_waiting) > 1
+            if not by_message:
+                time.sleep(pause)
+            # what came while we waited for a core, after the sleep, would have ended it as well
+            elif _heard(_longest if _longest > LONGEST and not others else pause) or _heard(0):
                 _longest = min(2 * _longest, PATIENT)
-                _offer_core()  # what was heard of may be for another thread to take
+                if others:
+                    _offer_core()  # what was heard of may be for another thread to take
             elif done():  # what came has not ended the sleep: it came by shared memory, or to another thread
                 _longest = LONGEST
                 return
-            pause = min(1.1 * pause, _longest if len(_waiting) == 1 else LONGEST)
+            pause = min(1.1 * pause, LONGEST)
     finally:
         _waiting.discard(threading.get_ident())
+
+
+def _heard(seconds: float) -> bool:
+    """Sleep for so long, or until there is something for MPI to do; whether there is."""
+    return bool(select.select(_events, (), (), seconds)[0])

@@ -94,6 +94,7 @@ def check_traffic(reduction: Reduction, length: int, sent: tuple[int, int], what
         "doubling": power + (2 if ranks != 1 << power else 0),
         "halving": 2 * power + (2 if ranks != 1 << power else 0),
         "server": 2 * (ranks - 1),
+        "sharded-server": 4 * (ranks - 1),
         "shared": 0,
     }
     if everybodys is not None:
@@ -137,11 +138,24 @@ def server(rank: int, ranks: int, length: int) -> tuple[int, int]:
     return (2, length) if rank else (2 * (ranks - 1), (ranks - 1) * length)
 
 
+def sharded_server(rank: int, ranks: int, length: int) -> tuple[int, int]:
+    own = length * (rank + 1) // ranks - length * rank // ranks
+    return 4 * (ranks - 1), length - own + (ranks - 1) * own
+
+
 def none(rank: int, ranks: int, length: int) -> tuple[int, int]:
     return 0, 0
 
 
-EXPECTED = {"tree": tree, "ring": ring, "doubling": doubling, "halving": halving, "server": server, "shared": none}
+EXPECTED = {
+    "tree": tree,
+    "ring": ring,
+    "doubling": doubling,
+    "halving": halving,
+    "server": server,
+    "sharded-server": sharded_server,
+    "shared": none,
+}
 
 
 def communicators() -> Iterator[MPI.Intracomm]:

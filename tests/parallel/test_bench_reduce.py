@@ -61,6 +61,7 @@ def test_by_mpiexec() -> None:
         "mpi": [],
         "ring": ["4", "533,336"],
         "server": ["4", "800,000"],
+        "sharded-server": ["8", "533,336"],
         "shared": ["0", "0"],
         "tree": ["4", "800,000"],
     }

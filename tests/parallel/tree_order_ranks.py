@@ -15,7 +15,7 @@ from fcaffe.parallel.reductions.shared import CHUNK, SHORT
 
 LENGTHS = [3, 1000, SHORT + 1]
 LONG = {"shared": CHUNK + 77}  # by chunks
-EVERYWHERE = ["tree", "doubling", "halving", "ring", "server", "hierarchical", "auto"]
+EVERYWHERE = ["tree", "doubling", "halving", "ring", "server", "sharded-server", "hierarchical", "auto"]
 
 
 def gradients(rank: int, length: int) -> np.ndarray:

@@ -10,7 +10,6 @@ from mpi4py import MPI
 from fcaffe.net.net import silent_arithmetic
 from fcaffe.net.state import State
 from fcaffe.parallel.reductions.reduction import Reduction
-from fcaffe.parallel.reductions.wire import wait
 
 
 class Compression(Reduction):
@@ -83,10 +82,7 @@ class Compression(Reduction):
     def exchange(self, outgoing: Sequence[np.ndarray], incoming: Sequence[np.ndarray]) -> None:
         """Send outgoing[r] to every rank r and receive its incoming[r]; the own one is copied."""
         incoming[self.rank][...] = outgoing[self.rank]
-        others = [(self.rank + distance) % self.ranks for distance in range(1, self.ranks)]
-        receiving = [self.wire.start_receive(incoming[rank].view(np.uint8), rank) for rank in reversed(others)]
-        sending = [self.wire.start_send(outgoing[rank].view(np.uint8), rank) for rank in others]
-        wait(receiving + sending)
+        self.wire.exchange_all([one.view(np.uint8) for one in outgoing], [one.view(np.uint8) for one in incoming])
 
     def slice_of(self, buffer: np.ndarray) -> slice:
         """Where a slice of the allocated buffer lies in it."""

@@ -9,6 +9,7 @@ from fcaffe.parallel.reductions import (  # noqa: F401
     null,
     ring,
     server,
+    sharded_server,
     shared,
     tree,
 )

@@ -75,7 +75,7 @@ class HostMemory:
         self._arrivals[LINE * self.rank] = self._arrived
         for flag in range(0, LINE * self.ranks, LINE):
             if self._arrivals[flag] < self._arrived:
-                wait_until(partial(self._has_arrived, flag))
+                wait_until(partial(self._has_arrived, flag), by_message=False)
         self._fence.Sync()
 
     def _has_arrived(self, flag: int) -> bool:

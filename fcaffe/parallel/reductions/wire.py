@@ -38,6 +38,13 @@ class Wire:
         sending = self.start_send(outgoing, to)
         wait([receiving, sending])
 
+    def exchange_all(self, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
+        """Send outgoing[r] to every other rank r and receive its incoming[r], all at once."""
+        ranks, rank = self.comm.size, self.comm.rank
+        others = [(rank + distance) % ranks for distance in range(1, ranks)]
+        receiving = [self.start_receive(incoming[other], other) for other in reversed(others)]
+        wait(receiving + [self.start_send(outgoing[other], other) for other in others])
+
     def start_send(self, array: Array, to: int) -> MPI.Request:
         self.before()
         self.messages += 1

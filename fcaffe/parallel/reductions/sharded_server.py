@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import numpy as np
+
+from fcaffe.parallel.reductions.reduction import Reduction, cut, register
+from fcaffe.tree_order import add_in_tree_order, spare_rows
+
+
+@register("sharded-server")
+class ShardedServer(Reduction):
+    """Each rank is the server of one slice: all send it theirs, it adds them up, and sends the sum to all.
+
+    2(p-1) messages of n/p each way, the bytes of a ring. But those of one way are under way at once, so a rank waits
+    twice, whatever p is: the least that it takes of ranks that have to wait for a core.
+    """
+
+    def keep_to_tree(self) -> None:
+        pass  # it has no other order
+
+    def add_up(self, buffer: np.ndarray) -> None:
+        slices = cut(buffer, self.ranks)
+        mine = slices[self.rank]
+        rows = self.scratch_rows(self.ranks + spare_rows(self.ranks), mine.size)
+        rows[self.rank] = mine
+        self.wire.exchange_all(slices, rows[: self.ranks])
+        add_in_tree_order(rows[: self.ranks], mine, rows[self.ranks :])
+        self.wire.exchange_all([mine] * self.ranks, slices)
