@@ -145,3 +145,28 @@ def test_recordings_follow_inputs_shapes_and_memory():
                     whole.arena.release()
         whole.forward()
         check(whole, plain, f"size {size}, weights not fixed")
+
+
+@pytest.mark.parametrize("behind_the_block", ["Split", "one reader"])
+def test_places_that_nobody_reads_are_not_computed(behind_the_block):
+    """A stride moves up to the 3x3 convolution before the residual sum, and no further; see also what is added."""
+    used = engine()
+    names = ["c", "d"] if behind_the_block == "Split" else ["c"]
+    readers = [conv(name, "sum", 8, "stride: 2").replace("3 pad: 1", "1") + behind(name, "Scale") for name in names]
+    point = conv("b", "a", 16).replace("3 pad: 1", "1")
+    block = [INPUT, conv("a", "x", 16), behind("a", "BatchNorm", "ReLU"), point, behind("b", "Scale")]
+    text = "\n".join([*block, SUM % ("b", "x"), behind("sum", "ReLU"), *readers])
+    whole, plain = net_of(text, True, used), net_of(text, False, used)
+    for size in 20, 9, 20:
+        for net in whole, plain:
+            net.blob("x").reshape(3, 16, size, size)
+            net.blob("x").data[...] = np.random.default_rng(size).standard_normal(net.blob("x").shape)
+        with used.fixed_weights():
+            for number in range(4):
+                whole.forward()
+                plain.forward()
+                check(whole, plain, f"size {size}, pass {number}")
+        places = [node.tops[0].shape[2] for node in whole.fused.nodes if node.layer.type == "FoldedConvolution"]
+        assert places == [(size + 1) // 2] * (2 + len(names))
+        whole.forward()
+        check(whole, plain, f"size {size}, weights not fixed")

@@ -7,8 +7,9 @@ from fcaffe.layers.fused.folded_convolution import FoldedConvolution
 from fcaffe.layers.fused.inner_product_relu import InnerProductReLU
 from fcaffe.layers.fused.pooling_relu import PoolingReLU
 from fcaffe.layers.fused.scale_relu import ScaleReLU
+from fcaffe.layers.fused.sparse_places import without_unread_places
 from fcaffe.layers.fused.sum_relu import SumReLU
-from fcaffe.net.rewrite import register_fusion
+from fcaffe.net.rewrite import register_change, register_fusion
 
 for rule in (
     FoldedConvolution,
@@ -21,3 +22,5 @@ for rule in (
     InnerProductReLU,
 ):
     register_fusion(rule)
+
+register_change(without_unread_places)
