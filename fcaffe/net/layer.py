@@ -98,6 +98,10 @@ class Layer:
         Own blobs that are not named keep their memory between passes."""
         return [*bottom, *top]
 
+    def own_memory(self) -> list[Any]:
+        """Arrays of its own that forward works on, beside its blobs and parameters."""
+        return []
+
     # --- what is carried over from one pass to the next, besides parameters and the run's random stream ---
 
     @property

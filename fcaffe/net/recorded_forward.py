@@ -65,7 +65,7 @@ class RecordedForward:
         return all([storage.buffer is buffer for storage, buffer in self._memory])
 
     def _record(self) -> None:
-        arrays = [blob.data for blob in (*self._bottoms, *self._tops, *self._parameters)]
+        arrays = [blob.data for blob in (*self._bottoms, *self._tops, *self._parameters)] + self._layer.own_memory()
         play = self._engine.recorded(lambda: self._layer.forward(self._bottoms, self._tops), arrays)
         read = {id(blob._data) for blob in self._bottoms}
         if play is None or any(id(blob._data) in read for blob in self._tops):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fcaffe.layers.fused import in_pieces
 from fcaffe.net import Context, Net
 from fcaffe.net.kept_weights import KeptWeights
 from fcaffe.proto import caffe_pb2 as pb
@@ -170,3 +171,36 @@ def test_places_that_nobody_reads_are_not_computed(behind_the_block):
         assert places == [(size + 1) // 2] * (2 + len(names))
         whole.forward()
         check(whole, plain, f"size {size}, weights not fixed")
+
+
+def test_a_batch_in_pieces(monkeypatch):
+    """A stretch of layers with a branch that is read before and behind it, for batches that can be cut and others."""
+    monkeypatch.setattr(in_pieces, "LEAST", 0)
+    monkeypatch.setattr(in_pieces, "WEIGHTS", 100)
+    monkeypatch.setattr(in_pieces, "wanted_threads", lambda: 2)
+    used = engine()
+    text = (
+        BLOCK.replace("dim: 2 ", "dim: 6 ")
+        + conv("e", "b", 4)
+        + conv("f", "sum", 4)
+        + SUM.replace("sum", "g")
+        % (
+            "f",
+            "e",
+        )
+    )
+    whole, plain = net_of(text, True, used), net_of(text, False, used)
+    assert ("InPieces" in [node.layer.type for node in whole.fused.nodes]) == used.records
+    for images in 6, 5, 9, 2:
+        for net in whole, plain:
+            net.blob("x").reshape(images, 16, 20, 20)
+            net.blob("x").data[...] = np.random.default_rng(images).standard_normal(net.blob("x").shape)
+        with used.fixed_weights():
+            for number in range(4):
+                whole.forward()
+                plain.forward()
+                check(whole, plain, f"{images} images, pass {number}")
+            recorded = [node._recorded for node in whole.fused.nodes if node.layer.type == "InPieces"]
+            assert all(each and each._play for each in recorded)
+        whole.forward()
+        check(whole, plain, f"{images} images, weights not fixed")

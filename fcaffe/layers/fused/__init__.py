@@ -4,6 +4,7 @@ from fcaffe.layers.fused.batch_norm_residual import BatchNormResidual
 from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
 from fcaffe.layers.fused.convolution_relu import ConvolutionReLU
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
+from fcaffe.layers.fused.in_pieces import in_pieces as batch_in_pieces
 from fcaffe.layers.fused.inner_product_relu import InnerProductReLU
 from fcaffe.layers.fused.pooling_relu import PoolingReLU
 from fcaffe.layers.fused.scale_relu import ScaleReLU
@@ -24,3 +25,4 @@ for rule in (
     register_fusion(rule)
 
 register_change(without_unread_places)
+register_change(batch_in_pieces)

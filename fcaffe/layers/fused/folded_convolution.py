@@ -26,6 +26,8 @@ class FoldedConvolution(FusedLayer):
     and would have to be folded in each pass, the layers work one by one, in the top.
     """
 
+    traits = replace(FusedLayer.traits, by_sample=True)
+
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(nodes)
         convolution, behind = nodes[0].layer, [node.layer for node in nodes[1:]]
