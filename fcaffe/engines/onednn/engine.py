@@ -52,12 +52,14 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
             work()
         finally:
             library.tape = None
-        lasting = [*arrays, *library.temporaries()]
         places = {address(array) for array in arrays}
+        kept: list[Any] = []
         for (sources, _), made in (self._kept or {}).items():
             if not places.isdisjoint(sources):
-                lasting += made if isinstance(made, tuple) else [made]
-        return tape.play if tape.works_on(lasting) else None
+                kept += made if isinstance(made, tuple) else [made]
+        if self.fixed is self._kept:  # it outlives this body, in which what is kept may be dropped
+            tape.hold(kept)
+        return tape.play if tape.works_on([*arrays, *library.temporaries(), *kept]) else None
 
     @contextlib.contextmanager
     def other_weights(self) -> Iterator[None]:

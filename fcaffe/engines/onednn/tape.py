@@ -40,6 +40,10 @@ class Tape:
         places = [(address(array), array.nbytes) for array in arrays]
         return all(any(0 <= place - first < size for first, size in places) for place in self._addresses)
 
+    def hold(self, arrays: Sequence[np.ndarray]) -> None:
+        """Keep these for as long as the tape is kept."""
+        self._held += arrays
+
     def play(self) -> None:
         for call in self._calls:
             status = self._library.execute(*call)
