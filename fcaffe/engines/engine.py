@@ -78,7 +78,7 @@ class Engine(
     fuses_relu_backward = False  # relu_bias_backward is one pass over memory
     folds_weights = False  # folded_convolution is there
     records = False  # see recorded
-    fixed: object | None = None  # of the body of fixed_weights that is under way; None where weights may change in it
+    fixed: object | None = None  # the same for as long as no weights have changed; None where they may at any time
     fuses_residuals = True  # batch_norm_add_relu takes no longer than its parts
     updates_at_once = False  # update_all does all parameters in one
     scales_gradients = False  # see scale_losses
@@ -91,7 +91,8 @@ class Engine(
         """In its body no weights change, so what has been made of them may be used again.
 
         `made` is what an engine may keep from one such body to the next, by the addresses of the weights and something
-        of its own; weights at the addresses of `changing` do change between them.
+        of its own; it is another object once something in it does not hold any more. Weights at the addresses of
+        `changing` do change between them.
         """
         yield
 
@@ -210,7 +211,10 @@ class NumpyEngine(Engine):
             return
         before = self._kept, self._changing, self.fixed
         self._kept, self._changing = {} if made is None else made, changing
-        self.fixed = object() if made is None else None
+        if made is None:
+            self.fixed = object()
+        else:
+            self.fixed = None if changing else made
         try:
             yield
         finally:

@@ -84,6 +84,7 @@ class Convolution(Sliding):
         half=Half.ANY,
         reshapes_by_shape=True,
         repeatable=True,
+        by_sample=True,
         reads_before_writing=True,
     )
 

@@ -23,7 +23,7 @@ class Dropout(Activation):
         self.scale = 1 / (1 - ratio) if ratio < 1 else math.inf
         self.mask = Blob(self.xp, (), channels_last=True, dtype=self.engine.mask_dtype)
         draws_one_by_one = self.phase == pb.TRAIN and self.context.noise == "caffe"
-        self.traits = replace(self.traits, needs_host=draws_one_by_one)
+        self.traits = replace(self.traits, needs_host=draws_one_by_one, by_sample=self.phase != pb.TRAIN)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)

@@ -18,7 +18,7 @@ class Eltwise(Layer):
     MAX gives its gradient to one bottom: of equal ones to the second, unless a later one is strictly larger.
     """
 
-    traits = Traits(bottoms=(2, None), tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True)
+    traits = Traits(bottoms=(2, None), tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, by_sample=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.eltwise_param

@@ -48,7 +48,8 @@ class Pooling(Layer):
         if self.method != STOCHASTIC and len(top) == 1:  # positions and probabilities want float32
             self.traits = replace(self.traits, half=Half.SAME)
         draws = self.method == STOCHASTIC and self.phase == pb.TRAIN  # on the host
-        self.traits = replace(self.traits, needs_host=draws, repeatable=self.method != STOCHASTIC)
+        certain = self.method != STOCHASTIC
+        self.traits = replace(self.traits, needs_host=draws, repeatable=certain, by_sample=certain)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.check_axes(bottom[0])

@@ -9,7 +9,7 @@ from fcaffe.net import Blob, Half, Layer, Traits, register
 class Split(Layer):
     """All tops are the bottom (the very same memory); its gradient is the sum of theirs."""
 
-    traits = Traits(bottoms=1, tops=(1, None), half=Half.SAME, reshapes_by_shape=True, repeatable=True)
+    traits = Traits(bottoms=1, tops=(1, None), half=Half.SAME, reshapes_by_shape=True, repeatable=True, by_sample=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if any(blob is bottom[0] for blob in top):

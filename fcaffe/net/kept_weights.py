@@ -64,8 +64,10 @@ class KeptWeights:
     def forget(self, address: int) -> None:
         """What is there may be written from now on."""
         for kept in self._of.values():
-            for key in [key for key in kept.made if address in key[0]]:
-                del kept.made[key]
+            if stale := [key for key in kept.made if address in key[0]]:
+                for key in stale:
+                    del kept.made[key]
+                kept.made = dict(kept.made)  # another object, so that nobody plays what was recorded with these
 
 
 def _shapes(net: Any) -> list[tuple[int, ...]]:

@@ -9,6 +9,7 @@ from fcaffe.errors import LayerError, LayerMemoryError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
 from fcaffe.net.state import Held, State
+from fcaffe.net.storage import Storage
 from fcaffe.net.traits import Count, Traits
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -97,6 +98,10 @@ class Layer:
         """The blobs whose `data` backward reads: bottoms, tops, and own ones that each forward pass writes anew for it.
         Own blobs that are not named keep their memory between passes."""
         return [*bottom, *top]
+
+    def own_memory(self) -> list[Storage]:
+        """What forward works on beside its bottoms, tops and parameters."""
+        return []
 
     # --- what is carried over from one pass to the next, besides parameters and the run's random stream ---
 

@@ -83,11 +83,13 @@ class RecordedForward:
     def _recording(self) -> Callable[[], None] | None:
         """A forward pass as the engine has recorded it; None if the engine's routines did not do all of it.
 
-        The tops are protected against NumPy meanwhile: that what it does to these values leaves them as they are, such
-        as a factor for zeros, does not mean that it does so to others.
+        What they write is protected against NumPy meanwhile: that what it does to these values leaves them as they are,
+        such as a factor for zeros, does not mean that it does so to others.
         """
         arrays = [blob.data for blob in (*self._bottoms, *self._tops, *self._parameters)]
-        storages = [(blob._data, blob._data.buffer) for blob in self._tops]
+        own = self._layer.own_memory()
+        storages = [(storage, storage.buffer) for storage in (*(blob._data for blob in self._tops), *own)]
+        arrays += [storage.buffer for storage in own]
         for storage, buffer in storages:
             protected = buffer.view()
             protected.flags.writeable = False

@@ -13,7 +13,7 @@ one after the other, in the order in which they were registered, each over the w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from fcaffe.net.blob import Blob
@@ -62,11 +62,18 @@ class FusedLayer(Layer):
 
 
 _rules: list[type[FusedLayer]] = []
+_changes: list[Callable[[list[Node]], list[Node]]] = []  # of whole programs for inference
 
 
 def register_fusion(rule: type[FusedLayer]) -> None:
     """Try this rule too, after those that have been registered before."""
     _rules.append(rule)
+
+
+def register_change(change: Callable[[list[Node]], list[Node]]) -> None:
+    """Let this make other nodes of those of a program for inference, once all rules of fusion have been tried. It may
+    change bits, and what lies between the nodes."""
+    _changes.append(change)
 
 
 def rewrite(
@@ -77,10 +84,13 @@ def rewrite(
     With `exact` all values have the bits that they have layer by layer. Nodes that write into one of the storages in
     `kept` stay as they are, or are fused so that nobody sees it.
     """
-    rewritten = _renumbered(nodes if inference else separated(nodes))
+    rewritten = renumbered(nodes if inference else separated(nodes))
     for rule in _rules:
         if rule.exact or not exact:
-            rewritten = _renumbered(_fused(rewritten, rule, inference, kept))
+            rewritten = renumbered(_fused(rewritten, rule, inference, kept))
+    if inference and not exact and not kept:
+        for change in _changes:
+            rewritten = change(rewritten)
     return rewritten
 
 
@@ -111,7 +121,8 @@ def with_unseen(nodes: list[Node], fusions: dict[int, Node]) -> list[Node]:
     return run
 
 
-def _renumbered(nodes: Sequence[Node]) -> list[Node]:
+def renumbered(nodes: Sequence[Node]) -> list[Node]:
+    """The same nodes, each with its place among these as its index."""
     return [replace(node, index=index, versions=[]) for index, node in enumerate(nodes)]
 
 
@@ -122,7 +133,7 @@ def separated(nodes: Sequence[Node]) -> list[Node]:
     Not so where the backward of an earlier layer, such as a ReLU, reads this blob: in Caffe it sees what was written
     over its own values, and so it does here. Nor where the blob shares its data with another, as tops of a Split do.
     """
-    made = _renumbered(nodes)
+    made = renumbered(nodes)
     for index in range(len(made)):
         node = made[index]
         if node.layer.bottom_copy is None or not node.in_place or not node.needs_backward:

@@ -5,6 +5,8 @@ import weakref
 import numpy as np
 import pytest
 
+from fcaffe.engines.onednn import operation
+from fcaffe.layers.fused import in_pieces
 from fcaffe.net import Context, Net
 from fcaffe.net.kept_weights import KeptWeights
 from fcaffe.proto import caffe_pb2 as pb
@@ -162,13 +164,89 @@ def test_recordings_do_not_go_by_values_that_happen_to_be_zero():
     assert np.allclose(net.blob("y").data, 1, atol=1e-6)
 
 
-def test_recordings_hold_what_was_made_of_the_weights():
-    """Which the engine drops together with its operations when these have become too many."""
+def test_recordings_end_with_what_was_made_of_the_weights(monkeypatch):
+    """Which the engine drops together with its operations when these have become too many: nobody reads it then."""
     used = engine()
-    net = net_of(BLOCK, True, used)
+    whole, plain = net_of(BLOCK, True, used), net_of(BLOCK, False, used)
     with used.fixed_weights():
         for _ in range(3):
+            whole.forward()
+        made = [array for folded in used._kept.values() for array in folded]
+        monkeypatch.setattr(operation, "MOST", 0)
+        net_of(BLOCK.replace("dim: 20 ", "dim: 10 "), True, used).forward()
+        for array in made if used.records else []:
+            array[...] = np.nan
+        for net in whole, plain:
             net.forward()
-        made = [weakref.ref(array) for folded in used._kept.values() for array in folded]
-        used._kept.clear()
-        assert made and all(array() is not None for array in made) == used.records
+    assert made
+    check(whole, plain, "after the operations were dropped")
+
+
+def test_recordings_hold_what_is_kept_between_passes():
+    """Which whoever keeps it may drop."""
+    used, kept = engine(), {}
+    net = net_of(BLOCK, True, used)
+    for _ in range(3):
+        with used.fixed_weights(kept):
+            net.forward()
+    made = [weakref.ref(array) for folded in kept.values() for array in folded]
+    kept.clear()
+    assert made and all(array() is not None for array in made) == used.records
+
+
+@pytest.mark.parametrize("behind_the_block", ["Split", "one reader"])
+def test_places_that_nobody_reads_are_not_computed(behind_the_block):
+    """A stride moves up to the 3x3 convolution before the residual sum, and no further; see also what is added."""
+    used = engine()
+    names = ["c", "d"] if behind_the_block == "Split" else ["c"]
+    readers = [conv(name, "sum", 8, "stride: 2").replace("3 pad: 1", "1") + behind(name, "Scale") for name in names]
+    point = conv("b", "a", 16).replace("3 pad: 1", "1")
+    block = [INPUT, conv("a", "x", 16), behind("a", "BatchNorm", "ReLU"), point, behind("b", "Scale")]
+    text = "\n".join([*block, SUM % ("b", "x"), behind("sum", "ReLU"), *readers])
+    whole, plain = net_of(text, True, used), net_of(text, False, used)
+    for size in 20, 9, 20:
+        for net in whole, plain:
+            net.blob("x").reshape(3, 16, size, size)
+            net.blob("x").data[...] = np.random.default_rng(size).standard_normal(net.blob("x").shape)
+        with used.fixed_weights():
+            for number in range(4):
+                whole.forward()
+                plain.forward()
+                check(whole, plain, f"size {size}, pass {number}")
+        places = [node.tops[0].shape[2] for node in whole.fused.nodes if node.layer.type == "FoldedConvolution"]
+        assert places == [(size + 1) // 2] * (2 + len(names))
+        whole.forward()
+        check(whole, plain, f"size {size}, weights not fixed")
+
+
+def test_a_batch_in_pieces(monkeypatch):
+    """A stretch of layers with a branch that is read before and behind it, for batches that can be cut and others."""
+    monkeypatch.setattr(in_pieces, "LEAST", 0)
+    monkeypatch.setattr(in_pieces, "WEIGHTS", 100)
+    monkeypatch.setattr(in_pieces, "wanted_threads", lambda: 2)
+    used = engine()
+    text = (
+        BLOCK.replace("dim: 2 ", "dim: 6 ")
+        + conv("e", "b", 4)
+        + conv("f", "sum", 4)
+        + SUM.replace("sum", "g")
+        % (
+            "f",
+            "e",
+        )
+    )
+    whole, plain = net_of(text, True, used), net_of(text, False, used)
+    assert ("InPieces" in [node.layer.type for node in whole.fused.nodes]) == used.records
+    for images in 6, 5, 9, 2:
+        for net in whole, plain:
+            net.blob("x").reshape(images, 16, 20, 20)
+            net.blob("x").data[...] = np.random.default_rng(images).standard_normal(net.blob("x").shape)
+        with used.fixed_weights():
+            for number in range(4):
+                whole.forward()
+                plain.forward()
+                check(whole, plain, f"{images} images, pass {number}")
+            recorded = [node._recorded for node in whole.fused.nodes if node.layer.type == "InPieces"]
+            assert all(each and each._play for each in recorded)
+        whole.forward()
+        check(whole, plain, f"{images} images, weights not fixed")

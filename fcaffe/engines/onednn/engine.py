@@ -55,12 +55,14 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
             work()
         finally:
             library.tape = None
-        places, made_of_weights = {address(array) for array in arrays}, list[Any]()
+        places = {address(array) for array in arrays}
+        kept: list[Any] = []
         for (sources, _), made in (self._kept or {}).items():
             if not places.isdisjoint(sources):
-                made_of_weights += made if isinstance(made, tuple) else [made]
-        tape.hold(made_of_weights)  # which others may drop
-        return tape.play if tape.works_on([*arrays, *library.temporaries(), *made_of_weights]) else None
+                kept += made if isinstance(made, tuple) else [made]
+        if self.fixed is self._kept:  # it outlives this body, in which what is kept may be dropped
+            tape.hold(kept)
+        return tape.play if tape.works_on([*arrays, *library.temporaries(), *kept]) else None
 
     @contextlib.contextmanager
     def other_weights(self) -> Iterator[None]:

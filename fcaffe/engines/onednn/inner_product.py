@@ -16,6 +16,7 @@ from fcaffe.engines.onednn.primitives import Layout
 
 THIN, LARGE = 16, 1 << 20  # rows of the input, and values of the weights
 ENOUGH = 64  # products that each factor must be used for, or its conversion to bfloat16 takes longer than it saves
+LARGE_FOR_ONE = 1 << 16  # values of the weights, where the input has one row
 
 Array = Any
 
@@ -24,7 +25,8 @@ class InnerProduct(Operations, PlainInnerProduct):
     """x (M, K), weights (N, K), or (K, N) with `transpose`, bias (N,) or None, y (M, N)."""
 
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
-        if _is_thin(x.shape[0], weights) and not transpose:
+        is_row = x.shape[0] == 1 and weights.size >= LARGE_FOR_ONE
+        if (is_row or _is_thin(x.shape[0], weights)) and not transpose:
             columns = np.empty((weights.shape[0], x.shape[0]), np.float32)
             with self.in_float32([x], [y]) as (x_, y_):
                 self.library.sgemm(weights, x_.T, columns)

@@ -99,6 +99,7 @@ class Operations:
     library: Library
     math: int
     _operations: dict[Hashable, Operation]
+    fixed: object | None
 
     if TYPE_CHECKING:
 
@@ -132,6 +133,8 @@ class Operations:
                 self._operations.clear()
                 if self.library.kept:
                     self.library.kept.clear()  # what is in there belongs to them
+                    if self.fixed is not None:
+                        self.fixed = object()  # what has been recorded works on it
             found = self._operations[key] = build()
         return found
 

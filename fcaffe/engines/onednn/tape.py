@@ -35,14 +35,14 @@ class Tape:
         self._held += [primitive, own, *library.temporaries()]
         self._calls.append((primitive.handle, library.stream, len(own), ctypes.addressof(own)))
 
-    def hold(self, arrays: Sequence[np.ndarray]) -> None:
-        """Let these last as long as the tape."""
-        self._held += arrays
-
     def works_on(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether all arguments lie in these arrays."""
         places = [(address(array), array.nbytes) for array in arrays]
         return all(any(0 <= place - first < size for first, size in places) for place in self._addresses)
+
+    def hold(self, arrays: Sequence[np.ndarray]) -> None:
+        """Let these last as long as the tape."""
+        self._held += arrays
 
     def play(self) -> None:
         for call in self._calls:

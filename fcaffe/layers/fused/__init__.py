@@ -4,11 +4,13 @@ from fcaffe.layers.fused.batch_norm_residual import BatchNormResidual
 from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
 from fcaffe.layers.fused.convolution_relu import ConvolutionReLU
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
+from fcaffe.layers.fused.in_pieces import in_pieces as batch_in_pieces
 from fcaffe.layers.fused.inner_product_relu import InnerProductReLU
 from fcaffe.layers.fused.pooling_relu import PoolingReLU
 from fcaffe.layers.fused.scale_relu import ScaleReLU
+from fcaffe.layers.fused.sparse_places import without_unread_places
 from fcaffe.layers.fused.sum_relu import SumReLU
-from fcaffe.net.rewrite import register_fusion
+from fcaffe.net.rewrite import register_change, register_fusion
 
 for rule in (
     FoldedConvolution,
@@ -21,3 +23,6 @@ for rule in (
     InnerProductReLU,
 ):
     register_fusion(rule)
+
+register_change(without_unread_places)
+register_change(batch_in_pieces)

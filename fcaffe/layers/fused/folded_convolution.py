@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fcaffe.engines.affine import Affine, identity, normalization, scaling
 from fcaffe.engines.convolution import Folded
+from fcaffe.engines.windows import Windows
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.layers.convolution import Convolution
@@ -24,6 +26,8 @@ class FoldedConvolution(FusedLayer):
     and would have to be folded in each pass, the layers work one by one, in the top.
     """
 
+    traits = replace(FusedLayer.traits, by_sample=True)
+
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(nodes)
         convolution, behind = nodes[0].layer, [node.layer for node in nodes[1:]]
@@ -33,6 +37,7 @@ class FoldedConvolution(FusedLayer):
         self.adds = any(isinstance(layer, Eltwise) for layer in behind)
         self.with_relu = bool(behind) and is_plain_relu(behind[-1])
         self.folded = Folded(self._sources, self._fold)
+        self._stride: tuple[int, ...] | None = None  # if it is another than the convolution's own
 
     @classmethod
     def match(cls, chain: Sequence[Node]) -> int:
@@ -50,13 +55,35 @@ class FoldedConvolution(FusedLayer):
             count += 1
         return count if count > 1 else 0
 
+    @property
+    def windows(self) -> Windows:
+        own = self.convolution.windows
+        return own if self._stride is None else replace(own, stride=self._stride)
+
+    def take_stride(self, stride: tuple[int, ...], split: Node | None) -> None:
+        """From now on compute only what readers with this stride want, who have read the top by way of `split`."""
+        self._stride = tuple(a * b for a, b in zip(self.windows.stride, stride, strict=True))
+        if split is not None:
+            self.nodes += (split,)  # whose tops follow the shapes of the graph, for those who read them there
+
+    def leave_stride(self) -> None:
+        """From now on the bottom has but the places that are wanted."""
+        self._stride = (1,) * len(self.windows.stride)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        if self._stride is not None:
+            channels = self.convolution.blobs[0].shape[0]
+            top[0].reshape(bottom[0].shape[0], channels, *self.windows.convolved(bottom[0].shape[2:]))
+
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         convolution, x, y = self.convolution, bottom[0].data, top[0].data
         plus = bottom[1].data if self.adds else None
-        how = convolution.windows, convolution.group, self.with_relu, plus
-        if self.engine.folded_convolution(x, self.folded, y, *how):
+        windows = self.windows
+        if self.engine.folded_convolution(x, self.folded, y, windows, convolution.group, self.with_relu, plus):
             return
-        convolution.forward_images(x, y)
+        weights, bias = convolution.blobs[0].data, convolution.bias()
+        self.engine.convolution_forward(x, weights, bias, y, windows, convolution.group)
         for layer in self.affine:
             layer.forward(top, top)
         if plus is not None:
