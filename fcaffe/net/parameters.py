@@ -22,6 +22,7 @@ class Parameter:
     stated_lr_mult: float | None
     stated_decay_mult: float | None
     sharers: list[Blob] = field(default_factory=list)
+    home: Any = None  # the storage that lies in the flat buffer
 
     @property
     def lr_mult(self) -> float:
@@ -92,6 +93,7 @@ class Parameters:
         self.diff = diff
         for parameter, part in zip(self.owned, self.slices(), strict=True):
             parameter.blob.move_to(data[part], diff[part])
+            parameter.home = parameter.blob._data
 
     def slices(self) -> list[slice]:
         """Where each parameter lies in a flat buffer."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -60,10 +62,16 @@ class Update:
     @silent_arithmetic
     def _apply_summed(self) -> None:
         """Update those whose gradients are summed by now."""
-        run, param, engine = self.run, self.run.param, self.run.engine
+        run, engine = self.run, self.run.engine
         until = run.exchange.final_until
         number = sum(own.stop <= until for _, own in self._left)
         now, self._left = self._left[:number], self._left[number:]
+        with self._brought_in(now):
+            self._lower(now)
+        engine.refresh_parameters()
+
+    def _lower(self, now: list[tuple[Parameter, slice]]) -> None:
+        run, param, engine = self.run, self.run.param, self.run.engine
         if self._passes > 1 and now:
             run.diff[now[0][1].start : now[-1][1].stop] *= np.float32(1 / self._passes)
         blocks = []
@@ -83,12 +91,11 @@ class Update:
                 update(*block)
         else:
             engine.for_each(update, blocks)
-        engine.refresh_parameters()
 
     def _apply_at_once(self) -> None:
         """The same by an engine that takes all parameters in one go."""
         run, param, engine = self.run, self.run.param, self.run.engine
-        owned = zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True)
+        owned = list(zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True))
         weight_decay = np.float32(param.weight_decay)
         parts = [Part(own, float(weight_decay * np.float32(p.decay_mult)), p.lr_mult) for p, own in owned]
         made_of = param.regularization_type, tuple((part.decay, part.lr_mult) for part in parts)
@@ -100,7 +107,22 @@ class Update:
         def update() -> None:
             engine.update_all(param.type, self._table, run.data, run.diff, run.history, numbers)
 
-        engine.repeat(self, "update", (made_of, numbers), update)  # whatever a script may change from step to step
+        with self._brought_in(owned):
+            engine.repeat(self, "update", (made_of, numbers), update)  # whatever a script may change from step to step
+
+    @contextlib.contextmanager
+    def _brought_in(self, parameters: Iterable[tuple[Parameter, slice]]) -> Iterator[None]:
+        """In its body the flat buffer has the values of those that lie elsewhere, since a script lets this net use
+        those of another one; they are changed there, and the flat buffer is afterwards as it was."""
+        away = [(parameter, own) for parameter, own in parameters if parameter.blob._data is not parameter.home]
+        data = self.run.data
+        before = [data[own].copy() for _, own in away]
+        for parameter, own in away:
+            parameter.home.logical(data[own], parameter.blob.shape)[...] = parameter.blob.data
+        yield
+        for (parameter, own), values in zip(away, before, strict=True):
+            parameter.blob.data[...] = parameter.home.logical(data[own], parameter.blob.shape)
+            data[own] = values
 
     def _clip(self) -> None:
         """Scale all gradients down to the L2 norm clip_gradients, if they exceed it together. All workers have the same

@@ -402,6 +402,23 @@ def test_weights_that_change_amid_the_pass_of_another_net(solver: Any, tmp_path:
         np.testing.assert_array_equal(ours.data, theirs.data)
 
 
+def test_training_with_the_weights_of_another_net_trains_both(solver: Any, tmp_path: Path) -> None:
+    other = caffe.get_solver(str(file_of(tmp_path, SOLVED.replace("random_seed: 3", "random_seed: 4"))))
+    alone = caffe.get_solver(str(file_of(tmp_path, SOLVED)))
+    saved = str(tmp_path / "other.caffemodel")
+    other.net.save(saved)
+    alone.net.copy_from(saved)
+    solver.net.share_with(other.net)
+    alone.net.blobs["x"].data[...] = solver.net.blobs["x"].data
+    before = other.net.params["deep"][0].data.copy()
+    for trained in (solver, alone):
+        trained.step(2)
+    for name in other.net.params:
+        for ours, theirs in zip(other.net.params[name], alone.net.params[name], strict=True):
+            np.testing.assert_array_equal(ours.data, theirs.data)
+    assert not np.array_equal(other.net.params["deep"][0].data, before)
+
+
 def test_weights_are_kept_while_nobody_writes_them(solver: Any) -> None:
     engine, net = solver.net._net.context.engine, solver.net
     if engine.name == "NumPy":

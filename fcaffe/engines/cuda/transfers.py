@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.engine import DONE, Pending
+from fcaffe.engines.memory import address
 
 Array = Any
 
@@ -65,7 +66,7 @@ class Transfers:
 
         self._copy_stream.wait_event(slot.taken)
         runtime, stream = self.xp.cuda.runtime, self._copy_stream.ptr
-        runtime.memcpyAsync(slot.device.data.ptr, _address(source), source.nbytes, runtime.memcpyHostToDevice, stream)
+        runtime.memcpyAsync(slot.device.data.ptr, address(source), source.nbytes, runtime.memcpyHostToDevice, stream)
         slot.source = source
         slot.copied = Copying(self._event())
         slot.copied.event.record(self._copy_stream)
@@ -84,7 +85,7 @@ class Transfers:
         place = self._results.next(array.nbytes)
         runtime = self.xp.cuda.runtime
         runtime.memcpyAsync(
-            _address(place.memory), array.data.ptr, array.nbytes, runtime.memcpyDeviceToHost, self.stream.ptr
+            address(place.memory), array.data.ptr, array.nbytes, runtime.memcpyDeviceToHost, self.stream.ptr
         )
         place.event.record(self.stream)
         place.occupant = Reading(place, array.shape, array.dtype)
@@ -96,7 +97,7 @@ class Transfers:
         place.view(target.shape, target.dtype)[...] = values
         runtime = self.xp.cuda.runtime
         runtime.memcpyAsync(
-            target.data.ptr, _address(place.memory), target.nbytes, runtime.memcpyHostToDevice, self.stream.ptr
+            target.data.ptr, address(place.memory), target.nbytes, runtime.memcpyHostToDevice, self.stream.ptr
         )
         place.event.record(self.stream)
         place.occupant = Copying(place.event)
@@ -223,7 +224,3 @@ class Ring:
         if place.memory.size < nbytes:
             place.memory = self._engine.host_array((nbytes,), np.uint8)
         return place
-
-
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
+from fcaffe.engines.memory import address
 from fcaffe.net.net import silent_arithmetic
 from fcaffe.net.state import State
 from fcaffe.parallel.reductions.reduction import Reduction
@@ -86,11 +87,7 @@ class Compression(Reduction):
 
     def slice_of(self, buffer: np.ndarray) -> slice:
         """Where a slice of the allocated buffer lies in it."""
-        start, odd = divmod(_address(buffer) - _address(self._gradients), buffer.itemsize)
+        start, odd = divmod(address(buffer) - address(self._gradients), buffer.itemsize)
         if odd or not 0 <= start <= self._gradients.size - buffer.size:
             raise ValueError(f"{self.name}: the buffer to sum is no slice of the one that `allocate` gave")
         return slice(start, start + buffer.size)
-
-
-def _address(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.memory import address
 from fcaffe.net.blob import Array
 from fcaffe.net.state import State
 from fcaffe.parallel.compression.compression import Compression
@@ -53,9 +54,9 @@ class OnDevice(ByAnother):
         start = (buffer.data.ptr - self._gradients.data.ptr) // 4
         pinned = self._pinned[start : start + buffer.size]
         runtime, stream = self.xp.cuda.runtime, self.stream.ptr
-        address = pinned.__array_interface__["data"][0]
-        runtime.memcpyAsync(address, buffer.data.ptr, pinned.nbytes, runtime.memcpyDeviceToHost, stream)
+        place = address(pinned)
+        runtime.memcpyAsync(place, buffer.data.ptr, pinned.nbytes, runtime.memcpyDeviceToHost, stream)
         self._copied.record(self.stream)
         self._copied.synchronize()
         self.another.sum(pinned)
-        runtime.memcpyAsync(buffer.data.ptr, address, pinned.nbytes, runtime.memcpyHostToDevice, stream)
+        runtime.memcpyAsync(buffer.data.ptr, place, pinned.nbytes, runtime.memcpyHostToDevice, stream)

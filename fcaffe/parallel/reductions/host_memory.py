@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
+from fcaffe.engines.memory import address
 from fcaffe.errors import FcaffeError
 from fcaffe.parallel.waiting import wait_until
 
@@ -108,7 +109,3 @@ class HostMemory:
                 f"{free / 1e6:.0f} MB left: give it more (docker run --shm-size, or mount -o remount,size=...) on "
                 "every host, or use a reduction that does without, such as ring"
             )
-
-
-def address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
