@@ -194,6 +194,20 @@ def test_recordings_hold_what_is_kept_between_passes():
     assert made and all(array() is not None for array in made) == used.records
 
 
+def check_recordings_of(whole, plain, shape):
+    """Passes of this input that are run, recorded and played, and one whose weights may change."""
+    for net in whole, plain:
+        net.blob("x").reshape(*shape)
+        net.blob("x").data[...] = np.random.default_rng(shape).standard_normal(shape)
+    with whole.context.engine.fixed_weights():
+        for number in range(4):
+            whole.forward()
+            plain.forward()
+            check(whole, plain, f"{shape}, pass {number}")
+    whole.forward()
+    check(whole, plain, f"{shape}, weights not fixed")
+
+
 @pytest.mark.parametrize("behind_the_block", ["Split", "one reader"])
 def test_places_that_nobody_reads_are_not_computed(behind_the_block):
     """A stride moves up to the 3x3 convolution before the residual sum, and no further; see also what is added."""
@@ -205,18 +219,9 @@ def test_places_that_nobody_reads_are_not_computed(behind_the_block):
     text = "\n".join([*block, SUM % ("b", "x"), behind("sum", "ReLU"), *readers])
     whole, plain = net_of(text, True, used), net_of(text, False, used)
     for size in 20, 9, 20:
-        for net in whole, plain:
-            net.blob("x").reshape(3, 16, size, size)
-            net.blob("x").data[...] = np.random.default_rng(size).standard_normal(net.blob("x").shape)
-        with used.fixed_weights():
-            for number in range(4):
-                whole.forward()
-                plain.forward()
-                check(whole, plain, f"size {size}, pass {number}")
+        check_recordings_of(whole, plain, (3, 16, size, size))
         places = [node.tops[0].shape[2] for node in whole.fused.nodes if node.layer.type == "FoldedConvolution"]
         assert places == [(size + 1) // 2] * (2 + len(names))
-        whole.forward()
-        check(whole, plain, f"size {size}, weights not fixed")
 
 
 def test_a_batch_in_pieces(monkeypatch):
@@ -225,28 +230,11 @@ def test_a_batch_in_pieces(monkeypatch):
     monkeypatch.setattr(in_pieces, "WEIGHTS", 100)
     monkeypatch.setattr(in_pieces, "wanted_threads", lambda: 2)
     used = engine()
-    text = (
-        BLOCK.replace("dim: 2 ", "dim: 6 ")
-        + conv("e", "b", 4)
-        + conv("f", "sum", 4)
-        + SUM.replace("sum", "g")
-        % (
-            "f",
-            "e",
-        )
-    )
+    branches = conv("e", "b", 4) + conv("f", "sum", 4)
+    text = BLOCK.replace("dim: 2 ", "dim: 6 ") + branches + SUM.replace("sum", "g") % ("f", "e")
     whole, plain = net_of(text, True, used), net_of(text, False, used)
     assert ("InPieces" in [node.layer.type for node in whole.fused.nodes]) == used.records
     for images in 6, 5, 9, 2:
-        for net in whole, plain:
-            net.blob("x").reshape(images, 16, 20, 20)
-            net.blob("x").data[...] = np.random.default_rng(images).standard_normal(net.blob("x").shape)
-        with used.fixed_weights():
-            for number in range(4):
-                whole.forward()
-                plain.forward()
-                check(whole, plain, f"{images} images, pass {number}")
-            recorded = [node._recorded for node in whole.fused.nodes if node.layer.type == "InPieces"]
-            assert all(each and each._play for each in recorded)
-        whole.forward()
-        check(whole, plain, f"{images} images, weights not fixed")
+        check_recordings_of(whole, plain, (images, 16, 20, 20))
+        recorded = [node._recorded for node in whole.fused.nodes if node.layer.type == "InPieces"]
+        assert all(each and each._play for each in recorded)
