@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import weakref
@@ -15,6 +16,9 @@ LOCK_FILE = "lock.mdb"
 MOST_READERS = 1024  # of a lock file that is made here: each net of each worker is one
 MODE = 0o664  # Caffe's
 ATTEMPTS = 100  # to begin a transaction whose meta page is still there
+# Caffe's, in bytes. A map cannot grow while transactions read by it, so it is larger than any file from the beginning;
+# it costs addresses and no memory, as records are not read by it.
+MAP_SIZE = 1 << 40
 
 # A process may have a file open by liblmdb only once, but two nets (train and test) may read the same one.
 _environments: weakref.WeakValueDictionary[tuple[int, int], lmdb.Environment] = weakref.WeakValueDictionary()
@@ -48,19 +52,20 @@ class Reader:
 
     def close(self) -> None:
         """Let writers reuse the pages."""
-        if self._transaction is not None:
-            self._transaction.abort()
-            self._transaction = None
+        with _lock:  # the last one closes the environment, which must be over before another opens the file
+            if self._transaction is not None:
+                self._transaction.abort()
+                self._transaction = None
 
     def _register(self, folder: str) -> None:
         with _lock:
             environment = _environments.get(self._file.identity)
             if environment is None:
-                environment = lmdb.open(folder, readonly=True, create=False, mode=MODE, max_readers=MOST_READERS)
+                environment = _open(folder)
                 _environments[self._file.identity] = environment
             environment.reader_check()  # those of killed processes would keep writers from reusing pages for ever
             for _ in range(ATTEMPTS):
-                transaction = _begin(environment)
+                transaction = environment.begin()
                 found = [it for it in self._file.snapshots() if it.transaction == transaction.id()]
                 if found:
                     self._transaction, self.snapshot = transaction, found[0]
@@ -69,13 +74,12 @@ class Reader:
         raise lmdb.Error("other processes write to it without a pause")
 
 
-def _begin(environment: lmdb.Environment) -> lmdb.Transaction:
-    for _ in range(ATTEMPTS):
-        try:
-            return environment.begin()
-        except lmdb.MapResizedError:  # another process has made the file grow
-            environment.set_mapsize(0)
-    return environment.begin()
+def _open(folder: str) -> lmdb.Environment:
+    opened = functools.partial(lmdb.open, folder, readonly=True, create=False, mode=MODE, max_readers=MOST_READERS)
+    try:
+        return opened(map_size=MAP_SIZE)
+    except lmdb.Error:  # addresses are limited (`ulimit -v`), or the file system has no files of this size
+        return opened(map_size=0)  # as large as the writer's
 
 
 def _unwritable(folder: str) -> str | None:

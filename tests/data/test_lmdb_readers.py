@@ -56,6 +56,13 @@ def start(code, *arguments):
     return process
 
 
+def registered(folder):
+    """The transactions in the lock file's table, oldest first."""
+    status = os.stat(os.path.join(folder, "data.mdb"))
+    lines = lmdb_lock._environments[status.st_dev, status.st_ino].readers().splitlines()[1:]
+    return sorted(int(line.split()[2]) for line in lines if line.split()[2] != "-")
+
+
 def append(folder, count=1, size=10, first=90_000_000):
     """As another process would: a process may not open an LMDB twice."""
     code = (
@@ -98,6 +105,16 @@ def test_a_database_that_has_grown_beyond_the_map_is_opened_again_beside_the_fir
     after.close()
 
 
+def test_snapshots_are_registered_until_they_are_closed_however_the_file_grows(folder):
+    opened = []
+    for size in (1 << 20, 9 << 20, 1 << 20, 60 << 20):  # across what liblmdb maps by default, and what the writer did
+        opened.append(open_database(folder))
+        append(folder, 1, size)
+    while opened:
+        assert registered(folder) == [database.version()[1].transaction for database in opened]
+        opened.pop().close()
+
+
 def test_places_of_killed_readers_are_freed(folder):
     process = start(READING.format(folder))
     process.send_signal(signal.SIGKILL)
@@ -112,7 +129,7 @@ def test_places_of_killed_readers_are_freed(folder):
 @pytest.mark.parametrize("why", ["the folder cannot be written", "READERS_FULL", "lock.mdb"])
 def test_without_a_lock_the_log_says_so_and_a_change_is_an_error(why, folder, monkeypatch, capfd):
     if why == "READERS_FULL":
-        monkeypatch.setattr(lmdb_lock, "_begin", lambda environment: (_ for _ in ()).throw(lmdb.ReadersFullError(why)))
+        monkeypatch.setattr(lmdb_lock, "_open", lambda folder: (_ for _ in ()).throw(lmdb.ReadersFullError(why)))
     elif why == "lock.mdb":
         Path(folder, "lock.mdb").mkdir()
     else:
