@@ -11,8 +11,8 @@ from fcaffe import (
     log,
     pycaffe,  # noqa: F401 - it registers the types of layers
 )
+from fcaffe.cli.heartbeat import Heartbeat
 from fcaffe.cli.table import print_table
-from fcaffe.cli.train import Reporter
 from fcaffe.cli.workers import SharingFlags
 from fcaffe.engines import Engine, cpu_engine
 from fcaffe.errors import UsageError
@@ -31,7 +31,7 @@ def training(name: str, param: Any, world: World, engine: Engine, sharing: Shari
     timeline = Timeline()
     options = sharing.for_solver(world, timeline, engine.xp)
     solver = Solver(param, engine, "counter", timeline=timeline, on_nan="stop", **options)
-    solver.observers.append(Reporter(solver, world.watchdog))
+    solver.observers.append(Heartbeat(solver, world.watchdog))
     return Training(name, solver, world.watchdog)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -19,7 +20,7 @@ from fcaffe.plan.plan import Plan, Row
 from fcaffe.plan.question import Question
 from fcaffe.plan.reductions import REDUCTIONS
 from fcaffe.plan.work import work_of_solver_param
-from fcaffe.solvers import Observer
+from fcaffe.solvers import Observer, Solver
 from fcaffe.timeline import BACKWARD, DATA, FORWARD, OTHER, REDUCE, UPDATE, WAIT, Timeline
 
 BUCKETS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # MB, that are compared
@@ -78,6 +79,19 @@ class TrainingPlan:
         snapshots are left out."""
         for line in compared(_expected(self.row), everyone, iterations):
             log.info(line)
+
+
+@contextlib.contextmanager
+def followed(plan: TrainingPlan | None, solver: Solver, timeline: Timeline) -> Iterator[None]:
+    """The body of the `with` trains; worker 0, which alone has the plan, tells before and after. Collective."""
+    after_first = AfterFirst(timeline)
+    solver.observers.append(after_first)
+    if plan:
+        plan.tell()
+    yield
+    everyone = solver.workers.gather(after_first.seconds()) or []
+    if plan:
+        plan.compare(everyone, after_first.begun - 1)
 
 
 def compared(expected: dict[str, float], everyone: Sequence[dict[str, float]], iterations: int) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcaffe.cli.train import Reporter
+from fcaffe.cli.heartbeat import Heartbeat
 from fcaffe.errors import FcaffeError
 from fcaffe.log.reader import TrainingLog
 from fcaffe.solvers import Solver
@@ -97,7 +97,7 @@ def test_looking_ends_in_time_and_is_heard_of(run: Run, monkeypatch: pytest.Monk
     """A long look holds no training up, and its watchdog, which takes silence for a hang, hears of each batch."""
     heard: list[str] = []
     monkeypatch.setattr(recorder, "LONGEST", -1)
-    monkeypatch.setattr(Reporter, "test_batch_begins", lambda self: heard.append("batch"))
+    monkeypatch.setattr(Heartbeat, "test_batch_begins", lambda self: heard.append("batch"))
     assert run("train -solver solver.prototxt -report page.html").code == 0
     tests = len(heard)
     assert "test samples are right" not in words_of(Path("page.html").read_text())

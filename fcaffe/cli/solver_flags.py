@@ -1,0 +1,92 @@
+"""The flags of a training that say how its solver works, besides what the solver's prototxt says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from fcaffe import log
+from fcaffe.cli import usage
+from fcaffe.cli.flags import with_flags
+from fcaffe.engines import Engine
+from fcaffe.net.workers import Workers
+from fcaffe.solvers import Action, Solver
+from fcaffe.solvers.learning_rate import SCALES, scale_rate
+from fcaffe.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class SolverFlags:
+    on_nan: str
+    rng: str
+    scale_lr: str | None
+    grow_batch: int | None
+    recompute: bool
+
+    def solver(
+        self, param: Any, engine: Engine, timeline: Timeline, requested: Callable[[], Action], options: dict[str, Any]
+    ) -> Solver:
+        """The solver of these parameters, whose base_lr --scale-lr changes. `options`: what the solver wants to know of
+        other workers; `requested` says what a signal asks for. Collective."""
+        if self.scale_lr:
+            _scale_rate(param, self.scale_lr, options.get("workers", Workers()))
+        return Solver(
+            param,
+            engine,
+            self.rng,
+            timeline=timeline,
+            recompute=self.recompute,
+            grow_batch=self.grow_batch or 0,
+            on_nan=self.on_nan,
+            requested_action=requested,
+            **options,
+        )
+
+
+def _scale_rate(param: Any, scale: str, workers: Workers) -> None:
+    """Scale base_lr as --scale-lr says, and tell."""
+    if workers.size == 1 or not workers.per_worker:
+        why = "the workers split it; --batch per-worker enlarges it" if workers.size > 1 else "there is one worker"
+        log.info(f"--scale-lr {scale}: base_lr stays {log.number(param.base_lr)}, the batch is the solver's ({why})")
+        return
+    before = log.number(param.base_lr)
+    scale_rate(param, scale, workers.size)
+    change = f"base_lr {before} becomes {log.number(param.base_lr)}"
+    log.info(f"--scale-lr {scale}: {change}, since the batch is {workers.size} times the solver's")
+
+
+SOLVER = [
+    click.option(
+        "--on-nan",
+        type=click.Choice(["stop", "snapshot", "continue"]),
+        default="stop",
+        help="If the loss is no number: stop, stop after a snapshot of the last good state, or go on (stop).",
+    ),
+    click.option(
+        "--rng",
+        type=click.Choice(["caffe", "counter"]),
+        default="counter",
+        help="Stream that Dropout and other noise in the net draw from (counter).",
+    ),
+    click.option(
+        "--scale-lr",
+        type=click.Choice(list(SCALES)),
+        help="Scale base_lr from the solver's batch to the effective one, which --batch per-worker makes larger.",
+    ),
+    click.option(
+        "--grow-batch",
+        type=click.IntRange(min=1),
+        metavar="SAMPLES",
+        help="Where the policy (step, multistep) would lower the rate, let the batch grow instead, up to SAMPLES.",
+    ),
+    click.option(
+        "--recompute",
+        is_flag=True,
+        help="Keep only some activations, and compute the others again for backward: less memory, more time.",
+    ),
+]
+
+solver_flags = with_flags("solving", SolverFlags, SOLVER, usage.OWN)
