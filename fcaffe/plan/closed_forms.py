@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from fcaffe.plan.reductions import ROUNDING
+
 
 def server(n: float, p: int, alpha: float, beta: float, gamma: float) -> float:
     return 2 * p * (alpha + n * beta) + p * n * gamma
@@ -50,6 +52,7 @@ FORMS: dict[str, Callable[[float, int, float, float, float], float]] = {
 TEXTS = {
     "server": "2 p (alpha + n beta) + p n gamma; fcaffe's rank 0 serves itself: p - 1 in place of p",
     "sharded-server": "2 (p-1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma",
+    "bf16": f"2 (p-1) alpha + (p-1)/p n beta + {ROUNDING} n gamma",
     "tree": "2 ceil(log2 p) (alpha + n beta) + ceil(log2 p) n gamma",
     "whole-tree": "2 ceil(log2 p) (alpha + n beta) + ceil(log2 p) n gamma",
     "segmented-tree": "m segments of s: the larger of (m + 2) ceil(log2 p) (alpha + s beta + s gamma) at the root and "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from fcaffe.plan.buckets import Bucket
 from fcaffe.plan.compute import Compute, compute_of, slowest
 from fcaffe.plan.machine import FCAFFE
 from fcaffe.plan.question import Question
@@ -155,15 +156,14 @@ class Plan:
     def _simulate(self, name: str, workers: int, passes: Compute, update: float) -> Outcome:
         asked, machine = self.question, self.question.machine
 
-        def cost(size: int) -> Sum:
-            return self.sum(name, workers, size)
-
         busy = machine.ranks_at_once(workers) / machine.cores if machine.cores else 0.0
         overlap, backward = self.overlaps(workers), passes.backward[::-1]
+        cut = asked.cut(workers) if workers > 1 else []
+        costs = self.sums(name, workers, cut)
         if self.updates_late(workers):
             needs = [layer.needs_until for layer in asked.work.layers]
-            return pipelined(passes.forward, needs, backward, asked.cut(workers), cost, update, busy)
-        return simulate(sum(passes.forward), backward, asked.cut(workers) if workers > 1 else [], cost, overlap, busy)
+            return pipelined(passes.forward, needs, backward, cut, costs, update, busy)
+        return simulate(sum(passes.forward), backward, cut, costs, overlap, busy)
 
     def overlaps(self, workers: int) -> bool:
         """Whether sums go on beside computing: fcaffe's ranks that share the CPUs of one host sum after backward."""
@@ -209,6 +209,14 @@ class Plan:
             taken = cost.seconds + own * self.question.machine.crowding(workers)
             self._sums[key] = replace(cost, seconds=taken, cpu=cost.cpu + own)
         return self._sums[key]
+
+    def sums(self, name: str, workers: int, cut: Sequence[Bucket]) -> list[Sum]:
+        """Of each bucket."""
+        start, costs = self.question.work.gradient_bytes, []
+        for bucket in cut:
+            start -= bucket.bytes
+            costs.append(self.sum("bf16" if start < self.question.first else name, workers, bucket.bytes))
+        return costs
 
     @property
     def update_bytes(self) -> float:

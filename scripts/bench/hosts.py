@@ -38,6 +38,7 @@ CLUSTER = Path(__file__).resolve().parents[1] / "emulated_cluster"
 BATCHES = {"lenet": 64, "nin_cifar": 128, "squeezenet": 32, "alexnet": 32}
 ONLY_AT = {"alexnet": ("10gbit",)}  # at lower rates an iteration is nothing but the network's 244 MB
 OURS, BUCKETS = ("auto", "tree", "server"), (1, 4, 25)  # reductions; MB
+SHORT = ("bf16:first=0.1", "bf16")  # what fcaffe sends in 16 bits
 TURN, MOST = 1.0, 50  # seconds of a turn, and the most iterations
 PATIENCE = 300  # seconds until a contender answers
 # Memory of a contender on each host: of the process, and for each byte of gradients. Weights, gradients and momentum
@@ -85,7 +86,9 @@ def fit_together(net: str, number: int, contenders: int) -> bool:
 
 def race(net: str, batch: int, number: int, rate: str, words: argparse.Namespace) -> dict[str, Any]:
     """All contenders on so many hosts; what each answered, by its name. CompetitorError if one fails."""
-    names = [*(f"fcaffe-{name}" for name in words.reduce), *(f"ddp-{size}" for size in words.buckets)]
+    ours = [*words.reduce, *words.compress]
+    theirs = [*words.buckets, *(f"{size}-fp16" for size in words.buckets if words.compress)]
+    names = [*(f"fcaffe-{name}" for name in ours), *(f"ddp-{size}" for size in theirs)]
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     counts: dict[str, int] = {}
     running: dict[str, Contender] = {}
@@ -124,6 +127,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--hosts", type=names, default=["2", "4", "8"])
     parser.add_argument("--rates", type=names, default=["1gbit", "10gbit"])
     parser.add_argument("--reduce", type=names, default=list(OURS), help="fcaffe's contenders")
+    parser.add_argument("--compress", type=names, default=list(SHORT), help="fcaffe's, as train's; '' for none")
     parser.add_argument("--buckets", type=names, default=list(map(str, BUCKETS)), help="DDP's, in MB; '' for no DDP")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--iterations", type=int, default=0, help="of a turn (0: as many as take a second)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,17 @@ from mpi4py import MPI
 
 from fcaffe.errors import UsageError
 from fcaffe.parallel.compression.compression import Compression
+from fcaffe.parallel.compression.front import Front
 from fcaffe.parallel.compression.on_device import OnDevice
 from fcaffe.parallel.compression.onebit import OneBit
-from fcaffe.parallel.compression.sixteen_bit import Bf16, Fp16
+from fcaffe.parallel.compression.sixteen_bit import Bf16, Fp16, SixteenBit
 from fcaffe.parallel.compression.threshold import Threshold
 from fcaffe.parallel.compression.topk import TopK
+from fcaffe.parallel.reductions.reduction import Reduction, create_on_host
 
-__all__ = ["Compression", "compressions", "make_compression"]
+FIRST, AUTO = "first", "auto"  # the option that 16 bits have, and its value that a plan fills in
+
+__all__ = ["Compression", "compressions", "is_compression", "make_compression"]
 
 _SCHEMES: dict[str, type[Compression]] = {scheme.name: scheme for scheme in (Fp16, Bf16, OneBit, Threshold, TopK)}
 
@@ -30,9 +35,13 @@ def compressions() -> list[str]:
     return described
 
 
-def make_compression(text: str, comm: MPI.Intracomm, xp: Any = np) -> Compression | OnDevice:
+def is_compression(text: str) -> bool:
+    return text.partition(":")[0] in _SCHEMES
+
+
+def make_compression(text: str, comm: MPI.Intracomm, xp: Any = np, reduce: str = "auto") -> Reduction:
     """What `--compress NAME[:option=value,...]` asks for, over the ranks of `comm`, for arrays of the module `xp`.
-    Collective. Raises UsageError."""
+    `reduce` names the reduction of what is not compressed. Collective. Raises UsageError."""
     name, _, settings = text.partition(":")
     if name not in _SCHEMES:
         raise UsageError(f"--compress {text}: unknown scheme '{name}'; known ones: {', '.join(compressions())}")
@@ -45,12 +54,24 @@ def make_compression(text: str, comm: MPI.Intracomm, xp: Any = np) -> Compressio
             takes = f"takes {', '.join(f'{one}=VALUE' for one in known)}" if known else "has no options"
             raise UsageError(f"--compress {text}: '{setting}' is no option=value that {name} knows; it {takes}")
         kind = type(known[option])
+        if option == FIRST and value == AUTO:
+            raise UsageError(
+                f"--compress {text}: how much cannot hide is looked up in a file: add --plan FILE, which `fcaffe plan "
+                "--calibrate` writes, or give MB, such as first=1"
+            )
         try:
             options[option] = kind(value)
         except ValueError:
             wanted = "a whole number" if kind is int else "a number"
             raise UsageError(f"--compress {text}: {option} must be {wanted}, not '{value}'") from None
+    in_part = options.get(FIRST, math.inf) < math.inf
+    if reduce != "auto" and not in_part:
+        raise UsageError(f"--compress {text} has messages of its own: leave out --reduce {reduce}")
+    if xp is not np and in_part:
+        raise UsageError(f"--compress {text}: on GPUs all gradients are compressed or none; leave out {FIRST}")
     compression = scheme(comm, **options)
+    if isinstance(compression, SixteenBit) and in_part:
+        return Front(compression, create_on_host(reduce, comm))
     return compression if xp is np else OnDevice(compression, xp)
 
 
