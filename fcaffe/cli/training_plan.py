@@ -195,9 +195,11 @@ def _picked_bits(question: Question, row: Row, sharing: SharingFlags) -> tuple[R
         log.info(f"--plan picks no --compress: {asked} would spare less than {GAIN:.0%}, as sums are expected to hide")
         return row, replace(sharing, compress="")
     begins, end = (at / (1 << 20) for at in (0, *ends)[number - 1 : number + 1])
-    compress = f"{scheme}:first={roundest(begins, end):g}"
+    compress = f"{scheme}:first={roundest(begins, end):.15g}"
+    others = f" --reduce {sharing.reduce}" if sharing.reduce != "auto" else ""
+    others += f" --bucket-mb {sharing.bucket_mb:g}" if sharing.bucket_mb is not None else ""
     log.info(
-        f"--plan picks --compress {compress}: {scheme} for {number} of {len(ends)} buckets, {end:.2f} MB; "
+        f"--plan picks --compress {compress}{others}: {scheme} for {number} of {len(ends)} buckets, {end:.2f} MB; "
         f"{1e3 * tried[number].seconds:.2f} ms an iteration expected, in place of {1e3 * tried[0].seconds:.2f}; these "
         "flags alone give the same bits"
     )

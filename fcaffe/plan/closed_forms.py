@@ -40,9 +40,14 @@ def _folding(n: float, p: int, alpha: float, beta: float, gamma: float) -> float
     return 0.0 if p & (p - 1) == 0 else 2 * (alpha + n * beta) + n * gamma
 
 
+def bf16(n: float, p: int, alpha: float, beta: float, gamma: float) -> float:
+    return 2 * (p - 1) * alpha + (p - 1) / p * n * beta + ROUNDING * n * gamma
+
+
 FORMS: dict[str, Callable[[float, int, float, float, float], float]] = {
     "server": server,
     "sharded-server": ring,
+    "bf16": bf16,
     "tree": tree,
     "doubling": doubling,
     "ring": ring,

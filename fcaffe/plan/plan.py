@@ -9,7 +9,7 @@ from fcaffe.plan.buckets import Bucket
 from fcaffe.plan.compute import Compute, compute_of, slowest
 from fcaffe.plan.machine import FCAFFE
 from fcaffe.plan.question import Question
-from fcaffe.plan.reductions import COMPARED, check_name, sum_of
+from fcaffe.plan.reductions import COMPARED, sum_of
 from fcaffe.plan.rounds import Sum
 from fcaffe.plan.simulation import Outcome, pipelined, simulate
 
@@ -155,7 +155,6 @@ class Plan:
 
     def _simulate(self, name: str, workers: int, passes: Compute, update: float) -> Outcome:
         asked, machine = self.question, self.question.machine
-
         busy = machine.ranks_at_once(workers) / machine.cores if machine.cores else 0.0
         overlap, backward = self.overlaps(workers), passes.backward[::-1]
         cut = asked.cut(workers) if workers > 1 else []
@@ -250,10 +249,3 @@ def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raises UsageError."""
-    for name in names:
-        if name not in ("best", "all"):
-            check_name(name)

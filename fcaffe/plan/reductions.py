@@ -7,7 +7,7 @@ over any number of ranks is a few rounds. `closed_forms.py` has the formulas tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from fcaffe.errors import UsageError
@@ -185,6 +185,13 @@ def check_name(name: str) -> str:
     if name not in REDUCTIONS:
         raise unknown("reduction", name, [*REDUCTIONS, "best", "all"])
     return name
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises UsageError."""
+    for name in names:
+        if name not in ("best", "all"):
+            check_name(name)
 
 
 def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:

@@ -3,6 +3,7 @@
 
   pip install -e ".[bench,mpi]" && scripts/bench/hosts.py
   scripts/bench/hosts.py --nets lenet --hosts 4 --rates 1gbit --rounds 3 --json hosts.json
+  scripts/bench/hosts.py --nets lenet --hosts 4 --rates 1gbit --reduce auto --compress bf16:first=0.1,bf16
 
 The hosts are those of scripts/emulated_cluster, with a core each (dealt out, so several may share one) and one thread a
 rank. Both train the same net with SGD and momentum on synthetic batches in memory, which the hosts split; the batch is
@@ -38,7 +39,6 @@ CLUSTER = Path(__file__).resolve().parents[1] / "emulated_cluster"
 BATCHES = {"lenet": 64, "nin_cifar": 128, "squeezenet": 32, "alexnet": 32}
 ONLY_AT = {"alexnet": ("10gbit",)}  # at lower rates an iteration is nothing but the network's 244 MB
 OURS, BUCKETS = ("auto", "tree", "server"), (1, 4, 25)  # reductions; MB
-SHORT = ("bf16:first=0.1", "bf16")  # what fcaffe sends in 16 bits
 TURN, MOST = 1.0, 50  # seconds of a turn, and the most iterations
 PATIENCE = 300  # seconds until a contender answers
 # Memory of a contender on each host: of the process, and for each byte of gradients. Weights, gradients and momentum
@@ -127,7 +127,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--hosts", type=names, default=["2", "4", "8"])
     parser.add_argument("--rates", type=names, default=["1gbit", "10gbit"])
     parser.add_argument("--reduce", type=names, default=list(OURS), help="fcaffe's contenders")
-    parser.add_argument("--compress", type=names, default=list(SHORT), help="fcaffe's, as train's; '' for none")
+    parser.add_argument("--compress", type=names, default=[], help="fcaffe's in 16 bits, as train's; then DDP's too")
     parser.add_argument("--buckets", type=names, default=list(map(str, BUCKETS)), help="DDP's, in MB; '' for no DDP")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--iterations", type=int, default=0, help="of a turn (0: as many as take a second)")
