@@ -75,7 +75,11 @@ def test_nothing_is_lost_when_the_front_becomes_another(data: Any) -> None:
         ("bf16:first=nan", "auto", "more than 0, not nan"),
         ("bf16:first=all", "auto", "--compress bf16:first=all: first must be a number, not 'all'"),
         ("bf16:first", "auto", "'first' is no option=value that bf16 knows; it takes first=VALUE"),
-        ("bf16:first=auto", "auto", "add --plan FILE, which `fcaffe plan --calibrate` writes, or give MB"),
+        (
+            "bf16:first=auto",
+            "auto",
+            "add --plan FILE, which `fcaffe plan --calibrate` writes between the hosts, or give MB",
+        ),
         ("onebit:first=1", "auto", "'first=1' is no option=value that onebit knows; it takes chunk=VALUE"),
         ("bf16:first=inf", "ring", "--compress bf16:first=inf has messages of its own: leave out --reduce ring"),
         ("bf16:first=1", "rong", "there is no reduction 'rong' .did you mean 'ring'"),

@@ -28,11 +28,8 @@ _SCHEMES: dict[str, type[Compression]] = {scheme.name: scheme for scheme in (Fp1
 
 def compressions() -> list[str]:
     """The known schemes with their options and defaults, as --compress takes them."""
-    described = []
-    for name, scheme in _SCHEMES.items():
-        options = ",".join(f"{option}={default}" for option, default in _options(scheme).items())
-        described.append(f"{name}:{options}" if options else name)
-    return described
+    options = {name: (f"{option}={value}" for option, value in _options(_SCHEMES[name]).items()) for name in _SCHEMES}
+    return [f"{name}:{','.join(known)}" for name, known in options.items()]
 
 
 def is_compression(text: str) -> bool:
@@ -42,37 +39,42 @@ def is_compression(text: str) -> bool:
 def make_compression(text: str, comm: MPI.Intracomm, xp: Any = np, reduce: str = "auto") -> Reduction:
     """What `--compress NAME[:option=value,...]` asks for, over the ranks of `comm`, for arrays of the module `xp`.
     `reduce` names the reduction of what is not compressed. Collective. Raises UsageError."""
+    scheme, options = _parse(text, xp)
+    in_part = options.get(FIRST, math.inf) < math.inf
+    if reduce != "auto" and not in_part:
+        raise UsageError(f"--compress {text} has messages of its own: leave out --reduce {reduce}")
+    compression = scheme(comm, **options)
+    if isinstance(compression, SixteenBit) and in_part:
+        return Front(compression, create_on_host(reduce, comm))
+    return compression if xp is np else OnDevice(compression, xp)
+
+
+def _parse(text: str, xp: Any) -> tuple[type[Compression], dict[str, Any]]:
+    """Class and options. Raises UsageError."""
     name, _, settings = text.partition(":")
     if name not in _SCHEMES:
         raise UsageError(f"--compress {text}: unknown scheme '{name}'; known ones: {', '.join(compressions())}")
-    scheme = _SCHEMES[name]
-    known = _options(scheme)
+    known = _options(_SCHEMES[name])
     options: dict[str, Any] = {}
     for setting in settings.split(",") if settings else []:
         option, equals, value = setting.partition("=")
         if option not in known or not equals:
-            takes = f"takes {', '.join(f'{one}=VALUE' for one in known)}" if known else "has no options"
-            raise UsageError(f"--compress {text}: '{setting}' is no option=value that {name} knows; it {takes}")
-        kind = type(known[option])
+            takes = ", ".join(f"{one}=VALUE" for one in known)
+            raise UsageError(f"--compress {text}: '{setting}' is no option=value that {name} knows; it takes {takes}")
+        if option == FIRST and xp is not np:
+            raise UsageError(f"--compress {text}: on GPUs all gradients are compressed or none; leave out {FIRST}")
         if option == FIRST and value == AUTO:
             raise UsageError(
                 f"--compress {text}: how much cannot hide is looked up in a file: add --plan FILE, which `fcaffe plan "
-                "--calibrate` writes, or give MB, such as first=1"
+                "--calibrate` writes between the hosts, or give MB, such as first=1"
             )
+        kind = type(known[option])
         try:
             options[option] = kind(value)
         except ValueError:
             wanted = "a whole number" if kind is int else "a number"
             raise UsageError(f"--compress {text}: {option} must be {wanted}, not '{value}'") from None
-    in_part = options.get(FIRST, math.inf) < math.inf
-    if reduce != "auto" and not in_part:
-        raise UsageError(f"--compress {text} has messages of its own: leave out --reduce {reduce}")
-    if xp is not np and in_part:
-        raise UsageError(f"--compress {text}: on GPUs all gradients are compressed or none; leave out {FIRST}")
-    compression = scheme(comm, **options)
-    if isinstance(compression, SixteenBit) and in_part:
-        return Front(compression, create_on_host(reduce, comm))
-    return compression if xp is np else OnDevice(compression, xp)
+    return _SCHEMES[name], options
 
 
 def _options(scheme: type[Compression]) -> dict[str, Any]:
