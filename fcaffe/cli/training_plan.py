@@ -194,8 +194,8 @@ def _picked_bits(question: Question, row: Row, sharing: SharingFlags) -> tuple[R
     if number == 0:
         log.info(f"--plan picks no --compress: {asked} would spare less than {GAIN:.0%}, as sums are expected to hide")
         return row, replace(sharing, compress="")
-    begins, end = (at / (1 << 20) for at in (0, *ends)[number - 1 : number + 1])
-    compress = f"{scheme}:first={roundest(begins, end):.15g}"
+    end, following = (at / (1 << 20) for at in (*ends, math.inf)[number - 1 : number + 1])
+    compress = f"{scheme}:first={str(roundest(end, following)).removesuffix('.0')}"
     others = f" --reduce {sharing.reduce}" if sharing.reduce != "auto" else ""
     others += f" --bucket-mb {sharing.bucket_mb:g}" if sharing.bucket_mb is not None else ""
     log.info(
@@ -206,10 +206,10 @@ def _picked_bits(question: Question, row: Row, sharing: SharingFlags) -> tuple[R
     return tried[number], replace(sharing, compress=compress)
 
 
-def roundest(above: float, up_to: float) -> float:
-    """The largest number in (above, up_to] of those with the fewest decimals."""
+def roundest(least: float, below: float) -> float:
+    """The smallest number in [least, below) of those with the fewest decimals."""
     for digits in range(16):
-        number = math.floor(up_to * 10**digits) / 10**digits
-        if number > above:
+        number = math.ceil(least * 10**digits) / 10**digits
+        if least <= number < below:
             return number
-    return up_to
+    return least

@@ -211,10 +211,11 @@ class Plan:
 
     def sums(self, name: str, workers: int, cut: Sequence[Bucket]) -> list[Sum]:
         """Of each bucket."""
-        start, costs = self.question.work.gradient_bytes, []
+        end, costs = self.question.work.gradient_bytes, []
         for bucket in cut:
-            start -= bucket.bytes
-            costs.append(self.sum("bf16" if start < self.question.first else name, workers, bucket.bytes))
+            short = self.question.first > 0 and (end == bucket.bytes or end <= self.question.first)
+            costs.append(self.sum("bf16" if short else name, workers, bucket.bytes))
+            end -= bucket.bytes
         return costs
 
     @property

@@ -15,8 +15,8 @@ from fcaffe.plan.work import Work
 class Question:
     """What is asked: a net on a machine. `batch` samples are an iteration's batch, which workers split, or with
     `per_worker` each one's; without `passes` of several. `spread`: relative standard deviation of the workers' speeds.
-    `bucket` in bytes; None: fcaffe's rule. `epochs` of `images`, if the time of a training is asked for. Buckets that
-    begin within the `first` bytes go in 16 bits."""
+    `bucket` in bytes; None: fcaffe's rule. `epochs` of `images`, if the time of a training is asked for. Buckets within
+    the `first` bytes, and the one in front, go in 16 bits; 0: none does."""
 
     work: Work
     machine: Machine

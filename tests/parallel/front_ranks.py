@@ -20,7 +20,7 @@ ODD = [np.nan, np.inf, -np.inf, 1 / 3, -1e-20, 1e30, 2.0**60 + 2.0**8]
 PARTS = {
     "bf16": (1, 650, 3 * BUCKET, COUNT - 1),
     "fp16": (1.5 * BUCKET,),
-}  # of the gradients, in floats; a bucket begins at 650
+}  # of the gradients, in floats; a bucket ends at 650
 
 
 class Came(NamedTuple):
@@ -70,7 +70,8 @@ def check(name: str, scheme: str, floats: float, short: Came) -> None:
     came = run(make_compression(text, COMM, reduce=name))
     where = f"{text} with {name} on {COMM.size} ranks"
     assert len(came.starts) > 4
-    end = min([start for start in came.starts if start >= floats], default=COUNT)
+    ends = [*came.starts[::-1][1:], COUNT]
+    end = max([end for end in ends if end <= floats], default=ends[0])
     plain = run(create_reduction(name, COMM))
     assert np.array_equal(came.sums[:, end:], plain.sums[:, end:]), f"{where}: beyond the front"
     assert np.array_equal(came.sums[:, :end], short.sums[:, :end]), f"{where}: in front"

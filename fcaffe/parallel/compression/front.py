@@ -11,7 +11,8 @@ from fcaffe.parallel.reductions.reduction import Reduction
 
 
 class Front(Reduction):
-    """Slices that begin within the first `compression.first` MB by that compression, all others by `rest`.
+    """Slices within the first `compression.first` MB, and always the one in front, by that compression, all others by
+    `rest`.
 
     Backward finishes the first layers' gradients last, and the next forward pass needs them first. A slice goes the one
     way or the other as a whole, so which gradients are in 16 bits follows from where they are cut: from sizes alone.
@@ -39,7 +40,7 @@ class Front(Reduction):
     def sum(self, buffer: np.ndarray) -> None:
         self.check(buffer)
         slice_ = self.first.slice_of(buffer)
-        if slice_.start < self._floats:
+        if slice_.start == 0 or slice_.stop <= self._floats:
             self.first.sum(buffer)
             return
         if slice_.start not in self._whole:

@@ -32,7 +32,7 @@ class SixteenBit(Compression):
         if not first > 0:
             raise UsageError(
                 f"{self.name}: first is how many MB of gradients, from the first layer's on, go in 16 bits: more than "
-                f"0, not {first:g}; with 0.1 it is the last bucket that backward finishes"
+                f"0, not {first:g}; with 0.1 it is the bucket in front, which backward finishes last"
             )
         super().__init__(comm)
         self.first = first
