@@ -73,7 +73,12 @@ OF_STEP = (
 @click.option("--batch-size", default=0, metavar="N", help="step: samples of all workers (the net's batch_size).")
 @click.option("--input-shape", default="", metavar="C,H,W", help="step: of a record, where the net does not tell.")
 @click.option("--bucket-mb", "buckets", default="", metavar="MB,...", help="step: sizes of buckets (as train's).")
-@click.option("--compress", default="", metavar="NAME", help="step: compare sums of compressed gradients, too.")
+@click.option(
+    "--compress",
+    multiple=True,
+    metavar="NAME",
+    help="step: compare sums of compressed gradients (as train's), too; may be given several times.",
+)
 @click.option("--no-overlap", is_flag=True, help="step: compare each without overlap, too.")
 @click.option("--rounds", default=7, metavar="N", help="step: rounds in which each variant has its turn (7).")
 @click.option("--iterations", default=0, metavar="N", help="step: of a turn (as many as take a quarter of a second).")

@@ -36,11 +36,11 @@ def training(name: str, param: Any, world: World, engine: Engine, sharing: Shari
 
 
 def variants(
-    reductions: Sequence[str], compression: str, buckets: Sequence[float], no_overlap: bool
+    reductions: Sequence[str], compressions: Sequence[str], buckets: Sequence[float], no_overlap: bool
 ) -> dict[str, SharingFlags]:
-    """What is compared, by name: every reduction, and the compression, with every size of bucket (MB; none: those that
+    """What is compared, by name: every reduction and every compression, with every size of bucket (MB; none: those that
     training takes); with `no_overlap` each also without overlap."""
-    sums = [(name, "") for name in reductions] + [("auto", compression)] * bool(compression)
+    sums = [(name, "") for name in reductions] + [("auto", name) for name in compressions]
     found = {}
     sizes: Sequence[float | None] = buckets or [None]
     for (name, compress), bucket, overlap in product(sums, sizes, (True, False)[: 1 + no_overlap]):

@@ -17,8 +17,9 @@ from fcaffe.cli.plan_settings import machine_of, share_of
 from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.plan.machine_file import MACHINE
-from fcaffe.plan.plan import Plan, check_names
+from fcaffe.plan.plan import Plan
 from fcaffe.plan.question import Question, check
+from fcaffe.plan.reductions import check_names
 from fcaffe.plan.work import Work, work_of_net, work_of_solver
 
 WORKERS = "1,2,4,8,16,32,64,128"

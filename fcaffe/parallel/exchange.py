@@ -64,15 +64,21 @@ class ReducingExchange(GradientExchange):
         self._front_after = math.inf  # buckets that are summed before the one in front, if there are as many
 
     def allocate(self, xp: Any, count: int, riders: int = 0) -> Array:
-        if riders and self.reduction.exact and not self.reduction.on_device and self.reduction.ranks > 1:
-            size = Riders.size(riders + 1, self.reduction.ranks)  # and the best place of the front bucket
-            self.riders, self._room = riders, -(-size // ALIGNMENT) * ALIGNMENT
-            self._buffer = self.reduction.allocate(self._room + count)
-            self._riders = Riders(
-                self._buffer[self._room - size : self._room], self.reduction.rank, self.reduction.ranks
-            )
-            return self._buffer[self._room :]
-        return self.reduction.allocate(count)
+        reduction = self.reduction
+        can_ride = (reduction.exact or reduction.carries) and not reduction.on_device and reduction.ranks > 1
+        if not (riders and can_ride):
+            return reduction.allocate(count)
+        self.riders = riders
+        size = Riders.size(riders + 1, reduction.ranks)  # and the best place of the front bucket
+        if reduction.exact:
+            self._room = -(-size // ALIGNMENT) * ALIGNMENT
+            self._buffer = reduction.allocate(self._room + count)
+            part, gradients = self._buffer[self._room - size : self._room], self._buffer[self._room :]
+        else:
+            part, gradients = np.zeros(size, np.float32), reduction.allocate(count)
+            reduction.carry(part)
+        self._riders = Riders(part, reduction.rank, reduction.ranks)
+        return gradients
 
     def send_along(self, numbers: np.ndarray) -> None:
         self._numbers = numbers
@@ -172,7 +178,8 @@ class ReducingExchange(GradientExchange):
         values = self._gradients[start : self._end]
         if start == 0 and self._sent_along:
             self._riders.put(np.concatenate([[self._lane.best_place], self._numbers]))
-            values = self._buffer[self._room - self._riders.count : self._room + self._end]
+            if self._room:
+                values = self._buffer[self._room - self._riders.count : self._room + self._end]
         bucket = Bucket(start, values, self.reduction.mark())
         self._buckets.append(bucket)
         self.cut.append(4 * (self._end - start))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from fcaffe.plan.buckets import Bucket
 from fcaffe.plan.compute import Compute, compute_of, slowest
 from fcaffe.plan.machine import FCAFFE
 from fcaffe.plan.question import Question
-from fcaffe.plan.reductions import COMPARED, check_name, sum_of
+from fcaffe.plan.reductions import COMPARED, sum_of
 from fcaffe.plan.rounds import Sum
 from fcaffe.plan.simulation import Outcome, pipelined, simulate
 
@@ -154,16 +155,14 @@ class Plan:
 
     def _simulate(self, name: str, workers: int, passes: Compute, update: float) -> Outcome:
         asked, machine = self.question, self.question.machine
-
-        def cost(size: int) -> Sum:
-            return self.sum(name, workers, size)
-
         busy = machine.ranks_at_once(workers) / machine.cores if machine.cores else 0.0
         overlap, backward = self.overlaps(workers), passes.backward[::-1]
+        cut = asked.cut(workers) if workers > 1 else []
+        costs = self.sums(name, workers, cut)
         if self.updates_late(workers):
             needs = [layer.needs_until for layer in asked.work.layers]
-            return pipelined(passes.forward, needs, backward, asked.cut(workers), cost, update, busy)
-        return simulate(sum(passes.forward), backward, asked.cut(workers) if workers > 1 else [], cost, overlap, busy)
+            return pipelined(passes.forward, needs, backward, cut, costs, update, busy)
+        return simulate(sum(passes.forward), backward, cut, costs, overlap, busy)
 
     def overlaps(self, workers: int) -> bool:
         """Whether sums go on beside computing: fcaffe's ranks that share the CPUs of one host sum after backward."""
@@ -210,6 +209,15 @@ class Plan:
             self._sums[key] = replace(cost, seconds=taken, cpu=cost.cpu + own)
         return self._sums[key]
 
+    def sums(self, name: str, workers: int, cut: Sequence[Bucket]) -> list[Sum]:
+        """Of each bucket."""
+        end, costs = self.question.work.gradient_bytes, []
+        for bucket in cut:
+            short = self.question.first > 0 and (end == bucket.bytes or end <= self.question.first)
+            costs.append(self.sum("bf16" if short else name, workers, bucket.bytes))
+            end -= bucket.bytes
+        return costs
+
     @property
     def update_bytes(self) -> float:
         return self.question.work.gradient_bytes * (ACCESSES + 2 * self.question.work.histories)
@@ -242,10 +250,3 @@ def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raises UsageError."""
-    for name in names:
-        if name not in ("best", "all"):
-            check_name(name)

@@ -15,7 +15,8 @@ from fcaffe.plan.work import Work
 class Question:
     """What is asked: a net on a machine. `batch` samples are an iteration's batch, which workers split, or with
     `per_worker` each one's; without `passes` of several. `spread`: relative standard deviation of the workers' speeds.
-    `bucket` in bytes; None: fcaffe's rule. `epochs` of `images`, if the time of a training is asked for."""
+    `bucket` in bytes; None: fcaffe's rule. `epochs` of `images`, if the time of a training is asked for. Buckets within
+    the `first` bytes, and the one in front, go in 16 bits; 0: none does."""
 
     work: Work
     machine: Machine
@@ -28,6 +29,7 @@ class Question:
     epochs: float | None = None
     images: int | None = None
     wanted: float = 0.9
+    first: float = 0.0
 
     def share(self, workers: int) -> int:
         """Samples of the worker with the most. More workers than samples leave some without any."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fcaffe.plan.buckets import Bucket
@@ -39,15 +39,14 @@ def simulate(
     forward: float,
     backward: Sequence[float],
     cut: Sequence[Bucket],
-    sum_of: Callable[[int], Sum],
+    costs: Sequence[Sum],
     overlap: bool = True,
     busy: float = 0.0,
 ) -> Outcome:
     """`backward` has the seconds of the layers in the order in which backward comes by them, to which `after` of the
-    buckets refers. With `overlap` a bucket is summed as soon as it is ready and those before it are through; without,
-    all are after backward. `busy`: the share of a core's time for sums that is taken from computing, which otherwise
-    has all cores."""
-    costs = [sum_of(bucket.bytes) for bucket in cut]
+    buckets refers; `costs` are the sums of these. With `overlap` a bucket is summed as soon as it is ready and those
+    before it are through; without, all are after backward. `busy`: the share of a core's time for sums that is taken
+    from computing, which otherwise has all cores."""
     exchange = _Exchange(busy)
     now, waiting = forward, 0
     for index, seconds in enumerate(backward):
@@ -72,7 +71,7 @@ def pipelined(
     needs: Sequence[float],
     backward: Sequence[float],
     cut: Sequence[Bucket],
-    sum_of: Callable[[int], Sum],
+    costs: Sequence[Sum],
     update: float = 0.0,
     busy: float = 0.0,
 ) -> Outcome:
@@ -82,9 +81,9 @@ def pipelined(
     `forward` and `needs` are in the net's order: a layer needs the parameters before these bytes. The last bucket, that
     of the first layers, is summed before those that have not begun when it is ready, and the worker waits for it. The
     update, `update` seconds in all, goes as far as gradients are summed whenever a layer needs parameters that it has
-    not come to. `backward`, `cut` and `busy` are those of `simulate`; there is one bucket at least.
+    not come to. `backward`, `cut`, `costs` and `busy` are those of
+    `simulate`; there is one bucket at least.
     """
-    costs = [sum_of(bucket.bytes) for bucket in cut]
     exchange, front = _Exchange(busy), len(cut) - 1
     now, ready = 0.0, 0
     for index, seconds in enumerate(backward):

@@ -3,6 +3,7 @@
 
   pip install -e ".[bench,mpi]" && scripts/bench/hosts.py
   scripts/bench/hosts.py --nets lenet --hosts 4 --rates 1gbit --rounds 3 --json hosts.json
+  scripts/bench/hosts.py --nets lenet --hosts 4 --rates 1gbit --reduce auto --compress bf16:first=0.1,bf16
 
 The hosts are those of scripts/emulated_cluster, with a core each (dealt out, so several may share one) and one thread a
 rank. Both train the same net with SGD and momentum on synthetic batches in memory, which the hosts split; the batch is
@@ -85,7 +86,9 @@ def fit_together(net: str, number: int, contenders: int) -> bool:
 
 def race(net: str, batch: int, number: int, rate: str, words: argparse.Namespace) -> dict[str, Any]:
     """All contenders on so many hosts; what each answered, by its name. CompetitorError if one fails."""
-    names = [*(f"fcaffe-{name}" for name in words.reduce), *(f"ddp-{size}" for size in words.buckets)]
+    ours = [*words.reduce, *words.compress]
+    theirs = [*words.buckets, *(f"{size}-fp16" for size in words.buckets if words.compress)]
+    names = [*(f"fcaffe-{name}" for name in ours), *(f"ddp-{size}" for size in theirs)]
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     counts: dict[str, int] = {}
     running: dict[str, Contender] = {}
@@ -124,6 +127,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--hosts", type=names, default=["2", "4", "8"])
     parser.add_argument("--rates", type=names, default=["1gbit", "10gbit"])
     parser.add_argument("--reduce", type=names, default=list(OURS), help="fcaffe's contenders")
+    parser.add_argument("--compress", type=names, default=[], help="fcaffe's in 16 bits, as train's; then DDP's too")
     parser.add_argument("--buckets", type=names, default=list(map(str, BUCKETS)), help="DDP's, in MB; '' for no DDP")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--iterations", type=int, default=0, help="of a turn (0: as many as take a second)")

@@ -31,7 +31,7 @@ def compete(who: str, net: str, batch: int, layout: str) -> None:
     if kind == "fcaffe":
         _fcaffe(which, net, batch, answers)
     else:
-        _ddp(int(which), who, net, batch, layout, answers)
+        _ddp(which, who, net, batch, layout, answers)
 
 
 def _serve(rank: int, share: Share, turn: Turn, answers: Any) -> None:
@@ -50,7 +50,7 @@ def _serve(rank: int, share: Share, turn: Turn, answers: Any) -> None:
         answer(**(turn(number) if number else {}))
 
 
-def _fcaffe(reduce: str, net: str, batch: int, answers: Any) -> None:
+def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
     from fcaffe.threads import set_for_command
 
     set_for_command()  # as the command line computes
@@ -58,6 +58,7 @@ def _fcaffe(reduce: str, net: str, batch: int, answers: Any) -> None:
     from fcaffe import log
     from fcaffe.cli.bench_step import SHARING, training
     from fcaffe.engines import cpu_engine
+    from fcaffe.parallel.compression import is_compression
     from fcaffe.parallel.world import join
     from fcaffe.tools.synthetic import steps_only
 
@@ -75,7 +76,8 @@ def _fcaffe(reduce: str, net: str, batch: int, answers: Any) -> None:
         return int(value[0])
 
     with world:
-        contender = training(reduce, param, world, cpu_engine(), replace(SHARING, reduce=reduce))
+        sharing = replace(SHARING, compress=sums) if is_compression(sums) else replace(SHARING, reduce=sums)
+        contender = training(sums, param, world, cpu_engine(), sharing)
         exchange, workers = contender.solver.exchange, contender.solver.workers
 
         def turn(iterations: int) -> dict[str, Any]:
@@ -88,8 +90,9 @@ def _fcaffe(reduce: str, net: str, batch: int, answers: Any) -> None:
         contender.solver.leave_workers()
 
 
-def _ddp(bucket_mb: int, who: str, net: str, batch: int, layout: str, answers: Any) -> None:
-    """Without a layout, the one that is faster for this net on these hosts, all of which compute meanwhile."""
+def _ddp(which: str, who: str, net: str, batch: int, layout: str, answers: Any) -> None:
+    """`which` is the bucket size in MB, and -fp16 for sums in 16 bits, by DDP's own hook (bf16 it has for NCCL only).
+    Without a layout, the one that is faster for this net on these hosts, all of which compute meanwhile."""
     rank, ranks = (int(os.environ[name]) for name in ("PMI_RANK", "PMI_SIZE"))
     # Its own port in a job of another kind: names differ, namespaces of other clusters have ports of their own.
     address = {"MASTER_ADDR": "198.18.0.1", "MASTER_PORT": str(PORTS + zlib.crc32(who.encode()) % 1000)}
@@ -97,6 +100,7 @@ def _ddp(bucket_mb: int, who: str, net: str, batch: int, layout: str, answers: A
 
     import torch
     import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
     from torch.nn.parallel import DistributedDataParallel
     from twins import torch_net
 
@@ -134,7 +138,12 @@ def _ddp(bucket_mb: int, who: str, net: str, batch: int, layout: str, answers: A
     layout = min(seconds, key=lambda name: min(seconds[name]))
     module, images = module.to(memory_format=layouts[layout]), images.to(memory_format=layouts[layout])
     module.zero_grad()
-    parallel = DistributedDataParallel(module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, static_graph=True)
+    bucket_mb, _, bits = which.partition("-")
+    parallel = DistributedDataParallel(
+        module, bucket_cap_mb=int(bucket_mb), gradient_as_bucket_view=True, static_graph=True
+    )
+    if bits:
+        parallel.register_comm_hook(None, fp16_compress_hook)
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
 
     def step() -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from fcaffe.cli.bench_step import SHARING
-from fcaffe.cli.training_plan import GAIN, AfterFirst, _picked, compared
+from fcaffe.cli.training_plan import GAIN, AfterFirst, _picked, _picked_bits, compared, roundest
 from fcaffe.net.model_files import read_model
 from fcaffe.plan.devices import Link
 from fcaffe.plan.machine import FCAFFE, TITAN
@@ -108,3 +112,51 @@ def test_what_is_picked_is_no_slower_than_any_that_was_open(latency: float, work
     given = replace(SHARING, reduce="tree", bucket_mb=2.0)
     tree = Plan(replace(question, bucket=2 << 20)).row(workers, "tree")
     assert _picked(replace(question, bucket=2 << 20), tree, given) == (tree, given)
+
+
+@pytest.mark.parametrize("bandwidth", [1e7, 1e8, 1e9, 1e11])
+@pytest.mark.parametrize("workers", [2, 6, 16])
+@pytest.mark.parametrize("bucket_mb", [None, 0.25])
+def test_as_few_buckets_in_16_bits_as_come_close_to_the_best(
+    bandwidth: float, workers: int, bucket_mb: float | None
+) -> None:
+    link = Link("between (measured)", 1e-5, bandwidth, "")
+    machine = replace(TITAN, between=link, exchange=FCAFFE, cores=4, add_bandwidth=1e10)
+    question = Question(work_of("nin_cifar10/train_val.prototxt"), machine, 256)
+    sharing = replace(SHARING, reduce="ring", bucket_mb=bucket_mb, compress="fp16:first=auto")
+    question = replace(question, bucket=None if bucket_mb is None else bucket_mb * (1 << 20))
+
+    def seconds(megabytes: float) -> float:
+        return Plan(replace(question, first=megabytes * (1 << 20))).row(workers, "ring").seconds
+
+    row, picked = _picked_bits(question, Plan(question).row(workers, "ring"), sharing)
+    ends = np.cumsum([0, *(part.bytes for part in reversed(question.cut(workers)))]) / (1 << 20)
+    close = min(map(seconds, ends)) / (1 - GAIN)
+    assert row.seconds == seconds(picked.first or 0.0) <= close
+    taken = max(end for end in ends if end <= (picked.first or 0.0))
+    assert all(seconds(end) > close for end in ends if end < taken)
+    assert replace(picked, compress="") == replace(sharing, compress="")
+    assert picked.compress == "" or picked.compress.startswith("fp16:first=")
+    assert (picked.compress == "") == (seconds(0) <= close)
+    assert bandwidth != 1e11 or picked.compress == "", "all hides"
+    assert bandwidth != 1e7 or picked.first > 0, "nothing does"
+
+
+@given(st.floats(1e-3, 100), st.floats(1e-6, 100))
+@example(0.09754180908203125, 0.515625)  # LeNet's buckets
+def test_a_number_with_few_decimals(least: float, more: float) -> None:
+    def decimals(number: float) -> int:
+        return -int(Decimal(repr(number)).normalize().as_tuple().exponent)
+
+    number, below = roundest(least, least + more), least + more
+    assert least <= number < below and decimals(number) <= max(decimals(least), 0)
+    coarser = 10 ** max(decimals(number) - 1, 0)
+    assert decimals(number) <= 0 or not least <= math.ceil(least * coarser) / coarser < below
+
+
+@pytest.mark.parametrize(
+    ("compress", "first"),
+    [("", 0), ("onebit", 0), ("bf16", float("inf")), ("fp16:first=0.5", 0.5), ("bf16:first=auto", None)],
+)
+def test_how_much_goes_in_16_bits(compress: str, first: float | None) -> None:
+    assert replace(SHARING, compress=compress).first == first

@@ -55,13 +55,23 @@ def short(*flags: str) -> list[str]:
 
 @needs_mpi
 def test_variants_in_json() -> None:
-    flags = ["--reduce", "auto,tree", "--compress", "fp16", "--bucket-mb", "0.5,8", "--no-overlap"]
+    flags = [
+        "--reduce",
+        "auto,tree",
+        "--compress",
+        "fp16",
+        "--compress",
+        "bf16:first=0.1",
+        "--bucket-mb",
+        "0.5,8",
+        "--no-overlap",
+    ]
     done = bench(*short("--net", LENET, "--workers", "2", "--batch-size", "10", "--json", *flags))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["source"] == "synthetic data in memory" and told["hosts"] == 1
     buckets, overlap = ("0.5 MB", "8 MB"), ("", ", no overlap")
-    names = ("auto", "tree", "fp16")
+    names = ("auto", "tree", "fp16", "bf16:first=0.1")
     expected = [f"{name}, {bucket}{more}" for name in names for bucket in buckets for more in overlap]
     results = told["results"]
     assert [result["name"] for result in results] == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from tests.parallel.conftest import MPIEXEC, ROOT, Job, needs_mpi
 
 AS_HOSTS = 'PMI_HOSTNAME=host$PMI_RANK exec "$0" "$@"'  # each rank takes itself for one on a host of its own
+AS_TWO_HOSTS: list[object] = [MPIEXEC, "-n", "2", "sh", "-c", AS_HOSTS]
 CALIBRATE = """
 import sys
 import fcaffe.plan.calibrate, fcaffe.tools.peaks, fcaffe.tools.step_bench
@@ -37,11 +39,35 @@ def test_all_ranks_sum_as_rank_0_has_picked(start: Callable[..., Job], folder: P
         "measured": [{"net": "small", "ranks": 1, "batches": [4], "layers": LAYERS}],
     }
     (folder / "far.json").write_text(json.dumps(machine))
-    job = start("--plan", "far.json", under=[MPIEXEC, "-n", "2", "sh", "-c", AS_HOSTS])
+    job = start("--plan", "far.json", under=AS_TWO_HOSTS)
     assert job.wait() == 0, job.text[-2000:]
     assert "--plan picks --reduce doubling: " in job.text
     assert "for 2 workers and --reduce doubling: an iteration of " in job.text
     assert "Milliseconds of each of 7 iterations after the first:" in job.text
+
+
+@needs_mpi
+def test_what_a_plan_sends_in_16_bits_can_be_said_without_it(start: Callable[..., Job], folder: Path) -> None:
+    """Over a slow link, all but the first buckets of which could hide."""
+    net = folder / "net.prototxt"
+    net.write_text(net.read_text().replace("num_output: 3", "num_output: 1500"))
+    machine = {
+        "device": "Xeon-8380",
+        "exchange": "fcaffe",
+        "cores": 2,
+        "between": {"name": "between (measured)", "latency": 1e-5, "bandwidth": 1e6},
+        "add_bandwidth": 1e10,
+        "measured": [{"net": "small", "ranks": 1, "batches": [4], "layers": LAYERS}],
+    }
+    (folder / "slow.json").write_text(json.dumps(machine))
+    job = start("--plan", "slow.json", "--compress", "bf16:first=auto", under=AS_TWO_HOSTS)
+    assert job.wait() == 0, job.text[-2000:]
+    found = re.search(r"--plan picks --compress (bf16:first=[0-9.]+)[^:]*: bf16 for \d of \d buckets, ", job.text)
+    assert found, job.text[-2000:]
+    model = folder / "small_iter_8.caffemodel"
+    weights = model.read_bytes()
+    job = start("--compress", found[1], under=AS_TWO_HOSTS)
+    assert model.read_bytes() == weights
 
 
 @needs_mpi

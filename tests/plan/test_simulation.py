@@ -21,20 +21,20 @@ def cases(draw):
     after = sorted(draw(st.lists(st.integers(0, len(backward) - 1), max_size=6)))
     cut = [Bucket(index + 1, place) for index, place in enumerate(after)]
     seconds = [draw(st.floats(0.0, 2.0)) for _ in cut]
-    return draw(st.floats(0.0, 1.0)), backward, cut, lambda size: Sum(seconds[size - 1], seconds[size - 1] / 2, ())
+    return draw(st.floats(0.0, 1.0)), backward, cut, [Sum(each, each / 2, ()) for each in seconds]
 
 
 @settings(deadline=None)
 @given(cases(), st.floats(0.0, 2.0))
 def test_time_lies_between_its_bounds(case, busy):
-    forward, backward, cut, cost = case
-    with_overlap = simulate(forward, backward, cut, cost, overlap=True, busy=busy)
-    without = simulate(forward, backward, cut, cost, overlap=False, busy=busy)
+    forward, backward, cut, costs = case
+    with_overlap = simulate(forward, backward, cut, costs, overlap=True, busy=busy)
+    without = simulate(forward, backward, cut, costs, overlap=False, busy=busy)
     computing = forward + sum(backward)
-    sums = sum(cost(bucket.bytes).seconds for bucket in cut)
+    sums = sum(cost.seconds for cost in costs)
     assert without.end == pytest.approx(computing + sums)
     assert with_overlap.summing == without.summing == pytest.approx(sums)
-    last = cost(cut[-1].bytes).seconds if cut and cut[-1].after == len(backward) - 1 else 0.0
+    last = costs[-1].seconds if cut and cut[-1].after == len(backward) - 1 else 0.0
     if busy == 0:
         assert max(computing + last, forward + sums) <= with_overlap.end + 1e-9
         assert with_overlap.end <= without.end + 1e-9
@@ -45,8 +45,8 @@ def test_time_lies_between_its_bounds(case, busy):
 @settings(deadline=None)
 @given(cases())
 def test_sums_follow_one_another_once_their_buckets_are_final(case):
-    forward, backward, cut, cost = case
-    events = [event for event in simulate(forward, backward, cut, cost).events if event.what.startswith("sum")]
+    forward, backward, cut, costs = case
+    events = [event for event in simulate(forward, backward, cut, costs).events if event.what.startswith("sum")]
     for event, after in zip(events[1:], events, strict=False):
         assert event.start >= after.end
     for event, bucket in zip(events, cut, strict=True):
@@ -55,10 +55,10 @@ def test_sums_follow_one_another_once_their_buckets_are_final(case):
 
 def test_sums_that_need_a_busy_core_slow_computing():
     """Half a core for a second, while the worker computes on its only one: half a second more."""
-    outcome = simulate(0.0, [1.0, 5.0], [Bucket(4, 0)], lambda size: Sum(1.0, 0.5, ()), busy=1.0)
+    outcome = simulate(0.0, [1.0, 5.0], [Bucket(4, 0)], [Sum(1.0, 0.5, ())], busy=1.0)
     assert outcome.backward_end == pytest.approx(6.5)
     assert outcome.exposed == pytest.approx(0.5)
-    assert simulate(0.0, [1.0, 5.0], [Bucket(4, 0)], lambda size: Sum(1.0, 0.5, ())).end == pytest.approx(6.0)
+    assert simulate(0.0, [1.0, 5.0], [Bucket(4, 0)], [Sum(1.0, 0.5, ())]).end == pytest.approx(6.0)
 
 
 @st.composite
@@ -72,13 +72,13 @@ def iterations(draw):
     needs = draw(st.lists(st.integers(0, total), min_size=layers, max_size=layers))
     seconds = [draw(st.floats(0.0, 2.0)) for _ in cut]
     update = draw(st.floats(0.0, 1.0))
-    return forward, needs, backward, cut, lambda size: Sum(seconds[size - 1], seconds[size - 1] / 2, ()), update
+    return forward, needs, backward, cut, [Sum(each, each / 2, ()) for each in seconds], update
 
 
 def before_the_update(case, busy: float = 0.0, overlap: bool = True) -> float:
     """The end of an iteration that waits for all sums before its update."""
-    forward, _, backward, cut, cost, update = case
-    return simulate(sum(forward), backward, cut, cost, overlap, busy).end + update
+    forward, _, backward, cut, costs, update = case
+    return simulate(sum(forward), backward, cut, costs, overlap, busy).end + update
 
 
 @settings(deadline=None)
@@ -95,17 +95,17 @@ def test_a_late_update_hides_more_but_no_more_than_there_is(case, busy):
 @settings(deadline=None)
 @given(iterations())
 def test_one_bucket_is_as_without_overlap(case):
-    forward, needs, backward, cut, cost, update = case
-    one = (forward, needs, backward, cut[-1:], lambda size: cost(cut[-1].bytes), update)
+    forward, needs, backward, cut, costs, update = case
+    one = (forward, needs, backward, cut[-1:], costs[-1:], update)
     assert pipelined(*one).end == pytest.approx(before_the_update(one, overlap=False))
 
 
 @settings(deadline=None)
 @given(iterations())
 def test_a_first_layer_that_needs_all_waits_for_all(case):
-    forward, needs, backward, cut, cost, update = case
+    forward, needs, backward, cut, costs, update = case
     total = sum(bucket.bytes for bucket in cut)
-    eager = (forward, [total, *needs[1:]], backward, cut, cost, update)
+    eager = (forward, [total, *needs[1:]], backward, cut, costs, update)
     waited = pipelined(*eager)
     last = max((event.end for event in waited.events if event.what.startswith("sum")), default=0.0)
     assert waited.end >= last + sum(forward) - 1e-9
@@ -132,7 +132,7 @@ def test_sums_go_on_behind_the_next_forward_pass():
     seconds = {8: 2.0, 4: 0.5}
 
     def end(cut: list[Bucket]) -> Outcome:
-        return pipelined([1.0, 1.0], [4, 24], [1.0, 1.0], cut, lambda size: Sum(seconds[size], 0.0, ()))
+        return pipelined([1.0, 1.0], [4, 24], [1.0, 1.0], cut, [Sum(seconds[bucket.bytes], 0.0, ()) for bucket in cut])
 
     assert end([Bucket(8, 0), Bucket(4, 1)]).end == pytest.approx(5.5)
     overtaken = end([Bucket(8, 0), Bucket(8, 0), Bucket(4, 1)])  # sums end at 3, 3.5 (front) and 5.5

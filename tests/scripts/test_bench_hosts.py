@@ -48,15 +48,16 @@ def test_what_backward_cannot_hide() -> None:
 
 def test_row_and_table() -> None:
     module = tables()
-    race = result(fcaffe_auto=0.04, fcaffe_tree=0.06, ddp1=0.06, ddp4=0.05, ddp25=0.07)
+    short = {"fcaffe_bf16:first=0.1": 0.035, "fcaffe_bf16": 0.03, "ddp1_fp16": 0.045, "ddp4_fp16": 0.048}
+    race = result(fcaffe_auto=0.04, fcaffe_tree=0.06, ddp1=0.06, ddp4=0.05, ddp25=0.07, **short)
     row = module.row_of(race)
-    assert row["ddp"] == "ddp-4" and row["ratio"] == pytest.approx(1.25)
+    assert row["ddp"] == "ddp-4" and row["ddp_short"] == "ddp-1-fp16" and row["ratio"] == pytest.approx(1.25)
     assert row["wait_share"] == pytest.approx(0.05) and row["exposed_ms"] == pytest.approx(8)
     assert row["not_hidden_ms"] == pytest.approx(3) and "test" not in row["split_ms"]
     cells = [cell.strip() for cell in module.table([race | row]).splitlines()[-1].strip("|").split("|")]
     assert len(cells) == len(module.HEAD)
-    assert cells[:8] == ["lenet", "64", "4", "1gbit", "40.0", "60.0", "", "50.0 (4)"]
-    assert cells[8:] == ["1.25", "8.0", "3.0", "5.0%"]
+    assert cells[:8] == ["lenet", "64", "4", "1gbit", "40.0", "60.0", "", "35.0 (bf16:first=0.1), 30.0 (bf16)"]
+    assert cells[8:] == ["50.0 (4)", "1.25", "45.0 (1)", "8.0", "3.0", "5.0%"]
 
 
 def test_a_race_of_only_one_side_has_no_ratio() -> None:
@@ -73,8 +74,9 @@ def test_medians_and_who_is_out() -> None:
     ]
     assert module.median_of(turns) == {"seconds": 2.0, "split": {"forward": 1.0}, "layout": "default"}
     best = {"fcaffe-auto": 5.0, "ddp-1": 2.0, "ddp-4": 2.1, "ddp-25": 2.3}
+    best |= {"ddp-1-fp16": 1.6, "ddp-4-fp16": 1.4}
     taken = {name: [{"seconds": 9.0}, {"seconds": seconds}] for name, seconds in best.items()}
-    assert module.without_slow_ddp(list(best), taken) == ["fcaffe-auto", "ddp-1", "ddp-4"]
+    assert module.without_slow_ddp(list(best), taken) == ["fcaffe-auto", "ddp-1", "ddp-4", "ddp-4-fp16"]
     assert module.without_slow_ddp(["fcaffe-auto"], taken) == ["fcaffe-auto"]
 
 
@@ -94,10 +96,22 @@ def test_one_turn(tmp_path: Path) -> None:
     file, logs = tmp_path / "results.json", tmp_path / "logs"
     logs.mkdir()
     place = ["--nets", "lenet", "--hosts", "2", "--rates", "10gbit", "--json", str(file), "--logs", str(logs)]
-    done = run(*place, "--reduce", "auto,tree", "--buckets", "", "--rounds", "1", "--iterations", "1")
+    done = run(
+        *place,
+        "--reduce",
+        "auto",
+        "--compress",
+        "bf16:first=0.1",
+        "--buckets",
+        "",
+        "--rounds",
+        "1",
+        "--iterations",
+        "1",
+    )
     assert done.returncode == 0, done.stderr
     (race,) = json.loads(file.read_text())
-    assert race["batch"] == 64 and race["together"] and set(race["ms"]) == {"fcaffe-auto", "fcaffe-tree"}
+    assert race["batch"] == 64 and race["together"] and set(race["ms"]) == {"fcaffe-auto", "fcaffe-bf16:first=0.1"}
     ours = race["contenders"]["fcaffe-auto"]
     assert ours["hosts"] == 2 and sum(ours["bucket_bytes"]) >= ours["gradient_bytes"] == 4 * 431080
     assert race["split_ms"]["forward"] > 0 and race["split_ms"]["backward"] > 0 and race["sums_ms"] > 0

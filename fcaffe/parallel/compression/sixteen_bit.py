@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from typing import Any, ClassVar
 
 import numpy as np
 from mpi4py import MPI
 
+from fcaffe.errors import UsageError
 from fcaffe.net.state import State
 from fcaffe.parallel.compression.compression import Compression
 from fcaffe.parallel.reductions.reduction import cut, part_of
@@ -19,13 +21,23 @@ class SixteenBit(Compression):
     keeps the error of that and adds it to the next sum, so that this is exact in the same way. What exceeds the
     `largest` number of the format is sent as that number; the residual then keeps the rest, rounded to float32.
 
-    Bytes sent for n gradients, m of them in the own piece: 2 (n - m) + 2 (p - 1) m, half of what a ring sends.
+    Bytes sent for n gradients, m of them in the own piece: 2 (n - m) + 2 (p - 1) m, half of what a ring sends; and what
+    rides along. `first`: of how many MB of the gradients, from the front on, this is wanted (see Front).
     """
 
+    carries = True
     largest: ClassVar[float]
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, *, first: float = math.inf) -> None:
+        if not first > 0:
+            raise UsageError(
+                f"{self.name}: first is how many MB of gradients, from the first layer's on, go in 16 bits: more than "
+                f"0, not {first:g}; with 0.1 it is the bucket in front, which backward finishes last"
+            )
         super().__init__(comm)
+        self.first = first
+        self._spare: dict[str, np.ndarray] = {}
+        self._along = np.empty((self.ranks, 0), np.uint16)
         self.owed: dict[int, np.ndarray] = {}  # what the sums of the own pieces lack, by the start of their slices
         self._own_pieces: dict[int, slice] = {}  # where these lie
         self._restored: np.ndarray | None = None  # what a snapshot says of slices that have not come again yet
@@ -33,6 +45,9 @@ class SixteenBit(Compression):
     def allocate(self, count: int) -> np.ndarray:
         self._forget()
         return super().allocate(count)
+
+    def carry(self, part: np.ndarray) -> None:
+        self._along = part.reshape(self.ranks, -1).view(np.uint16)
 
     def state(self) -> State:
         owed = np.zeros_like(self.residual) if self._restored is None else self._restored.copy()
@@ -45,12 +60,12 @@ class SixteenBit(Compression):
         self._forget()
         self._restored = np.array(state["owed"])
 
-    def encode(self, values: np.ndarray) -> np.ndarray:
-        """float32 as 16-bit words (uint16), to nearest, ties to even."""
+    def encode(self, values: np.ndarray, words: np.ndarray) -> None:
+        """Write float32 as 16-bit words (uint16), to nearest, ties to even."""
         raise NotImplementedError
 
-    def decode(self, words: np.ndarray) -> np.ndarray:
-        """The float32 values of words, exactly."""
+    def decode(self, words: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Write the float32 values of words, exactly; returns them."""
         raise NotImplementedError
 
     def add_up(self, buffer: np.ndarray) -> None:
@@ -59,20 +74,43 @@ class SixteenBit(Compression):
             self._begin(slice_)
         residual = self.residual[slice_]
         residual += buffer
-        words = self.encode(residual)
-        residual -= self.decode(words)
+        words = self._encode_and_keep_rest(residual, self.spare("words", buffer.size, np.uint16), buffer)
 
         pieces = cut(words, self.ranks)
-        own = pieces[self.rank].size
-        given = np.empty((self.ranks, own), words.dtype)
-        self.exchange(pieces, list(given))
+        mine, summand = (cut(array, self.ranks)[self.rank] for array in (words, buffer))
+        along = self._along if slice_.start == 0 else self._along[:, :0]
+        width = mine.size + along.shape[1]
+        given = self.spare("given", self.ranks * width, np.uint16).reshape(self.ranks, width)
+        outgoing = [np.concatenate([piece, along[self.rank]]) for piece in pieces] if along.size else pieces
+        self.exchange(outgoing, list(given))
+        along[...] = given[:, mine.size :]
         total = self.owed[slice_.start]
-        for piece in given:
-            total += self.decode(piece)
-        rounded = self.encode(total)
-        total -= self.decode(rounded)
-        self.exchange([rounded] * self.ranks, pieces)
-        buffer[...] = self.decode(words)
+        for piece in given[:, : mine.size]:
+            total += self.decode(piece, summand)
+        self._encode_and_keep_rest(total, mine, summand)
+        self.exchange([mine] * self.ranks, pieces)
+        self.decode(words, buffer)
+
+    def _encode_and_keep_rest(self, values: np.ndarray, words: np.ndarray, spare: np.ndarray) -> np.ndarray:
+        """`values` as words; what these lack is left in `values`."""
+        self.encode(values, words)
+        values -= self.decode(words, spare)
+        return words
+
+    def spare(self, use: str, count: int, kind: Any) -> np.ndarray:
+        """Memory that is the same at every call: it takes longer to be given new pages than to round what they hold."""
+        if use not in self._spare or self._spare[use].size < count:
+            self._spare[use] = np.empty(count, kind)
+        return self._spare[use][:count]
+
+    def give_back(self, slice_: slice) -> np.ndarray:
+        """What is kept for a slice that is not compressed any more, and no more kept: to be added to its gradients."""
+        kept = self.residual[slice_].copy()
+        self.residual[slice_] = 0
+        if self._restored is not None:
+            kept += self._restored[slice_]
+            self._restored[slice_] = 0
+        return kept
 
     def _forget(self) -> None:
         self.owed.clear()
@@ -103,15 +141,16 @@ class Fp16(SixteenBit):
     in_steps = np.float32(0.75)  # sums with it are rounded to multiples of 2**-24, as halves below 2**-14 are
     decoded = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
-    def encode(self, values: np.ndarray) -> np.ndarray:
-        values = np.clip(values, -self.largest, self.largest)
-        small = np.abs(values) < self.smallest_normal
-        np.add(values, self.in_steps, out=values, where=small)  # NumPy takes 30 times as long to round these itself
-        np.subtract(values, self.in_steps, out=values, where=small)
-        return values.astype(np.float16).view(np.uint16)
+    def encode(self, values: np.ndarray, words: np.ndarray) -> None:
+        size = self.spare("sizes", values.size, np.float32)
+        small = np.less(np.abs(values, out=size), self.smallest_normal, out=self.spare("small", values.size, np.bool_))
+        inside = np.clip(values, -self.largest, self.largest, out=size)
+        np.add(inside, self.in_steps, out=inside, where=small)  # NumPy takes 30 times as long to round these itself
+        np.subtract(inside, self.in_steps, out=inside, where=small)
+        words.view(np.float16)[...] = inside
 
-    def decode(self, words: np.ndarray) -> np.ndarray:
-        return self.decoded[words]
+    def decode(self, words: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return self.decoded.take(words, out=values, mode="clip")  # of which there are none: else NumPy would copy
 
 
 class Bf16(SixteenBit):
@@ -120,12 +159,20 @@ class Bf16(SixteenBit):
     name = "bf16"
     largest = 3.3895313892515355e38
 
-    def encode(self, values: np.ndarray) -> np.ndarray:
-        bits = np.clip(values, -self.largest, self.largest).view(np.uint32)
-        odd = bits >> np.uint32(16) & np.uint32(1)
-        words = (bits + odd + np.uint32(0x7FFF) >> np.uint32(16)).astype(np.uint16)
-        words[np.isnan(values)] = 0x7FC0  # rounding could make a number of it
-        return words
+    def encode(self, values: np.ndarray, words: np.ndarray) -> None:
+        inside = self.spare("inside", values.size, np.float32)
+        bits = np.clip(values, -self.largest, self.largest, out=inside).view(np.uint32)
+        up = np.right_shift(bits, np.uint32(16), out=self.spare("up", values.size, np.uint32))
+        up &= np.uint32(1)
+        up += np.uint32(0x7FFF)
+        bits += up
+        bits >>= np.uint32(16)
+        words[...] = bits
+        if values.size and np.isnan(values.max()):
+            words[np.isnan(values)] = 0x7FC0  # rounding could make a number of it
 
-    def decode(self, words: np.ndarray) -> np.ndarray:
-        return (words.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    def decode(self, words: np.ndarray, values: np.ndarray) -> np.ndarray:
+        bits = values.view(np.uint32)
+        bits[...] = words
+        bits <<= np.uint32(16)
+        return values

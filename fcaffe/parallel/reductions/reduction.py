@@ -30,6 +30,7 @@ class Reduction:
     on_streams = False  # whether a sum only gives a device work, so that the host never waits for it
     compression = ""  # the name of the scheme by which it compresses, if it does
     exact = True  # whether it adds all float32 up as they are: a number plus zeros is that number
+    carries = False  # whether, though not exact, it takes numbers along as they are, see `carry`
     takes_momentum = False  # whether it applies SGD's momentum and clipping itself, as `take_momentum` says
 
     def __init__(self, comm: MPI.Intracomm, xp: Any = np, before_messages: Callable[[], None] = no_wait) -> None:
@@ -91,6 +92,11 @@ class Reduction:
 
     def take_momentum(self, momentum: float, clip: float) -> None:
         """Apply this momentum, and clip gradients to this L2 norm (negative: do not), before they are added up."""
+        raise NotImplementedError
+
+    def carry(self, part: np.ndarray) -> None:
+        """Along with each sum of a slice that begins at 0, fill `part`, which has a row of float32 for each rank, with
+        what every rank has in its own row then, bit for bit."""
         raise NotImplementedError
 
     def state(self) -> State:

@@ -109,7 +109,7 @@ def put_back(run: Run, resume: Any, carried: list[CarriedArray], path: str) -> N
 def _hand_over(run: Run, place: Place, owner: Any, states: dict[Place, list[State]], resume: Any) -> bool:
     """Give the owner the state of its place; False if it has to begin anew, and something is lost by that."""
     workers, held, everyones = run.workers, _held(owner), states.get(place, [])
-    if place == EXCHANGE and resume.made_with.compression != run.exchange.compression:
+    if place == EXCHANGE and _scheme(resume.made_with.compression) != _scheme(run.exchange.compression):
         return not everyones
     now = owner.state()
     if not now:
@@ -125,6 +125,11 @@ def _hand_over(run: Run, place: Place, owner: Any, states: dict[Place, list[Stat
         return True
     is_empty = bool(everyones) and not any(array.any() for state in everyones for array in state.values())
     return is_empty or held is Held.MEAN or place in (LOSS, ENGINE)
+
+
+def _scheme(compression: str) -> str:
+    """Without how much of the gradients it is for: it takes over what it kept of more or of less."""
+    return compression.partition(":")[0]
 
 
 def _held(owner: Any) -> Held:
