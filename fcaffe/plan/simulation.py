@@ -81,8 +81,7 @@ def pipelined(
     `forward` and `needs` are in the net's order: a layer needs the parameters before these bytes. The last bucket, that
     of the first layers, is summed before those that have not begun when it is ready, and the worker waits for it. The
     update, `update` seconds in all, goes as far as gradients are summed whenever a layer needs parameters that it has
-    not come to. `backward`, `cut`, `costs` and `busy` are those of
-    `simulate`; there is one bucket at least.
+    not come to. `backward`, `cut`, `costs` and `busy` are those of `simulate`; there is one bucket at least.
     """
     exchange, front = _Exchange(busy), len(cut) - 1
     now, ready = 0.0, 0
