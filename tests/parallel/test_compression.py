@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +15,8 @@ from fcaffe.errors import FcaffeError, SolverError, UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
+from tests.parallel.conftest import needs_mpi, run_ranks
 
-MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
 MPI = pytest.importorskip("mpi4py.MPI", reason="needs the extra fcaffe[mpi]")
 
 from fcaffe.parallel.compression import compressions, make_compression  # noqa: E402
@@ -237,12 +233,8 @@ def test_listed() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.skipif(not MPIEXEC.exists(), reason=f"there is no {MPIEXEC}: needs the extra fcaffe[mpi]")
+@needs_mpi
 @pytest.mark.parametrize(("ranks", "checks"), [(3, ["sums", "training"]), (4, ["sums"])])
 def test_ranks(ranks: int, checks: list[str]) -> None:
     """See compression_ranks.py."""
-    script = Path(__file__).with_name("compression_ranks.py")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "mpi4py", str(script), *checks]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_ranks(ranks, "compression_ranks.py", *checks)

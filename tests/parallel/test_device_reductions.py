@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from fcaffe.parallel.devices import find_devices
+from tests.parallel.conftest import needs_mpi, run_ranks
 
-MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(), reason="needs the extra fcaffe[mpi]"
-)
+pytestmark = needs_mpi
 devices = find_devices()
 needs_gpu = pytest.mark.skipif(
     not devices.count or importlib.util.find_spec("cupy") is None, reason=f"there is {devices}, or no CuPy"
@@ -26,12 +22,7 @@ FLOAT, ADD = 7, 0  # as the stand-in numbers them
 
 def run(ranks: int, *check: str, **variables: str) -> str:
     """What a check of device_ranks.py prints on this many ranks."""
-    script = Path(__file__).with_name("device_ranks.py")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
-    command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, *check]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    return run_ranks(ranks, "device_ranks.py", *check, **variables)[0]
 
 
 def calls(ranks: int, name: str, count: int, hosts: int = 1) -> list[list[object]]:

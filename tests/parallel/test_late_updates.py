@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.golden_data import make_mnist_lmdbs
-from tests.parallel.conftest import needs_mpi
-from tests.parallel.test_same_result import MPIEXEC, NORMALIZED
+from tests.parallel.conftest import needs_mpi, run_ranks
+from tests.parallel.test_same_result import NORMALIZED
 
 
 @needs_mpi
 def test_the_same_bits(tmp_path: Path) -> None:
     make_mnist_lmdbs(tmp_path)
     (tmp_path / "normalized.prototxt").write_text(NORMALIZED)
-    script = Path(__file__).with_name("late_update_ranks.py")
-    command = [MPIEXEC, "-n", "3", sys.executable, "-m", "mpi4py", script, tmp_path]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_ranks(3, "late_update_ranks.py", tmp_path, folder=tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers import Solver
 from fcaffe.threads import VARIABLES
 from tests.cli.conftest import write_records
-from tests.parallel.conftest import FCAFFE, MPIEXEC, ROOT, needs_mpi
+from tests.parallel.conftest import FCAFFE, ROOT, needs_mpi, run_ranks
 
 # 18 samples are 4 uneven shards; crops, mirrors and Dropout are random; two batches make an iteration.
 NET = """
@@ -80,13 +79,7 @@ def test_any_number_of_workers_and_threads(folder: Path) -> None:
 @pytest.mark.parametrize(("ranks", "check", "cliques"), [(8, "one-host", ""), (4, "several-hosts", "2")])
 def test_reductions_keep_to_the_tree(ranks: int, check: str, cliques: str) -> None:
     """Several hosts are what MPICH takes one machine for, if told to."""
-    script = Path(__file__).with_name("tree_order_ranks.py")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    if cliques:
-        environment["MPIR_CVAR_NUM_CLIQUES"] = cliques
-    command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, check]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_ranks(ranks, "tree_order_ranks.py", check, **({"MPIR_CVAR_NUM_CLIQUES": cliques} if cliques else {}))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -14,11 +13,9 @@ import pytest
 
 from tests.conftest import GOLDEN
 from tests.golden_data import make_mnist_lmdbs
+from tests.parallel.conftest import needs_mpi, run_ranks
 
-MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(), reason="needs the extra fcaffe[mpi]"
-)
+pytestmark = needs_mpi
 
 # BatchNorm over the whole batch, labels that are ignored (so that each worker's count differs), shared weights, a batch
 # that does not divide evenly, an accuracy among the outputs.
@@ -65,16 +62,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(folder: Path, solver: str, ranks: int, *more: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Losses, weights, and the numbers in the log after 25 iterations on this many ranks."""
-    script = Path(__file__).with_name("train_ranks.py")
-    command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, solver, "25", "out.npz", *more]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
+    log = run_ranks(ranks, "train_ranks.py", solver, 25, "out.npz", *more, folder=folder)[1]
     with np.load(folder / "out.npz") as out:
         return (
             out["losses"],
             out["data"],
-            re.findall(r"(\w+ net output #\d+: \w+ = \S+|Iteration \d+, lr .*)", done.stderr),
+            re.findall(r"(\w+ net output #\d+: \w+ = \S+|Iteration \d+, lr .*)", log),
         )
 
 
@@ -92,7 +85,7 @@ def test_any_number_of_workers(folder: Path, solver: str) -> None:
 
 
 def test_without_overlap_the_same_bits(folder: Path) -> None:
-    assert np.array_equal(train(folder, "normal.prototxt", 2)[1], train(folder, "normal.prototxt", 2, "0")[1])
+    assert np.array_equal(train(folder, "normal.prototxt", 2)[1], train(folder, "normal.prototxt", 2, "no-overlap")[1])
 
 
 def command_line(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,7 @@
-"""One rank of a training: `python -m mpi4py train_ranks.py SOLVER ITERATIONS OUT [bucket]`. Rank 0 saves the result."""
+"""One rank of a training: `python -m mpi4py train_ranks.py SOLVER ITERATIONS OUT [no-overlap]`.
+
+Rank 0 saves the result.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from fcaffe.solvers import Solver
 from tests.watching import watch
 
 
-def main(path: str, iterations: str, out: str, bucket: str = "10000") -> None:
+def main(path: str, iterations: str, out: str, overlap: str = "overlap") -> None:
     comm = MPI.COMM_WORLD
     log.set_minimum(0 if comm.rank == 0 else 3)
-    exchange = ReducingExchange(Mpi(comm), int(bucket), overlap=int(bucket) > 0)
+    exchange = ReducingExchange(Mpi(comm), 10000, overlap == "overlap")
     solver = Solver(
         read_solver(path), cpu_engine(), "counter", workers=MpiWorkers(comm), exchange=exchange, sync_batch_norm=True
     )

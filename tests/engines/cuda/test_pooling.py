@@ -201,7 +201,7 @@ def test_places_anywhere_in_the_plane(gpu: Gpu) -> None:
     np.testing.assert_array_equal(to_host(dx_there, np.float32), dx.reshape(3, 5, 3, 3))
 
 
-@pytest.mark.parametrize("kernel", [(15, 17), (16, 17), (300, 300)])
+@pytest.mark.parametrize("kernel", [(15, 17), (16, 17), (257, 256)])
 @every_dtype
 def test_large_windows(gpu: Gpu, dtype: np.dtype, kernel: tuple[int, int]) -> None:
     """Whose places one byte, or two, cannot hold."""
@@ -215,7 +215,7 @@ def test_large_windows(gpu: Gpu, dtype: np.dtype, kernel: tuple[int, int]) -> No
     gpu.max_pool_forward(on_device(x, dtype), y_there, memory, of)
     gpu.max_pool_backward(on_device(dy, dtype), memory, dx_there, of)
     np.testing.assert_array_equal(to_host(y_there), rounded(y, dtype))
-    many = {"rtol": 0.1, "atol": 0.1} if kernel[0] == 300 and dtype != FLOAT else close(dtype)
+    many = {"rtol": 0.1, "atol": 0.1} if kernel[0] > 16 and dtype != FLOAT else close(dtype)
     np.testing.assert_allclose(to_host(dx_there), rounded(dx, dtype), **many)
 
 
