@@ -103,6 +103,8 @@ def _factors(
     middle = first.name
     first.top[0], second.bottom[0] = middle, middle
     del first.param[1:]
+    first.ClearField("loss_weight")
+    second.ClearField("propagate_down")  # it is the bottom of both that may want no gradient
     mine, theirs = (getattr(one, _PARAMS[layer.type]) for one in (first, second))
     mine.num_output, mine.bias_term = rank, False
     tail: tuple[int, ...] = ()

@@ -38,7 +38,9 @@ def merge_bn(param: Any, model: Model) -> Merged:
     """Fold what can be in the net of a NetParameter, in phase TEST, with the weights of a model.
 
     Normalisations that follow one another with no weights before them, as in DenseNet, become one Scale. One stays as
-    it is if its statistics are those of the batch, if somebody else reads what it reads, or if weights are shared.
+    it is if its statistics are those of the batch, if somebody else reads what it reads, a loss_weight of the layer
+    before included, if it has one itself, if it stops gradients, or if weights are shared. A bias that is new learns as
+    the weights beside it, and a Scale as the last one that is in it.
     Raises SnapshotError if the model lacks weights.
     """
     test = pb.NetParameter()
@@ -59,9 +61,10 @@ def merge_bn(param: Any, model: Model) -> Merged:
         whole = _affine(layer, blobs, outputs) if _is_affine(layer) else identity(outputs)
         for follower in followers:
             whole = whole.then(_affine(test.layer[follower], _stored(stored, test.layer[follower]), outputs))
-        stored[layer.name] = _as_scale(layer, whole) if _is_affine(layer) else _with(layer, blobs, whole)
-        layer.top[0] = test.layer[followers[-1]].top[0]
-        folded[layer.name] = [test.layer[follower].name for follower in followers]
+        behind = [test.layer[follower] for follower in followers]
+        stored[layer.name] = _as_scale(layer, behind, whole) if _is_affine(layer) else _with(layer, blobs, whole)
+        layer.top[0] = behind[-1].top[0]
+        folded[layer.name] = [other.name for other in behind]
         gone.update(followers)
     for index in sorted(gone, reverse=True):
         del test.layer[index]
@@ -73,11 +76,13 @@ def merge_bn(param: Any, model: Model) -> Merged:
     outline = pb.NetParameter()
     outline.CopyFrom(test)
     outline.ClearField("layer")
+    if param.HasField("state"):  # whose stages the rules of layers ask for
+        test.state.CopyFrom(param.state)
     return Merged(test, Model(outline, layers), folded)
 
 
 def _takes_others_in(layer: Any) -> bool:
-    if layer.type not in _WITH_WEIGHTS or len(layer.bottom) != 1 or len(layer.top) != 1:
+    if layer.type not in _WITH_WEIGHTS or len(layer.bottom) != 1 or len(layer.top) != 1 or any(layer.loss_weight):
         return False
     axis = getattr(layer, _WITH_WEIGHTS[layer.type]).axis
     return axis == 1 and not any(spec.name for spec in layer.param)
@@ -106,6 +111,8 @@ def _readers(net: Any, index: int) -> list[int]:
 
 def _is_affine(layer: Any) -> bool:
     if len(layer.bottom) != 1 or len(layer.top) != 1 or any(spec.name for spec in layer.param):
+        return False
+    if any(layer.loss_weight) or not all(layer.propagate_down):
         return False
     if layer.type == "BatchNorm":
         p = layer.batch_norm_param
@@ -159,16 +166,20 @@ def _with(layer: Any, blobs: list[StoredBlob], affine: Affine) -> StoredLayer:
     values, shift = affine.of_weights(values, None if bias is None else np.array(bias.data), axis, group)
     scaled = StoredBlob(weights.shape, values.reshape(weights.shape), legacy=weights.legacy)
     p.ClearField("bias_term")
+    if bias is None and layer.param:
+        layer.param.add().CopyFrom(layer.param[0])
     shape, legacy = (shift.shape, False) if bias is None else (bias.shape, bias.legacy)
     shifted = StoredBlob(shape, shift.reshape(shape), legacy=legacy)
     return StoredLayer(layer, [scaled, shifted])
 
 
-def _as_scale(layer: Any, affine: Affine) -> StoredLayer:
-    """The layer turned into a Scale that computes an affine function."""
+def _as_scale(layer: Any, followers: list[Any], affine: Affine) -> StoredLayer:
+    """The layer turned into a Scale that computes an affine function, which is its own and that of these behind it."""
+    scales = [list(other.param) for other in (layer, *followers) if other.type == "Scale"]
     for field in ("batch_norm_param", "scale_param", "bias_param", "param"):
         layer.ClearField(field)
     layer.type, layer.scale_param.bias_term = "Scale", True
+    layer.param.extend(scales[-1] if scales else [])
     values = (array.astype(np.float32) for array in (affine.scale, affine.shift))
     return StoredLayer(layer, [StoredBlob(array.shape, array) for array in values])
 

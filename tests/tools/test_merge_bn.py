@@ -89,8 +89,10 @@ def test_where_no_weights_stand_before(layers: list[str], folded: dict[str, list
         (['layer { name: "r" type: "ReLU" bottom: "c" top: "c" }', NORM], ["norm"]),
         ([NORM.replace("}", 'param { name: "shared" lr_mult: 0 } }'), SCALE], ["norm", "scale"]),
         ([NORM, SCALE.replace("scale_param {", "scale_param { axis: 2")], ["scale"]),
+        ([NORM.replace('top: "c"', 'top: "n" loss_weight: 0.5'), SCALE.replace('"c"', '"n"')], ["norm", "scale"]),
+        ([NORM, SCALE.replace("scale_param", "propagate_down: false scale_param")], ["scale"]),
     ],
-    ids=["statistics of the batch", "two readers", "behind a ReLU", "shared", "another axis"],
+    ids=["statistics of the batch", "two readers", "behind a ReLU", "shared", "another axis", "a loss", "no gradient"],
 )
 def test_what_stays(layers: list[str], left: list[str]) -> None:
     result, before, after = merged("\n".join([INPUT, first("Convolution", WEIGHTED["Convolution"]), *layers]))
@@ -98,6 +100,34 @@ def test_what_stays(layers: list[str], left: list[str]) -> None:
     assert [name for name in names if name in ("norm", "scale")] == left
     for name, values in before.items():
         np.testing.assert_allclose(after[name], values, rtol=1e-4, atol=1e-4)
+
+
+def test_what_weights_a_loss_is_of_stay() -> None:
+    weighted = first("Convolution", "loss_weight: 2 " + WEIGHTED["Convolution"])
+    result, before, after = merged("\n".join([INPUT, weighted, NORM.replace('top: "c"', 'top: "n"')]))
+    assert not result.folded and before.keys() == after.keys()
+
+
+@pytest.mark.parametrize(
+    ("layers", "rates"),
+    [
+        ([first("Convolution", "param { lr_mult: 0 } " + WEIGHTED["Convolution"]), NORM, SCALE], [0, 0]),
+        ([first("Deconvolution", "param { lr_mult: 3 } " + WEIGHTED["Deconvolution"]), NORM], [3]),
+        ([first("Convolution", WEIGHTED["Convolution"]), NORM, SCALE], []),
+        ([RELU, NORM, SCALE.replace("scale_param", "param { lr_mult: 0 } param { lr_mult: 4 } scale_param")], [0, 4]),
+        ([RELU, SCALE.replace("scale_param", "param { lr_mult: 5 } scale_param"), BIAS], [5]),
+    ],
+    ids=["a new bias", "an old bias", "nothing said", "made a Scale", "a Scale"],
+)
+def test_rates_stay_with_what_learns(layers: list[str], rates: list[float]) -> None:
+    result, _, _ = merged("\n".join([INPUT, *layers]))
+    assert [spec.lr_mult for spec in result.net.layer[-1].param] == rates
+
+
+def test_rules_of_layers_find_their_stages() -> None:
+    convolution = first("Convolution", 'include { stage: "deploy" } ' + WEIGHTED["Convolution"])
+    result, before, after = merged('state { stage: "deploy" }\n' + "\n".join([INPUT, convolution, NORM]))
+    assert before.keys() == after.keys() == {"c"} and not result.model.param.HasField("state")
 
 
 def test_a_model_without_weights() -> None:
