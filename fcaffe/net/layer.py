@@ -103,6 +103,10 @@ class Layer:
         """What forward works on beside its bottoms, tops and parameters."""
         return []
 
+    def own_bytes(self) -> int:
+        """The size of `own_memory` with the present shapes of the blobs, whether a pass has been or not."""
+        return 0
+
     # --- what is carried over from one pass to the next, besides parameters and the run's random stream ---
 
     @property
