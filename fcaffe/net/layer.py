@@ -158,6 +158,12 @@ class Layer:
                 total += float((blob.data * self.xp.float32(weight)).sum(dtype=self.xp.float64))
         return total
 
+    def weigh_losses(self, top: list[Blob]) -> None:
+        """Let the gradient of each top that carries a loss be its weight."""
+        for weight, blob in zip(self.loss_weights, top, strict=False):
+            if weight:
+                blob.diff[...] = weight
+
     def keep_bottom(self, bottom: list[Blob], top: list[Blob]) -> Blob:
         """Before forward writes: copy the first bottom into `bottom_copy` if the top will overwrite what backward wants
         to read. Returns the blob to compute from."""
@@ -234,6 +240,4 @@ class Layer:
                 f"loss_weight must be given once per top or not at all: {len(weights)} weight(s) for {len(top)} top(s)"
             )
         self.loss_weights = weights
-        for weight, blob in zip(weights, top, strict=True):
-            if weight:
-                blob.diff[...] = weight
+        self.weigh_losses(top)
