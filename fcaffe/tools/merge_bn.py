@@ -14,14 +14,7 @@ from fcaffe.net.filter import filter_net
 from fcaffe.net.model_files import Model, StoredLayer
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
-
-_WITH_WEIGHTS = {
-    "Convolution": "convolution_param",
-    "ConvolutionDepthwise": "convolution_param",
-    "DepthwiseConvolution": "convolution_param",
-    "Deconvolution": "convolution_param",
-    "InnerProduct": "inner_product_param",
-}
+from fcaffe.tools.stored_weights import PARAM_OF, outputs_of, stored_weights
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,7 @@ def merge_bn(param: Any, model: Model) -> Merged:
     it is if its statistics are those of the batch, if somebody else reads what it reads, a loss_weight of the layer
     before included, if it has one itself, if it stops gradients, or if weights are shared. A bias that is new learns as
     the weights beside it, and a Scale as the last one that is in it.
-    Raises SnapshotError if the model lacks weights.
+    Raises SnapshotError if the model lacks weights, or is of another net.
     """
     test = pb.NetParameter()
     test.CopyFrom(param)
@@ -56,11 +49,11 @@ def merge_bn(param: Any, model: Model) -> Merged:
         followers = list(_followers(test, index))
         if not followers:
             continue
-        blobs = _stored(stored, layer)
+        blobs = stored_weights(layer, stored)
         outputs = _outputs(layer, blobs)
         whole = _affine(layer, blobs, outputs) if _is_affine(layer) else identity(outputs)
         for follower in followers:
-            whole = whole.then(_affine(test.layer[follower], _stored(stored, test.layer[follower]), outputs))
+            whole = whole.then(_affine(test.layer[follower], stored_weights(test.layer[follower], stored), outputs))
         behind = [test.layer[follower] for follower in followers]
         stored[layer.name] = _as_scale(layer, behind, whole) if _is_affine(layer) else _with(layer, blobs, whole)
         layer.top[0] = behind[-1].top[0]
@@ -82,9 +75,9 @@ def merge_bn(param: Any, model: Model) -> Merged:
 
 
 def _takes_others_in(layer: Any) -> bool:
-    if layer.type not in _WITH_WEIGHTS or len(layer.bottom) != 1 or len(layer.top) != 1 or any(layer.loss_weight):
+    if layer.type not in PARAM_OF or len(layer.bottom) != 1 or len(layer.top) != 1 or any(layer.loss_weight):
         return False
-    axis = getattr(layer, _WITH_WEIGHTS[layer.type]).axis
+    axis = getattr(layer, PARAM_OF[layer.type]).axis
     return axis == 1 and not any(spec.name for spec in layer.param)
 
 
@@ -121,20 +114,9 @@ def _is_affine(layer: Any) -> bool:
     return p is not None and p.axis == 1 and p.num_axes == 1
 
 
-def _stored(stored: dict[str, StoredLayer], layer: Any) -> list[StoredBlob]:
-    found = stored.get(layer.name)
-    if found is None or not found.blobs:
-        raise SnapshotError(
-            f'the model has no weights for layer "{layer.name}", and nothing can be folded without them'
-        )
-    return found.blobs
-
-
 def _outputs(layer: Any, blobs: list[StoredBlob]) -> int:
     """The number of channels that a layer writes."""
-    if layer.type not in _WITH_WEIGHTS:
-        return _flat(blobs[0]).size
-    return int(getattr(layer, _WITH_WEIGHTS[layer.type]).num_output or blobs[0].shape[0])
+    return outputs_of(layer, blobs[0]) if layer.type in PARAM_OF else _flat(blobs[0]).size
 
 
 def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> Affine:
@@ -157,7 +139,7 @@ def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> Affine:
 def _with(layer: Any, blobs: list[StoredBlob], affine: Affine) -> StoredLayer:
     """The layer with an affine function folded in; its parameter says that there is a bias."""
     weights, bias = blobs[0], blobs[1] if len(blobs) > 1 else None
-    p = getattr(layer, _WITH_WEIGHTS[layer.type])
+    p = getattr(layer, PARAM_OF[layer.type])
     values, axis, group = np.array(weights.data), 0, 1
     if layer.type == "Deconvolution":
         axis, group = 1, p.group

@@ -134,3 +134,26 @@ def test_a_model_without_weights() -> None:
     param = parsed("\n".join([INPUT, first("Convolution", WEIGHTED["Convolution"]), NORM]))
     with pytest.raises(SnapshotError, match=r'the model has no weights for layer "c"'):
         merge_bn(param, Model(pb.NetParameter(), []))
+
+
+OTHER = {
+    "more outputs": ("num_output: 6", "num_output: 8"),
+    "fewer outputs": ("num_output: 6", "num_output: 3"),
+    "no outputs": ("num_output: 6", ""),
+    "another kernel": ("kernel_size: 3", "kernel_h: 3 kernel_w: 1"),
+    "a bias": (" bias_term: false", ""),
+    "no bias": (" stride: 2", " stride: 2 bias_term: false"),
+    "another type": ('"Convolution"', '"Deconvolution"'),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [(kind, change) for kind in WEIGHTED for change in OTHER if OTHER[change][0] in first(kind, WEIGHTED[kind])],
+)
+def test_a_model_of_another_net(kind: str, change: str) -> None:
+    text = "\n".join([INPUT, first(kind, WEIGHTED[kind]), NORM])
+    changed = text.replace(*OTHER[change])
+    model = to_model(with_random_weights(deploy_net(parsed(text))))
+    with pytest.raises(SnapshotError, match=r'layer "c" .*which the net describes otherwise'):
+        merge_bn(parsed(changed), model)
