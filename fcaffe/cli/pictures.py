@@ -15,7 +15,7 @@ from rich.progress import track
 from fcaffe.cli import usage
 from fcaffe.cli.flags import Decorator, common_flags, with_flags
 from fcaffe.errors import UsageError
-from fcaffe.input_files import reading, require_file
+from fcaffe.input_files import UnreadableError, asking, reading, require_file
 from fcaffe.pycaffe import session
 
 T = TypeVar("T")
@@ -110,8 +110,9 @@ def load_npy(path: str) -> np.ndarray:
     """The array in a .npy file. UsageError if it is none; OSError if it cannot be read."""
     require_file(path)
     try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as problem:
+        with open(path, "rb") as file, asking():
+            return np.load(file, allow_pickle=False)
+    except UnreadableError as problem:
         remedy = "; fcaffe convert MEAN.binaryproto MEAN.npy makes one" if path.endswith(".binaryproto") else ""
         raise UsageError(f"{path} is not a NumPy array as a .npy file has it{remedy}") from problem
 

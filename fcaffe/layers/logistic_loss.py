@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from fcaffe.errors import SnapshotError
 from fcaffe.layers.c_order import copy_values, rows_of
 from fcaffe.layers.labels import check_sample_labels, find_sample_labels, read_labels, read_sample_labels
 from fcaffe.layers.loss import LossLayer, SoftmaxWithLoss, divisor
 from fcaffe.net import Array, Blob, Half, register
-from fcaffe.proto import blob_values, read_binary
-from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_blob
 
 SMALLEST = 1e-20  # probabilities below it count as this
 
@@ -77,7 +78,7 @@ class InfogainLoss(SoftmaxWithLoss):
         if not source:
             raise self.error("needs its matrix, as infogain_loss_param.source or as third bottom")
         try:
-            self.stored = self.engine.from_numpy(blob_values(read_binary(source, pb.BlobProto)))
+            self.stored = self.engine.from_numpy(np.asarray(read_blob(source).data, np.float32))
         except SnapshotError as problem:
             raise self.error(f"infogain_loss_param.source: {problem}") from problem
 

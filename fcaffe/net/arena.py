@@ -31,8 +31,9 @@ Moves = dict[int, list[tuple[Storage, Array]]]  # before the backward of a node,
 class Memory:
     """Bytes that a net takes for one pass.
 
-    `activations`, `gradients` and `internal` (what layers save of their own for backward) are what they would take side
-    by side, `peak` is what they take; `recomputed` is how much of the activations is computed again.
+    `activations`, `gradients` and `internal` (what layers save of their own for backward, and what they work on) are
+    what they would take side by side, `peak` is what they take; `recomputed` is how much of the activations is computed
+    again.
     """
 
     parameters: int
@@ -131,10 +132,11 @@ def memory_of(program: Program, again: Again, in_arena: bool) -> Memory:
     data = {id(blob._data): blob._data for node in program.nodes for blob in node.blobs}
     sizes = {key: storage.nbytes for key, storage in data.items() if key not in parameters}
     activations, gradients = sum(sizes.values()), program.bytes_of(program.gradients)
-    internal = program.bytes_of(program.internal)
+    working = sum(node.layer.own_bytes() for node in program.nodes)
+    internal = program.bytes_of(program.internal) + working
     peak = activations + gradients + internal
     if in_arena:
-        peak = layout(uses(program, again))[1] + activations - program.bytes_of(program.activations)
+        peak = layout(uses(program, again))[1] + activations - program.bytes_of(program.activations) + working
     return Memory(
         parameters=sum(storage.nbytes for storage in parameters.values()),
         activations=activations,

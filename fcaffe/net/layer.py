@@ -103,6 +103,10 @@ class Layer:
         """What forward works on beside its bottoms, tops and parameters."""
         return []
 
+    def own_bytes(self) -> int:
+        """The size of `own_memory` with the present shapes of the blobs, whether a pass has been or not."""
+        return 0
+
     # --- what is carried over from one pass to the next, besides parameters and the run's random stream ---
 
     @property
@@ -153,6 +157,12 @@ class Layer:
             if weight:
                 total += float((blob.data * self.xp.float32(weight)).sum(dtype=self.xp.float64))
         return total
+
+    def weigh_losses(self, top: list[Blob]) -> None:
+        """Let the gradient of each top that carries a loss be its weight."""
+        for weight, blob in zip(self.loss_weights, top, strict=False):
+            if weight:
+                blob.diff[...] = weight
 
     def keep_bottom(self, bottom: list[Blob], top: list[Blob]) -> Blob:
         """Before forward writes: copy the first bottom into `bottom_copy` if the top will overwrite what backward wants
@@ -230,6 +240,4 @@ class Layer:
                 f"loss_weight must be given once per top or not at all: {len(weights)} weight(s) for {len(top)} top(s)"
             )
         self.loss_weights = weights
-        for weight, blob in zip(weights, top, strict=True):
-            if weight:
-                blob.diff[...] = weight
+        self.weigh_losses(top)

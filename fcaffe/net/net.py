@@ -51,6 +51,7 @@ class Net(Graph):
         self.debug_info: bool = param.debug_info
         self.hooks = Hooks()  # of passes over the plain program
         self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
+        self._losses_in_place = [node for node in self.nodes if node.has_loss and {*node.tops} & {*node.bottoms}]
         choose_types(self)
         self.plain = Program(self.nodes, self._outer(), self.parameters, context.inference)
         self.fused = self._fused_program() if context.whole_passes else self.plain
@@ -190,6 +191,9 @@ class Net(Graph):
     def _backward_nodes(self, first: int, last: int, exchange: Exchange | None) -> None:
         engine, nodes = self.context.engine, self.program.nodes
         losses = zip(self.blobs, self.blob_loss_weights, strict=True)
+        if first == len(nodes) - 1:
+            for node in self._losses_in_place:  # backward has written the gradient of their bottom there
+                node.layer.weigh_losses(node.tops)
         engine.scale_losses((blob.diff, weight) for blob, weight in losses if weight)
         if first == len(nodes) - 1:
             self.arena.move(START)

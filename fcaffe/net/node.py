@@ -33,7 +33,14 @@ class Node:
     versions: list[int] = field(default_factory=list)  # of the blobs, when the layer was reshaped last
 
     def reshape(self) -> None:
-        """Let the layer take over the shapes of its bottoms, if they may have changed."""
+        """Let the layer take over the shapes of its bottoms, if they may have changed. A loss of another shape has new
+        memory, perhaps, or more of it: there its gradient is written again."""
+        shapes = [blob.shape for blob in self.tops] if self.has_loss else []
+        self._reshape()
+        if shapes != [blob.shape for blob in self.tops if self.has_loss]:
+            self.layer.weigh_losses(self.tops)
+
+    def _reshape(self) -> None:
         if self.layer.traits.reshapes_by_shape:
             if self.versions == [blob.version for blob in self.blobs]:
                 return

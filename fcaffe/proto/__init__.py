@@ -6,6 +6,7 @@ from fcaffe.proto.binary import (
     file_start,
     is_text,
     read_binary,
+    read_blob,
     read_outline,
     write_binary,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "net_is_current",
     "parse_text",
     "read_binary",
+    "read_blob",
     "read_net",
     "read_outline",
     "read_solver",

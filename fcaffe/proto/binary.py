@@ -14,7 +14,7 @@ from fcaffe.errors import SnapshotError
 from fcaffe.input_files import open_input, read_input, reading
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.blobs import LARGEST, TOO_LARGE, StoredBlob, field_of_blob
+from fcaffe.proto.blobs import LARGEST, TOO_LARGE, StoredBlob, field_of_blob, stored_blob
 from fcaffe.proto.forks import without_fork_fields
 from fcaffe.proto.in_file import BlobSource, Source, outline_of
 from fcaffe.proto.wire import before_field
@@ -63,6 +63,15 @@ def read_binary(path: str | os.PathLike[str], message_class: Any) -> Any:
     A NetBytes, StateBytes or BlobBytes is what a NetParameter, SolverState or BlobProto is, its blobs left as bytes.
     """
     return _checked(_content(path), path, message_class)
+
+
+def read_blob(path: str | os.PathLike[str]) -> StoredBlob:
+    """The blob in a .binaryproto. Raises SnapshotError."""
+    message = read_binary(path, pb.BlobBytes)
+    try:
+        return stored_blob(message)
+    except SnapshotError as problem:
+        raise SnapshotError(f"{path}: {problem}") from problem
 
 
 def read_outline(path: str | os.PathLike[str], message_class: Any) -> tuple[Any, Callable[[Any], BlobSource | None]]:

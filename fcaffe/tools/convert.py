@@ -12,7 +12,7 @@ from fcaffe import log
 from fcaffe.data import datum_to_array, open_database, parse_datum
 from fcaffe.data.mean import mean_image
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
-from fcaffe.input_files import require_file
+from fcaffe.input_files import UnreadableError, asking, require_file
 from fcaffe.net.filter import filter_net
 from fcaffe.net.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.splits import insert_splits
@@ -23,9 +23,8 @@ from fcaffe.proto import (
     file_start,
     is_text,
     parse_text,
-    read_binary,
+    read_blob,
     read_net,
-    stored_blob,
     stored_to_proto,
     text_of,
     upgrade_net,
@@ -153,7 +152,7 @@ def _read(path: str) -> Any:
     if kind is pb.SolverState:
         return read_state(path)
     if kind is pb.BlobProto:
-        return stored_blob(read_binary(path, pb.BlobBytes))
+        return read_blob(path)
     return read_model(path)
 
 
@@ -210,10 +209,11 @@ def _mean_of(folder: str) -> StoredBlob:
 def _read_npy(path: str) -> StoredBlob:
     """An array as a blob; one of three axes is an image, and gets the four numbers that means have."""
     try:
-        require_file(path)
-        array = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (ValueError, OSError, EOFError) as problem:
-        raise SnapshotError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem
+        with asking():
+            require_file(path)
+            array = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except UnreadableError as problem:
+        raise SnapshotError(f"cannot read {path} as a .npy, it is damaged or none: {problem}") from problem
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float32)
     shape = (1, *array.shape) if array.ndim == 3 else array.shape

@@ -19,9 +19,10 @@ from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.net.model_files import Model, StoredLayer
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.stored_weights import PARAM_OF, stored_weights
 
 FIRST, SECOND = "_v", "_u"  # behind a layer's name: the names of the two that take its place
-_PARAMS = {"InnerProduct": "inner_product_param", "Convolution": "convolution_param"}
+_TYPES = ("InnerProduct", "Convolution")
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def low_rank(param: Any, model: Model, ranks: Mapping[str, int], energy: float) 
 
     `ranks` gives ranks by layer. Without any, every layer that can has the smallest rank whose singular values have at
     least the share `energy` of the sum of all squares. Raises UsageError for layers that cannot, and SnapshotError if
-    the model lacks weights.
+    the model lacks weights, is of another net, or has weights that are no numbers.
     """
     names = {layer.name: layer for layer in param.layer}
     if wrong := [name for name in ranks if name not in names or not _can(names[name])]:
@@ -54,9 +55,7 @@ def low_rank(param: Any, model: Model, ranks: Mapping[str, int], energy: float) 
     for layer in param.layer:
         factors = None
         if _can(layer) and (layer.name in ranks or not ranks):
-            if layer.name not in stored or not stored[layer.name].blobs:
-                raise SnapshotError(f'the model has no weights for layer "{layer.name}"')
-            factors = _factors(layer, stored[layer.name].blobs, ranks.get(layer.name), energy)
+            factors = _factors(layer, stored_weights(layer, stored), ranks.get(layer.name), energy)
         if factors is None:
             net.layer.append(layer)
             layers.append(StoredLayer(layer, stored[layer.name].blobs if layer.name in stored else []))
@@ -73,9 +72,9 @@ def low_rank(param: Any, model: Model, ranks: Mapping[str, int], energy: float) 
 
 
 def _can(layer: Any) -> bool:
-    if layer.type not in _PARAMS or len(layer.bottom) != 1 or any(spec.name for spec in layer.param):
+    if layer.type not in _TYPES or len(layer.bottom) != 1 or any(spec.name for spec in layer.param):
         return False
-    p = getattr(layer, _PARAMS[layer.type])
+    p = getattr(layer, PARAM_OF[layer.type])
     return not p.transpose if layer.type == "InnerProduct" else p.group == 1 and p.axis == 1
 
 
@@ -83,10 +82,12 @@ def _factors(
     layer: Any, blobs: list[StoredBlob], rank: int | None, energy: float
 ) -> tuple[list[StoredLayer], Factored] | None:
     """The two layers; None if they would take as many multiply-adds as the one, and nobody asked for this rank."""
-    outputs = getattr(layer, _PARAMS[layer.type]).num_output
+    outputs = getattr(layer, PARAM_OF[layer.type]).num_output
     weights = np.array(blobs[0].data, np.float64)
     kernel = weights.shape[1:] if layer.type == "Convolution" else (weights.size // outputs,)
     matrix = weights.reshape(outputs, -1)
+    if not np.isfinite(matrix).all():
+        raise SnapshotError(f'the model has weights of layer "{layer.name}" that are no numbers, which have no rank')
     squares, vectors = _squares(matrix)
     kept = np.cumsum(squares) / max(squares.sum(), np.finfo(np.float64).tiny)
     if rank is None:
@@ -103,7 +104,9 @@ def _factors(
     middle = first.name
     first.top[0], second.bottom[0] = middle, middle
     del first.param[1:]
-    mine, theirs = (getattr(one, _PARAMS[layer.type]) for one in (first, second))
+    first.ClearField("loss_weight")
+    second.ClearField("propagate_down")  # it is the bottom of both that may want no gradient
+    mine, theirs = (getattr(one, PARAM_OF[layer.type]) for one in (first, second))
     mine.num_output, mine.bias_term = rank, False
     tail: tuple[int, ...] = ()
     if layer.type == "Convolution":

@@ -14,14 +14,7 @@ from fcaffe.net.filter import filter_net
 from fcaffe.net.model_files import Model, StoredLayer
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
-
-_WITH_WEIGHTS = {
-    "Convolution": "convolution_param",
-    "ConvolutionDepthwise": "convolution_param",
-    "DepthwiseConvolution": "convolution_param",
-    "Deconvolution": "convolution_param",
-    "InnerProduct": "inner_product_param",
-}
+from fcaffe.tools.stored_weights import PARAM_OF, outputs_of, stored_weights
 
 
 @dataclass(frozen=True)
@@ -38,8 +31,10 @@ def merge_bn(param: Any, model: Model) -> Merged:
     """Fold what can be in the net of a NetParameter, in phase TEST, with the weights of a model.
 
     Normalisations that follow one another with no weights before them, as in DenseNet, become one Scale. One stays as
-    it is if its statistics are those of the batch, if somebody else reads what it reads, or if weights are shared.
-    Raises SnapshotError if the model lacks weights.
+    it is if its statistics are those of the batch, if somebody else reads what it reads, a loss_weight of the layer
+    before included, if it has one itself, if it stops gradients, or if weights are shared. A bias that is new learns as
+    the weights beside it, and a Scale as the last one that is in it.
+    Raises SnapshotError if the model lacks weights, or is of another net.
     """
     test = pb.NetParameter()
     test.CopyFrom(param)
@@ -54,14 +49,15 @@ def merge_bn(param: Any, model: Model) -> Merged:
         followers = list(_followers(test, index))
         if not followers:
             continue
-        blobs = _stored(stored, layer)
+        blobs = stored_weights(layer, stored)
         outputs = _outputs(layer, blobs)
         whole = _affine(layer, blobs, outputs) if _is_affine(layer) else identity(outputs)
         for follower in followers:
-            whole = whole.then(_affine(test.layer[follower], _stored(stored, test.layer[follower]), outputs))
-        stored[layer.name] = _as_scale(layer, whole) if _is_affine(layer) else _with(layer, blobs, whole)
-        layer.top[0] = test.layer[followers[-1]].top[0]
-        folded[layer.name] = [test.layer[follower].name for follower in followers]
+            whole = whole.then(_affine(test.layer[follower], stored_weights(test.layer[follower], stored), outputs))
+        behind = [test.layer[follower] for follower in followers]
+        stored[layer.name] = _as_scale(layer, behind, whole) if _is_affine(layer) else _with(layer, blobs, whole)
+        layer.top[0] = behind[-1].top[0]
+        folded[layer.name] = [other.name for other in behind]
         gone.update(followers)
     for index in sorted(gone, reverse=True):
         del test.layer[index]
@@ -73,13 +69,15 @@ def merge_bn(param: Any, model: Model) -> Merged:
     outline = pb.NetParameter()
     outline.CopyFrom(test)
     outline.ClearField("layer")
+    if param.HasField("state"):  # whose stages the rules of layers ask for
+        test.state.CopyFrom(param.state)
     return Merged(test, Model(outline, layers), folded)
 
 
 def _takes_others_in(layer: Any) -> bool:
-    if layer.type not in _WITH_WEIGHTS or len(layer.bottom) != 1 or len(layer.top) != 1:
+    if layer.type not in PARAM_OF or len(layer.bottom) != 1 or len(layer.top) != 1 or any(layer.loss_weight):
         return False
-    axis = getattr(layer, _WITH_WEIGHTS[layer.type]).axis
+    axis = getattr(layer, PARAM_OF[layer.type]).axis
     return axis == 1 and not any(spec.name for spec in layer.param)
 
 
@@ -107,6 +105,8 @@ def _readers(net: Any, index: int) -> list[int]:
 def _is_affine(layer: Any) -> bool:
     if len(layer.bottom) != 1 or len(layer.top) != 1 or any(spec.name for spec in layer.param):
         return False
+    if any(layer.loss_weight) or not all(layer.propagate_down):
+        return False
     if layer.type == "BatchNorm":
         p = layer.batch_norm_param
         return not p.HasField("use_global_stats") or p.use_global_stats
@@ -114,20 +114,9 @@ def _is_affine(layer: Any) -> bool:
     return p is not None and p.axis == 1 and p.num_axes == 1
 
 
-def _stored(stored: dict[str, StoredLayer], layer: Any) -> list[StoredBlob]:
-    found = stored.get(layer.name)
-    if found is None or not found.blobs:
-        raise SnapshotError(
-            f'the model has no weights for layer "{layer.name}", and nothing can be folded without them'
-        )
-    return found.blobs
-
-
 def _outputs(layer: Any, blobs: list[StoredBlob]) -> int:
     """The number of channels that a layer writes."""
-    if layer.type not in _WITH_WEIGHTS:
-        return _flat(blobs[0]).size
-    return int(getattr(layer, _WITH_WEIGHTS[layer.type]).num_output or blobs[0].shape[0])
+    return outputs_of(layer, blobs[0]) if layer.type in PARAM_OF else _flat(blobs[0]).size
 
 
 def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> Affine:
@@ -150,7 +139,7 @@ def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> Affine:
 def _with(layer: Any, blobs: list[StoredBlob], affine: Affine) -> StoredLayer:
     """The layer with an affine function folded in; its parameter says that there is a bias."""
     weights, bias = blobs[0], blobs[1] if len(blobs) > 1 else None
-    p = getattr(layer, _WITH_WEIGHTS[layer.type])
+    p = getattr(layer, PARAM_OF[layer.type])
     values, axis, group = np.array(weights.data), 0, 1
     if layer.type == "Deconvolution":
         axis, group = 1, p.group
@@ -159,16 +148,20 @@ def _with(layer: Any, blobs: list[StoredBlob], affine: Affine) -> StoredLayer:
     values, shift = affine.of_weights(values, None if bias is None else np.array(bias.data), axis, group)
     scaled = StoredBlob(weights.shape, values.reshape(weights.shape), legacy=weights.legacy)
     p.ClearField("bias_term")
+    if bias is None and layer.param:
+        layer.param.add().CopyFrom(layer.param[0])
     shape, legacy = (shift.shape, False) if bias is None else (bias.shape, bias.legacy)
     shifted = StoredBlob(shape, shift.reshape(shape), legacy=legacy)
     return StoredLayer(layer, [scaled, shifted])
 
 
-def _as_scale(layer: Any, affine: Affine) -> StoredLayer:
-    """The layer turned into a Scale that computes an affine function."""
+def _as_scale(layer: Any, followers: list[Any], affine: Affine) -> StoredLayer:
+    """The layer turned into a Scale that computes an affine function, which is its own and that of these behind it."""
+    scales = [list(other.param) for other in (layer, *followers) if other.type == "Scale"]
     for field in ("batch_norm_param", "scale_param", "bias_param", "param"):
         layer.ClearField(field)
     layer.type, layer.scale_param.bias_term = "Scale", True
+    layer.param.extend(scales[-1] if scales else [])
     values = (array.astype(np.float32) for array in (affine.scale, affine.shift))
     return StoredLayer(layer, [StoredBlob(array.shape, array) for array in values])
 

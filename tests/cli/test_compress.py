@@ -12,6 +12,8 @@ import pytest
 from fcaffe.net import Net
 from fcaffe.net.model_files import write_model
 from fcaffe.net.weights import load_weights, to_model
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text
 from tests.cli.conftest import Result
 from tests.conftest import make_net
 from tests.tools.onnx_nets import input_layer, with_random_weights
@@ -70,6 +72,31 @@ def test_energy_chooses_ranks_that_save_work(run: Run, net: Net) -> None:
     before = run_net(net, random_inputs(net))["ip"]
     assert np.linalg.norm(outputs()["ip"] - before) <= 0.05 * np.linalg.norm(before)
     assert macs(run, "new.prototxt") < macs(run, "net.prototxt") / 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("num_output: 24", "num_output: 7"), ("num_output: 8", "num_output: 4"), ("kernel_h: 3", "kernel_h: 5")],
+)
+def test_a_model_of_another_net(old: str, new: str, run: Run) -> None:
+    Path("net.prototxt").write_text(NET.replace(old, new))
+    assert "which the net describes otherwise" in run("compress", *FILES).fatal
+    assert not Path("new.prototxt").exists()
+
+
+def test_weights_that_are_no_numbers(run: Run, net: Net) -> None:
+    net.layers[1].blobs[0].data[0, 0, 0, 0] = np.nan
+    write_model("net.caffemodel", to_model(net))
+    assert 'weights of layer "conv" that are no numbers' in run("compress", *FILES).fatal
+
+
+def test_the_second_layer_has_the_loss_and_the_first_the_bottom(run: Run) -> None:
+    Path("net.prototxt").write_text(NET.replace('top: "ip"', 'top: "ip" loss_weight: 0.5 propagate_down: false'))
+    assert run("compress", *FILES, "--rank", "ip=2").code == 0
+    param = parse_text(Path("new.prototxt").read_text(), pb.NetParameter)
+    first, second = (layer for layer in param.layer if layer.name.startswith("ip_"))
+    assert (list(first.loss_weight), list(first.propagate_down)) == ([], [False])
+    assert (list(second.loss_weight), list(second.propagate_down)) == ([0.5], [])
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_pooling(fast, case, channels):
 
 
 @pytest.mark.parametrize("channels", [7, 20, 32, 96])
-@pytest.mark.parametrize(("size", "beta"), [(3, 0.75), (5, 0.75), (7, 0.75), (5, 0.5)])
+@pytest.mark.parametrize(("size", "beta"), [(1, 0.75), (3, 0.75), (5, 0.75), (7, 0.75), (5, 0.5), (15, 0.75)])
 def test_lrn(fast, channels, size, beta):
     x, dy = array(2, channels, 6, 5) * 3, array(2, channels, 6, 5, seed=2)
     numbers = size, 0.3, beta, 2.0

@@ -235,6 +235,13 @@ def test_a_batch_in_pieces(monkeypatch):
     whole, plain = net_of(text, True, used), net_of(text, False, used)
     assert ("InPieces" in [node.layer.type for node in whole.fused.nodes]) == used.records
     for images in 6, 5, 9, 2:
+        for net in whole, plain:
+            net.blob("x").reshape(images, 16, 20, 20)
+            net.reshape()
+        told = whole.memory().internal
         check_recordings_of(whole, plain, (images, 16, 20, 20))
-        recorded = [node._recorded for node in whole.fused.nodes if node.layer.type == "InPieces"]
-        assert all(each and each._play for each in recorded)
+        nodes = [node for node in whole.fused.nodes if node.layer.type == "InPieces"]
+        assert all(node._recorded and node._recorded._play for node in nodes)
+        arenas = [node.layer.own_memory()[0].buffer.base for node in nodes]
+        assert told <= sum(arena.nbytes for arena in arenas) <= told + 64 * len(arenas)
+        assert told > 0 or not used.records

@@ -293,3 +293,32 @@ def test_a_relu_has_its_gradient_though_a_later_layer_overwrites_its_top(whole):
         gradients.append([host(own.blob.diff) for own in net.parameters.owned])
     for ours, theirs in zip(*gradients, strict=True):
         assert theirs.any() and np.abs(ours - theirs).max() <= 2e-5 * np.abs(theirs).max()
+
+
+LOSS_OF_VALUES = """
+layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y"
+  inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "scale" type: "Scale" bottom: "y" top: %s loss_weight: 0.5
+  scale_param { bias_term: true filler { type: "uniform" min: 1 max: 2 } } }
+"""
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("top", ['"y"', '"z"'], ids=["in place", "apart"])
+def test_a_loss_of_many_values_keeps_its_weight(top, whole):
+    """Also in place, where backward writes over it, and for more samples than before."""
+    net = build("TRAIN", LOSS_OF_VALUES % top, whole_passes=whole)
+    product, scale = (net.layers[index].blobs for index in (1, 2))
+    for samples in 2, 2, 5, 3:
+        net.blob("x").reshape(samples, 3)
+        x = np.random.default_rng(samples).normal(size=(samples, 3)).astype(np.float32)
+        net.blob("x").data[...] = net.context.engine.xp.asarray(x)
+        for blob in (*product, *scale):
+            blob.diff[...] = 0
+        net.forward()
+        net.backward()
+        rows = x @ host(product[0].data).T + host(product[1].data)
+        np.testing.assert_allclose(host(scale[1].diff), [0.5 * samples] * 4, rtol=1e-6)
+        np.testing.assert_allclose(host(scale[0].diff), 0.5 * rows.sum(axis=0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(host(product[1].diff), 0.5 * samples * host(scale[0].data), rtol=1e-5)

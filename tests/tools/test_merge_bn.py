@@ -89,8 +89,10 @@ def test_where_no_weights_stand_before(layers: list[str], folded: dict[str, list
         (['layer { name: "r" type: "ReLU" bottom: "c" top: "c" }', NORM], ["norm"]),
         ([NORM.replace("}", 'param { name: "shared" lr_mult: 0 } }'), SCALE], ["norm", "scale"]),
         ([NORM, SCALE.replace("scale_param {", "scale_param { axis: 2")], ["scale"]),
+        ([NORM.replace('top: "c"', 'top: "n" loss_weight: 0.5'), SCALE.replace('"c"', '"n"')], ["norm", "scale"]),
+        ([NORM, SCALE.replace("scale_param", "propagate_down: false scale_param")], ["scale"]),
     ],
-    ids=["statistics of the batch", "two readers", "behind a ReLU", "shared", "another axis"],
+    ids=["statistics of the batch", "two readers", "behind a ReLU", "shared", "another axis", "a loss", "no gradient"],
 )
 def test_what_stays(layers: list[str], left: list[str]) -> None:
     result, before, after = merged("\n".join([INPUT, first("Convolution", WEIGHTED["Convolution"]), *layers]))
@@ -100,7 +102,58 @@ def test_what_stays(layers: list[str], left: list[str]) -> None:
         np.testing.assert_allclose(after[name], values, rtol=1e-4, atol=1e-4)
 
 
+def test_what_weights_a_loss_is_of_stay() -> None:
+    weighted = first("Convolution", "loss_weight: 2 " + WEIGHTED["Convolution"])
+    result, before, after = merged("\n".join([INPUT, weighted, NORM.replace('top: "c"', 'top: "n"')]))
+    assert not result.folded and before.keys() == after.keys()
+
+
+@pytest.mark.parametrize(
+    ("layers", "rates"),
+    [
+        ([first("Convolution", "param { lr_mult: 0 } " + WEIGHTED["Convolution"]), NORM, SCALE], [0, 0]),
+        ([first("Deconvolution", "param { lr_mult: 3 } " + WEIGHTED["Deconvolution"]), NORM], [3]),
+        ([first("Convolution", WEIGHTED["Convolution"]), NORM, SCALE], []),
+        ([RELU, NORM, SCALE.replace("scale_param", "param { lr_mult: 0 } param { lr_mult: 4 } scale_param")], [0, 4]),
+        ([RELU, SCALE.replace("scale_param", "param { lr_mult: 5 } scale_param"), BIAS], [5]),
+    ],
+    ids=["a new bias", "an old bias", "nothing said", "made a Scale", "a Scale"],
+)
+def test_rates_stay_with_what_learns(layers: list[str], rates: list[float]) -> None:
+    result, _, _ = merged("\n".join([INPUT, *layers]))
+    assert [spec.lr_mult for spec in result.net.layer[-1].param] == rates
+
+
+def test_rules_of_layers_find_their_stages() -> None:
+    convolution = first("Convolution", 'include { stage: "deploy" } ' + WEIGHTED["Convolution"])
+    result, before, after = merged('state { stage: "deploy" }\n' + "\n".join([INPUT, convolution, NORM]))
+    assert before.keys() == after.keys() == {"c"} and not result.model.param.HasField("state")
+
+
 def test_a_model_without_weights() -> None:
     param = parsed("\n".join([INPUT, first("Convolution", WEIGHTED["Convolution"]), NORM]))
     with pytest.raises(SnapshotError, match=r'the model has no weights for layer "c"'):
         merge_bn(param, Model(pb.NetParameter(), []))
+
+
+OTHER = {
+    "more outputs": ("num_output: 6", "num_output: 8"),
+    "fewer outputs": ("num_output: 6", "num_output: 3"),
+    "no outputs": ("num_output: 6", ""),
+    "another kernel": ("kernel_size: 3", "kernel_h: 3 kernel_w: 1"),
+    "a bias": (" bias_term: false", ""),
+    "no bias": (" stride: 2", " stride: 2 bias_term: false"),
+    "another type": ('"Convolution"', '"Deconvolution"'),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [(kind, change) for kind in WEIGHTED for change in OTHER if OTHER[change][0] in first(kind, WEIGHTED[kind])],
+)
+def test_a_model_of_another_net(kind: str, change: str) -> None:
+    text = "\n".join([INPUT, first(kind, WEIGHTED[kind]), NORM])
+    changed = text.replace(*OTHER[change])
+    model = to_model(with_random_weights(deploy_net(parsed(text))))
+    with pytest.raises(SnapshotError, match=r'layer "c" .*which the net describes otherwise'):
+        merge_bn(parsed(changed), model)

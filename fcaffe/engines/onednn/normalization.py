@@ -67,8 +67,8 @@ class Normalization(BatchNorm):
 
     def _lrn_is_fast(self, x: Array, size: int, beta: float, training: bool) -> bool:
         """Whether oneDNN has more than its reference code for it, and in training for its backward pass too. That code
-        errs (version 3.2) with a part of a vector."""
-        known = size <= VECTOR if self.library.has_avx512() else size == 5 and not training
+        errs (version 3.2) with a part of a vector, and ends the process where its backward pass has one channel."""
+        known = 1 < size <= VECTOR if self.library.has_avx512() else size == 5 and not training
         return known and x.size > 0 and beta == 0.75 and x.shape[1] % VECTOR == 0
 
     def _describe_lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, training: bool) -> Description:

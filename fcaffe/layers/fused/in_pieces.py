@@ -16,7 +16,7 @@ from dataclasses import replace
 from fcaffe.net import Blob
 from fcaffe.net.arena import lend_memory
 from fcaffe.net.node import Node
-from fcaffe.net.plan.layout import Use
+from fcaffe.net.plan.layout import Use, layout
 from fcaffe.net.rewrite import FusedLayer, renumbered
 from fcaffe.net.storage import Storage
 from fcaffe.threads import wanted_threads
@@ -32,6 +32,7 @@ class InPieces(FusedLayer):
         super().__init__(nodes)
         self.param.name = f"{nodes[0].name} to {nodes[-1].name}"
         self._ends = (*bottoms, *tops)
+        self._images = piece_of(bottoms[0].shape[0])
         self._pieces: dict[Blob, Blob] = {}
         self._inside: list[Node] = []  # the nodes, between blobs of a piece
         for node in nodes:
@@ -44,9 +45,7 @@ class InPieces(FusedLayer):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        self._images = piece_of(bottom[0].shape[0])
-        for blob, piece in self._pieces.items():
-            piece.reshape(self._images, *blob.shape[1:])
+        self._cut()
         self._memory = []
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -61,10 +60,21 @@ class InPieces(FusedLayer):
     def own_memory(self) -> list[Storage]:
         return self._memory
 
+    def own_bytes(self) -> int:
+        self._cut()
+        return layout(self._uses())[1]
+
     def _piece(self, blob: Blob) -> Blob:
         if blob not in self._pieces:
-            self._pieces[blob] = Blob(blob.xp, blob.shape, channels_last=True, dtype=blob.dtype)
+            shape = self._images, *blob.shape[1:]
+            self._pieces[blob] = Blob(blob.xp, shape, channels_last=True, dtype=blob.dtype)
         return self._pieces[blob]
+
+    def _cut(self) -> None:
+        """Give the pieces the shapes that those of the blobs ask for."""
+        self._images = piece_of(self._ends[0].shape[0])
+        for blob, piece in self._pieces.items():
+            piece.reshape(self._images, *blob.shape[1:])
 
     def _show(self, blob: Blob, start: int) -> None:
         """Let the piece of this blob be its images from `start` on."""
@@ -74,13 +84,18 @@ class InPieces(FusedLayer):
         piece._data.replace(whole.buffer[first : first + piece.count])
 
     def _lend_memory(self) -> list[Storage]:
+        inner = self._uses()
+        lend_memory(inner)
+        return [use.storage for use in inner]
+
+    def _uses(self) -> list[Use]:
+        """From when to when the pieces of what lies between the layers are wanted."""
         outside = {self._pieces[blob]._data for blob in self._ends}
         spans: dict[Storage, tuple[int, int]] = {}
         for step, node in enumerate(self._inside):
             for storage in {blob._data for blob in node.blobs} - outside:
                 spans[storage] = spans.get(storage, (step, step))[0], step
-        lend_memory([Use(storage, [span]) for storage, span in spans.items()])
-        return list(spans)
+        return [Use(storage, [span]) for storage, span in spans.items()]
 
 
 def piece_of(images: int) -> int:

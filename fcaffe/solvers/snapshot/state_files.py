@@ -84,7 +84,7 @@ def read_state(path: str | os.PathLike[str], counts: Sequence[int] | None = None
     check_written(message, path)
     try:
         history = [stored_blob(blob, source_of(blob)) for blob in message.history]
-        check_text(message.resume)
+        check_text(message)
         carried = [_carried(array) for array in message.resume.carried]
     except SnapshotError as problem:
         raise SnapshotError(f"{path}: {problem}") from None

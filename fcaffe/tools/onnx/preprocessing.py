@@ -8,8 +8,7 @@ import numpy as np
 
 from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.input_files import UnreadableError, asking, require_file
-from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import read_binary, stored_blob
+from fcaffe.proto import read_blob
 from fcaffe.tools.onnx.graph import Graph, Shape
 
 
@@ -77,6 +76,5 @@ def read_mean(text: str) -> np.ndarray:
         except UnreadableError as problem:
             raise SnapshotError(f"cannot read the mean {text}: {problem}") from problem
     else:
-        blob = stored_blob(read_binary(text, pb.BlobBytes))
-        values = np.asarray(blob.data, np.float32)
+        values = np.asarray(read_blob(text).data, np.float32)
     return values[0] if values.ndim == 4 and values.shape[0] == 1 else values
