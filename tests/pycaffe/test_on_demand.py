@@ -296,10 +296,10 @@ def test_residual_nets(
     if found == "at random":
         chance, once = random.Random(5), ConvolutionChain._once
 
-        def unsure(self: Any, key: Any, attempt: Any) -> bool:
+        def unsure(self: Any, key: Any, values: int, attempt: Any) -> bool:
             if key not in self._same_bits and chance.random() < 0.3:
                 self._same_bits[key] = False
-            return once(self, key, attempt)
+            return once(self, key, values, attempt)
 
         monkeypatch.setattr(ConvolutionChain, "_once", unsure)
 

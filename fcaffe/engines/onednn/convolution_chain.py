@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,14 @@ import numpy as np
 
 from fcaffe.engines.channels import channels_last
 from fcaffe.engines.convolution import Folded, Steps
+from fcaffe.engines.memory import check_room
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.convolution import Array, Convolution
 from fcaffe.engines.onednn.operation import Operation
 from fcaffe.engines.onednn.pieces import is_channels_last
 from fcaffe.engines.windows import Windows
+from fcaffe.errors import OutOfMemoryError
 
 KINDS = {"subtract": dnnl.SUBTRACT, "divide": dnnl.DIVIDE, "multiply": dnnl.MULTIPLY, "add": dnnl.ADD}
 DRAWN = 99_991  # random numbers, which are repeated: a prime, so that no two rows of an array begin with the same
@@ -135,7 +137,7 @@ class ConvolutionChain(Convolution):
             operation(tuple(ins), (address(y), *map(address, numbers), *map(address, _given(plus_))))
             return _same_bits(y, expected)
 
-        return self._once(key, attempt)
+        return self._once(key, 2 * x.size + 4 * y.size, attempt)
 
     def convolves_few(
         self,
@@ -166,11 +168,16 @@ class ConvolutionChain(Convolution):
             expected = _places(y, tuple(a * b // c for a, b, c in wanted))
             return expected.shape == some.shape and _same_bits(some, expected)
 
-        return self._once(key, attempt)
+        size = weights.shape[0] * shape[0] * math.prod(windows.convolved(shape[2:]))
+        return self._once(key, 4 * (math.prod(shape) + size), attempt)
 
-    def _once(self, key: Hashable, attempt: Any) -> bool:
-        """What an attempt has found, whose arrays come and go like weights that change."""
+    def _once(self, key: Hashable, values: int, attempt: Callable[[], bool]) -> bool:
+        """What an attempt has found, whose arrays come and go like weights that change, and have so many values."""
         if key not in self._same_bits:
+            try:
+                check_room(4 * values)
+            except OutOfMemoryError:
+                return False
             with self.other_weights():
                 self._same_bits[key] = attempt()
         return self._same_bits[key]

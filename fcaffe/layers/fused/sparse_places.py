@@ -102,7 +102,7 @@ def _stride_of_points(reader: Node, blobs: list[Blob]) -> tuple[int, ...] | None
         return None
     windows = layer.windows
     are_points = windows.size == 1 and not any(windows.pad)
-    return windows.stride if are_points and max(windows.stride) > 1 else None
+    return windows.stride if are_points and max(windows.stride, default=1) > 1 else None
 
 
 def _places(node: Node, stride: tuple[int, ...]) -> Node:
