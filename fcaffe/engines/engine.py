@@ -77,6 +77,7 @@ class Engine(
     half_arithmetic = True  # `xp` computes with arrays of that dtype
     fuses_relu_backward = False  # relu_bias_backward is one pass over memory
     folds_weights = False  # folded_convolution is there
+    convolves_in_steps = False  # so is convolution_in_steps
     records = False  # see recorded
     fixed: object | None = None  # the same for as long as no weights have changed; None where they may at any time
     fuses_residuals = True  # batch_norm_add_relu takes no longer than its parts

@@ -82,6 +82,11 @@ class BatchNorm(Layer):
             self.engine.batch_norm_forward(x, y, mean, self.xp.sqrt(variance + self.eps))
             self.engine.copy(top[0].data, self.normalized.data)
 
+    def running_numbers(self) -> tuple[Array, Array]:
+        """What is subtracted from each channel, and what it is then divided by, with use_global_stats."""
+        self.statistics.read(self.mean, self.variance)
+        return self.mean.data, self.xp.sqrt(self.variance.data + self.xp.float32(self.eps))
+
     def add_to_statistics(self) -> None:
         """Once for each batch, after `mean` and `variance` have become its own."""
         if not self.use_global_stats:

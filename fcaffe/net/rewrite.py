@@ -35,6 +35,7 @@ class FusedLayer(Layer):
     traits = Traits(reshapes_by_shape=True, repeatable=True)
     forward_is_unseen = False  # where all but the first layer work in place, forward leaves every blob as they would
     exact = False  # what forward writes has the bits that the layers one by one would write
+    only_exact = False  # it is there for passes whose bits count, since another one is faster
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         first = nodes[0].layer
@@ -62,7 +63,10 @@ class FusedLayer(Layer):
 
 
 _rules: list[type[FusedLayer]] = []
-_changes: list[Callable[[list[Node]], list[Node]]] = []  # of whole programs for inference
+Change = Callable[[list[Node], Collection[Storage]], list[Node]]
+
+_changes: list[Change] = []  # of whole programs for inference
+_exact_changes: list[Change] = []  # those that change no bits
 
 
 def register_fusion(rule: type[FusedLayer]) -> None:
@@ -70,10 +74,13 @@ def register_fusion(rule: type[FusedLayer]) -> None:
     _rules.append(rule)
 
 
-def register_change(change: Callable[[list[Node]], list[Node]]) -> None:
+def register_change(change: Change, exact: bool) -> None:
     """Let this make other nodes of those of a program for inference, once all rules of fusion have been tried. It may
-    change bits, and what lies between the nodes."""
+    change what lies between the nodes, but in the storages that it is given, and bits, but of exact layers if it is
+    itself `exact`."""
     _changes.append(change)
+    if exact:
+        _exact_changes.append(change)
 
 
 def rewrite(
@@ -86,11 +93,10 @@ def rewrite(
     """
     rewritten = renumbered(nodes if inference else separated(nodes))
     for rule in _rules:
-        if rule.exact or not exact:
+        if rule.exact if exact else not rule.only_exact:
             rewritten = renumbered(_fused(rewritten, rule, inference, kept))
-    if inference and not exact and not kept:
-        for change in _changes:
-            rewritten = change(rewritten)
+    for change in (_exact_changes if exact else _changes) if inference else ():
+        rewritten = change(rewritten, kept)
     return rewritten
 
 

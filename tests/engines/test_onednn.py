@@ -1,9 +1,12 @@
 """The oneDNN engine beside the plain one, on arrays large enough for its own code, and laid out in several ways."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from fcaffe.engines import NumpyEngine, cpu_engine, find_onednn
+from fcaffe.engines.convolution import Steps
 from fcaffe.engines.onednn.calls import OneDnnError
 from fcaffe.engines.windows import Windows
 from fcaffe.errors import UsageError
@@ -266,3 +269,84 @@ def test_the_update_of_sgd_has_the_plain_bits(fast, decay):
         return np.stack(arrays)
 
     assert np.array_equal(*both(fast, updated))
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize(
+    "shape", [(2, 64, 12, 11), (16, 3, 31, 30), (2, 600, 5, 5), (3, 7, 5, 4, 9), (5, 17, 701)], ids=str
+)
+def test_steps_along_channels_round_as_numpy_does(fast, shape, channels_last):
+    """Each on its own, so that whoever does them in another place gets the same bits."""
+    x = array(*shape, channels_last=channels_last)
+    mean, scale, shift = (array(shape[1], seed=seed) for seed in (2, 3, 4))
+
+    def run(engine):
+        made = []
+        for relu in False, True:
+            y, z = np.empty_like(x), np.empty_like(x)
+            engine.batch_norm_apply(x, y, mean, scale**2, None, 1e-5, relu)
+            engine.scale_channels(x, z, scale, shift, relu)
+            made += [y, z]
+        return made
+
+    for ours, numpys in zip(*both(fast, run), strict=True):
+        np.testing.assert_array_equal(ours, numpys)
+
+
+STEPS = [(), ("multiply",), ("subtract", "divide"), ("subtract", "divide", "multiply", "add", "add")]
+IN_TURN = {"subtract": np.subtract, "divide": np.divide, "multiply": np.multiply, "add": np.add}
+
+
+def in_steps(engine, case, kinds, plus, relu):
+    """What a convolution in steps writes, or None; and what the convolution and then NumPy write."""
+    n, c, size, m, kernel, stride, pad, dilation, group = case
+    windows = Windows(kernel, stride, pad, dilation)
+    x, w, b = array(n, c, *size), array(m, c // group, *kernel, channels_last=False), array(m)
+    numbers = tuple(array(m, seed=3 + index) for index in range(len(kinds)))
+    y = np.moveaxis(np.empty((n, *windows.convolved(size), m), np.float32), -1, 1)
+    added = array(*y.shape, seed=2) if plus else None
+    expected = np.empty_like(y)
+    engine.convolution_forward(x, w, b, expected, windows, group)
+    for kind, number in zip(kinds, numbers, strict=True):
+        IN_TURN[kind](expected, number.reshape(-1, *(1,) * len(size)), out=expected)
+    expected += 0 if added is None else added
+    expected = np.maximum(expected, 0) if relu else expected
+    steps = Steps(kinds, lambda: [w], lambda: numbers)
+    done = engine.convolution_in_steps(x, w, b, y, windows, group, steps, relu, added)
+    return y if done else None, expected
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+@pytest.mark.parametrize("kinds", STEPS, ids=str)
+def test_a_convolution_in_steps_has_the_bits_of_the_steps_in_turn(fast, case, kinds):
+    for plus, relu in itertools.product((False, True), (False, True)):
+        ours, expected = in_steps(fast, case, kinds, plus, relu)
+        if ours is None:  # for instance where the library has but its reference code for a sum
+            assert plus or len(case[2]) != 2
+        else:
+            np.testing.assert_array_equal(ours, expected)
+
+
+def test_a_convolution_in_steps_that_would_sum_in_another_order_is_found(monkeypatch):
+    engine = cpu_engine(name="onednn")
+    case = (2, 64, (14, 14), 32, (3, 3), (1, 1), (1, 1), (1, 1), 1)
+    assert in_steps(engine, case, ("add",), False, False)[0] is not None
+    monkeypatch.setattr(type(engine), "convolution_forward", NumpyEngine.convolution_forward)
+    engine._same_bits.clear()
+    assert in_steps(engine, case, ("add",), False, False)[0] is None
+
+
+def test_places_of_a_convolution_that_are_summed_in_another_order_are_found(monkeypatch):
+    engine = cpu_engine(name="onednn")
+    weights, windows = array(32, 64, 3, 3, channels_last=False), Windows((3, 3), (1, 1), (1, 1), (1, 1))
+    few = (2, 64, 14, 14), weights, True, windows, 1, (1, 1), (2, 2)
+    assert engine.convolves_few(*few)
+    forward = type(engine).convolution_forward
+
+    def other_order(self, x, w, b, y, windows, group, relu=False):
+        chosen = NumpyEngine.convolution_forward if windows.stride == (2, 2) else forward
+        chosen(self, x, w, b, y, windows, group, relu)
+
+    monkeypatch.setattr(type(engine), "convolution_forward", other_order)
+    engine._same_bits.clear()
+    assert not engine.convolves_few(*few)

@@ -17,16 +17,20 @@ import pytest
 
 import fcaffe as caffe
 from fcaffe import log
+from fcaffe.engines.onednn.convolution_chain import ConvolutionChain
+from fcaffe.layers.fused.stepwise_convolution import StepwiseConvolution
 from fcaffe.net import Context
 from fcaffe.net.on_demand import PATIENCE, OnDemand
 from fcaffe.pycaffe import session
 from tests import engine_choice
 from tests.layers.test_contract import values
 from tests.net.random_nets import BATCH, RandomNet
+from tests.net.random_residual_nets import RandomResidualNet
 
 Seen = list[tuple[str, np.ndarray]]
 
 SEEDS = range(12)
+RESIDUAL_SEEDS = range(4)
 ACTS = 40
 
 
@@ -256,6 +260,60 @@ def test_a_script_sees_what_it_would_see_layer_by_layer(
 
     twice(scripts, layer_by_layer)
     assert sum(passes) > len(passes) / 2
+
+
+@pytest.fixture
+def found_by_trial(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often convolutions did the work of the layers behind them, and computed but the places that are read."""
+    counts = {"steps": 0, "few": 0}
+    at_once, leave = StepwiseConvolution.at_once, StepwiseConvolution.leave_stride
+
+    def counted(self: StepwiseConvolution, *arrays: Any) -> bool:
+        done = at_once(self, *arrays)
+        counts["steps"] += done
+        return done
+
+    def counted_too(self: StepwiseConvolution) -> None:
+        counts["few"] += 1
+        leave(self)
+
+    monkeypatch.setattr(StepwiseConvolution, "at_once", counted)
+    monkeypatch.setattr(StepwiseConvolution, "leave_stride", counted_too)
+    return counts
+
+
+@pytest.mark.parametrize("found", ["as it is", "at random"])
+def test_residual_nets(
+    tmp_path: Path,
+    layer_by_layer: Callable[[], None],
+    passes: list[bool],
+    found_by_trial: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    found: str,
+) -> None:
+    """Also where trials find that some convolutions would change bits."""
+    path = tmp_path / "net.prototxt"
+    if found == "at random":
+        chance, once = random.Random(5), ConvolutionChain._once
+
+        def unsure(self: Any, key: Any, values: int, attempt: Any) -> bool:
+            if key not in self._same_bits and chance.random() < 0.3:
+                self._same_bits[key] = False
+            return once(self, key, values, attempt)
+
+        monkeypatch.setattr(ConvolutionChain, "_once", unsure)
+
+    def scripts() -> Seen:
+        seen = []
+        for seed in RESIDUAL_SEEDS:
+            path.write_text(RandomResidualNet(seed).text)
+            seen += [(f"seed {seed}: {what}", array) for what, array in Script(path, seed, goes_backward=False).run()]
+        return seen
+
+    twice(scripts, layer_by_layer)
+    assert sum(passes) > len(passes) / 4
+    fuses = session.engine().convolves_in_steps
+    assert all((count > 0) == fuses for count in found_by_trial.values()), found_by_trial
 
 
 SOLVER = """base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 random_seed: 3 snapshot_after_train: false display: 0

@@ -9,7 +9,7 @@ some hundred values. What the pieces give is added up in float64.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from fcaffe.engines.onednn.batch_norm_operations import BatchNormOperations
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.library import BFLOAT16
 from fcaffe.engines.onednn.operation import SMALL
-from fcaffe.engines.onednn.pieces import PIECE, Repeated, cut_in_pieces, is_channels_last
+from fcaffe.engines.onednn.pieces import PIECE, Repeated, cut_in_pieces, is_channels_last, side_by_side
 
 MOST_SUMMED = 64  # values of a channel that are added up in float32
 
@@ -38,6 +38,8 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
     if TYPE_CHECKING:
 
         def copy(self, x: Array, y: Array) -> None: ...
+
+        def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
 
     def batch_norm_train(
         self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool, memory: Array
@@ -89,8 +91,12 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         if not _is_taken(x):
             super().batch_norm_apply(x, y, mean, variance, affine, eps, relu)
             return
-        ins = (address(x), address(mean), address(variance), *map(address, affine or ()))
-        self._application(x, y, affine is not None, eps, relu)(ins, (address(y),))
+        if affine is None:
+            deviation = np.sqrt(variance + np.float32(eps))
+            self.along_channels(x, y, [(dnnl.SUBTRACT, mean), (dnnl.DIVIDE, deviation)], relu)
+            return
+        ins = (address(x), address(mean), address(variance), *map(address, affine))
+        self._application(x, y, eps, relu)(ins, (address(y),))
 
     def batch_norm_train_backward(
         self,
@@ -127,7 +133,21 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         if not _is_taken(x) or x.size < SMALL:
             super().scale_channels(x, y, scale, shift, relu)
             return
-        self.batch_norm_apply(x, y, *self._normal(x.shape[1]), (scale, shift), 0.0, relu)
+        self.along_channels(x, y, [(dnnl.MULTIPLY, scale), (dnnl.ADD, shift)], relu)
+
+    def along_channels(self, x: Array, y: Array, steps: Sequence[tuple[int, Array]], relu: bool) -> None:
+        """y = x after these steps, each a binary operation of each channel with its number of an array (C,), and with
+        `relu` the larger of that and 0. Every step rounds, as in Caffe, where oneDNN's batch normalisation would do a
+        multiplication and an addition in one."""
+        if not steps:
+            self.relu_forward(x, y, 0) if relu else self.copy(x, y)
+            return
+        kinds, numbers = zip(*steps, strict=True)
+        together = side_by_side(x)
+        with self._lying_like(x, y) as out:
+            repeated = [np.tile(each, together) for each in numbers] if together > 1 else numbers
+            first, *others = map(address, repeated)
+            self._steps(x, kinds, together, relu)((address(x), first), (address(out), *others))
 
     def scale_channels_backward(
         self, x: Array, dy: Array, dx: Array, scale: Array, dscale: Array, dshift: Array

@@ -7,8 +7,9 @@ from typing import Any
 
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
+from fcaffe.engines.onednn.library import type_of
 from fcaffe.engines.onednn.operation import Operation, Operations
-from fcaffe.engines.onednn.pieces import Piece, kind_of, piece_layout
+from fcaffe.engines.onednn.pieces import Piece, is_channels_last, kind_of, of_channels, piece_layout
 from fcaffe.engines.onednn.primitives import Description, Layout
 
 GLOBAL_STATISTICS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8  # dnnl_normalization_flags_t
@@ -65,25 +66,44 @@ class BatchNormOperations(Operations):
 
         return self.operation(("batch norm backward", *kind_of(x, piece), eps, relu), build)
 
-    def _application(self, x: Array, y: Array, affine: bool, eps: float, relu: bool) -> Operation:
-        """By mean and variance as given, of a whole array."""
+    def _application(self, x: Array, y: Array, eps: float, relu: bool) -> Operation:
+        """By mean and variance as given, of a whole array, with a scale and a shift."""
 
         def build() -> Operation:
-            library, flags = self.library, _flags(affine, relu) | GLOBAL_STATISTICS
+            library, flags = self.library, _flags(True, relu) | GLOBAL_STATISTICS
             description = self._describe_batch_norm(library.channels_last(x), eps, flags, dnnl.FORWARD_INFERENCE)
-            inputs = self._inputs(library.layout(x), x.shape[1], affine)
+            inputs = self._inputs(library.layout(x), x.shape[1], True)
             return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
 
-        key = ("batch norm applied", x.shape, x.strides, y.strides, affine, eps, relu)
-        return self.operation(key, build)
+        return self.operation(("batch norm applied", x.shape, x.strides, y.strides, eps, relu), build)
+
+    def _steps(self, x: Array, kinds: tuple[int, ...], together: int, relu: bool) -> Operation:
+        """Binary operations of channels, one after the other, from x to an array that is laid out alike; `together`
+        rows of channels count as one."""
+        library, channels = self.library, together * x.shape[1]
+
+        def build() -> Operation:
+            images = 1 if is_channels_last(x) else x.shape[0]
+            rest = x.size // (images * channels)
+            inner = (1, channels) if is_channels_last(x) else (rest, 1)
+            strides = channels * rest, *inner, inner[1]
+            layout, each = (
+                Layout(library, (images, channels, rest, 1), type_of(x), strides),
+                of_channels(library, channels, 4),
+            )
+            attributes = library.chain([(kind, each) for kind in kinds[1:]], relu)
+            description = library.describe("binary", library.engine, c_int(kinds[0]), layout, each, layout, attributes)
+            inputs, chained = {dnnl.SRC: layout, dnnl.SRC_1: each}, dict(enumerate([each] * (len(kinds) - 1)))
+            return Operation(library, description, inputs, {dnnl.DST: layout}, chained=chained)
+
+        return self.operation(("steps", x.shape, x.strides, kinds, together, relu), build)
 
     def _add_affine(self, x: Array, y: Array, mean: Array, slope: Array, offset: Array) -> None:
         """y += (x - mean) * slope + offset, per channel; x and y are laid out alike."""
         library, channels = self.library, x.shape[1]
 
         def build() -> Operation:
-            ones = (1,) * (x.ndim - 2)
-            layout, each = library.layout(x), Layout(library, (1, channels, *ones), dnnl.F32, (channels, 1, *ones))
+            layout, each = library.layout(x), of_channels(library, channels, x.ndim)
             attributes = library.chain([(dnnl.MULTIPLY, each), None, (dnnl.ADD, each)])
             description = library.describe(
                 "binary", library.engine, c_int(dnnl.SUBTRACT), layout, each, layout, attributes

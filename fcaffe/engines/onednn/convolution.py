@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from ctypes import c_int, c_void_p
 from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.channels import channels_last
-from fcaffe.engines.convolution import Folded, PlainConvolution
+from fcaffe.engines.convolution import PlainConvolution
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.library import type_of
 from fcaffe.engines.onednn.operation import Operation, Operations
-from fcaffe.engines.onednn.pieces import VECTOR, is_channels_last
+from fcaffe.engines.onednn.pieces import VECTOR, of_channels
 from fcaffe.engines.onednn.primitives import Description, Layout, dims
 from fcaffe.engines.windows import Windows
 
 DIRECT = 1  # dnnl_convolution_direct
 
 Array = Any
+Chain = list[tuple[int, Layout]]  # dnnl_binary_..., and of what array
 
 
 class Convolution(Operations, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, places...)."""
-
-    _adding: dict[Hashable, bool]
 
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
@@ -39,33 +38,6 @@ class Convolution(Operations, PlainConvolution):
         ins = (address(x), address(weights)) if bias is None else (address(x), address(weights), address(bias))
         operation(ins, (address(y),))
 
-    def folded_convolution(
-        self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
-    ) -> bool:
-        """What is kept are weights in the primitive's own order."""
-        if not x.size or not windows.kernel:
-            return super().folded_convolution(x, folded, y, windows, group, relu, plus)
-        if plus is not None and not (is_channels_last(plus) and is_channels_last(y)):
-            with self.channels_last([plus], [y]) as (plus_, y_):
-                return self.folded_convolution(x, folded, y_, windows, group, relu, plus_)
-        weights = (sources := folded.sources())[0]
-        within = plus is None or self._adds(x, weights, y, windows, group, relu, plus)
-        added = plus if within else None
-        operation = self._forward(x, weights, True, y, windows, group, relu and within, added)
-
-        def make() -> tuple[Array, Array]:
-            weights, bias = folded.make()
-            return operation.ready(1, np.ascontiguousarray(weights)), bias
-
-        made = self.of_weights(sources, (folded, operation), make)
-        if made is None:
-            return False
-        outs = (address(y),) if added is None else (address(y), address(added))
-        operation((address(x), address(made[0]), address(made[1])), outs, ready=1)
-        if not within:
-            self.add_to(plus, y, relu)
-        return True
-
     def _forward(
         self,
         x: Array,
@@ -75,32 +47,30 @@ class Convolution(Operations, PlainConvolution):
         windows: Windows,
         group: int,
         relu: bool,
+        kinds: tuple[int, ...] = (),
         plus: Array | None = None,
     ) -> Operation:
+        """One that then combines each channel with a number by each of these kinds, adds `plus`, and applies ReLU."""
+
         def build() -> Operation:
             library = self.library
             inputs = {dnnl.SRC: library.layout(x), dnnl.WEIGHTS: library.layout(grouped(weights, group))}
             if biased:
                 inputs[dnnl.BIAS] = self._bias(weights)
-            outputs, chained = {dnnl.DST: library.layout(y)}, None if plus is None else {0: library.layout(plus)}
-            description = self._describe_forward(x, weights, biased, y, windows, group, relu, plus)
+            outputs, chain = {dnnl.DST: library.layout(y)}, self._chain(y, kinds, plus)
+            chained = {step: layout for step, (_, layout) in enumerate(chain)}
+            description = self._describe_forward(x, weights, biased, y, windows, group, relu, chain)
             return Operation(
                 library, description, inputs, outputs, chained=chained, through=self._rounded(weights, group)
             )
 
         shapes = x.shape, x.strides, weights.shape, y.shape, y.strides
-        return self.operation(("convolution", *shapes, biased, plus is None, windows, group, relu), build)
+        return self.operation(("convolution", *shapes, biased, kinds, plus is None, windows, group, relu), build)
 
-    def _adds(self, x: Array, weights: Array, y: Array, windows: Windows, group: int, relu: bool, plus: Array) -> bool:
-        """Whether the convolution can add an array as it stores its outputs, by more than the reference code."""
-        key = "adds", x.shape, weights.shape, y.shape, y.strides, plus.strides, windows, group
-        found = self._adding.get(key)
-        if found is None:
-            found = self._adding[key] = (
-                plus.strides == y.strides
-                and "ref" not in self._describe_forward(x, weights, True, y, windows, group, relu, plus).name
-            )
-        return found
+    def _chain(self, y: Array, kinds: tuple[int, ...], plus: Array | None) -> Chain:
+        """What is done with the outputs as they are stored."""
+        each = of_channels(self.library, y.shape[1], y.ndim)
+        return [*((kind, each) for kind in kinds), *([] if plus is None else [(dnnl.ADD, self.library.layout(plus))])]
 
     def _describe_forward(
         self,
@@ -111,11 +81,10 @@ class Convolution(Operations, PlainConvolution):
         windows: Windows,
         group: int,
         relu: bool,
-        plus: Array | None = None,
+        chain: Chain | None = None,
     ) -> Description:
         library = self.library
-        added = [] if plus is None else [(dnnl.ADD, library.layout(plus))]
-        attributes = library.chain(added, relu) if added else library.attributes(relu=relu)
+        attributes = library.chain(chain, relu) if chain else library.attributes(relu=relu)
 
         def describe() -> Description:
             return library.describe(

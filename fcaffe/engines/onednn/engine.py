@@ -9,7 +9,7 @@ from typing import Any
 from fcaffe.engines.engine import Kept, NumpyEngine
 from fcaffe.engines.memory import address
 from fcaffe.engines.onednn import dnnl
-from fcaffe.engines.onednn.convolution import Convolution
+from fcaffe.engines.onednn.convolution_chain import ConvolutionChain
 from fcaffe.engines.onednn.elementwise import Elementwise
 from fcaffe.engines.onednn.inner_product import InnerProduct
 from fcaffe.engines.onednn.library import Library
@@ -19,11 +19,12 @@ from fcaffe.engines.onednn.tape import Tape
 from fcaffe.engines.onednn.update import Update
 
 
-class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwise, Update, NumpyEngine):
+class OneDnnEngine(ConvolutionChain, Pooling, Normalization, InnerProduct, Elementwise, Update, NumpyEngine):
     """`path` is that of libdnnl (see `find_onednn`); raises OneDnnError if it cannot be used."""
 
     fuses_residuals = False
     records = True
+    convolves_in_steps = True
     math = dnnl.F32
 
     def __init__(self, path: str) -> None:
@@ -32,6 +33,7 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
         self.name = f"oneDNN {self.library.version}"
         self._operations = {}
         self._adding = {}
+        self._same_bits = {}
         self._normals = {}
         self._updates = {}
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from fcaffe.engines.channels import channels_last
 from fcaffe.engines.onednn.calls import address
+from fcaffe.engines.onednn.dnnl import F32
 from fcaffe.engines.onednn.library import Library, type_of
 from fcaffe.engines.onednn.primitives import Layout
 
@@ -53,6 +54,23 @@ def piece_layout(library: Library, x: Array, piece: Piece) -> Layout:
     channels, length = piece.groups * x.shape[1], piece.length
     inner = (1, channels) if is_channels_last(x) else (length, 1)
     return Layout(library, (1, channels, length, 1), type_of(x), (channels * length, *inner, inner[1]))
+
+
+def side_by_side(x: Array) -> int:
+    """How many rows of channels of a channels-last array to take for one, of which two or more are left: a row of few
+    channels is done too soon."""
+    together = 1
+    if is_channels_last(x):
+        rows = x.size // x.shape[1]
+        while together * x.shape[1] < WIDTH and rows % (2 * together) == 0 and rows > 2 * together:
+            together *= 2
+    return together
+
+
+def of_channels(library: Library, channels: int, axes: int) -> Layout:
+    """Of a number for each channel, that counts for all values of it in an array of so many axes."""
+    ones = (1,) * (axes - 2)
+    return Layout(library, (1, channels, *ones), F32, (channels, 1, *ones))
 
 
 def kind_of(x: Array, piece: Piece) -> tuple[Any, ...]:

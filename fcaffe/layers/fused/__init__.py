@@ -9,11 +9,13 @@ from fcaffe.layers.fused.inner_product_relu import InnerProductReLU
 from fcaffe.layers.fused.pooling_relu import PoolingReLU
 from fcaffe.layers.fused.scale_relu import ScaleReLU
 from fcaffe.layers.fused.sparse_places import without_unread_places
+from fcaffe.layers.fused.stepwise_convolution import StepwiseConvolution
 from fcaffe.layers.fused.sum_relu import SumReLU
 from fcaffe.net.rewrite import register_change, register_fusion
 
 for rule in (
     FoldedConvolution,
+    StepwiseConvolution,
     PoolingReLU,
     BatchNormResidual,
     BatchNormScale,
@@ -24,5 +26,5 @@ for rule in (
 ):
     register_fusion(rule)
 
-register_change(without_unread_places)
-register_change(batch_in_pieces)
+register_change(without_unread_places, exact=True)
+register_change(batch_in_pieces, exact=False)

@@ -42,9 +42,13 @@ class FoldedConvolution(FusedLayer):
     @classmethod
     def match(cls, chain: Sequence[Node]) -> int:
         first = chain[0].layer
-        if type(first) is not Convolution or not first.context.inference or not first.engine.folds_weights:
-            return 0
-        if first.axis != 1 or len(chain[0].bottoms) != 1:
+        return cls.length(chain) if first.context.inference and first.engine.folds_weights else 0
+
+    @classmethod
+    def length(cls, chain: Sequence[Node]) -> int:
+        """How many nodes, from the first on, are a convolution and what may stand behind it; 0 for less than two."""
+        first = chain[0].layer
+        if type(first) is not Convolution or first.axis != 1 or len(chain[0].bottoms) != 1:
             return 0
         count = 1
         while count < len(chain) and _is_affine(chain[count].layer) and len(chain[count].bottoms) == 1:
@@ -59,6 +63,14 @@ class FoldedConvolution(FusedLayer):
     def windows(self) -> Windows:
         own = self.convolution.windows
         return own if self._stride is None else replace(own, stride=self._stride)
+
+    def may_take(self, stride: tuple[int, ...]) -> bool:
+        """Whether it may compute only what readers with this stride want."""
+        return True
+
+    def may_leave(self) -> bool:
+        """Whether the bottom may have only the places that are wanted."""
+        return True
 
     def take_stride(self, stride: tuple[int, ...], split: Node | None) -> None:
         """From now on compute only what readers with this stride want, who have read the top by way of `split`."""
@@ -77,19 +89,24 @@ class FoldedConvolution(FusedLayer):
             top[0].reshape(bottom[0].shape[0], channels, *self.windows.convolved(bottom[0].shape[2:]))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        convolution, x, y = self.convolution, bottom[0].data, top[0].data
+        x, y = bottom[0].data, top[0].data
         plus = bottom[1].data if self.adds else None
-        windows = self.windows
-        if self.engine.folded_convolution(x, self.folded, y, windows, convolution.group, self.with_relu, plus):
+        if self.at_once(x, y, plus):
             return
+        convolution = self.convolution
         weights, bias = convolution.blobs[0].data, convolution.bias()
-        self.engine.convolution_forward(x, weights, bias, y, windows, convolution.group)
+        self.engine.convolution_forward(x, weights, bias, y, self.windows, convolution.group)
         for layer in self.affine:
             layer.forward(top, top)
         if plus is not None:
             self.engine.add_to(plus, y, self.with_relu)
         elif self.with_relu:
             self.engine.relu_forward(y, y, 0)
+
+    def at_once(self, x: Array, y: Array, plus: Array | None) -> bool:
+        """Let the engine do it; False if it cannot now."""
+        group = self.convolution.group
+        return self.engine.folded_convolution(x, self.folded, y, self.windows, group, self.with_relu, plus)
 
     def _sources(self) -> list[Array]:
         return [blob.data for layer in (self.convolution, *self.affine) for blob in layer.blobs]

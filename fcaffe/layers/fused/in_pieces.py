@@ -10,7 +10,7 @@ images each layer finds what the one before it has written in the cache of a cor
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from fcaffe.net import Blob
@@ -104,8 +104,10 @@ def piece_of(images: int) -> int:
     return next((count for count in range(threads, images) if images % count == 0), images)
 
 
-def in_pieces(nodes: list[Node]) -> list[Node]:
-    """These nodes of a program for inference, with one in place of each stretch of nodes that gains by it."""
+def in_pieces(nodes: list[Node], kept: Collection[Storage]) -> list[Node]:
+    """These nodes of a program for inference, with one in place of each stretch of nodes that gains by it; nothing is
+    `kept` in between."""
+    assert not kept
     made: list[Node] = []
     index = 0
     while index < len(nodes):

@@ -9,6 +9,7 @@ them has computed. So the stride moves up, from the readers to what they read:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from fcaffe.engines.windows import Windows
@@ -17,6 +18,7 @@ from fcaffe.net import Blob, Layer, Traits
 from fcaffe.net.context import Context
 from fcaffe.net.node import Node
 from fcaffe.net.rewrite import renumbered
+from fcaffe.net.storage import Storage
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -43,16 +45,16 @@ def _points(stride: tuple[int, ...]) -> Windows:
     return Windows((1,) * axes, stride, (0,) * axes, (1,) * axes)
 
 
-def without_unread_places(nodes: list[Node]) -> list[Node]:
+def without_unread_places(nodes: list[Node], kept: Collection[Storage]) -> list[Node]:
     """These nodes of a program for inference, which are changed as above: from the last on, so that a stride moves up
-    as far as it can."""
+    as far as it can. Of what is `kept` all places are wanted."""
     for node in reversed(nodes):
         if isinstance(node.layer, FoldedConvolution):
-            nodes = _with_stride_of_readers(nodes, node.layer)
+            nodes = _with_stride_of_readers(nodes, node.layer, kept)
     return nodes
 
 
-def _with_stride_of_readers(nodes: list[Node], layer: FoldedConvolution) -> list[Node]:
+def _with_stride_of_readers(nodes: list[Node], layer: FoldedConvolution, kept: Collection[Storage]) -> list[Node]:
     index = next(index for index, node in enumerate(nodes) if node.layer is layer)
     node, top = nodes[index], nodes[index].tops[0]
     readers = [other for other in nodes if other is not node and top in other.blobs]
@@ -63,7 +65,11 @@ def _with_stride_of_readers(nodes: list[Node], layer: FoldedConvolution) -> list
         readers = [other for other in nodes if any(blob in read for blob in other.bottoms)]
     strides = {_stride_of_points(reader, read) for reader in readers}
     stride = strides.pop() if len(strides) == 1 else None
-    if stride is None:
+    if stride is None or any(blob._data in kept for blob in (top, *read)) or not layer.may_take(stride):
+        return nodes
+    if not all(isinstance(reader.layer, FoldedConvolution) and reader.layer.may_leave() for reader in readers):
+        return nodes
+    if layer.exact and not all(map(_is_steady, nodes[:index])):
         return nodes
 
     few = _few_of(top, _points(stride))
@@ -81,6 +87,12 @@ def _with_stride_of_readers(nodes: list[Node], layer: FoldedConvolution) -> list
     return renumbered([*made[:index], *added, *made[index:]])
 
 
+def _is_steady(node: Node) -> bool:
+    """Whether its tops have no other shapes after a pass than before, as long as its bottoms have not."""
+    traits = node.layer.traits
+    return traits.reshapes_by_shape if node.bottoms else not traits.reads_host
+
+
 def _stride_of_points(reader: Node, blobs: list[Blob]) -> tuple[int, ...] | None:
     """With which stride it reads points of one of the blobs and nothing else of them; None if it does not."""
     layer = reader.layer
@@ -90,7 +102,7 @@ def _stride_of_points(reader: Node, blobs: list[Blob]) -> tuple[int, ...] | None
         return None
     windows = layer.windows
     are_points = windows.size == 1 and not any(windows.pad)
-    return windows.stride if are_points and max(windows.stride) > 1 else None
+    return windows.stride if are_points and max(windows.stride, default=1) > 1 else None
 
 
 def _places(node: Node, stride: tuple[int, ...]) -> Node:
