@@ -75,7 +75,7 @@ class BatchNormOperations(Operations):
             return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
 
         key = ("batch norm applied", x.shape, x.strides, y.strides, affine, eps, relu)
-        return self.operation(key, build)
+        return self.operation(key, build, (x, y))
 
     def _add_affine(self, x: Array, y: Array, mean: Array, slope: Array, offset: Array) -> None:
         """y += (x - mean) * slope + offset, per channel; x and y are laid out alike."""
