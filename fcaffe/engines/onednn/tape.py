@@ -43,9 +43,12 @@ class Tape:
         """A call of another function of the library, which works on these addresses and returns a status."""
         self._addresses.update(places)
         self._held += self._library.temporaries()
+        self._add(by_one, (run, arguments))
+
+    def _add(self, by_one: bool, call: Call) -> None:
         if not self._stretches or self._stretches[-1][0] != by_one:
             self._stretches.append((by_one, []))
-        self._stretches[-1][1].append((run, arguments))
+        self._stretches[-1][1].append(call)
 
     def works_on(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether all arguments lie in these arrays."""
@@ -56,7 +59,15 @@ class Tape:
         """Let these last as long as the tape."""
         self._held += arrays
 
-    def play(self) -> None:
+    def append(self, other: Tape) -> None:
+        """Go on with what another tape plays."""
+        self._held.append(other)
+        for by_one, calls in other._stretches:
+            for call in calls:
+                self._add(by_one, call)
+
+    def __call__(self) -> None:
+        """Play it."""
         for by_one, calls in self._stretches:
             status = self._library.threads.run_with_one(_make, calls) if by_one else _make(calls)
             if status:
