@@ -108,6 +108,15 @@ class Engine(
         work()
         return None
 
+    def joined(self, recordings: Sequence[Callable[[], None]]) -> Callable[[], None]:
+        """What plays these recordings of `recorded` one after the other."""
+
+        def play() -> None:
+            for recording in recordings:
+                recording()
+
+        return play
+
     @contextlib.contextmanager
     def other_weights(self) -> Iterator[None]:
         """In its body, which may be within that of `fixed_weights`, weights lie elsewhere than otherwise."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 Array = Any
 
@@ -11,6 +11,22 @@ class PlainInnerProduct:
     """x (M, K), weights (N, K), or (K, N) with `transpose`, bias (N,) or None, y (M, N)."""
 
     xp: Any
+
+    if TYPE_CHECKING:
+
+        def copy(self, x: Array, y: Array) -> None: ...
+
+    def flattened(self, x: Array, values: int) -> Array:
+        """x in C order as rows of so many values: x itself, or a copy, which holds until the next one is made."""
+        if x.flags.c_contiguous:
+            return x.reshape(-1, values)
+        rows = self._memory_for(x)
+        self.copy(x, rows)
+        return rows.reshape(-1, values)
+
+    def _memory_for(self, x: Array) -> Array:
+        """Memory in C order for a flattened copy of x."""
+        return self.xp.empty(x.shape, x.dtype)
 
     def matmul(self, a: Array, b: Array, transpose_b: bool = False) -> Array:
         """a (M, K) times b (K, N), or (N, K) with `transpose_b`: (M, N)."""

@@ -47,6 +47,10 @@ class Windows:
         """A 1x1 window at every place: nothing slides."""
         return self.size == 1 and set(self.stride) == {1} and set(self.pad) == {0}
 
+    def overlap(self) -> bool:
+        """Whether an element may be in several windows."""
+        return any(d * (k - 1) >= s for k, s, d in zip(self.kernel, self.stride, self.dilation, strict=True))
+
     def convolved(self, size: tuple[int, ...]) -> tuple[int, ...]:
         """Output size of a convolution over this input size: windows that fit wholly, rounded down."""
         return tuple(

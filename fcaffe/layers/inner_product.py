@@ -58,12 +58,13 @@ class InnerProduct(Layer):
     def multiply(self, bottom: Blob, rows: Array, bias: Array | None) -> None:
         """Write rows (M, num_output), the products of the bottom and the weights, plus the bias if there is one."""
         p = self.param.inner_product_param
-        self.engine.inner_product_forward(self._rows(bottom.data), self.blobs[0].data, bias, rows, p.transpose)
+        x = self.engine.flattened(bottom.data, self.inputs)
+        self.engine.inner_product_forward(x, self.blobs[0].data, bias, rows, p.transpose)
 
     def backward_weights(self, bottom: Blob, dy: Array) -> None:
         """Add the gradient of the weights to theirs, if they learn."""
         if self.param_propagate_down[0]:
-            x = self._rows(bottom.data)
+            x = self.engine.flattened(bottom.data, self.inputs)
             dweights, add = self.blobs[0].diff_to_add()
             self.engine.inner_product_backward_weights(x, dy, dweights, self.param.inner_product_param.transpose, add)
 
@@ -79,14 +80,6 @@ class InnerProduct(Layer):
     @property
     def learns_bias(self) -> bool:
         return len(self.blobs) > 1 and self.param_propagate_down[1]
-
-    def _rows(self, x: Array) -> Array:
-        """(M, K) in C order, which is the order of the weights."""
-        if x.flags.c_contiguous:
-            return x.reshape(-1, self.inputs)
-        rows = self.xp.empty(x.shape, x.dtype)
-        self.engine.copy(x, rows)
-        return rows.reshape(-1, self.inputs)
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
         """Multiply-adds of one forward pass."""

@@ -42,6 +42,16 @@ class RecordedForward:
         pure = traits.repeatable and traits.reshapes_by_shape and type(layer).forward_again is Layer.forward_again
         return pure and not traits.reads_host
 
+    @property
+    def play(self) -> Callable[[], None] | None:
+        """The recording, if there is one that counts."""
+        return self._play
+
+    @property
+    def memory(self) -> list[tuple[Storage, Array]]:
+        """Where the recording counts: these storages with these buffers."""
+        return self._memory
+
     def run(self, versions: list[int]) -> None:
         """`versions` is another list whenever a blob has changed its shape or storage."""
         fixed = self._engine.fixed

@@ -75,7 +75,7 @@ class BatchNormOperations(Operations):
             inputs = self._inputs(library.layout(x), x.shape[1], True)
             return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
 
-        return self.operation(("batch norm applied", x.shape, x.strides, y.strides, eps, relu), build)
+        return self.operation(("batch norm applied", x.shape, x.strides, y.strides, eps, relu), build, (x, y))
 
     def _steps(self, x: Array, kinds: tuple[int, ...], together: int, relu: bool) -> Operation:
         """Binary operations of channels, one after the other, from x to an array that is laid out alike; `together`
@@ -96,7 +96,7 @@ class BatchNormOperations(Operations):
             inputs, chained = {dnnl.SRC: layout, dnnl.SRC_1: each}, dict(enumerate([each] * (len(kinds) - 1)))
             return Operation(library, description, inputs, {dnnl.DST: layout}, chained=chained)
 
-        return self.operation(("steps", x.shape, x.strides, kinds, together, relu), build)
+        return self.operation(("steps", x.shape, x.strides, kinds, together, relu), build, (x, x))
 
     def _add_affine(self, x: Array, y: Array, mean: Array, slope: Array, offset: Array) -> None:
         """y += (x - mean) * slope + offset, per channel; x and y are laid out alike."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import os
+import math
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from ctypes import byref, c_char, c_float, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
@@ -14,12 +13,13 @@ import numpy as np
 
 from fcaffe.engines.memory import address, aligned_zeros
 from fcaffe.engines.onednn import dnnl
+from fcaffe.engines.onednn.threads import Threads, is_small
 from fcaffe.errors import FcaffeError
-from fcaffe.threads import wanted_threads
 
 STATUS = ["success", "out of memory", "invalid arguments", "unimplemented", "last implementation reached"]
 STATUS += ["runtime error", "not required"]
 CPU, IN_ORDER = 1, 1
+LONGEST_COLUMN = 4096  # values, of a column that a product with a matrix takes as a whole
 
 
 class OneDnnError(FcaffeError):
@@ -44,19 +44,19 @@ class Calls:
             raise OneDnnError(
                 f"{path} is oneDNN {self.version}, and version {dnnl.VERSION} is needed; --engine numpy does without"
             )
-        self._few: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-        self._keep_threads_within(wanted_threads())
+        self.threads = Threads(path)
         self.engine = self.create("engine_create", c_int(CPU), c_size_t(0))
         self.stream = self.create("stream_create", self.engine, c_int(IN_ORDER))
-        self._execute = self.functions.dnnl_primitive_execute
-        self._execute.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
-        self.execute = self._execute if self._few is contextlib.nullcontext else self._execute_with_few
+        execute = self.functions.dnnl_primitive_execute
+        execute.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
+        self.execute = self._limited(execute)
         # Without giving Python's lock away, which would cost more than the call.
         self.set_data_handle = ctypes.PyDLL(path).dnnl_memory_set_data_handle
         self.set_data_handle.argtypes = [c_void_p, c_void_p]
-        self._sgemm = self.functions.dnnl_sgemm
+        sgemm = self.functions.dnnl_sgemm
         matrix: list[Any] = [c_void_p, c_int64]
-        self._sgemm.argtypes = [c_char, c_char, *[c_int64] * 3, c_float, *matrix, *matrix, c_float, *matrix]
+        sgemm.argtypes = [c_char, c_char, *[c_int64] * 3, c_float, *matrix, *matrix, c_float, *matrix]
+        self._sgemm = self._limited(sgemm)
         self._memory: dict[int, np.ndarray] = {}
         self.kept: dict[tuple[tuple[int, ...], Any], Any] | None = None  # see Engine.fixed_weights
         self.tape: Any = None  # that takes down what is executed
@@ -66,9 +66,14 @@ class Calls:
         """c = a @ b, or with `add` so much more; a and b are C-contiguous float32 matrices or transposes of such."""
         (turn_a, step_a), (turn_b, step_b) = _as_blas(a), _as_blas(b)
         (rows, inner), columns, step_c = a.shape, b.shape[1], c.shape[1]
-        factors = address(a), step_a, address(b), step_b, float(add)
-        with self._few():
-            status = self._sgemm(turn_a, turn_b, rows, columns, inner, 1.0, *factors, address(c), step_c)
+        places = address(a), address(b), address(c)
+        factors = places[0], step_a, places[1], step_b, float(add), places[2], step_c
+        arguments = turn_a, turn_b, rows, columns, inner, 1.0, *factors
+        # The sums of a longer column, or of several, are split between the threads.
+        by_one = columns == 1 and inner <= LONGEST_COLUMN and is_small((a, b, c), rows * inner)
+        if self.tape is not None:
+            self.tape.add_call(self._sgemm, arguments, by_one, places)
+        status = self.threads.run_with_one(self._sgemm, *arguments) if by_one else self._sgemm(*arguments)
         if status:
             raise OneDnnError(f"oneDNN {self.version}: dnnl_sgemm: {STATUS[status]}")
 
@@ -82,7 +87,7 @@ class Calls:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call dnnl_`name`. Raises OneDnnError with the status' meaning."""
-        with self._few():  # also where a primitive is made, which is then cut for so many threads
+        with self.threads.within():  # also where a primitive is made, which is then cut for so many threads
             status = getattr(self.functions, "dnnl_" + name)(*arguments)
         if status:
             meaning = STATUS[status] if status < len(STATUS) else str(status)
@@ -100,10 +105,12 @@ class Calls:
 
     def temporary(self, use: int, size: int) -> int:
         """The address of `size` bytes that hold until the same use is asked for again."""
-        memory = self._memory.get(use)
-        if memory is None or memory.nbytes < size:
-            memory = self._memory[use] = aligned_zeros(np, -(-size // 4))
-        return address(memory)
+        return address(self._temporary(use, size))
+
+    def temporary_array(self, use: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        """The same as an array in C order."""
+        count = math.prod(shape)
+        return self._temporary(use, count * dtype.itemsize).view(dtype)[:count].reshape(shape)
 
     def temporaries(self) -> list[np.ndarray]:
         """The memory that `temporary` hands out now."""
@@ -117,33 +124,22 @@ class Calls:
             self.kept[key] = aligned_zeros(np, -(-size // 4))
         return address(self.kept[key]), is_new
 
-    def _keep_threads_within(self, most: int) -> None:
-        """Use no more threads than that, where OpenMP would.
+    def _limited(self, function: Callable[..., int]) -> Callable[..., int]:
+        """The function with no more threads than fcaffe may use."""
+        if not self.threads.are_limited:
+            return function
 
-        On the command line OpenMP itself was told. In a program that uses fcaffe as a library it may serve others as
-        well, so it is told for the time of each call, and only if it has not been told by the user.
-        """
-        try:
-            get, put = self.functions.omp_get_max_threads, self.functions.omp_set_num_threads
-        except AttributeError:
-            return  # a oneDNN of another threading
-        if os.environ.get("OMP_NUM_THREADS") or get() <= most:
-            return
+        def within(*arguments: Any) -> int:
+            with self.threads.within():
+                return function(*arguments)
 
-        @contextlib.contextmanager
-        def few() -> Iterator[None]:
-            before = get()
-            put(min(before, most))
-            try:
-                yield
-            finally:
-                put(before)
+        return within
 
-        self._few = few
-
-    def _execute_with_few(self, *arguments: Any) -> int:
-        with self._few():
-            return int(self._execute(*arguments))
+    def _temporary(self, use: int, size: int) -> np.ndarray:
+        memory = self._memory.get(use)
+        if memory is None or memory.nbytes < size:
+            memory = self._memory[use] = aligned_zeros(np, -(-size // 4))
+        return memory
 
     def _pointer(self, name: str, kind: Any) -> Any:
         function = getattr(self.functions, "dnnl_" + name)

@@ -65,7 +65,8 @@ class Convolution(Operations, PlainConvolution):
             )
 
         shapes = x.shape, x.strides, weights.shape, y.shape, y.strides
-        return self.operation(("convolution", *shapes, biased, kinds, plus is None, windows, group, relu), build)
+        key = ("convolution", *shapes, biased, kinds, plus is None, windows, group, relu)
+        return self.operation(key, build, (x, weights, y), y.size * weights[0].size)
 
     def _chain(self, y: Array, kinds: tuple[int, ...], plus: Array | None) -> Chain:
         """What is done with the outputs as they are stored."""
@@ -145,7 +146,9 @@ class Convolution(Operations, PlainConvolution):
             return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)}, through=through)
 
         key = ("convolution data", dx.shape, dx.strides, weights.shape, dy.shape, dy.strides, windows, group)
-        self.operation(key, build)((address(dy), address(weights)), (address(dx),))
+        whole = set(windows.stride) == {1}  # with others the order of sums is the threads' as well
+        operation = self.operation(key, build, (dx, weights, dy) if whole else (), dy.size * weights[0].size)
+        operation((address(dy), address(weights)), (address(dx),))
 
     def convolution_backward_weights(
         self, x: Array, dy: Array, dweights: Array, dbias: Array, windows: Windows, group: int, add: bool

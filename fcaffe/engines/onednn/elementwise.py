@@ -30,6 +30,12 @@ class Elementwise(Operations, PlainElementwise):
         self.library.sgemm(np.ones((1, rows.shape[0]), np.float32), rows, sums)
         return sums[0]
 
+    def add_bias(self, y: Array, bias: Array, relu: bool) -> None:
+        if relu or y.ndim != 2 or len(y) != 1 or (y.size < SMALL and self.library.tape is None):
+            super().add_bias(y, bias, relu)
+        else:
+            self._binary(dnnl.ADD, y, bias[None], y)
+
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
         if x.size < SMALL or slope < 0:
             super().relu_forward(x, y, slope)
@@ -39,7 +45,7 @@ class Elementwise(Operations, PlainElementwise):
             inputs, outputs = {dnnl.SRC: self.library.layout(x)}, {dnnl.DST: self.library.layout(y)}
             return Operation(self.library, self._describe_relu(self.library.common(x, y), slope), inputs, outputs)
 
-        self.operation(("relu", x.shape, x.strides, y.strides, slope), build)((address(x),), (address(y),))
+        self.operation(("relu", x.shape, x.strides, y.strides, slope), build, (x, y))((address(x),), (address(y),))
 
     def relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None:
         if y.size < SMALL or slope < 0:
@@ -64,7 +70,7 @@ class Elementwise(Operations, PlainElementwise):
             return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)})
 
         key = ("relu backward", y.shape, y.strides, dy.strides, dx.strides, slope)
-        self.operation(key, build)((address(y), address(dy)), (address(dx),))
+        self.operation(key, build, (y, dy, dx))((address(y), address(dy)), (address(dx),))
 
     def _describe_relu(self, layout: Layout, slope: float) -> Description:
         library = self.library
@@ -95,7 +101,8 @@ class Elementwise(Operations, PlainElementwise):
             return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
 
         key = ("sum", y.shape, y.strides, *(array.strides for array in arrays), *factors)
-        self.operation(key, build)(tuple(address(array) for array in arrays), (address(y),))
+        operation = self.operation(key, build, (*arrays, y))
+        operation(tuple(address(array) for array in arrays), (address(y),))
 
     def add_relu(self, a: Array, b: Array, y: Array) -> None:
         if y.size < SMALL:
@@ -119,10 +126,10 @@ class Elementwise(Operations, PlainElementwise):
             return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
 
         key = ("binary", kind, relu, a.shape, a.strides, b.strides, y.strides)
-        self.operation(key, build)((address(a), address(b)), (address(y),))
+        self.operation(key, build, (a, b, y))((address(a), address(b)), (address(y),))
 
     def copy(self, x: Array, y: Array) -> None:
-        if y.size < SMALL and x.dtype == y.dtype:
+        if y.size < SMALL and x.dtype == y.dtype and self.library.tape is None:
             super().copy(x, y)
             return
 
@@ -134,7 +141,7 @@ class Elementwise(Operations, PlainElementwise):
             )
             return Operation(library, description, {dnnl.SRC: layouts[0]}, {dnnl.DST: layouts[1]})
 
-        self.operation(("copy", x.shape, x.strides, y.strides), build)((address(x),), (address(y),))
+        self.operation(("copy", x.shape, x.strides, y.strides), build, (x, y))((address(x),), (address(y),))
 
     def concat(self, parts: Sequence[Array], whole: Array, axis: int) -> None:
         """Of channels in one call, which goes through the memory in its order, unlike copies of one part at a time."""
@@ -158,4 +165,5 @@ class Elementwise(Operations, PlainElementwise):
             return Operation(library, description, inputs, {dnnl.DST: library.layout(whole)})
 
         key = ("concat", whole.strides, *((part.shape, part.strides) for part in parts))
-        self.operation(key, build)(tuple([address(part) for part in parts]), (address(whole),))
+        operation = self.operation(key, build, (whole, *parts))
+        operation(tuple([address(part) for part in parts]), (address(whole),))

@@ -64,7 +64,14 @@ class OneDnnEngine(ConvolutionChain, Pooling, Normalization, InnerProduct, Eleme
                 kept += made if isinstance(made, tuple) else [made]
         if self.fixed is self._kept:  # it outlives this body, in which what is kept may be dropped
             tape.hold(kept)
-        return tape.play if tape.works_on([*arrays, *library.temporaries(), *kept]) else None
+        return tape if tape.works_on([*arrays, *library.temporaries(), *kept]) else None
+
+    def joined(self, recordings: Sequence[Callable[[], None]]) -> Callable[[], None]:
+        whole = Tape(self.library)
+        for tape in recordings:
+            assert isinstance(tape, Tape)
+            whole.append(tape)
+        return whole
 
     @contextlib.contextmanager
     def other_weights(self) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctypes import c_void_p
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from fcaffe.engines.onednn.primitives import Layout
 THIN, LARGE = 16, 1 << 20  # rows of the input, and values of the weights
 ENOUGH = 64  # products that each factor must be used for, or its conversion to bfloat16 takes longer than it saves
 LARGE_FOR_ONE = 1 << 16  # values of the weights, where the input has one row
+FLAT = -2  # the use of temporary memory for inputs in C order
+LONGEST = 1024  # products that are added up by one thread, however many there are
 
 Array = Any
 
@@ -24,11 +26,23 @@ Array = Any
 class InnerProduct(Operations, PlainInnerProduct):
     """x (M, K), weights (N, K), or (K, N) with `transpose`, bias (N,) or None, y (M, N)."""
 
+    if TYPE_CHECKING:
+
+        def add_bias(self, y: Array, bias: Array, relu: bool) -> None: ...
+
+    def _memory_for(self, x: Array) -> Array:
+        return self.library.temporary_array(FLAT, x.shape, x.dtype)
+
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
         is_row = x.shape[0] == 1 and weights.size >= LARGE_FOR_ONE
         if (is_row or _is_thin(x.shape[0], weights)) and not transpose:
-            columns = np.empty((weights.shape[0], x.shape[0]), np.float32)
             with self.in_float32([x], [y]) as (x_, y_):
+                if is_row:
+                    self.library.sgemm(weights, x_.T, y_.T)
+                    if bias is not None:
+                        self.add_bias(y_, bias, relu=False)
+                    return
+                columns = np.empty((weights.shape[0], x.shape[0]), np.float32)
                 self.library.sgemm(weights, x_.T, columns)
                 y_[...] = columns.T if bias is None else columns.T + bias
             return
@@ -77,7 +91,8 @@ class InnerProduct(Operations, PlainInnerProduct):
 
         key = ("product", a.shape, a.strides, b.shape, b.strides, c.strides, bias is None, add)
         ins = (address(a), address(b)) if bias is None else (address(a), address(b), address(bias))
-        self.operation(key, build)(ins, (address(c),))
+        whole = a.shape[1] <= LONGEST  # longer sums are split between the threads
+        self.operation(key, build, (a, b, c) if whole else (), a.size * b.shape[1])(ins, (address(c),))
 
 
 def _is_thin(rows: int, weights: np.ndarray) -> bool:

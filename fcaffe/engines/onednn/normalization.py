@@ -36,7 +36,7 @@ class Normalization(BatchNorm):
 
         key = ("LRN", x.shape, x.strides, y.strides, size, alpha, beta, k, memory is None)
         outs = (address(y),) if memory is None else (address(y), address(memory))
-        self.operation(key, build)((address(x),), outs)
+        self.operation(key, build, (x, y))((address(x),), outs)
 
     def lrn_backward(
         self, x: Array, y: Array, memory: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float, k: float
@@ -63,7 +63,7 @@ class Normalization(BatchNorm):
             return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)}, [dnnl.WORKSPACE])
 
         key = ("LRN backward", x.shape, x.strides, dy.strides, dx.strides, size, alpha, beta, k)
-        self.operation(key, build)((address(x), address(dy)), (address(dx), address(memory)))
+        self.operation(key, build, (x, dy, dx))((address(x), address(dy)), (address(dx), address(memory)))
 
     def _lrn_is_fast(self, x: Array, size: int, beta: float, training: bool) -> bool:
         """Whether oneDNN has more than its reference code for it, and in training for its backward pass too. That code
@@ -94,7 +94,7 @@ class Normalization(BatchNorm):
             inputs, outputs = {dnnl.SRC: library.layout(x)}, {dnnl.DST: library.layout(y)}
             return Operation(library, self._describe_softmax(x, axis), inputs, outputs)
 
-        self.operation(("softmax", x.shape, x.strides, y.strides, axis), build)((address(x),), (address(y),))
+        self.operation(("softmax", x.shape, x.strides, y.strides, axis), build, (x, y))((address(x),), (address(y),))
 
     def softmax_backward(self, y: Array, dy: Array, dx: Array, axis: int) -> None:
         if not y.size or not self.library.has_avx512():  # there it has its reference code only
@@ -119,7 +119,7 @@ class Normalization(BatchNorm):
             return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)})
 
         key = ("softmax backward", y.shape, y.strides, dy.strides, dx.strides, axis)
-        self.operation(key, build)((address(y), address(dy)), (address(dx),))
+        self.operation(key, build, (y, dy, dx))((address(y), address(dy)), (address(dx),))
 
     def _describe_softmax(self, x: Array, axis: int) -> Description:
         """Of arrays in which the values that are summed up lie side by side: it is slow on others, and version 3.2 errs

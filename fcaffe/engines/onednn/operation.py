@@ -14,6 +14,7 @@ from fcaffe.engines.memory import address, aligned_zeros
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.library import Library, post_operand
 from fcaffe.engines.onednn.primitives import Description, Layout, Primitive
+from fcaffe.engines.onednn.threads import is_small
 
 MOST = 4096  # operations that are kept
 BETWEEN = -1  # the use of temporary memory between two steps of a reorder
@@ -85,7 +86,8 @@ class Operation:
         if (kind, add) not in self._reorders_out:
             needed = add or not self.description.wants(kind, layout)
             wanted = self.description.layout_of(kind)
-            self._reorders_out[kind, add] = reorder(self.library, wanted, layout.handle, add) if needed else None
+            with self.library.threads.one(self.primitive.by_one):
+                self._reorders_out[kind, add] = reorder(self.library, wanted, layout.handle, add) if needed else None
         return self._reorders_out[kind, add]
 
 
@@ -126,7 +128,11 @@ class Operations:
         last = channels_last(array)
         return array if last.flags.c_contiguous else np.moveaxis(np.empty(last.shape, array.dtype), -1, 1)
 
-    def operation(self, key: Hashable, build: Callable[[], Operation]) -> Operation:
+    def operation(
+        self, key: Hashable, build: Callable[[], Operation], arrays: Sequence[Any] = (), multiply_adds: int = 0
+    ) -> Operation:
+        """The one of this signature. If its bits are the same with any number of threads it may be given the arrays
+        that it works on, and how much it multiplies: a small one is then computed by one thread."""
         found = self._operations.get(key)
         if found is None:
             if len(self._operations) >= MOST:  # of nets that change their shapes all the time
@@ -135,7 +141,8 @@ class Operations:
                     self.library.kept.clear()  # what is in there belongs to them
                     if self.fixed is not None:
                         self.fixed = object()  # what has been recorded works on it
-            found = self._operations[key] = build()
+            with self.library.threads.one(bool(arrays) and is_small(arrays, multiply_adds)):
+                found = self._operations[key] = build()
         return found
 
 

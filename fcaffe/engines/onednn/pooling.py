@@ -42,7 +42,7 @@ class Pooling(Operations, PlainPooling):
 
         key = ("max pooling", x.shape, x.strides, y.shape, y.strides, windows, memory is None)
         outs = (address(y),) if memory is None else (address(y), address(memory))
-        self.operation(key, build)((address(x),), outs)
+        self.operation(key, build, (x, y))((address(x),), outs)
 
     def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:
         if not self._fits(dx, dy, windows):
@@ -55,7 +55,8 @@ class Pooling(Operations, PlainPooling):
             return Operation(self.library, description, inputs, outputs, [dnnl.WORKSPACE])
 
         key = ("max pooling backward", dx.shape, dx.strides, dy.shape, dy.strides, windows)
-        self.operation(key, build)((address(dy),), (address(dx), address(memory)))
+        operation = self.operation(key, build, () if windows.overlap() else (dx, dy))
+        operation((address(dy),), (address(dx), address(memory)))
 
     def max_pool_with_places(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
         with self.channels_last([x], [y, mask]) as (x_, y_, mask_):
@@ -83,7 +84,7 @@ class Pooling(Operations, PlainPooling):
             )
 
         key = ("average pooling", x.shape, x.strides, y.shape, y.strides, windows)
-        self.operation(key, build)((address(x),), (address(y),))
+        self.operation(key, build, (x, y))((address(x),), (address(y),))
         if correction is not None:
             np.multiply(y, correction, out=y)
 
@@ -105,7 +106,7 @@ class Pooling(Operations, PlainPooling):
         if correction is not None:
             dy = np.multiply(dy, correction)
         key = ("average pooling backward", dx.shape, dx.strides, dy.shape, dy.strides, windows)
-        self.operation(key, build)((address(dy),), (address(dx),))
+        self.operation(key, build, () if windows.overlap() else (dx, dy))((address(dy),), (address(dx),))
 
     def _fits(self, x: Array, y: Array, windows: Windows) -> bool:
         """Whether every window has an element of x; oneDNN takes no others."""

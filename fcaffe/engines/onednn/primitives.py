@@ -77,6 +77,7 @@ class Primitive:
         library = description.library
         self.library = library
         self.description = description
+        self.by_one = library.threads.for_one  # computed by one thread, as it was made for
         self.handle = library.create("primitive_create", description.handle)
         self.scratch_size = description.size_of(SCRATCHPAD)
         if self.scratch_size:
@@ -101,11 +102,13 @@ class Primitive:
             for memory, address in zip(self._memories, addresses, strict=True):
                 self.library.set_data_handle(memory, address)
             self._addresses = list(addresses)
-        if self.library.tape is not None:
-            self.library.tape.add(self, self._arguments, addresses)
-        status = self.library.execute(self.handle, self.library.stream, self._count, self._pointer)
+        library = self.library
+        if library.tape is not None:
+            library.tape.add(self, self._arguments, addresses)
+        call = self.handle, library.stream, self._count, self._pointer
+        status = library.threads.run_with_one(library.execute, *call) if self.by_one else library.execute(*call)
         if status:
-            raise OneDnnError(f"oneDNN {self.library.version}: {self.description.name} failed (status {status})")
+            raise OneDnnError(f"oneDNN {library.version}: {self.description.name} failed (status {status})")
 
 
 class _Argument(ctypes.Structure):

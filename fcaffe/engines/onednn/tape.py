@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_void_p
 from typing import Any
 
@@ -12,13 +12,15 @@ import numpy as np
 from fcaffe.engines.memory import address
 from fcaffe.engines.onednn.calls import Calls, OneDnnError
 
+Call = tuple[Callable[..., int], tuple[Any, ...]]  # of a function that returns a status
+
 
 class Tape:
     """Holds what the calls need, but for the arrays of others: who plays it knows that those are still there."""
 
     def __init__(self, library: Calls) -> None:
         self._library = library
-        self._calls: list[tuple[Any, ...]] = []
+        self._stretches: list[tuple[bool, list[Call]]] = []  # of calls that one thread makes, or all
         self._held: list[Any] = []
         self._addresses: set[int] = set()
 
@@ -31,9 +33,22 @@ class Tape:
             memory = library.create("memory_create", layout, library.engine, c_void_p(place))
             library.destroy_with(self, "memory", memory)
             target.arg, target.memory = source.arg, memory.value
-        self._addresses.update(addresses)
-        self._held += [primitive, own, *library.temporaries()]
-        self._calls.append((primitive.handle, library.stream, len(own), ctypes.addressof(own)))
+        self._held += [primitive, own]
+        call = primitive.handle, library.stream, len(own), ctypes.addressof(own)
+        self.add_call(library.execute, call, primitive.by_one, addresses)
+
+    def add_call(
+        self, run: Callable[..., int], arguments: tuple[Any, ...], by_one: bool, places: Sequence[int]
+    ) -> None:
+        """A call of another function of the library, which works on these addresses and returns a status."""
+        self._addresses.update(places)
+        self._held += self._library.temporaries()
+        self._add(by_one, (run, arguments))
+
+    def _add(self, by_one: bool, call: Call) -> None:
+        if not self._stretches or self._stretches[-1][0] != by_one:
+            self._stretches.append((by_one, []))
+        self._stretches[-1][1].append(call)
 
     def works_on(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether all arguments lie in these arrays."""
@@ -44,8 +59,24 @@ class Tape:
         """Let these last as long as the tape."""
         self._held += arrays
 
-    def play(self) -> None:
-        for call in self._calls:
-            status = self._library.execute(*call)
+    def append(self, other: Tape) -> None:
+        """Go on with what another tape plays."""
+        self._held.append(other)
+        for by_one, calls in other._stretches:
+            for call in calls:
+                self._add(by_one, call)
+
+    def __call__(self) -> None:
+        """Play it."""
+        for by_one, calls in self._stretches:
+            status = self._library.threads.run_with_one(_make, calls) if by_one else _make(calls)
             if status:
-                raise OneDnnError(f"oneDNN {self._library.version}: a recorded primitive failed (status {status})")
+                raise OneDnnError(f"oneDNN {self._library.version}: a recorded call failed (status {status})")
+
+
+def _make(calls: list[Call]) -> int:
+    """All of these calls, until one fails; returns its status, or 0."""
+    for run, arguments in calls:
+        if status := run(*arguments):
+            return status
+    return 0

@@ -13,6 +13,7 @@ from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.library import Library, post_operand
 from fcaffe.engines.onednn.operation import SMALL, Operations
 from fcaffe.engines.onednn.primitives import Layout, Primitive
+from fcaffe.engines.onednn.threads import is_small
 from fcaffe.engines.update import PlainUpdate
 
 Array = Any
@@ -30,7 +31,8 @@ class Update(Operations, PlainUpdate):
         key = w.size, bool(decay)
         update = self._updates.get(key)
         if update is None:
-            update = self._updates[key] = SgdUpdate(self.library, *key)
+            with self.library.threads.one(is_small((w, g, h))):
+                update = self._updates[key] = SgdUpdate(self.library, *key)
         update(address(w), address(g), address(h), decay, rate, momentum)
 
 

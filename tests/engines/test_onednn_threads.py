@@ -1,0 +1,255 @@
+"""What is too small to share out is computed by one thread; the bits are those that any number of threads gives."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from fcaffe.engines import cpu_engine, find_onednn
+from fcaffe.engines.onednn import calls, inner_product, operation, update
+from fcaffe.engines.onednn.primitives import Primitive
+from fcaffe.engines.onednn.threads import is_small
+from fcaffe.engines.windows import Windows
+from fcaffe.net import Context, Net
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text, upgrade_net
+from fcaffe.rng import CaffeRandom
+
+pytestmark = pytest.mark.skipif(not find_onednn(), reason="needs onednn-cpu-gomp")
+
+MANY = 5  # threads, on however many CPUs
+SEEDS = range(40)
+
+
+@pytest.fixture
+def many_threads(openmp: ctypes.CDLL):
+    before = openmp.omp_get_max_threads()
+    openmp.omp_set_num_threads(MANY)
+    yield
+    openmp.omp_set_num_threads(before)
+
+
+@pytest.fixture
+def seen(monkeypatch, openmp):
+    """How many threads each call of a primitive or of sgemm had."""
+    counts = []
+    limited = calls.Calls._limited
+
+    def watched(self, function):
+        def run(*arguments):
+            counts.append(openmp.omp_get_max_threads())
+            return function(*arguments)
+
+        return limited(self, run)
+
+    monkeypatch.setattr(calls.Calls, "_limited", watched)
+    return counts
+
+
+def never(*_):
+    return False
+
+
+def share_out_everything(monkeypatch):
+    for module in calls, inner_product, operation, update:
+        if hasattr(module, "is_small"):
+            monkeypatch.setattr(module, "is_small", never)
+
+
+def images(random, *shape):
+    return np.moveaxis(random.standard_normal((shape[0], *shape[2:], shape[1]), np.float32), -1, 1)
+
+
+def number(random, most):
+    """Up to so much, small ones as often as large ones."""
+    return int(2 ** random.uniform(0, np.log2(most)))
+
+
+def convolutions(engine, random):
+    n, c, size, m = number(random, 8), number(random, 64), random.integers(7, 30), number(random, 64)
+    kernel, stride, group = int(random.choice([1, 3, 5])), int(random.integers(1, 3)), int(random.choice([1, 1, 2, c]))
+    windows = Windows((kernel,) * 2, (stride,) * 2, (kernel // 2,) * 2, (1, 1))
+    x = images(random, n, c * group, size, size)
+    weights = random.standard_normal((m * group, c, kernel, kernel), np.float32)
+    y = images(random, n, m * group, *windows.convolved((size, size)))
+    engine.convolution_forward(x, weights, weights[:, 0, 0, 0].copy(), y, windows, group, relu=True)
+    dy, dx = images(random, *y.shape), np.empty_like(x)
+    engine.convolution_backward_data(dy, weights, dx, windows, group)
+    return y, dx
+
+
+def products(engine, random):
+    """Some with more to add up than one thread does whole, some with a single row."""
+    rows, inner, columns = (number(random, most) for most in (256, 4500, 256))
+    rows = 1 if random.integers(3) == 0 else rows
+    x, weights = (random.standard_normal(shape, np.float32) for shape in ((rows, inner), (columns, inner)))
+    bias, y = random.standard_normal(columns, np.float32), np.empty((rows, columns), np.float32)
+    engine.inner_product_forward(x, weights, bias, y, False)
+    dx, dweights = np.empty_like(x), np.empty_like(weights)
+    engine.inner_product_backward_data(y, weights, dx, False)
+    engine.inner_product_backward_weights(x, y, dweights, False, add=False)
+    return y, dx, dweights
+
+
+def poolings(engine, random):
+    """With windows that overlap and others."""
+    n, c, size = number(random, 8), number(random, 96), int(random.integers(6, 40))
+    windows = Windows((int(random.integers(2, 4)),) * 2, (2, 2), (0, 0), (1, 1))
+    x = images(random, n, c, size, size)
+    found = []
+    places = windows.convolved((size, size))
+    y, memory, dx = images(random, n, c, *places), np.zeros((2 * n, c, *places), np.float32), np.zeros_like(x)
+    engine.max_pool_forward(x, y, memory, windows)
+    engine.max_pool_backward(y, memory, dx, windows)
+    found += [y.copy(), dx.copy()]
+    engine.average_pool_forward(x, y, windows)
+    engine.average_pool_backward(y, dx, windows)
+    return *found, y, dx
+
+
+def values(engine, random):
+    """What is done value by value, or within a few values."""
+    n, c, size = number(random, 8), 16 * number(random, 8), int(random.integers(3, 30))
+    a, b, y = (images(random, n, c, size, size) for _ in range(3))
+    found = []
+
+    def take(operator, *arguments):
+        operator(*arguments)
+        found.append(y.copy())
+
+    take(engine.relu_forward, a, y, 0.1)
+    take(engine.relu_backward, a, b, y, 0.1)
+    take(engine.weighted_sum, [a, b], [1, -0.5], y)
+    take(engine.add_relu, a, b, y)
+    take(engine.multiply, a, b, y)
+    take(engine.copy, np.ascontiguousarray(a), y)
+    take(engine.softmax_forward, a, y, 1)
+    take(engine.softmax_backward, found[-1], b, y, 1)
+    memory = np.zeros((2 * n, *a.shape[1:]), np.float32)
+    take(engine.lrn_forward, a, y, memory, 5, 1e-4, 0.75, 1.0)
+    take(engine.lrn_backward, a, found[-1], memory, b, y, 5, 1e-4, 0.75, 1.0)
+    take(engine.scale_channels, a, y, a[0, :, 0, 0].copy(), b[0, :, 0, 0].copy())
+    whole = images(random, n, 2 * c, size, size)
+    engine.concat([a, b], whole, 1)
+    w, g, h = (np.ascontiguousarray(each).reshape(-1) for each in (a, b, y))
+    engine.sgd_update(w, g, h, 0.1, 0.9, 0.01)
+    return *found, whole, w, g, h
+
+
+@pytest.mark.parametrize("math", ["fp32", "bf16"])
+@pytest.mark.parametrize("work", [convolutions, products, poolings, values])
+def test_one_thread_gives_the_bits_of_many(work, math, many_threads, seen, monkeypatch):
+    if math == "bf16" and not cpu_engine().library.has_bf16():
+        pytest.skip("the processor has no bfloat16")
+    by_rule = [work(cpu_engine(math), np.random.default_rng(seed)) for seed in SEEDS]
+    assert {1, MANY} <= set(seen), "of these arrays some should be small and some not"
+    seen.clear()
+    share_out_everything(monkeypatch)
+    for seed, ours in zip(SEEDS, by_rule, strict=True):
+        theirs = work(cpu_engine(math), np.random.default_rng(seed))
+        for index, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+            assert mine.tobytes() == other.tobytes(), f"seed {seed}, result {index}"
+    assert set(seen) == {MANY}
+
+
+def test_what_is_small_goes_by_the_work_alone():
+    rows = np.zeros((64, 1024), np.float32)
+    assert is_small([rows, rows]) and not is_small([rows, rows, rows])
+    assert is_small([rows, rows, rows], 10**6) and not is_small([rows, rows, rows], 10**7)
+    assert not is_small([rows] * 9, 10**6)
+
+
+def test_sums_that_threads_would_split_are_left_to_all(many_threads, seen):
+    """Whatever their size: gradients of weights, and of poolings whose windows overlap."""
+    engine, random = cpu_engine(), np.random.default_rng(1)
+    x, dy = images(random, 2, 4, 8, 8), images(random, 2, 4, 8, 8)
+    dweights = np.empty((4, 4, 3, 3), np.float32)
+    engine.convolution_backward_weights(x, dy, dweights, None, Windows((3, 3), (1, 1), (1, 1), (1, 1)), 1, add=False)
+    assert set(seen) == {MANY}
+    seen.clear()
+    engine.average_pool_backward(dy, x, Windows((3, 3), (1, 1), (1, 1), (1, 1)))
+    assert set(seen) == {MANY}
+    seen.clear()
+    engine.average_pool_backward(dy, images(random, 2, 4, 16, 16), Windows((2, 2), (2, 2), (0, 0), (1, 1)))
+    assert set(seen) == {1}
+
+
+def test_others_find_their_threads_as_they_were(many_threads, openmp, monkeypatch):
+    """After a small operation, after one that fails or is interrupted, and after one that cannot be made."""
+    engine, x = cpu_engine(), images(np.random.default_rng(1), 1, 16, 4, 4)
+
+    def softmax():
+        engine.softmax_forward(x, np.empty_like(x), 1)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    for threads in MANY, 3:  # of a program that has changed its mind
+        openmp.omp_set_num_threads(threads)
+        softmax()
+        assert openmp.omp_get_max_threads() == threads
+    for failing, problem in (lambda *_: 5, calls.OneDnnError), (interrupted, KeyboardInterrupt):
+        with monkeypatch.context() as patch, pytest.raises(problem):
+            patch.setattr(engine.library, "execute", failing)
+            softmax()
+        assert openmp.omp_get_max_threads() == 3
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Primitive, "__init__", interrupted)
+        engine.softmax_forward(x[:, :8], np.empty_like(x[:, :8]), 1)
+    assert openmp.omp_get_max_threads() == 3 and not engine.library.threads.for_one
+
+
+LENET = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 1 dim: 28 dim: 28 } } }
+layer { name: "c1" type: "Convolution" bottom: "x" top: "c1" convolution_param {
+  num_output: 20 kernel_size: 5 weight_filler { type: "xavier" } } }
+layer { name: "p1" type: "Pooling" bottom: "c1" top: "p1" pooling_param { kernel_size: 2 stride: 2 } }
+layer { name: "c2" type: "Convolution" bottom: "p1" top: "c2" convolution_param {
+  num_output: 50 kernel_size: 5 weight_filler { type: "xavier" } } }
+layer { name: "p2" type: "Pooling" bottom: "c2" top: "p2" pooling_param { kernel_size: 2 stride: 2 } }
+layer { name: "f1" type: "InnerProduct" bottom: "p2" top: "f1" inner_product_param {
+  num_output: 500 weight_filler { type: "xavier" } bias_filler { type: "uniform" } } }
+layer { name: "r1" type: "ReLU" bottom: "f1" top: "f1" }
+layer { name: "f2" type: "InnerProduct" bottom: "f1" top: "f2" inner_product_param {
+  num_output: 10 weight_filler { type: "xavier" } } }
+layer { name: "prob" type: "Softmax" bottom: "f2" top: "prob" }
+"""
+
+
+def lenet(images):
+    """In whole passes, with images in its input."""
+    param = parse_text(LENET, pb.NetParameter)
+    upgrade_net(param, "net")
+    param.state.phase = pb.TEST
+    net = Net(param, Context(cpu_engine(), CaffeRandom(3), inference=True, whole_passes=True))
+    show(net, images)
+    return net
+
+
+def show(net, images):
+    net.blob("x").reshape(*images.shape)
+    net.blob("x").data[...] = images
+
+
+def test_a_net_of_all_sizes_has_the_bits_of_a_fresh_one_with_one_thread(many_threads, seen, openmp):
+    """Run, recorded and played, with batches for one thread and batches for all, and with NaN."""
+    random = np.random.default_rng(1)
+    net, played = lenet(np.zeros((1, 1, 28, 28), np.float32)), set()
+    for batch in 1, 64, 1, 2, 1, 7, 64:
+        with net.context.engine.fixed_weights():
+            for number in range(6):
+                given = random.standard_normal((batch, 1, 28, 28), np.float32)
+                given[0, 0, 5:7] = np.nan if number == 4 else 0
+                show(net, given)
+                seen.clear()
+                net.forward()
+                assert set(seen) == ({1} if batch == 1 else {1, MANY})
+                assert openmp.omp_get_max_threads() == MANY
+                openmp.omp_set_num_threads(1)
+                fresh = lenet(given)
+                fresh.forward()
+                openmp.omp_set_num_threads(MANY)
+                assert net.blob("prob").data.tobytes() == fresh.blob("prob").data.tobytes(), f"batch {batch}, {number}"
+            if batch == 1:
+                played |= {node.name for node in net.program.nodes if node._recorded and node._recorded._play}
+    assert played == {"c1", "p1", "c2", "p2", "f1", "f2", "prob"}
