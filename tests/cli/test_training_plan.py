@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fcaffe.cli.bench_step import SHARING
@@ -144,6 +144,7 @@ def test_as_few_buckets_in_16_bits_as_come_close_to_the_best(
 
 @given(st.floats(1e-3, 100), st.floats(1e-6, 100))
 @example(0.09754180908203125, 0.515625)  # LeNet's buckets
+@settings(deadline=None)
 def test_a_number_with_few_decimals(least: float, more: float) -> None:
     def decimals(number: float) -> int:
         return -int(Decimal(repr(number)).normalize().as_tuple().exponent)

@@ -73,6 +73,7 @@ def test_nothing_is_lost_but_one_rounding(scheme: str, steps: np.ndarray) -> Non
 
 
 @given(values=arrays(np.float32, st.integers(0, 50), elements=st.floats(width=32)))
+@settings(deadline=None)
 def test_rounding_to_16_bits(values: np.ndarray) -> None:
     half, brain = Fp16(ALONE), Bf16(ALONE)
     words, decoded = np.empty(values.size, np.uint16), np.empty_like(values)
