@@ -27,6 +27,7 @@ from fcaffe.engines.rows import PlainRows
 from fcaffe.engines.update import PlainUpdate
 from fcaffe.threads import wanted_threads
 
+MANY = 32  # small items, or threads have more to do with one another than with them
 Kept = dict[tuple[tuple[int, ...], Any], Any]  # what has been made of weights, by their addresses and what it is
 
 
@@ -178,8 +179,8 @@ class Engine(
     def set_counters(self, iteration: int, first_sample: int) -> None:
         """What the noise of the passes from now on depends on, for engines that draw it themselves."""
 
-    def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]]) -> None:
-        """work(*item) for each item; in any order, or several at the same time."""
+    def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]], fewest: int = MANY) -> None:
+        """work(*item) for each item; in any order, or several at the same time if there are at least `fewest`."""
         for item in items:
             work(*item)
 
@@ -196,9 +197,6 @@ class Engine(
     def to_numpy(self, array: Any) -> numpy.ndarray:
         """The array in host memory."""
         return numpy.asarray(array)
-
-
-MANY = 32  # items, or threads have more to do with one another than with them
 
 
 class NumpyEngine(Engine):
@@ -257,9 +255,9 @@ class NumpyEngine(Engine):
     def batch_norm_moments(self, x: Any, mean: Any, variance: Any) -> None:
         mean[...], variance[...] = channel_moments(x, self.for_each)
 
-    def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]]) -> None:
+    def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]], fewest: int = MANY) -> None:
         """On all cores, each with every so many items: NumPy lets others run while it computes."""
-        if self._threads == 1 or len(items) < MANY:
+        if self._threads == 1 or len(items) < fewest:
             super().for_each(work, items)
             return
         if self._pool is None:

@@ -34,6 +34,7 @@ import numpy.typing as npt
 Shape = tuple[int, ...]
 
 _BLOCK_WORDS = 8
+_LAST_WORD = 2**64 - 1
 
 
 def keep_mask(
@@ -84,6 +85,8 @@ def _words(
     # NumPy counts up before it makes a block, hence the 1 in the counter's first word.
     counter = np.array([first_sample * blocks, 0, iteration, 0], np.uint64)
     generator = np.random.Philox(key=np.array(philox_key(seed, layer_name)), counter=counter)
-    raw = generator.random_raw(samples * blocks * (_BLOCK_WORDS // 2))
+    count = samples * blocks * (_BLOCK_WORDS // 2)
+    # The words as they come; `generator.random_raw` gives the same ones, but keeps other threads of Python waiting.
+    raw = np.random.Generator(generator).integers(0, _LAST_WORD, count, np.uint64, endpoint=True)
     words = raw.astype("<u8", copy=False).view("<u4").reshape(samples, blocks * _BLOCK_WORDS)[:, :words_per_sample]
     return words.reshape(shape if per_element == 1 else (*shape, per_element))

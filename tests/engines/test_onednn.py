@@ -170,6 +170,16 @@ def test_value_by_value(fast, first, second):
     assert_alike(*both(fast, run), within=5e-7)
 
 
+@pytest.mark.parametrize(("first", "second"), LAYOUTS)
+def test_a_sum_of_two_has_the_bits_of_additions(fast, first, second):
+    a, b = array(4, 32, 9, 10, channels_last=first), array(4, 32, 9, 10, seed=2, channels_last=second)
+    a[0, 0], b[0, :2] = -0.0, -0.0
+    a[1, 0, :, 0], b[1, 1, 0] = np.inf, -np.inf
+    total = np.empty_like(a)
+    fast.weighted_sum([a, b], [1.0, 1.0], total)
+    assert total.tobytes() == (a + b).tobytes()
+
+
 @pytest.mark.parametrize("axis", [1, 3])
 def test_softmax(fast, axis):
     x, dy = array(3, 40, 5, 6) * 10, array(3, 40, 5, 6, seed=2)

@@ -21,7 +21,7 @@ from fcaffe.engines.onednn.batch_norm_operations import BatchNormOperations
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.library import BFLOAT16
 from fcaffe.engines.onednn.operation import SMALL
-from fcaffe.engines.onednn.pieces import PIECE, Repeated, cut_in_pieces, is_channels_last, side_by_side
+from fcaffe.engines.onednn.pieces import PIECE, Repeated, alike, cut_in_pieces, is_channels_last, side_by_side
 
 MOST_SUMMED = 64  # values of a channel that are added up in float32
 
@@ -54,32 +54,35 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         numbers = Repeated(mean, variance, *(affine or ()))
         with self._lying_like(x, y) as out:
             source, target, kept = address(x), address(out), address(memory)
-            for piece in cut_in_pieces(x, self._threads):
-                ins = source + x.itemsize * piece.start, *numbers.addresses(piece)
-                outs = target + x.itemsize * piece.start, kept + piece.start
-                self._normalize_piece(x, piece, affine is not None, eps)(ins, outs)
+            pieces = cut_in_pieces(x, self._threads)
+            made = alike(pieces, lambda piece: self._normalize_piece(x, piece, affine is not None, eps).as_it_is())
+            for piece, normalize in zip(pieces, made, strict=True):
+                start = x.itemsize * piece.start
+                normalize(source + start, *numbers.addresses(piece), target + start, kept + piece.start)
 
     def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
         """From the moments that oneDNN finds in each piece, which it normalises too, into memory that nobody reads."""
         if not _is_taken(x) or not is_channels_last(x) or x.size < PIECE:
             super().batch_norm_moments(x, mean, variance)
             return
-        source, pieces = address(x), list(cut_in_pieces(x, self._threads, MOST_SUMMED))
+        pieces = cut_in_pieces(x, self._threads, MOST_SUMMED)
         scratch = self.library.temporary(
             dnnl.DST, 4 * max(piece.groups * piece.length for piece in pieces) * x.shape[1]
         )
-        counts, found = [], []
-        for piece in pieces:
-            moments = np.empty((2, piece.groups, x.shape[1]), np.float32)
-            first = address(moments)
-            outs = scratch, first, first + moments.nbytes // 2
-            self._moments_of_piece(x, piece)((source + x.itemsize * piece.start,), outs)
-            found.append(moments)
-            counts += [piece.length] * piece.groups
-        means, variances = np.concatenate(found, axis=1, dtype=np.float64)
-        share = np.array(counts) / sum(counts)
+        counts = np.repeat([piece.length for piece in pieces], [piece.groups for piece in pieces])
+        found = np.empty((2, len(counts), x.shape[1]), np.float32)  # each piece writes some rows of either half
+        source, first, second = address(x), address(found), address(found) + found.nbytes // 2
+        made = alike(pieces, lambda piece: self._moments_of_piece(x, piece).as_it_is())
+        for piece, moments in zip(pieces, made, strict=True):
+            moments(source + x.itemsize * piece.start, scratch, first, second)
+            written = piece.groups * x.shape[1] * found.itemsize
+            first, second = first + written, second + written
+        share = counts / counts.sum()
+        means, variances = found.astype(np.float64)
         mean64 = share @ means
-        variance64 = share @ (variances + (means - mean64) ** 2)
+        means -= mean64
+        variances += np.square(means, out=means)
+        variance64 = share @ variances
         if x.dtype == BFLOAT16 or np.all(is_near(mean64, variance64)):
             mean[...], variance[...] = mean64, variance64
         else:  # then float32 has too few digits for the sums of a piece; bfloat16 has fewer from the start
@@ -184,14 +187,17 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         sums = np.zeros((2, x.shape[1]))
         source, slope, target = address(x), address(dy), address(dx)
         kept = None if memory is None else address(memory)
-        for piece in cut_in_pieces(x, self._threads):
-            found, start = np.empty((2, piece.groups, x.shape[1]), np.float32), x.itemsize * piece.start
-            first = address(found)
-            ins = source + start, slope + start, *numbers.addresses(piece)
-            outs = target + start, first, first + found.nbytes // 2
-            operation = self._backward_of_piece(x, piece, eps, kept is not None)
-            operation(ins, outs if kept is None else (*outs, kept + piece.start))
-            sums += found.sum(axis=1, dtype=np.float64)
+        pieces = cut_in_pieces(x, self._threads)
+        made = alike(pieces, lambda piece: self._backward_of_piece(x, piece, eps, kept is not None).as_it_is())
+        found = np.empty((2, max(piece.groups for piece in pieces), x.shape[1]), np.float32)
+        first = address(found)
+        for piece, backward in zip(pieces, made, strict=True):
+            start, second = x.itemsize * piece.start, piece.groups * x.shape[1]
+            places = source + start, slope + start, *numbers.addresses(piece)
+            places += target + start, first, first + second * found.itemsize
+            backward(*places, *(() if kept is None else (kept + piece.start,)))
+            of_piece = found.reshape(-1)[: 2 * second].reshape(2, piece.groups, -1)
+            sums += of_piece.sum(axis=1, dtype=np.float64)
         return sums
 
 

@@ -84,6 +84,9 @@ class Elementwise(Operations, PlainElementwise):
         if y.size < SMALL:
             super().weighted_sum(arrays, factors, y)
             return
+        if list(factors) == [1.0, 1.0]:  # a fourth faster, with the same bits
+            self._binary(dnnl.ADD, arrays[0], arrays[1], y)
+            return
 
         def build() -> Operation:
             library = self.library

@@ -72,6 +72,12 @@ class Operation:
         for back, temporary, target in after:
             back(temporary, target)
 
+    def as_it_is(self) -> Primitive:
+        """The primitive alone, for calls by the hundred: all arguments must be taken as they lie."""
+        reordered = [*self._inputs, *(self._reorder_out(kind, layout, False) for kind, layout in self._outputs)]
+        assert all(each is None for each in reordered), self.description.name
+        return self.primitive
+
     def ready(self, index: int, array: np.ndarray) -> np.ndarray:
         """The array as the input of this index is wanted: itself, or other memory."""
         reorder = self._inputs[index]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ PIECE = 1 << 17  # float32 values of a piece for each thread: with one thread it
 VECTOR = 16  # float32 values of AVX-512
 
 Array = Any
+Made = TypeVar("Made")
 
 
 class Piece(NamedTuple):
@@ -30,16 +32,25 @@ class Piece(NamedTuple):
     length: int
 
 
-def cut_in_pieces(x: Array, threads: int, longest: int = PIECE) -> Iterator[Piece]:
+def cut_in_pieces(x: Array, threads: int, longest: int = PIECE) -> tuple[Piece, ...]:
     """All of x, in pieces; of channels-last arrays a channel of a group has at most `longest` values."""
-    values = PIECE * threads * 4 // x.itemsize
-    channels, rest = x.shape[1], 1
-    if is_channels_last(x):  # rows of channels
-        count = x.size // channels
+    return _pieces(x.shape, is_channels_last(x), PIECE * threads * 4 // x.itemsize, longest)
+
+
+@functools.lru_cache(1024)
+def _pieces(shape: tuple[int, ...], last: bool, values: int, longest: int) -> tuple[Piece, ...]:
+    """With about as many `values` in a piece."""
+    return tuple(_cut(shape, last, values, longest))
+
+
+def _cut(shape: tuple[int, ...], last: bool, values: int, longest: int) -> Iterator[Piece]:
+    channels, rest = shape[1], 1
+    if last:  # rows of channels
+        count = math.prod(shape) // channels
         step = VECTOR // math.gcd(VECTOR, channels)
         together = max(1, WIDTH // channels // step * step, values // (channels * longest) // step * step)
     else:  # images whose channels are stretches of memory
-        count, rest = x.shape[0], x.size // x.shape[0] // channels
+        count, rest = shape[0], math.prod(shape[1:]) // channels
         together = max(1, values // (channels * rest))
     most = max(1, values // (channels * rest * together)) * together
     start = 0
@@ -48,6 +59,15 @@ def cut_in_pieces(x: Array, threads: int, longest: int = PIECE) -> Iterator[Piec
         taken = min(most, (count - start) // groups * groups)
         yield Piece(start * channels * rest, groups, taken // groups * rest)
         start += taken
+
+
+def alike(pieces: Sequence[Piece], make: Callable[[Piece], Made]) -> list[Made]:
+    """For each of the pieces, what is made of it; made once for those of one size."""
+    made: dict[tuple[int, int], Made] = {}
+    for piece in pieces:
+        if piece[1:] not in made:
+            made[piece[1:]] = make(piece)
+    return [made[piece[1:]] for piece in pieces]
 
 
 def piece_layout(library: Library, x: Array, piece: Piece) -> Layout:
