@@ -183,6 +183,14 @@ def test_operators(soft: Any, exact: Any, name: str, shape: tuple[int, ...]) -> 
         assert np.abs(soft.to_numpy(ours) - theirs).max() <= digits * max(1e-3, np.abs(theirs).max())
 
 
+@pytest.mark.parametrize("channels", [1, 3, 64, 1000])
+def test_sums_of_channels_of_any_number_of_rows(soft: Any, channels: int) -> None:
+    for rows in [*range(1, 18), 797, 4096, 5003]:
+        x = rounded(soft, drawn(1, channels, rows, 1, seed=rows))
+        expected, size = (each.sum((0, 2, 3), np.float64) for each in (x, abs(x)))
+        assert np.all(abs(soft.channel_sums(narrow(soft, x)) - expected) <= 1e-6 * size), rows
+
+
 @pytest.mark.parametrize(("m", "k", "n"), [(3, 40, 5), (16, 1030, 1021), (128, 160, 130), (64, 800, 500)])
 @pytest.mark.parametrize("narrow_top", [False, True])
 def test_inner_products(soft: Any, exact: Any, m: int, k: int, n: int, narrow_top: bool) -> None:

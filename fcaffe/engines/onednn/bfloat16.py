@@ -141,7 +141,9 @@ class Bfloat16Engine(OneDnnEngine, PlainOperators):
         self.operation(("channel sums", count), build)(ins, (address(sums),))
         rest = channels_last(x).reshape(-1)[TOGETHER * count :]
         total = super().channel_sums(_as_rows(sums, x.shape[1]))
-        return total + super().channel_sums(_as_rows(rest, x.shape[1])) if rest.size else total
+        if not rest.size:
+            return total
+        return total + super().channel_sums(Copies(self.copy).of(_as_rows(rest, x.shape[1])))
 
     def to_numpy(self, array: Array) -> np.ndarray:
         return np.asarray(Copies(self.copy).of(array))
