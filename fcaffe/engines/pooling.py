@@ -58,13 +58,13 @@ class PlainPooling:
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
         """dx = dy added up at the places that `mask` names; places outside the plane are left out."""
-        count, places = dx.shape[0] * dx.shape[1], dy.shape[2] * dy.shape[3]
-        planes = self.xp.zeros((count, dx.shape[2] * dx.shape[3]), dx.dtype)
-        where = mask.reshape(count, places)
-        rows, columns = ((where >= 0) & (where < planes.shape[1])).nonzero()
-        places_there = where[rows, columns].astype(self.xp.int64)
-        self.xp.add.at(planes, (rows, places_there), dy.reshape(count, places)[rows, columns])
-        dx[...] = planes.reshape(dx.shape)
+        count, places, size = dx.shape[0] * dx.shape[1], dy.shape[2] * dy.shape[3], dx.shape[2] * dx.shape[3]
+        planes = self.xp.zeros((count, size + 1), dx.dtype)  # the last value is for those left out
+        rows = self.xp.arange(count)[:, None]
+        where = mask.reshape(count, places).astype(self.xp.int64)
+        where = self.xp.where((where >= 0) & (where < size), where, size)
+        self.xp.add.at(planes, (rows, where), dy.reshape(count, places))
+        dx[...] = planes[:, :size].reshape(dx.shape)
 
     def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:
         """y = the window's sum over its area, of which padding counts but what lies beyond the padding does not."""

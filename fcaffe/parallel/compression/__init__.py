@@ -39,8 +39,10 @@ def is_compression(text: str) -> bool:
 def make_compression(text: str, comm: MPI.Intracomm, xp: Any = np, reduce: str = "auto") -> Reduction:
     """What `--compress NAME[:option=value,...]` asks for, over the ranks of `comm`, for arrays of the module `xp`.
     `reduce` names the reduction of what is not compressed. Collective. Raises UsageError."""
-    scheme, options = _parse(text, xp)
+    scheme, options = _parse(text)
     in_part = options.get(FIRST, math.inf) < math.inf
+    if in_part and xp is not np:
+        raise UsageError(f"--compress {text}: on GPUs all gradients are compressed or none; leave out {FIRST}")
     if reduce != "auto" and not in_part:
         raise UsageError(f"--compress {text} has messages of its own: leave out --reduce {reduce}")
     compression = scheme(comm, **options)
@@ -49,7 +51,7 @@ def make_compression(text: str, comm: MPI.Intracomm, xp: Any = np, reduce: str =
     return compression if xp is np else OnDevice(compression, xp)
 
 
-def _parse(text: str, xp: Any) -> tuple[type[Compression], dict[str, Any]]:
+def _parse(text: str) -> tuple[type[Compression], dict[str, Any]]:
     """Class and options. Raises UsageError."""
     name, _, settings = text.partition(":")
     if name not in _SCHEMES:
@@ -61,8 +63,6 @@ def _parse(text: str, xp: Any) -> tuple[type[Compression], dict[str, Any]]:
         if option not in known or not equals:
             takes = ", ".join(f"{one}=VALUE" for one in known)
             raise UsageError(f"--compress {text}: '{setting}' is no option=value that {name} knows; it takes {takes}")
-        if option == FIRST and xp is not np:
-            raise UsageError(f"--compress {text}: on GPUs all gradients are compressed or none; leave out {FIRST}")
         if option == FIRST and value == AUTO:
             raise UsageError(
                 f"--compress {text}: how much cannot hide is looked up in a file: add --plan FILE, which `fcaffe plan "
