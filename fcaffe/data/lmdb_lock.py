@@ -79,7 +79,7 @@ def _open(folder: str) -> lmdb.Environment:
     try:
         return opened(map_size=MAP_SIZE)
     except lmdb.Error:  # addresses are limited (`ulimit -v`), or the file system has no files of this size
-        return opened(map_size=0)  # as large as the writer's
+        return opened(map_size=0)  # as large as the writer's, beyond which readers are not registered
 
 
 def _unwritable(folder: str) -> str | None:

@@ -111,12 +111,7 @@ class Engine(
 
     def joined(self, recordings: Sequence[Callable[[], None]]) -> Callable[[], None]:
         """What plays these recordings of `recorded` one after the other."""
-
-        def play() -> None:
-            for recording in recordings:
-                recording()
-
-        return play
+        raise NotImplementedError
 
     @contextlib.contextmanager
     def other_weights(self) -> Iterator[None]:

@@ -23,7 +23,6 @@ from fcaffe.net.node import Node
 from fcaffe.net.on_demand import OnDemand
 from fcaffe.net.precision import choose_types
 from fcaffe.net.program import Program
-from fcaffe.net.recorded_pass import RecordedPass
 from fcaffe.net.rewrite import rewrite, unseen_fusions, with_unseen
 
 
@@ -59,7 +58,6 @@ class Net(Graph):
         self._unseen = unseen_fusions(self.nodes)  # by the index of their first member
         self._apart: Apart | None = None
         self.program = self.plain  # that of the last forward pass, which backward follows
-        self._played: tuple[Program, RecordedPass] | None = None
         self.arena = Arena(context.recompute)
         on_demand = context.on_demand and context.engine.xp is np
         self.on_demand = OnDemand(self, self._outer(), self.arena) if on_demand else None
@@ -116,9 +114,9 @@ class Net(Graph):
             nodes = with_unseen(nodes, self._unseen if apart is None else apart.unseen)
         if not whole:
             return Pending(sum((self._forward_node(node) for node in nodes), 0.0))
-        if self.program.inference and not self.hooks.in_forward():
+        if nodes and self.program.inference and not self.hooks.in_forward():
             need(math.inf)
-            if self._recorded_pass(self.program).play(self.arena.version):
+            if self.program.recorded.play(self.arena.version):
                 return Pending(0.0)
         loss = 0.0
         for node, stop in zip(nodes, self.program.needs_until, strict=True):
@@ -157,11 +155,6 @@ class Net(Graph):
             self.parameters.mark_written()
         if self.debug_info:
             self.parameters.debug()
-
-    def _recorded_pass(self, program: Program) -> RecordedPass:
-        if self._played is None or self._played[0] is not program:
-            self._played = program, RecordedPass(program.nodes, self.context.engine)
-        return self._played[1]
 
     def _program_of(self, whole: bool) -> Program:
         """What a forward pass runs that begins now, over all layers or some."""

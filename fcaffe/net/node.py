@@ -70,6 +70,12 @@ class Node:
             raise self.layer.named(problem) from problem
 
     @property
+    def is_steady(self) -> bool:
+        """Whether a pass leaves the shapes of its tops as they are while those of its bottoms stay."""
+        traits = self.layer.traits
+        return traits.reshapes_by_shape if self.bottoms else not traits.reads_host
+
+    @property
     def in_place(self) -> bool:
         """Whether it overwrites its only bottom."""
         return len(self.tops) == 1 and self.bottoms == self.tops

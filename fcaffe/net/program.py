@@ -17,12 +17,14 @@ has memory of its own, as has all that comes from outside or is read there.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fcaffe.net.blob import Blob
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
+from fcaffe.net.recorded_pass import RecordedPass
 from fcaffe.net.storage import Storage
 
 Again = Mapping[int, tuple[int, ...]]  # index of a node -> the nodes whose forward runs again before its backward
@@ -84,6 +86,11 @@ class Program:
     def versions(self) -> tuple[int, ...]:
         """Another value after each change of a blob's shape or memory."""
         return tuple(blob.version for node in self.nodes for blob in node.blobs)
+
+    @functools.cached_property
+    def recorded(self) -> RecordedPass:
+        """Its forward pass for inference, as an engine has recorded it."""
+        return RecordedPass(self.nodes, self.nodes[0].layer.engine)
 
     def steps(self, again: Again) -> list[Step]:
         """Of a whole pass, forward and backward, in which these nodes run again."""

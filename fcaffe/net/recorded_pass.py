@@ -19,7 +19,8 @@ SETTLED = 3  # passes with the same weights and shapes, in the second of which n
 
 
 class RecordedPass:
-    """The forward pass of these nodes of a program for inference."""
+    """The forward pass of these nodes of a program for inference, none of which may change shapes amid it: what has
+    been recorded of those behind it would not count."""
 
     def __init__(self, nodes: Sequence[Node], engine: Engine) -> None:
         self._nodes, self._engine = nodes, engine
@@ -37,14 +38,14 @@ class RecordedPass:
         if fixed is None or not self._suits:
             return False
         if fixed is not self._fixed or version != self._version:
-            self._fixed, self._version, self._passes, self._steps = fixed, version, 0, []
+            self._fixed, self._version, self._passes, self._steps, self._memory = fixed, version, 0, [], []
         if not self._steps:
             self._passes += 1
-            if self._passes == SETTLED:
+            if self._passes == SETTLED and all(_recording(node) or node.is_steady for node in self._nodes):
                 self._join()
             return False
         if not all([storage.buffer is buffer for storage, buffer in self._memory]):
-            self._passes, self._steps = 1, []
+            self._passes, self._steps, self._memory = 1, [], []
             return False
         for step in self._steps:
             step()

@@ -245,24 +245,3 @@ def test_a_batch_in_pieces(monkeypatch):
         arenas = [node.layer.own_memory()[0].buffer.base for node in nodes]
         assert told <= sum(arena.nbytes for arena in arenas) <= told + 64 * len(arenas)
         assert told > 0 or not used.records
-
-
-def test_a_recorded_pass_asks_no_node(monkeypatch):
-    """From the fourth pass on with the same weights and shapes; memory that has moved ends it."""
-    used = engine()
-    whole, plain = net_of(BLOCK, True, used), net_of(BLOCK, False, used)
-    asked = []
-    nodes = [node for node in whole.fused.nodes if node.layer.type == "FoldedConvolution"]
-    for node in nodes if used.records else []:
-        run = node._recorded.run
-        monkeypatch.setattr(node._recorded, "run", lambda versions, run=run: (asked.append(number), run(versions)))
-    with used.fixed_weights():
-        for number in range(20):
-            if number == 10:
-                storage = whole.blob("x")._data
-                storage.replace(storage.buffer.copy())
-            for net in whole, plain:
-                net.blob("x").data[...] = np.random.default_rng(number).standard_normal(net.blob("x").shape)
-                net.forward()
-            check(whole, plain, f"pass {number}")
-    assert asked == [number for number in (0, 1, 2, 10, 11, 12) for _ in nodes] * used.records

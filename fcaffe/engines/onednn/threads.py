@@ -66,8 +66,8 @@ class Threads:
         before = 1 if self._get is None else self._get()
         if before == 1:
             return run(*arguments)
-        self._put(1)
         try:
+            self._put(1)
             return run(*arguments)
         finally:
             self._put(before)
@@ -76,8 +76,8 @@ class Threads:
     def _set(self, most: int) -> Iterator[None]:
         assert self._get is not None
         before = self._get()
-        self._put(min(before, most))
         try:
+            self._put(min(before, most))
             yield
         finally:
             self._put(before)
