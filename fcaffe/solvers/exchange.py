@@ -71,8 +71,9 @@ class GradientExchange:
         pending.wait()
 
     def state(self) -> State:
-        """What later sums depend on, such as the residuals of a compression. Arrays of floats have the size of the flat
-        gradients, lie like these, and may be the live ones."""
+        """What later sums depend on, such as the residuals of a compression. Arrays of floats lie like the flat
+        gradients, may end earlier, as they do on all workers alike, where zeros would follow, and may be the live ones.
+        """
         return {}
 
     def restore_state(self, state: State) -> None:

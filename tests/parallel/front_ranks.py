@@ -33,7 +33,10 @@ class Came(NamedTuple):
 
 
 def gradients(iteration: int, rank: int) -> np.ndarray:
-    return np.random.default_rng((iteration, rank)).normal(size=COUNT).astype(np.float32)
+    """A third of them zeros, half of these -0.0, alike on all ranks: their sums are -0.0 too."""
+    drawn = np.random.default_rng((iteration, rank)).normal(size=COUNT).astype(np.float32)
+    drawn[::6], drawn[3::6] = 0.0, -0.0
+    return drawn
 
 
 def riders(iteration: int, rank: int) -> np.ndarray:
@@ -64,6 +67,11 @@ def run(reduction: Reduction, overlap: bool = True, first: int = 0, last: int = 
     return Came(np.array(sums), arrived, [int(end) for end in ends[1:]], kept)
 
 
+def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
+    """-0.0 is not 0.0."""
+    return np.array_equal(one.view(np.uint32), other.view(np.uint32))
+
+
 def check(name: str, scheme: str, floats: float, short: Came) -> None:
     """`short`: of all gradients in 16 bits."""
     text = f"{scheme}:first={floats * MB}"
@@ -73,11 +81,13 @@ def check(name: str, scheme: str, floats: float, short: Came) -> None:
     ends = [*came.starts[::-1][1:], COUNT]
     end = max([end for end in ends if end <= floats], default=ends[0])
     plain = run(create_reduction(name, COMM))
-    assert np.array_equal(came.sums[:, end:], plain.sums[:, end:]), f"{where}: beyond the front"
-    assert np.array_equal(came.sums[:, :end], short.sums[:, :end]), f"{where}: in front"
+    assert same_bits(came.sums[:, end:], plain.sums[:, end:]), f"{where}: beyond the front"
+    assert same_bits(came.sums[:, :end], short.sums[:, :end]), f"{where}: in front"
     if end < COUNT and COMM.size > 1:
         assert not np.array_equal(short.sums[:, end:], plain.sums[:, end:])
-    assert not any(array[end:].any() for array in came.kept.values()), f"{where}: kept beyond the front"
+    minus_zeros = np.arange(COUNT) % 6 == 3
+    assert np.signbit(came.sums[:, end:][:, minus_zeros[end:]]).all(), f"{where}: 0.0 in place of -0.0"
+    assert {array.size for array in came.kept.values()} == {end}, f"{where}: kept beyond the front"
     assert len(set(COMM.allgather(came.sums.tobytes()))) == 1, f"{where}: not the same on all ranks"
     if COMM.size > 1:
         expected = [[riders(iteration, rank) for rank in range(COMM.size)] for iteration in range(3)]
@@ -88,7 +98,11 @@ def check(name: str, scheme: str, floats: float, short: Came) -> None:
         np.testing.assert_array_equal(short.arrived, came.arrived, where)
     begun = run(make_compression(text, COMM, reduce=name), overlap=False, last=2)
     resumed = run(make_compression(text, COMM, reduce=name), first=2, state=begun.kept)
-    assert np.concatenate([begun.sums, resumed.sums]).tobytes() == came.sums.tobytes(), f"{where}: other bits"
+    assert same_bits(np.concatenate([begun.sums, resumed.sums]), came.sums), f"{where}: other bits"
+    padded = {kept: np.append(array, np.zeros(COUNT - end, np.float32)) for kept, array in begun.kept.items()}
+    resumed = run(make_compression(text, COMM, reduce=name), first=2, state=padded)
+    assert same_bits(resumed.sums, came.sums[2:]), f"{where}: other bits after a state with zeros behind"
+    assert {array.size for array in resumed.kept.values()} == {end}, f"{where}: zeros kept beyond the front"
 
 
 def main(*names: str) -> None:

@@ -56,15 +56,64 @@ def test_nothing_is_lost_when_the_front_becomes_another(data: Any) -> None:
         buffer = reduction.allocate(40)
         if state:
             reduction.restore_state(state)
-        for step in data.draw(st.lists(numbers, max_size=2)):
+        steps = data.draw(st.lists(numbers, max_size=2))
+        for step in steps:
             given_in += step
             buffer[...] = step
             for slice_ in slices:
                 reduction.sum(buffer[slice_])
             sent += buffer
         state = {name: array.copy() for name, array in reduction.state().items()}
-        assert np.array_equal(sent + state["residual"] + state["owed"], given_in)
+        kept = state["residual"] + state["owed"]
+        assert np.array_equal(sent + np.pad(kept, (0, 40 - kept.size)), given_in)
+        if steps:
+            assert kept.size == max([cuts[1], *(end for end in cuts if end <= first)]), "it ends with the front"
         reduction.close()
+
+
+@pytest.mark.parametrize(("then", "now"), [(2, 6), (6, 2), (np.inf, 2), (2, np.inf)])
+def test_a_state_of_another_front_is_folded_in_at_the_first_sum(then: float, now: float) -> None:
+    """Slices of two; of 257, which takes 9 bits, bf16 sends 256 and keeps 1."""
+    states, slices = [], [slice(start, start + 2) for start in (6, 4, 2, 0)]
+    state = None
+    for first in (then, now):
+        reduction = make_compression(f"bf16:first={first * MB}", MPI.COMM_SELF)
+        buffer = reduction.allocate(8)
+        if state:
+            reduction.restore_state(state)
+            assert all(np.array_equal(array, state[name]) for name, array in reduction.state().items())
+        buffer[...] = 257
+        for slice_ in slices:
+            reduction.sum(buffer[slice_])
+        state = {name: array.copy() for name, array in reduction.state().items()}
+        states.append(state)
+        last = buffer.copy()
+        reduction.close()
+    then, now = int(min(then, 8)), int(min(now, 8))
+    assert [state["residual"].size for state in states] == [then, now]
+    assert states[0]["residual"].tolist() == [1] * then
+    sums = [258 if index < then else 256 if index < now else 257 for index in range(8)]
+    assert last.tolist() == sums
+    assert states[1]["residual"].tolist() == [0 if index < then else 1 for index in range(now)]
+
+
+def test_beyond_the_front_no_page_is_touched() -> None:
+    """As a Linux process gets memory when it writes it, so the residual costs no more than the front's."""
+    reduction = make_compression("bf16:first=0.1", MPI.COMM_SELF)
+    count = 1 << 24
+    buffer = reduction.allocate(count)
+    buffer[...] = 1
+    before = resident()
+    for start in range(count - (1 << 20), -1, -(1 << 20)):
+        reduction.sum(buffer[start : start + (1 << 20)])
+    state = reduction.state()
+    assert state["residual"].size == state["owed"].size == 1 << 20
+    assert resident() - before < 32 << 20, "bytes: of 64 MB of gradients 4 are in front"
+    reduction.close()
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize(

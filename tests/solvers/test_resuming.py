@@ -143,7 +143,9 @@ def test_on_two_workers_that_compress(compressed: Path) -> None:
 
 
 @needs_mpi
-@pytest.mark.parametrize("scheme", ["topk:density=0.1,warmup=5", "onebit", "bf16", "fp16:first=0.0004", "fp16"])
+@pytest.mark.parametrize(
+    "scheme", ["topk:density=0.1,warmup=5", "onebit", "bf16", "bf16:first=0.0004", "fp16:first=0.0004", "fp16"]
+)
 def test_one_worker_goes_on_for_two(scheme: str, compressed: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """What they have not sent yet is not lost; a hidden state for 2 + 2 streams fits in no net of 2, which is told."""
     from mpi4py import MPI

@@ -35,11 +35,11 @@ class ChannelsLast(NumpyEngine):
     weights_channels_last = True
 
 
-def solver(engine, folder, kind="SGD", hdf5=False):
+def solver(engine, folder, kind="SGD", hdf5=False, **more):
     text = SOLVER % (kind, folder / "net", "HDF5" if hdf5 else "BINARYPROTO", "false" if hdf5 else "true")
     param = parse_text(text, pb.SolverParameter)
     upgrade_solver(param, "solver")
-    return Solver(param, engine(), random=CaffeRandom(3))
+    return Solver(param, engine(), random=CaffeRandom(3), **more)
 
 
 def close(ours, theirs):
@@ -82,3 +82,44 @@ def test_files_are_in_caffes_order(tmp_path, kind, hdf5):
                 places = one.net.parameters.slices(), found[0][0].net.parameters.slices()
                 index = one.net.parameters.owned.index(ours)
                 assert close(ours.blob.logical(flat[places[0][index]]), theirs.blob.logical(other[places[1][index]]))
+
+
+@pytest.mark.parametrize("engine", [NumpyEngine, ChannelsLast])
+def test_what_is_kept_of_the_first_gradients_alone_takes_no_more_room_in_files(tmp_path, engine):
+    """Wherever it ends, within a parameter too: nothing of it is lost, in this order of weights or in the other."""
+    mpi = pytest.importorskip("mpi4py.MPI", reason="needs the extra fcaffe[mpi]")
+    from fcaffe.parallel.compression import make_compression
+    from fcaffe.parallel.exchange import ReducingExchange
+
+    def another(kind):
+        return solver(kind, tmp_path, exchange=ReducingExchange(make_compression("bf16", mpi.COMM_SELF)))
+
+    trained, same, other = (
+        another(engine),
+        another(engine),
+        another({NumpyEngine, ChannelsLast}.difference([engine]).pop()),
+    )
+    places = trained.net.parameters.slices()
+    values = np.zeros(trained.net.parameters.extent, np.float32)
+    for place in places:
+        values[place] = 1 + np.arange(place.start, place.stop)
+    for end in (*range(0, places[2].stop, 3), places[2].stop, values.size - 1, values.size):
+        trained.exchange.restore_state({"residual": values[:end], "owed": -values[:end]})
+        path = trained.snapshot()
+        in_file = carried(path)
+        begun = [place for place in places if place.start < end]
+        assert sum(place.stop - place.start for place in begun[:-1]) <= len(in_file["residual"])
+        assert len(in_file["residual"]) <= sum(place.stop - place.start for place in begun)
+        if engine is NumpyEngine:
+            assert len(in_file["residual"]) == np.count_nonzero(values[:end])
+        same.restore(path)
+        for name, array in same.exchange.state().items():
+            assert np.array_equal(array[:end], trained.exchange.state()[name]) and not array[end:].any()
+            assert array.size <= max((place.stop for place in begun), default=0) + 16, "floats, with a gap behind"
+        other.restore(path)
+        for name, array in carried(other.snapshot()).items():
+            assert np.array_equal(array[: len(in_file[name])], in_file[name]) and not array[len(in_file[name]) :].any()
+
+
+def carried(path):
+    return {array.name: array.values for array in read_state(path).carried if array.owner == "exchange"}

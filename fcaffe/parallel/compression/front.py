@@ -28,7 +28,6 @@ class Front(Reduction):
         self.name = self.compression = f"{compression.name}:first={compression.first:g}"
         self.counted = rest.counted
         self._floats = compression.first * (1 << 20) / 4
-        self._whole: set[int] = set()  # where slices begin of which the compression keeps nothing
 
     def allocate(self, count: int) -> np.ndarray:
         gradients = self.rest.allocate(count)
@@ -43,9 +42,7 @@ class Front(Reduction):
         if slice_.start == 0 or slice_.stop <= self._floats:
             self.first.sum(buffer)
             return
-        if slice_.start not in self._whole:
-            buffer += self.first.give_back(slice_)
-            self._whole.add(slice_.start)
+        self.first.give_back(buffer)
         self.rest.sum(buffer)
 
     def total(self, buffer: np.ndarray) -> np.ndarray:
@@ -61,7 +58,6 @@ class Front(Reduction):
     def restore_state(self, state: State) -> None:
         """That of another `first`, or of slices cut elsewhere, does as well: nothing that is kept is lost."""
         self.first.restore_state(state)
-        self._whole.clear()
 
     @property
     def messages(self) -> int:

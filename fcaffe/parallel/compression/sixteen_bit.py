@@ -40,7 +40,9 @@ class SixteenBit(Compression):
         self._along = np.empty((self.ranks, 0), np.uint16)
         self.owed: dict[int, np.ndarray] = {}  # what the sums of the own pieces lack, by the start of their slices
         self._own_pieces: dict[int, slice] = {}  # where these lie
-        self._restored: np.ndarray | None = None  # what a snapshot says of slices that have not come again yet
+        self._reach = 0  # where the last of these slices ends
+        self._restored: np.ndarray | None = None  # what a snapshot says is owed, until all slices have come again
+        self._awaited = 0  # gradients of slices that have not
 
     def allocate(self, count: int) -> np.ndarray:
         self._forget()
@@ -50,15 +52,22 @@ class SixteenBit(Compression):
         self._along = part.reshape(self.ranks, -1).view(np.uint16)
 
     def state(self) -> State:
-        owed = np.zeros_like(self.residual) if self._restored is None else self._restored.copy()
-        for start, slice_ in self._own_pieces.items():
-            owed[slice_] = self.owed[start]
-        return {**super().state(), "owed": owed}
+        """As far as anything is kept: what would follow are zeros."""
+        owed = np.zeros(self._end_of_kept, np.float32)
+        if self._restored is not None:
+            owed[: self._restored.size] = self._restored
+        for start, own in self._own_pieces.items():
+            owed[own] = self.owed[start]
+        return {"residual": self.residual[: owed.size], "owed": owed}
 
     def restore_state(self, state: State) -> None:
-        super().restore_state(state)
+        """Of any length: what is longer than what is compressed now waits for the first sums."""
+        residual = state["residual"]
+        self.residual[: residual.size] = residual
+        self.residual[residual.size : self._end_of_kept] = 0
         self._forget()
         self._restored = np.array(state["owed"])
+        self._awaited = self.residual.size
 
     def encode(self, values: np.ndarray, words: np.ndarray) -> None:
         """Write float32 as 16-bit words (uint16), to nearest, ties to even."""
@@ -103,18 +112,30 @@ class SixteenBit(Compression):
             self._spare[use] = np.empty(count, kind)
         return self._spare[use][:count]
 
-    def give_back(self, slice_: slice) -> np.ndarray:
-        """What is kept for a slice that is not compressed any more, and no more kept: to be added to its gradients."""
-        kept = self.residual[slice_].copy()
-        self.residual[slice_] = 0
-        if self._restored is not None:
-            kept += self._restored[slice_]
-            self._restored[slice_] = 0
-        return kept
+    def give_back(self, buffer: np.ndarray) -> None:
+        """Add to a slice that is not compressed what a snapshot has of it, which is kept no more.
+
+        Nothing is added where nothing is kept: -0.0 stays what it is.
+        """
+        if self._restored is None:
+            return
+        slice_ = self.slice_of(buffer)
+        owed = self._restored[slice_]  # may end before the slice
+        residual, gradients = self.residual[slice_][: owed.size], buffer[: owed.size]
+        kept = residual + owed
+        np.add(gradients, kept, out=gradients, where=kept != 0)
+        residual[...] = owed[...] = 0
+        self._has_come(slice_)
+
+    @property
+    def _end_of_kept(self) -> int:
+        """Pages of the residual that lie behind it are never touched, and so take no memory."""
+        return self._reach if self._restored is None else max(self._reach, self._restored.size)
 
     def _forget(self) -> None:
         self.owed.clear()
         self._own_pieces.clear()
+        self._reach = 0
         self._restored = None
 
     def _begin(self, slice_: slice) -> None:
@@ -122,13 +143,22 @@ class SixteenBit(Compression):
         other pieces, as there were other workers or slices, this rank sends to their owners with its residual."""
         own = self._own_pieces[slice_.start] = part_of(slice_, self.rank, self.ranks)
         owed = self.owed[slice_.start] = np.zeros(own.stop - own.start, np.float32)
+        self._reach = max(self._reach, slice_.stop)
         if self._restored is None:
             return
-        owed[...] = self._restored[own]
-        self._restored[own] = 0
-        if self._restored[slice_].any():
-            self.residual[slice_] += self._restored[slice_]
-            self._restored[slice_] = 0
+        mine, all_ = self._restored[own], self._restored[slice_]  # may end before the slice
+        owed[: mine.size] = mine
+        mine[...] = 0
+        if all_.any():
+            self.residual[slice_][: all_.size] += all_
+            all_[...] = 0
+        self._has_come(slice_)
+
+    def _has_come(self, slice_: slice) -> None:
+        """For the first time since `restore_state`: once all have, nothing waits."""
+        self._awaited -= slice_.stop - slice_.start
+        if self._awaited == 0:
+            self._restored = None
 
 
 class Fp16(SixteenBit):
