@@ -337,6 +337,32 @@ def test_residual_nets(
         assert all(found_by_trial.values()), found_by_trial
 
 
+CONVOLUTION_AND_RELU = """
+  layer { name: "in" type: "Input" top: "x" top: "label" input_param {
+    shape { dim: 3 dim: 8 dim: SIZE dim: SIZE } shape { dim: 3 } } }
+  layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param {
+    num_output: 16 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+  layer { name: "relu" type: "ReLU" bottom: "conv" top: "TOP" }
+  layer { name: "pool" type: "Pooling" bottom: "TOP" top: "pool" pooling_param { pool: AVE kernel_size: 2 } }
+"""
+
+
+@pytest.mark.parametrize("top", ["conv", "relu"])
+@pytest.mark.parametrize("size", [8, 16])
+def test_nan_before_a_relu(tmp_path: Path, layer_by_layer: Callable[[], None], size: int, top: str) -> None:
+    """Of a blob below, or above, the size from which on oneDNN computes ReLU; in place too."""
+    path = tmp_path / "net.prototxt"
+    path.write_text(CONVOLUTION_AND_RELU.replace("SIZE", str(size)).replace("TOP", top))
+
+    def scripts() -> Seen:
+        seen = []
+        for seed in range(4):
+            seen += Script(path, seed, goes_backward=False, special=True).run()
+        return seen
+
+    twice(scripts, layer_by_layer)
+
+
 SOLVER = """base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 random_seed: 3 snapshot_after_train: false display: 0
 test_iter: 2 test_interval: 3 net_param { NET }"""
 NET = """
