@@ -7,7 +7,8 @@ import pytest
 
 from fcaffe.engines.onednn import operation
 from fcaffe.layers.fused import in_pieces
-from fcaffe.net import Context, Net
+from fcaffe.layers.fused.sparse_places import Places
+from fcaffe.net import Blob, Context, Net
 from fcaffe.net.kept_weights import KeptWeights
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
@@ -222,6 +223,22 @@ def test_places_that_nobody_reads_are_not_computed(behind_the_block):
         check_recordings_of(whole, plain, (3, 16, size, size))
         places = [node.tops[0].shape[2] for node in whole.fused.nodes if node.layer.type == "FoldedConvolution"]
         assert places == [(size + 1) // 2] * (2 + len(names))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 6), (2, 32, 15, 14), (3, 40, 28, 28), (2, 64, 1, 300), (0, 3, 4, 4)])
+@pytest.mark.parametrize("stride", [(2, 2), (3, 2), (1, 2)])
+def test_places_keep_all_bits(shape, stride):
+    used = engine()
+    bottom, top = Blob(used.xp, shape, channels_last=True), Blob(used.xp, (), channels_last=True)
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    special = np.array([np.nan, -np.inf, np.inf, -0.0, 1e-40, -np.nan], np.float32)
+    x[:, :, ::4, ::4] = np.resize(special, x[:, :, ::4, ::4].shape)
+    bottom.data[...] = x
+    layer = Places("places", Context(used, CaffeRandom(1), inference=True), stride)
+    layer.reshape([bottom], [top])
+    layer.forward([bottom], [top])
+    expected = np.ascontiguousarray(x[:, :, :: stride[0], :: stride[1]])
+    np.testing.assert_array_equal(np.ascontiguousarray(top.data).view(np.uint32), expected.view(np.uint32))
 
 
 def test_a_batch_in_pieces(monkeypatch):

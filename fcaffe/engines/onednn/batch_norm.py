@@ -134,7 +134,9 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
 
     def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:
         if not _is_taken(x) or x.size < SMALL:
-            super().scale_channels(x, y, scale, shift, relu)
+            super().scale_channels(x, y, scale, shift)
+            if relu:
+                self.relu_forward(y, y, 0)
             return
         self.along_channels(x, y, [(dnnl.MULTIPLY, scale), (dnnl.ADD, shift)], relu)
 

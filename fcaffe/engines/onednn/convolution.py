@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import c_int, c_void_p
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from fcaffe.engines.convolution import PlainConvolution
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.library import type_of
-from fcaffe.engines.onednn.operation import Operation, Operations
+from fcaffe.engines.onednn.operation import SMALL, Operation, Operations
 from fcaffe.engines.onednn.pieces import VECTOR, of_channels
 from fcaffe.engines.onednn.primitives import Description, Layout, dims
 from fcaffe.engines.windows import Windows
@@ -27,6 +27,12 @@ Chain = list[tuple[int, Layout]]  # dnnl_binary_..., and of what array
 class Convolution(Operations, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, places...)."""
 
+    _kept: Any
+
+    if TYPE_CHECKING:
+
+        def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
+
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
     ) -> None:
@@ -34,9 +40,17 @@ class Convolution(Operations, PlainConvolution):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
 
-        operation = self._forward(x, weights, bias is not None, y, windows, group, relu)
+        apart = relu and self._keeps_nan(y)
+        operation = self._forward(x, weights, bias is not None, y, windows, group, relu and not apart)
         ins = (address(x), address(weights)) if bias is None else (address(x), address(weights), address(bias))
         operation(ins, (address(y),))
+        if apart:
+            self.relu_forward(y, y, 0)
+
+    def _keeps_nan(self, y: Array) -> bool:
+        """Whether NaN stays NaN in a ReLU of y, as in one that is NumPy's, while within a convolution it becomes 0. It
+        may do so where weights are fixed for good, by the command line, which can so record the convolution."""
+        return y.size < SMALL and (self.fixed is None or self.fixed is self._kept)
 
     def _forward(
         self,

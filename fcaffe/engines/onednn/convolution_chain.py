@@ -3,12 +3,12 @@
 Step by step the outputs have the bits of the convolution and of the layers behind it one by one, whose arithmetic the
 library does on each output as it stores it: that is rounded as often, in the same order. What may differ is the order
 in which the products of an output are summed up, if the library chooses another implementation or other blocks for the
-longer primitive. So each is tried once, on random numbers, where another order shows in every second output.
+longer primitive, and what becomes of NaN, infinities and zeros below 0. So each is tried once (see trials.py), against
+the operators that the layers call.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -16,19 +16,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fcaffe.engines.channels import channels_last
 from fcaffe.engines.convolution import Folded, Steps
 from fcaffe.engines.memory import check_room
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.convolution import Array, Convolution
-from fcaffe.engines.onednn.operation import Operation
+from fcaffe.engines.onednn.operation import SMALL, Operation
 from fcaffe.engines.onednn.pieces import is_channels_last
+from fcaffe.engines.onednn.trials import drawn, drawn_last, empty_last, few_places, same_bits
 from fcaffe.engines.windows import Windows
 from fcaffe.errors import OutOfMemoryError
 
 KINDS = {"subtract": dnnl.SUBTRACT, "divide": dnnl.DIVIDE, "multiply": dnnl.MULTIPLY, "add": dnnl.ADD}
-DRAWN = 99_991  # random numbers, which are repeated: a prime, so that no two rows of an array begin with the same
+BY_NUMPY = {dnnl.SUBTRACT: np.subtract, dnnl.DIVIDE: np.divide, dnnl.MULTIPLY: np.multiply, dnnl.ADD: np.add}
+TO_MINUS_ZERO = {
+    dnnl.SUBTRACT: 0.0,
+    dnnl.DIVIDE: 1.0,
+    dnnl.MULTIPLY: -1.0,
+    dnnl.ADD: -0.0,
+}  # numbers that 0 goes there by
 
 
 class ConvolutionChain(Convolution):
@@ -39,7 +45,13 @@ class ConvolutionChain(Convolution):
 
     if TYPE_CHECKING:
 
-        def along_channels(self, x: Array, y: Array, steps: Sequence[tuple[int, Array]], relu: bool) -> None: ...
+        def batch_norm_apply(
+            self, x: Array, y: Array, mean: Array, variance: Array, affine: Any, eps: float, relu: bool
+        ) -> None: ...
+
+        def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None: ...
+
+        def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None: ...
 
         def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
 
@@ -99,12 +111,15 @@ class ConvolutionChain(Convolution):
         if not x.size or not windows.kernel or any(not is_channels_last(z) for z in (x, y, *_given(plus))):
             return False
         kinds = tuple(KINDS[kind] for kind in steps.kinds)
-        operation = self._forward(x, weights, bias is not None, y, windows, group, relu, kinds, plus)
-        if not self._steps_keep_bits(operation, x, weights, bias, y, windows, group, kinds, relu, plus):
+        within = relu and y.size >= SMALL  # others are NumPy's, for which NaN is not below 0
+        operation = self._forward(x, weights, bias is not None, y, windows, group, within, kinds, plus)
+        if not self._steps_keep_bits(operation, x, weights, bias, y, windows, group, kinds, within, plus):
             return False
         numbers = self.of_weights(steps.sources(), (steps, operation), steps.make) or steps.make()
         ins = address(x), address(weights), *map(address, _given(bias))
         operation(ins, (address(y), *map(address, numbers), *map(address, _given(plus))))
+        if relu and not within:
+            self.relu_forward(y, y, 0)
         return True
 
     def _steps_keep_bits(
@@ -120,24 +135,49 @@ class ConvolutionChain(Convolution):
         relu: bool,
         plus: Array | None,
     ) -> bool:
-        """Whether the operation writes what the convolution and the steps one by one write. y is overwritten."""
+        """Whether the operation writes what the layers one by one write. y is overwritten."""
         key = "steps", x.shape, weights.shape, y.shape, bias is None, kinds, windows, group, relu, plus is None
 
-        def attempt() -> bool:
+        def attempt(special: bool) -> bool:
             if "ref" in operation.description.name:
                 return False
-            x_, plus_ = _drawn_last(x.shape), None if plus is None else _drawn_last(y.shape, 1)
-            weights_, bias_ = _drawn(weights.shape, 2), None if bias is None else _drawn(bias.shape, 3)
-            numbers = [_drawn(weights.shape[:1], number) for number in range(4, 4 + len(kinds))]
+            x_, plus_ = drawn_last(x.shape, 0, special), None if plus is None else drawn_last(y.shape, 1, special)
+            weights_ = drawn(weights.shape, 2, special)
+            bias_ = None if bias is None else drawn(bias.shape, 3, special)
+            numbers = [drawn(weights.shape[:1], index, special) for index in range(4, 4 + len(kinds))]
+            for kind, number in zip(kinds, numbers, strict=True):
+                if kind == dnnl.DIVIDE:  # by a deviation, which is the root of its square
+                    number[...] = np.sqrt(np.square(number))
+                if special:
+                    number[0] = TO_MINUS_ZERO[kind]
+            for z in (weights_, *_given(bias_)) if special else ():
+                z[0] = 0
             expected = np.empty_like(y)
             self.convolution_forward(x_, weights_, bias_, expected, windows, group)
-            self.along_channels(expected, expected, list(zip(kinds, numbers, strict=True)), relu and plus is None)
-            self.add_to(plus_, expected, relu)
+            self._step_by_step(expected, kinds, numbers)
+            if plus_ is not None:
+                self.weighted_sum([expected, plus_], [1.0, 1.0], expected)
+            if relu:
+                self.relu_forward(expected, expected, 0)
             ins = [address(z) for z in (x_, weights_, bias_) if z is not None]
             operation(tuple(ins), (address(y), *map(address, numbers), *map(address, _given(plus_))))
-            return _same_bits(y, expected)
+            return same_bits(y, expected)
 
-        return self._once(key, 2 * x.size + 4 * y.size, attempt)
+        return self._once(key, 2 * x.size + 5 * y.size, attempt)
+
+    def _step_by_step(self, y: Array, kinds: tuple[int, ...], numbers: Sequence[Array]) -> None:
+        """Do with y in place what BatchNorms, Scales and Biases do."""
+        index = 0
+        while index < len(kinds):
+            pair = kinds[index : index + 2]
+            if pair == (dnnl.SUBTRACT, dnnl.DIVIDE):
+                self.batch_norm_apply(y, y, numbers[index], np.square(numbers[index + 1]), None, 0, False)
+            elif pair == (dnnl.MULTIPLY, dnnl.ADD):
+                self.scale_channels(y, y, *numbers[index : index + 2])
+            else:
+                pair = pair[:1]
+                BY_NUMPY[pair[0]](y, numbers[index].reshape(-1, *(1,) * (y.ndim - 2)), out=y)
+            index += len(pair)
 
     def convolves_few(
         self,
@@ -151,72 +191,35 @@ class ConvolutionChain(Convolution):
     ) -> bool:
         key = "few", shape, weights.shape, biased, windows, group, apart, stride
 
-        def attempt() -> bool:
-            x, weights_, bias = (
-                _drawn_last(shape),
-                _drawn(weights.shape, 1),
-                _drawn(weights.shape[:1], 2) if biased else None,
-            )
-            few = _places(x, apart)
+        def attempt(special: bool) -> bool:
+            x, weights_ = drawn_last(shape, 0, special), drawn(weights.shape, 1, special)
+            bias = drawn(weights.shape[:1], 2, special) if biased else None
+            few = few_places(x, apart)
             y, some = (
-                _empty((shape[0], weights.shape[0], *each.convolved(z.shape[2:])))
+                empty_last((shape[0], weights.shape[0], *each.convolved(z.shape[2:])))
                 for z, each in ((x, windows), (few, replace(windows, stride=stride)))
             )
             self.convolution_forward(x, weights_, bias, y, windows, group)
             self.convolution_forward(few, weights_, bias, some, replace(windows, stride=stride), group)
             wanted = zip(apart, stride, windows.stride, strict=True)
-            expected = _places(y, tuple(a * b // c for a, b, c in wanted))
-            return expected.shape == some.shape and _same_bits(some, expected)
+            expected = few_places(y, tuple(a * b // c for a, b, c in wanted))
+            return expected.shape == some.shape and same_bits(some, expected)
 
         size = weights.shape[0] * shape[0] * math.prod(windows.convolved(shape[2:]))
         return self._once(key, 4 * (math.prod(shape) + size), attempt)
 
-    def _once(self, key: Hashable, values: int, attempt: Callable[[], bool]) -> bool:
-        """What an attempt has found, whose arrays come and go like weights that change, and have so many values."""
+    def _once(self, key: Hashable, values: int, attempt: Callable[[bool], bool]) -> bool:
+        """What attempts with and without special numbers have found, whose arrays come and go like weights that change,
+        and have so many values."""
         if key not in self._same_bits:
             try:
                 check_room(4 * values)
             except OutOfMemoryError:
                 return False
-            with self.other_weights():
-                self._same_bits[key] = attempt()
+            with self.other_weights(), np.errstate(all="ignore"):
+                self._same_bits[key] = attempt(False) and attempt(True)
         return self._same_bits[key]
 
 
 def _given(array: Array | None) -> tuple[Array, ...]:
     return () if array is None else (array,)
-
-
-def _empty(shape: tuple[int, ...]) -> Array:
-    """Of this shape, with the channels last."""
-    return np.moveaxis(np.empty((shape[0], *shape[2:], shape[1]), np.float32), -1, 1)
-
-
-@functools.cache
-def _pool() -> Array:
-    """Random numbers between 0.5 and 2, or the same below zero."""
-    random = np.random.default_rng(1)
-    return random.uniform(0.5, 2, DRAWN).astype(np.float32) * random.choice(np.array([-1, 1], np.float32), DRAWN)
-
-
-def _drawn(shape: tuple[int, ...], number: int = 0) -> Array:
-    """Random numbers of this shape in C order, others for each `number`."""
-    return np.resize(np.roll(_pool(), -number * DRAWN // 10)[: max(1, math.prod(shape))], shape)
-
-
-def _drawn_last(shape: tuple[int, ...], number: int = 0) -> Array:
-    """The same, with the channels last in memory."""
-    return np.moveaxis(_drawn((shape[0], *shape[2:], shape[1]), number), -1, 1)
-
-
-def _places(x: Array, apart: tuple[int, ...]) -> Array:
-    """Every so many-th place of each spatial axis, with the channels last."""
-    wanted = slice(None), slice(None), *(slice(None, None, step) for step in apart)
-    few = x[wanted]
-    made = _empty(few.shape)
-    made[...] = few
-    return made
-
-
-def _same_bits(a: Array, b: Array) -> bool:
-    return np.array_equal(*(channels_last(z).view(np.uint32) for z in (a, b)))

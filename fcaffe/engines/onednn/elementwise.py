@@ -132,7 +132,8 @@ class Elementwise(Operations, PlainElementwise):
         self.operation(key, build, (a, b, y))((address(a), address(b)), (address(y),))
 
     def copy(self, x: Array, y: Array) -> None:
-        if y.size < SMALL and x.dtype == y.dtype and self.library.tape is None:
+        is_small = y.size < SMALL and x.dtype == y.dtype and self.library.tape is None
+        if is_small or not (_has_layout(x) and _has_layout(y)):
             super().copy(x, y)
             return
 
@@ -170,3 +171,13 @@ class Elementwise(Operations, PlainElementwise):
         key = ("concat", whole.strides, *((part.shape, part.strides) for part in parts))
         operation = self.operation(key, build, (whole, *parts))
         operation(tuple([address(part) for part in parts]), (address(whole),))
+
+
+def _has_layout(x: Array) -> bool:
+    """Whether oneDNN has a descriptor of it: along no axis the last step leads to where the next outer one is."""
+    reached = 0
+    for stride, count in sorted(zip(x.strides, x.shape, strict=True)):
+        if count > 1 and stride < reached:
+            return False
+        reached = max(reached, stride * count)
+    return True
