@@ -75,7 +75,7 @@ def _with_stride_of_readers(nodes: list[Node], layer: FoldedConvolution, kept: C
         return nodes
     if not all(isinstance(reader.layer, FoldedConvolution) and reader.layer.may_leave() for reader in readers):
         return nodes
-    if layer.exact and not all(map(_is_steady, nodes[:index])):
+    if layer.exact and not all(node.is_steady for node in nodes[:index]):
         return nodes
 
     few = _few_of(top, _points(stride))
@@ -91,12 +91,6 @@ def _with_stride_of_readers(nodes: list[Node], layer: FoldedConvolution, kept: C
         changed[reader.layer] = replace(reader, bottoms=[few, *reader.bottoms[1:]], versions=[])
     made = [changed.get(other.layer, other) for other in nodes if other is not split]
     return renumbered([*made[:index], *added, *made[index:]])
-
-
-def _is_steady(node: Node) -> bool:
-    """Whether its tops have no other shapes after a pass than before, as long as its bottoms have not."""
-    traits = node.layer.traits
-    return traits.reshapes_by_shape if node.bottoms else not traits.reads_host
 
 
 def _stride_of_points(reader: Node, blobs: list[Blob]) -> tuple[int, ...] | None:
