@@ -25,20 +25,26 @@ sys.exit(main(["plan", "--calibrate", "--net", "net.prototxt", "--workers", "1,2
 LAYERS = {"ip": [[0.001, 0.002]], "loss": [[0.0005, 0.0005]]}
 
 
-@needs_mpi
-def test_all_ranks_sum_as_rank_0_has_picked(start: Callable[..., Job], folder: Path) -> None:
-    """Where messages take long, doubling, which needs fewer than the halving of `auto`. Ranks with other reductions, or
-    buckets, would wait for one another, or get messages of other lengths."""
-    net = folder / "net.prototxt"
+def write_machine(file: Path, latency: float, bandwidth: float, **more: float) -> None:
+    """Two hosts, and a net large enough for several buckets, whose layers were measured."""
+    net = file.parent / "net.prototxt"
     net.write_text(net.read_text().replace("num_output: 3", "num_output: 1500"))
     machine = {
         "device": "Xeon-8380",
         "exchange": "fcaffe",
         "cores": 2,
-        "between": {"name": "between (measured)", "latency": 0.01, "bandwidth": 1e9},
+        "between": {"name": "between (measured)", "latency": latency, "bandwidth": bandwidth},
         "measured": [{"net": "small", "ranks": 1, "batches": [4], "layers": LAYERS}],
+        **more,
     }
-    (folder / "far.json").write_text(json.dumps(machine))
+    file.write_text(json.dumps(machine))
+
+
+@needs_mpi
+def test_all_ranks_sum_as_rank_0_has_picked(start: Callable[..., Job], folder: Path) -> None:
+    """Where messages take long, doubling, which needs fewer than the halving of `auto`. Ranks with other reductions, or
+    buckets, would wait for one another, or get messages of other lengths."""
+    write_machine(folder / "far.json", 0.01, 1e9)
     job = start("--plan", "far.json", under=AS_TWO_HOSTS)
     assert job.wait() == 0, job.text[-2000:]
     assert "--plan picks --reduce doubling: " in job.text
@@ -49,24 +55,16 @@ def test_all_ranks_sum_as_rank_0_has_picked(start: Callable[..., Job], folder: P
 @needs_mpi
 def test_what_a_plan_sends_in_16_bits_can_be_said_without_it(start: Callable[..., Job], folder: Path) -> None:
     """Over a slow link, all but the first buckets of which could hide."""
-    net = folder / "net.prototxt"
-    net.write_text(net.read_text().replace("num_output: 3", "num_output: 1500"))
-    machine = {
-        "device": "Xeon-8380",
-        "exchange": "fcaffe",
-        "cores": 2,
-        "between": {"name": "between (measured)", "latency": 1e-5, "bandwidth": 1e6},
-        "add_bandwidth": 1e10,
-        "measured": [{"net": "small", "ranks": 1, "batches": [4], "layers": LAYERS}],
-    }
-    (folder / "slow.json").write_text(json.dumps(machine))
+    write_machine(folder / "slow.json", 1e-5, 1e6, add_bandwidth=1e10)
     job = start("--plan", "slow.json", "--compress", "bf16:first=auto", under=AS_TWO_HOSTS)
     assert job.wait() == 0, job.text[-2000:]
     found = re.search(r"--plan picks --compress (bf16:first=[0-9.]+)[^:]*: bf16 for \d of \d buckets, ", job.text)
     assert found, job.text[-2000:]
     model = folder / "small_iter_8.caffemodel"
     weights = model.read_bytes()
+    model.unlink()
     job = start("--compress", found[1], under=AS_TWO_HOSTS)
+    assert job.wait() == 0, job.text[-2000:]
     assert model.read_bytes() == weights
 
 

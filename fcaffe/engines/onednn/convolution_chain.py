@@ -29,12 +29,8 @@ from fcaffe.errors import OutOfMemoryError
 
 KINDS = {"subtract": dnnl.SUBTRACT, "divide": dnnl.DIVIDE, "multiply": dnnl.MULTIPLY, "add": dnnl.ADD}
 BY_NUMPY = {dnnl.SUBTRACT: np.subtract, dnnl.DIVIDE: np.divide, dnnl.MULTIPLY: np.multiply, dnnl.ADD: np.add}
-TO_MINUS_ZERO = {
-    dnnl.SUBTRACT: 0.0,
-    dnnl.DIVIDE: 1.0,
-    dnnl.MULTIPLY: -1.0,
-    dnnl.ADD: -0.0,
-}  # numbers that 0 goes there by
+# Of a channel whose outputs are 0: the numbers by which the last of these steps makes them -0, as ReLU may find them.
+TO_MINUS_ZERO = {dnnl.SUBTRACT: 0.0, dnnl.DIVIDE: 1.0, dnnl.MULTIPLY: -1.0, dnnl.ADD: -0.0}
 
 
 class ConvolutionChain(Convolution):
