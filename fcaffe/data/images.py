@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import struct
 import sys
 from typing import Any
 
@@ -17,6 +18,10 @@ from fcaffe.input_files import read_input
 LIMIT_VARIABLE = "OPENCV_IO_MAX_IMAGE_PIXELS"
 LIMIT = str(1 << 27)
 LARGEST_FILE = 1 << 30  # bytes
+
+PNG = b"\x89PNG\r\n\x1a\n"
+CHUNK = struct.Struct(">I4s")  # of a PNG: the length of what follows, the name
+CHECK_SUM = 4  # bytes behind each chunk
 
 
 class Color(enum.Enum):
@@ -65,7 +70,8 @@ def decode_pixels(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.
         Color.GRAY: cv2.IMREAD_GRAYSCALE,
     }[color]
     try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if data else None
+        decodable = data and not _claims_too_much(data)
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if decodable else None
     except cv2.error as problem:
         limit = os.environ.get(LIMIT_VARIABLE, LIMIT)
         raise DataError(
@@ -75,6 +81,17 @@ def decode_pixels(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.
     if pixels is None:
         raise DataError(f"{what} cannot be decoded as a picture ({len(data)} bytes)")
     return pixels
+
+
+def _claims_too_much(data: bytes) -> bool:
+    """Whether a chunk of a PNG would be longer than the file: OpenCV takes that much memory before it looks."""
+    place, name = len(PNG), b""
+    while data.startswith(PNG) and name != b"IEND" and place + CHUNK.size <= len(data):
+        length, name = CHUNK.unpack_from(data, place)
+        if length > len(data):
+            return True
+        place += CHUNK.size + length + CHECK_SUM
+    return False
 
 
 def read_file(path: str) -> bytes:
