@@ -33,9 +33,6 @@ def fcaffe_racer(name: str, batch: int, training: bool, math: str) -> Racer:
 
     from fcaffe import log
     from fcaffe.engines import cpu_engine
-    from fcaffe.proto import caffe_pb2 as pb
-    from fcaffe.proto import parse_text
-    from fcaffe.solvers import Solver
 
     log.set_minimum(1)
     engine = cpu_engine(math)
@@ -45,6 +42,10 @@ def fcaffe_racer(name: str, batch: int, training: bool, math: str) -> Racer:
         net.blob("data").data[...] = images
         stack.enter_context(engine.fixed_weights())
         return Racer(repeated(net.forward))
+    from fcaffe.proto import caffe_pb2 as pb
+    from fcaffe.proto import parse_text
+    from fcaffe.solvers import Solver  # which `fcaffe test` does without: its memory does not count there
+
     solver_param = parse_text(SOLVER, pb.SolverParameter)
     solver_param.net_param.CopyFrom(net_param(name, batch, True))
     solver = Solver(solver_param, engine, "counter")
