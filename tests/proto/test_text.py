@@ -123,12 +123,11 @@ def test_the_work_grows_as_the_net():
             nonlocal count
             count += event in ("call", "c_call")
 
-        before = sys.getprofile()
         sys.setprofile(note)
         try:
             net = parse_text(layer * layers, pb.NetParameter)
         finally:
-            sys.setprofile(before)
+            sys.setprofile(None)
         assert len(net.layer) == layers
         return count
 
