@@ -159,7 +159,7 @@ def test_hosts_of_different_sizes() -> None:
 
 def test_training_on_cpus_needs_no_cupy() -> None:
     code = "import sys, fcaffe.cli, fcaffe.parallel.bench; sys.exit('cupy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 
 
 @pytest.mark.gpu
