@@ -144,8 +144,8 @@ def test_a_process_that_is_still_reading_ends_at_once():
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from test_prefetch import Counting\n"
         "from fcaffe.data import Prefetcher, prefetch\n"
-        "prefetch.END_TIMEOUT = 1000\n"  # nobody may need it; all batches would take 1000 s
-        "kept = Prefetcher(Counting(delay=1), 1000)\n"
+        "prefetch.END_TIMEOUT = 1000\n"  # nobody may need it; all batches would take 400 s
+        "kept = Prefetcher(Counting(delay=0.4), 1000)\n"
         "kept.take()\n"
     )
     folder = __file__.rpartition("/")[0]
