@@ -34,8 +34,9 @@ def extras() -> dict[str, set[str]]:
 def messages(source: str) -> Iterator[str]:
     """The strings of a module, with UNKNOWN for what f-strings put in."""
     tree = ast.parse(source)
-    inner = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    inner = {part for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else UNKNOWN for part in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inner:
@@ -51,7 +52,7 @@ def hints() -> list[tuple[str, str]]:
     found = []
     for path in paths:
         source = path.read_text(errors="replace")
-        if path.suffix == ".py" or source.startswith("#!/usr/bin/env python3"):
+        if "pip" in source and (path.suffix == ".py" or source.startswith("#!/usr/bin/env python3")):
             for text in messages(source):
                 text = " ".join(text.split())
                 found += [(path.name, hint) for hint in re.findall(r"pip install ([^;:()]*)", text)]

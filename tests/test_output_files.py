@@ -114,7 +114,7 @@ def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(tmp_
         assert process.stdout.readline() == "writing\n"
         process.stdin.write("\n")
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
 
 
 def test_only_what_is_surely_dead_is_removed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ def wait_for(process: subprocess.Popen[str], text: str) -> None:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    log = process.communicate(timeout=120)[1]
+    log = process.communicate(timeout=300)[1]
     return log
 
 
@@ -158,7 +158,7 @@ def test_the_signals_of_a_program_that_imports_fcaffe_are_left_alone(module: str
         f"import {module}\n"
         "assert before == [signal.getsignal(n) for n in signal.valid_signals()] and not faulthandler.is_enabled()"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True, timeout=300)
 
 
 @pytest.mark.parametrize("kind", ["LMDB", "LEVELDB"])

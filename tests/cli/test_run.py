@@ -25,7 +25,7 @@ def run(command: list[str], folder: Path, **environment: str) -> subprocess.Comp
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
 
@@ -130,7 +130,7 @@ def test_ctrl_c_is_pythons(tmp_path: Path) -> None:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=30)
+        out, error = process.communicate(timeout=300)
     assert (process.returncode, out) == (-signal.SIGINT, "tidied\n")
     assert error.endswith("KeyboardInterrupt\n") and "as_caffe.py" not in error
 

@@ -95,7 +95,7 @@ def start(folder: Path, line: str) -> subprocess.Popen[bytes]:
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     """The exit code of a process, and what it said on standard error."""
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=300)[1]
     return process.returncode, said.decode()
 
 
@@ -123,7 +123,7 @@ def test_a_training_outlives_its_terminal(folder: Path) -> None:
         while b"Iteration 4 (" not in shown:
             shown += os.read(ours, 65536)
         os.close(ours)
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     assert Path("small_iter_400.solverstate").exists()
 
 

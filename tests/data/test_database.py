@@ -147,7 +147,7 @@ def test_keys_may_come_in_any_order(write, opened, tmp_path):
 def test_a_process_with_an_open_database_ends_cleanly(kind, tmp_path):
     code = f"from fcaffe.data import open_database; d = open_database({str(INTEROP / f'gray_{kind}')!r}); d.read(3)"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0
     assert f"Opened {kind}" in done.stderr
     assert "Traceback" not in done.stderr

@@ -26,7 +26,7 @@ def test_does_each_once(threads, count):
 
 def test_works_in_several_threads_at_a_time():
     decoders = Decoders(3)
-    together = threading.Barrier(3, timeout=30)
+    together = threading.Barrier(3, timeout=300)
     decoders.each(lambda index: together.wait(), 3)
     decoders.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode")]

@@ -1,9 +1,8 @@
-import time
-
 import pytest
 
 from fcaffe.data.image_list import ListedImage, read_image_list
 from fcaffe.errors import DataError
+from tests.soon import soon
 
 
 @pytest.fixture
@@ -50,6 +49,5 @@ def test_no_list(tmp_path):
 
 
 def test_long_lines_take_no_time(listed):
-    begin = time.monotonic()
-    assert len(listed(b" a" * 200000 + b" 1\n" + b"b" * 400000)) == 2
-    assert time.monotonic() - begin < 1
+    with soon():
+        assert len(listed(b" a" * 200000 + b" 1\n" + b"b" * 400000)) == 2

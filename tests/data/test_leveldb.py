@@ -47,7 +47,7 @@ class TestWithPlyvel:
         with subprocess.Popen([sys.executable, "-c", code], **pipes) as other:
             assert other.stdout.readline() == "open\n"
             refused(tmp_path / "db", "is open in another process", backend=LEVELDB)
-            other.communicate("\n", timeout=30)
+            other.communicate("\n", timeout=300)
         assert len(open_database(str(tmp_path / "db")).read(3)) == 3
 
     @pytest.mark.parametrize("name", ["gray_leveldb", "colour_jpg_leveldb"])

@@ -71,7 +71,7 @@ def append(folder, count=1, size=10, first=90_000_000):
         "for k in range(first, first + count):\n"
         "    with environment.begin(write=True) as t: t.put(b'%08d' % k, b'x' * size)\n"
     )
-    subprocess.run([sys.executable, "-c", code, folder, str(count), str(size), str(first)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, folder, str(count), str(size), str(first)], check=True, timeout=300)
 
 
 def test_what_is_read_is_what_was_there_at_the_opening_while_another_process_appends(folder):
@@ -89,7 +89,7 @@ def test_what_is_read_is_what_was_there_at_the_opening_while_another_process_app
             assert list(other)[: len(first)] == first
             database.close()
             other.close()
-        process.communicate("stop\n", timeout=60)
+        process.communicate("stop\n", timeout=300)
     assert process.returncode == 0
     assert counts == sorted(counts) and counts[-1] > counts[0]
 

@@ -143,15 +143,14 @@ def test_a_process_that_is_still_reading_ends_at_once():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from test_prefetch import Counting\n"
-        "from fcaffe.data import Prefetcher\n"
-        "kept = Prefetcher(Counting(delay=0.01), 1000)\n"
+        "from fcaffe.data import Prefetcher, prefetch\n"
+        "prefetch.END_TIMEOUT = 1000\n"  # nobody may need it; all batches would take 400 s
+        "kept = Prefetcher(Counting(delay=0.4), 1000)\n"
         "kept.take()\n"
     )
-    start = time.monotonic()
     folder = __file__.rpartition("/")[0]
-    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
-    assert time.monotonic() - start < 9
 
 
 class Copy:

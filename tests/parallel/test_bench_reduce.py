@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 def bench(*flags: str, by: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     command = [*by, sys.executable, "-m", "fcaffe", "bench", "reduce", *flags]
-    return subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
 
 
 def test_alone(tmp_path: Path) -> None:

@@ -31,13 +31,9 @@ def calls(ranks: int, name: str, count: int, hosts: int = 1) -> list[list[object
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
-def test_staged(ranks: int) -> None:
-    run(ranks, "sums", "tree,ring,halving,server,mpi,staged:shared,staged:hierarchical:ring,staged")
-
-
-@pytest.mark.parametrize("ranks", [1, 3, 4])
-def test_direct(ranks: int) -> None:
-    run(ranks, "sums", "direct:tree,direct:ring,direct:halving,direct:server,direct:mpi")
+def test_staged_and_direct(ranks: int) -> None:
+    staged = "tree,ring,halving,server,mpi,staged:shared,staged:hierarchical:ring,staged"
+    run(ranks, "sums", f"{staged},direct:tree,direct:ring,direct:halving,direct:server,direct:mpi")
 
 
 @pytest.mark.parametrize(("ranks", "hosts"), [(1, 1), (3, 1), (4, 2), (6, 2), (4, 4)])
@@ -163,7 +159,7 @@ def test_hosts_of_different_sizes() -> None:
 
 def test_training_on_cpus_needs_no_cupy() -> None:
     code = "import sys, fcaffe.cli, fcaffe.parallel.bench; sys.exit('cupy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 
 
 @pytest.mark.gpu

@@ -58,12 +58,12 @@ class Cluster:
         return [sys.executable, str(SCRIPT), verb, "--name", self.name, *map(str, arguments)]
 
     def __call__(self, verb: str, *arguments: object) -> str:
-        done = subprocess.run(self.words(verb, *arguments), capture_output=True, text=True, timeout=30)
+        done = subprocess.run(self.words(verb, *arguments), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def refused(self, verb: str, *arguments: object) -> str:
-        done = subprocess.run(self.words(verb, *arguments), capture_output=True, text=True, timeout=30)
+        done = subprocess.run(self.words(verb, *arguments), capture_output=True, text=True, timeout=300)
         assert done.returncode == 1 and not done.stdout
         return done.stderr
 
@@ -161,11 +161,11 @@ def test_an_up_that_fails_leaves_nothing(cluster):
 def test_down_ends_what_runs_on_the_hosts(cluster):
     cluster("up", 2)
     with subprocess.Popen(cluster.words("exec", 2, "--", "sh", "-c", "sleep 60 & sleep 60")) as running:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while len(pids := cluster.status()[1]["processes"]) < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
         cluster("down")
-        assert running.wait(5) != 0
+        assert running.wait(300) != 0
     assert len(pids) == 3 and not any(Path("/proc", str(pid), "exe").exists() for pid in pids)
 
 
@@ -201,7 +201,7 @@ def test_a_cut_link_can_be_mended(three):
         assert three.connect(1, "198.18.0.2") == SWITCHED
     finally:
         three("mend", "198.18.0.3")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while three.connect(1, "198.18.0.3") != SWITCHED:
         assert time.monotonic() < deadline
     assert [row["link"] for row in three.status()] == ["up"] * 3
@@ -229,7 +229,7 @@ def test_ranks_share_memory_within_a_host_only(three, mpi):
 @pytest.mark.cluster
 def test_arguments_of_mpiexec_and_its_exit_status(three, mpi):
     assert three("run", "-n", 1, "-genv", "COLOUR", "blue", "--", "sh", "-c", "echo $COLOUR").split() == ["blue"]
-    assert subprocess.run(three.words("run", "--", "sh", "-c", "exit 7"), timeout=30).returncode == 7
+    assert subprocess.run(three.words("run", "--", "sh", "-c", "exit 7"), timeout=300).returncode == 7
 
 
 @pytest.mark.parametrize(
@@ -242,12 +242,12 @@ def test_arguments_of_mpiexec_and_its_exit_status(three, mpi):
     ],
 )
 def test_wrong_usage(words, said):
-    done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and said in done.stderr
 
 
 def test_says_what_to_install(tmp_path):
     environment = {**os.environ, "PATH": str(tmp_path)}
     words = [sys.executable, str(SCRIPT), "up", "2", "--name", "never"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1 and "apt-get install iproute2" in done.stderr

@@ -53,6 +53,7 @@ class Failing(caffe.Layer):
     def backward(self, top, propagate_down, bottom):
         pass
 """
+SOON = 40  # seconds; a machine of its own needs two or three, and ranks otherwise wait for one another without end
 
 
 @pytest.fixture
@@ -63,11 +64,11 @@ def failing(folder: Path) -> None:
 
 
 def assert_ended(job: Job, message: str, code: int = 134) -> None:
-    """Within ten seconds, with one fatal line, the last, and nothing left of it."""
+    """Soon, with one fatal line, the last, and nothing left of it."""
     began = time.monotonic()
     assert job.wait() == code, job.text[-2000:]
-    until(lambda: not job.processes(), 10)
-    assert time.monotonic() - began < 10
+    until(lambda: not job.processes(), SOON)
+    assert time.monotonic() - began < SOON
     assert not job.processes()
     assert len(job.fatal) == 1 and re.fullmatch(message, job.fatal[0]), job.text[-2000:]
     assert job.text.splitlines()[-1].endswith(job.fatal[0])
@@ -93,7 +94,7 @@ def test_a_killed_rank_of_an_mpiexec_of_ones_own_is_named(start: Start) -> None:
     victim = job.rank(0)
     os.kill(victim, signal.SIGKILL)
     assert job.wait() != 0
-    until(lambda: not job.processes(), 10)
+    until(lambda: not job.processes(), SOON)
     assert not job.processes()
     assert len(job.fatal) == 1 and job.fatal[0].startswith(f"rank 0 (process {victim}) on ")
 
@@ -153,7 +154,7 @@ def test_a_signal_to_anyone_gives_one_snapshot(start: Start, folder: Path, whom:
     assert job.wait() == (143 if number == signal.SIGTERM else 0)
     assert len(snapshots(folder)) == 1 and not job.fatal
     assert job.text.count("Optimization stopped early.") == 1
-    until(lambda: not job.processes(), 10)
+    until(lambda: not job.processes(), SOON)
     assert not job.processes()
 
 
@@ -167,7 +168,7 @@ def test_no_rank_outlives_the_launcher(start: Start, number: signal.Signals) -> 
         assert all(address in ("127.0.0.1", "::1") for address in listening(job)), "open to the network"
     os.kill(job.process.pid, number)
     assert job.wait() in (143, -signal.SIGKILL)
-    until(lambda: not job.processes(), 10)
+    until(lambda: not job.processes(), SOON)
     assert not job.processes()
     launcher = rf"fcaffe's launcher \(process {job.process.pid}\) on \S+ died, which had started ranks 0, 1, 2 .*"
     assert [bool(re.fullmatch(launcher, line)) for line in job.fatal] == [True] * (number == signal.SIGKILL)
@@ -182,7 +183,7 @@ def test_whoever_of_a_job_is_killed_is_named_and_all_end(start: Start, under: li
     (killed,) = [process for process, command in commands.items() if victim in command]
     os.kill(killed, signal.SIGKILL)
     assert job.wait() not in (0, -signal.SIGKILL)
-    until(lambda: not job.processes(), 10)
+    until(lambda: not job.processes(), SOON)
     assert not job.processes()
     assert len(job.fatal) == 1 and f"(process {killed}) on " in job.fatal[0] and " died, " in job.fatal[0], job.text
 
@@ -190,7 +191,7 @@ def test_whoever_of_a_job_is_killed_is_named_and_all_end(start: Start, under: li
 @needs_mpi
 def test_whatever_breaks_one_rank_ends_all_alike() -> None:
     """The script has many more cases."""
-    done = subprocess.run([sys.executable, CHECK, "--short"], capture_output=True, text=True, timeout=150)
+    done = subprocess.run([sys.executable, CHECK, "--short"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 

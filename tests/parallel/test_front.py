@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fcaffe.errors import UsageError
-from tests.parallel.conftest import MPIEXEC, ROOT, needs_mpi
+from tests.parallel.conftest import needs_mpi, run_ranks
 
 MPI = pytest.importorskip("mpi4py.MPI", reason="needs the extra fcaffe[mpi]")
 
@@ -33,13 +31,7 @@ SEVERAL_HOSTS = "auto", "hierarchical", "hierarchical:ring", "ring"
 )
 def test_ranks(ranks: int, names: tuple[str, ...], hosts: str) -> None:
     """Several hosts are what MPICH takes one machine for, if told to."""
-    script = Path(__file__).with_name("front_ranks.py")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    if hosts:
-        environment["MPIR_CVAR_NUM_CLIQUES"] = hosts
-    command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", script, *names]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_ranks(ranks, "front_ranks.py", *names, **({"MPIR_CVAR_NUM_CLIQUES": hosts} if hosts else {}))
 
 
 @given(data=st.data())

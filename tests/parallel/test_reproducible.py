@@ -55,7 +55,7 @@ def train(*flags: str, **variables: str) -> tuple[bytes, str]:
     """The final model as it is in its file, and the log."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     command = [*FCAFFE, "train", "--solver", "solver.prototxt", *flags]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return Path("run_iter_6.caffemodel").read_bytes(), done.stderr
 

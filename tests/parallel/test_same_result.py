@@ -92,7 +92,7 @@ def command_line(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fcaffe", "train", "--solver", "short.prototxt", *flags]
     (folder / "short.prototxt").write_text(SOLVER.replace("max_iter: 100", "max_iter: 10"))
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def test_from_the_command_line(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -18,6 +17,7 @@ from fcaffe.plan.plan import Plan
 from fcaffe.plan.question import Question, check
 from fcaffe.plan.reductions import COMPARED, sum_of
 from tests.plan.conftest import work_of
+from tests.soon import soon
 
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 counts = st.integers(1, 4096)
@@ -85,9 +85,8 @@ def test_a_modern_reduction_on_the_papers_machine(googlenet):
 
 
 def test_a_hundred_thousand_workers_take_no_time(googlenet):
-    began = time.perf_counter()
-    rows = Plan(Question(googlenet, MACHINES["h200"], 1024)).rows([100_000], ["all"])
-    assert len(rows) == 8 and time.perf_counter() - began < 5
+    with soon():
+        assert len(Plan(Question(googlenet, MACHINES["h200"], 1024)).rows([100_000], ["all"])) == 8
 
 
 def test_per_worker_batches_grow_with_workers(nin):

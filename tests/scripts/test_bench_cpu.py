@@ -28,7 +28,7 @@ def test_lenet(tmp_path: Path) -> None:
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(script), *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     results = json.loads(file.read_text())["results"]
     assert [result["step"] for result in results] == ["training", "inference"]

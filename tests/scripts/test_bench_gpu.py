@@ -22,7 +22,7 @@ def call(script: Path, *words: str, code: int = 0) -> subprocess.CompletedProces
     assert os.access(script, os.X_OK)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(script), *words], env=environment, capture_output=True, text=True, timeout=200
+        [sys.executable, str(script), *words], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done

@@ -84,7 +84,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     assert os.access(SCRIPT, os.X_OK)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.cluster

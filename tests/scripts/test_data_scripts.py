@@ -24,7 +24,7 @@ LABELS = np.arange(7, dtype=np.uint8)
 def script(name, *args, cwd, path=(ROOT,)):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), *sys.path])}
     command = [sys.executable, str(ROOT / "scripts" / "data" / name), *map(str, args)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def done(*args, **options):

@@ -18,7 +18,7 @@ def row_types(text):
 def test_script_writes_a_row_per_type(tmp_path):
     out = tmp_path / "layers.md"
     command = [sys.executable, str(ROOT / "scripts" / "layer_table"), str(out)]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert result.returncode == 0, result.stderr
     assert f"{len(TYPES)} layer types, {len(golden_cases())} cases" in result.stdout
     assert row_types(out.read_text()) == TYPES

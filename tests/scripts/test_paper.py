@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
     folder = tmp_path_factory.mktemp("paper")
     command = [sys.executable, str(ROOT / "scripts" / "paper" / "paper.py"), "--json", "--plot", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in folder.iterdir()} == {"figure_4.png", "supplement_figure_1.png"}
     return json.loads(done.stdout)

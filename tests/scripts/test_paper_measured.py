@@ -21,14 +21,14 @@ PAPER = Path(__file__).parents[2] / "scripts" / "paper"
 
 @pytest.fixture(scope="module")
 def scripts() -> Iterator[dict[str, ModuleType]]:
-    names = ("figure1", "figure4", "large_batch", "measured")
+    names = ("emulated_device", "figure1", "figure4", "large_batch", "measured")
     sys.path.insert(0, str(PAPER))
     yield {name: importlib.import_module(name) for name in names}
     sys.path.remove(str(PAPER))
 
 
 def ran(*command: object) -> list[dict]:
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -72,10 +72,29 @@ def test_figure_1_holds_iterations_against_plans(scripts: dict[str, ModuleType])
     assert "| 2 | auto |" in table and "0.84 **missed**" in table and table.endswith("3 of 4 iterations within 15%")
 
 
+class Clock:
+    """Stands for the module time; its sleeps last too long, some by more than a piece of work takes."""
+
+    now, longest = 0.0, 0.75  # seconds
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds + self.longest * (int(self.now * 7) % 4 == 1)
+
+
 def test_figure_1_sleeps_for_as_long_as_the_device_computes(scripts: dict[str, ModuleType]) -> None:
+    """Of its run, on a busy machine, a few iterations may be made shorter by a sleep before them that was too long."""
     (found,) = ran(sys.executable, PAPER / "figure1.py", "--ranks", "--batch", "8", "--reduce", "auto")
-    slept = found["ms"]["forward"] + found["ms"]["backward"]
-    assert found["hosts"] == 1 and slept >= 0.9e3 * scripts["figure1"].computing(8, 1).seconds
+    assert found["hosts"] == 1 and found["ms"]["all"] > 0
+    clock = Clock()
+    device = scripts["emulated_device"].Device()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scripts["emulated_device"], "time", clock)
+        for seconds in [0.5] * 100:
+            device.work(seconds)
+    assert clock.now == pytest.approx(50 + device.late) and 0 <= device.late <= clock.longest
 
 
 def test_large_batches_are_trained_and_told(scripts: dict[str, ModuleType], tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def compressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     schemes = "topk:density=0.1,warmup=5", "onebit", "bf16", "fp16:first=0.0004"
     command = [MPIEXEC, "-n", "2", sys.executable, "-m", "mpi4py", script, *schemes]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     (folder / "out").write_text(done.stdout)
     (folder / "log").write_text(done.stderr)

@@ -9,12 +9,13 @@ stand-ins of other libraries: `memory_at(pointer)` and `as_numpy(pointer, dtype,
 from __future__ import annotations
 
 import contextlib
+import operator
+import sys
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
 
 from tests.engines.cuda.stand_in_cupy import (
     arrays,
@@ -28,6 +29,9 @@ from tests.engines.cuda.stand_in_cupy import (
     runtime,
     streams,
 )
+
+if TYPE_CHECKING:  # ranks, of which tests start many, do without it
+    import pytest
 from tests.engines.cuda.stand_in_cupy.cublas import Library as CublasLibrary
 from tests.engines.cuda.stand_in_cupy.errors import (
     CUDARuntimeError,
@@ -135,13 +139,12 @@ cupyx = _module(
 cupy._default_memory_pool = memory.default_pool
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let `import cupy` find the stand-in for the length of a test; returns it."""
-    import sys
-
+def install(monkeypatch: pytest.MonkeyPatch | None) -> Any:
+    """Let `import cupy` find the stand-in for the length of a test, or for good; returns it."""
+    put_in = monkeypatch.setitem if monkeypatch else operator.setitem
     for module in (cupy, cupyx, cuda, *vars(cuda).values(), cupy.lib, cupy.lib.stride_tricks):
         if isinstance(module, ModuleType):
-            monkeypatch.setitem(sys.modules, module.__name__, module)
+            put_in(sys.modules, module.__name__, module)
     return cupy
 
 
