@@ -69,7 +69,12 @@ class OnDemand:
         looked = self._looks.pop(0)
         self._looks.append(self._views.looks)
         before, self._shapes = self._shapes, [blob.shape for blob in self._given]
-        if layer_by_layer or self._retired or before != self._shapes or not self._prepare(self._views.wanted(looked)):
+        if (
+            layer_by_layer
+            or self._retired
+            or before != self._shapes
+            or not self._prepare(self._views.wanted(self._made, looked))
+        ):
             self._arena.release()
             return None
         try:
@@ -137,9 +142,9 @@ class OnDemand:
             for storage, buffer in now.items():
                 storage.replace(buffer)
 
-    def _prepare(self, looked_at: set[Storage]) -> bool:
+    def _prepare(self, wanted: set[Storage]) -> bool:
         """Have a program that keeps these in its arena; False if that is not worth while."""
-        wanted, versions = looked_at & self._made, self._present_versions()
+        versions = self._present_versions()
         if self._program is None or wanted != self._wanted or versions != self._versions:
             self._make_program(wanted)
         assert self._program is not None
