@@ -273,9 +273,8 @@ def _face(layer: CoreLayer) -> Layer:
 
 def _inputs(net: core.Net) -> list[CoreBlob]:
     """The tops of Input layers which no layer writes."""
-    written = {
-        id(blob._data) for node in net.nodes if node.bottoms and node.layer.type != "Split" for blob in node.tops
-    }
+    writers = [node for node in net.nodes if node.bottoms and node.layer.type != "Split"]
+    written = {id(blob._data) for node in writers for blob in node.tops}
     tops = (blob for node in net.nodes if node.layer.type == "Input" for blob in node.tops)
     return [blob for blob in tops if id(blob._data) not in written]
 
