@@ -81,7 +81,7 @@ class OnDemand:
         except BaseException:
             self._arena.release()
             raise
-        grown = Blob.changes != self._settled[0]  # by a layer that reads, which has brought another shape
+        grown = Blob.changes != self._settled[0] and self._versions != self._present_versions()  # by a layer that reads
         if grown:
             self._survey()
         self._left_out, self._sources = self._outputs, self._start
