@@ -24,7 +24,7 @@ class HostCopies(HostViews):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self._device_copies: weakref.WeakKeyDictionary[Storage, DeviceCopy] = weakref.WeakKeyDictionary()
+        self._copies: weakref.WeakKeyDictionary[Storage, DeviceCopy] = weakref.WeakKeyDictionary()
         self._written: list[tuple[Storage, DeviceCopy]] = []  # that user code may have
 
     def prepare(self, blobs: Iterable[Blob]) -> None:
@@ -51,8 +51,8 @@ class HostCopies(HostViews):
 
     def _show(self, blob: Blob, storage: Storage) -> np.ndarray:
         shape = blob.shape
-        if (copy := self._device_copies.get(storage)) is None:
-            copy = self._device_copies[storage] = DeviceCopy(storage.size)
+        if (copy := self._copies.get(storage)) is None:
+            copy = self._copies[storage] = DeviceCopy(storage.size)
         if copy.lent and copy.shape != shape:  # another blob, of another shape, with the same memory
             self.push()
         if not copy.lent:
