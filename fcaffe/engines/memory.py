@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import weakref
@@ -33,6 +34,13 @@ def address(array: Any) -> int:
     found: int = array.__array_interface__["data"][0]
     _addresses[id(array)] = weakref.ref(array), found
     return found
+
+
+def foreign(array: numpy.ndarray) -> Any:
+    """The memory of a flat array, and what keeps it, as something that is not NumPy's. An array that is made of this is
+    kept by all arrays that are made of it, which otherwise keep but the one whose memory it is."""
+    kind: Any = ctypes.c_byte * array.nbytes
+    return kind.from_buffer(array)
 
 
 def aligned_zeros(xp: Any, count: int, dtype: Any = numpy.float32) -> Any:

@@ -9,7 +9,7 @@ them that way. Other parameters, and every blob that user code has been given, a
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 
@@ -38,8 +38,12 @@ def checked_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 class Blob:
     """An N-D array `data` with its gradient `diff`, reshaped on the fly; memory grows and never shrinks.
 
+    `changes` counts those of shape or memory, of all blobs together: while it stays, so do all `version`s.
+
     Arguments: the array module, the shape (a scalar has none), whether memory is channels-last, and the dtype.
     """
+
+    changes: ClassVar[int] = 0
 
     def __init__(
         self, xp: Any, shape: tuple[int, ...] = (), channels_last: bool = False, dtype: Any = "float32"
@@ -63,7 +67,7 @@ class Blob:
             if storage.dtype != dtype and storage.buffer is not None:
                 raise NetError(f"a blob that has {storage.dtype} values cannot become one of {numpy.dtype(dtype)}")
             storage.dtype = numpy.dtype(dtype)
-        self.version += 1
+        self._mark_change()
 
     @property
     def count(self) -> int:
@@ -108,7 +112,7 @@ class Blob:
         if shape == self.shape:
             return
         self.shape = checked_shape(shape)
-        self.version += 1
+        self._mark_change()
         if self.count > self._capacity:
             self._capacity = self.count
             self._data = self._data.like(self._capacity)
@@ -123,14 +127,18 @@ class Blob:
         self._check_dtype(other)
         if self._data is not other._data:
             self._data = other._data
-            self.version += 1
+            self._mark_change()
         self._capacity = max(self.count, min(self._capacity, other._capacity))
 
     def share_diff(self, other: Blob) -> None:
         self._check_dtype(other)
         if self._diff is not other._diff:
             self._diff = other._diff
-            self.version += 1
+            self._mark_change()
+
+    def _mark_change(self) -> None:
+        self.version += 1
+        Blob.changes += 1
 
     def _check_dtype(self, other: Blob) -> None:
         if self.dtype != other.dtype:

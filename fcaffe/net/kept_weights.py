@@ -13,6 +13,7 @@ from typing import Any
 
 from fcaffe.engines import Engine
 from fcaffe.engines.engine import Kept
+from fcaffe.net.storage import Storage
 
 
 @dataclass
@@ -21,6 +22,7 @@ class _Kept:
 
     shapes: list[tuple[int, ...]]
     made: Kept = field(default_factory=dict)
+    counted: int = 0  # how many of them `KeptWeights` knows the addresses of
 
 
 class KeptWeights:
@@ -29,12 +31,14 @@ class KeptWeights:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._of: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
+        self._addresses: set[int] = set()  # of all weights of which something has been kept since they last changed
+        self._passes = 0  # under way, in which more is made
         self._changing = False
 
     @contextlib.contextmanager
-    def same(self, net: Any, written: Callable[[], set[int]]) -> Iterator[None]:
+    def same(self, net: Any, lent: Callable[[], list[Storage]]) -> Iterator[None]:
         """Its body is a forward pass of this net. What is made of the weights is kept for the next pass, but for those
-        at the addresses that `written` gives."""
+        that are `lent`."""
         if self._changing:
             yield
             return
@@ -44,8 +48,18 @@ class KeptWeights:
                 yield
             self._of[net] = _Kept(_shapes(net))
             return
-        with self._engine.fixed_weights(kept.made, written()):
-            yield
+        written = set(lent())
+        if written:
+            written &= {blob._data for layer in net.layers for blob in layer.blobs}
+        self._passes += 1
+        try:
+            with self._engine.fixed_weights(kept.made, {storage.address for storage in written}):
+                yield
+        finally:
+            self._passes -= 1
+            if kept.counted != len(kept.made):
+                kept.counted = len(kept.made)
+                self._addresses.update(address for addresses, _ in kept.made for address in addresses)
 
     @contextlib.contextmanager
     def change(self) -> Iterator[None]:
@@ -54,6 +68,7 @@ class KeptWeights:
         for kept in self._of.values():
             kept.made.clear()
         self._of.clear()
+        self._addresses.clear()
         before, self._changing = self._changing, True
         try:
             with self._engine.other_weights():
@@ -63,11 +78,14 @@ class KeptWeights:
 
     def forget(self, address: int) -> None:
         """What is there may be written from now on."""
+        if address not in self._addresses and not self._passes:
+            return
         for kept in self._of.values():
             if stale := [key for key in kept.made if address in key[0]]:
                 for key in stale:
                     del kept.made[key]
                 kept.made = dict(kept.made)  # another object, so that nobody plays what was recorded with these
+                kept.counted = -1
 
 
 def _shapes(net: Any) -> list[tuple[int, ...]]:

@@ -23,8 +23,10 @@ from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.graph import Graph
 from fcaffe.net.host_views import host_views
+from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
 from fcaffe.net.program import Program
+from fcaffe.net.recorded_forward import RecordedForward
 from fcaffe.net.rewrite import rewrite
 from fcaffe.net.storage import Storage
 
@@ -53,8 +55,10 @@ class OnDemand:
         self._wanted: set[Storage] = set()
         self._program: Program | None = None  # which keeps these
         self._makers: list[Node] = []  # the nodes of the graph that make what it leaves out
-        self._run_again: list[bool] = []  # for each of its nodes, whether it does the work of such ones
+        self._owing: set[Layer] = set()  # of nodes whose tops it keeps, but nothing that they save for backward
+        self._saves_nothing: list[bool] = []  # for each of its nodes
         self._untouched: list[Storage] = []  # of what it leaves out, which it does not even write
+        self._settled = -1, -1  # changes of blobs and of the arena, when it was made ready last
         self._most_copied = 0.0  # bytes
         self._survey()
         self._left_out: set[Storage] = set()  # of the last pass
@@ -68,8 +72,8 @@ class OnDemand:
         self.forget()
         looked = self._looks.pop(0)
         self._looks.append(self._views.looks)
-        before, self._shapes = self._shapes, [blob.shape for blob in self._given]
-        if layer_by_layer or self._retired or before != self._shapes or not self._prepare(self._views.wanted(looked)):
+        layer_by_layer |= self._retired or self._has_other_shapes()
+        if layer_by_layer or not self._prepare(self._views.wanted(self._made, looked)):
             self._arena.release()
             return None
         try:
@@ -77,7 +81,7 @@ class OnDemand:
         except BaseException:
             self._arena.release()
             raise
-        grown = self._versions != self._present_versions()  # by a layer that reads, which has brought another shape
+        grown = Blob.changes != self._settled[0] and self._versions != self._present_versions()  # by a layer that reads
         if grown:
             self._survey()
         self._left_out, self._sources = self._outputs, self._start
@@ -95,8 +99,8 @@ class OnDemand:
 
     @silent_arithmetic
     def complete(self) -> None:
-        """Compute what the last pass has left out; then all is as if it had gone layer by layer."""
-        if not self._left_out:
+        """Compute what the last pass has left out; then all is as if it had gone layer by layer, for backward too."""
+        if not self._sources:
             return
         for storage in self._left_out:
             storage.compute = None
@@ -104,7 +108,8 @@ class OnDemand:
         try:
             with self._net.context.engine.other_weights(), self._as_in_the_pass():
                 for node in self._makers:
-                    node.layer.forward_again(node.bottoms, node.tops)
+                    tops = [_like(top) for top in node.tops] if node.layer in self._owing else node.tops
+                    node.layer.forward_again(node.bottoms, tops)
         except BaseException:
             self._mark()  # so that nobody takes for values what is there now
             raise
@@ -137,17 +142,28 @@ class OnDemand:
             for storage, buffer in now.items():
                 storage.replace(buffer)
 
-    def _prepare(self, looked_at: set[Storage]) -> bool:
+    def _has_other_shapes(self) -> bool:
+        """Whether what the net is given has not the shapes of the last whole pass."""
+        if self._settled[0] == Blob.changes:
+            return False
+        before, self._shapes = self._shapes, [blob.shape for blob in self._given]
+        return before != self._shapes
+
+    def _prepare(self, wanted: set[Storage]) -> bool:
         """Have a program that keeps these in its arena; False if that is not worth while."""
-        wanted, versions = looked_at & self._made, self._present_versions()
-        if self._program is None or wanted != self._wanted or versions != self._versions:
+        is_ready = wanted == self._wanted and self._settled == (Blob.changes, self._arena.version)
+        if not is_ready and (wanted != self._wanted or self._versions != self._present_versions()):
+            self._program = None
+        if self._program is None:
             self._make_program(wanted)
         assert self._program is not None
         if sum(storage.nbytes for storage in self._lent()) > self._most_copied:
             return False
-        for storage in self._untouched:
-            storage.replace(None)
-        self._arena.follow(self._program)
+        if not is_ready:
+            for storage in self._untouched:
+                storage.replace(None)
+            self._arena.follow(self._program)
+            self._settled = Blob.changes, self._arena.version
         return True
 
     def _make_program(self, wanted: set[Storage]) -> None:
@@ -157,8 +173,12 @@ class OnDemand:
         outer = [blob for blob in net.blobs if blob._data in kept]
         nodes = rewrite(net.nodes, inference=True, exact=True, kept=kept)
         self._program = Program(nodes, outer, net.parameters, inference=True)
-        self._makers = [node for node in net.nodes if any(blob._data not in kept for blob in node.tops)]
-        self._run_again = [any(blob._data not in kept for blob in node.tops) for node in nodes]
+        alone = {node.layer for node in nodes if not node.members}
+        self._owing = _repeatable(net.nodes, kept) & alone
+        self._makers = [node for node in net.nodes if node.layer in self._owing or not _is_kept(node, kept)]
+        self._saves_nothing = [
+            not node.bottoms or node.layer in self._owing or not _is_kept(node, kept) for node in nodes
+        ]
         self._survey()
         self._most_copied = MOST_COPIED * sum(storage.nbytes for storage in self._outputs)
         touched = {blob._data for node in nodes for blob in node.blobs}
@@ -168,7 +188,7 @@ class OnDemand:
         """Find out anew where things lie, after shapes have changed."""
         self._versions = self._present_versions()
         self._made = {blob._data for blob in self._net.blobs}
-        self._outputs = {blob._data for node in self._makers for blob in node.tops}
+        self._outputs = {blob._data for node in self._makers if node.layer not in self._owing for blob in node.tops}
         read = {blob._data for node in self._makers for blob in (*node.bottoms, *node.layer.blobs)}
         self._start = read - self._outputs
 
@@ -185,8 +205,10 @@ class OnDemand:
         assert self._program is not None
         context, loss = self._net.context, 0.0
         try:
-            for node, again in zip(self._program.nodes, self._run_again, strict=True):
-                context.inference = again
+            context.inference = True
+            if all(self._saves_nothing) and self._program.recorded.play(self._arena.version):
+                return loss
+            for node, context.inference in zip(self._program.nodes, self._saves_nothing, strict=True):
                 loss += run(node)
         finally:
             context.inference = False
@@ -197,11 +219,38 @@ class OnDemand:
             storage.compute = self.complete
 
 
+def _is_kept(node: Node, kept: set[Storage]) -> bool:
+    """Whether all of its tops are."""
+    return all(blob._data in kept for blob in node.tops)
+
+
+def _repeatable(nodes: Sequence[Node], kept: set[Storage]) -> set[Layer]:
+    """Those whose tops are kept and which can save for backward later what they do not save now: by making their tops
+    once more elsewhere, of bottoms which are then what they were."""
+    last_writer = _last_writers(nodes)
+    found = set()
+    for index, node in enumerate(nodes):
+        read, written = {blob._data for blob in node.bottoms}, {blob._data for blob in node.tops}
+        lost = any(last_writer.get(storage, -1) > index for storage in read & kept) or read & written
+        if read and not lost and _is_kept(node, kept) and RecordedForward.repeats(node.layer):
+            found.add(node.layer)
+    return found
+
+
+def _like(blob: Blob) -> Blob:
+    """Another one of the same kind."""
+    return Blob(blob.xp, blob.shape, channels_last=blob._data.channels_last, dtype=blob.dtype)
+
+
+def _last_writers(nodes: Sequence[Node]) -> dict[Storage, int]:
+    return {blob._data: index for index, node in enumerate(nodes) for blob in node.tops}
+
+
 def _kept(nodes: Sequence[Node], wanted: set[Storage]) -> set[Storage]:
     """The storages that a program has to keep, beside those that are wanted, so that the others can be made again from
     them: what nodes write that cannot run again, all tops of a node or none, and what was made from values that have
     been overwritten since."""
-    last_writer = {blob._data: index for index, node in enumerate(nodes) for blob in node.tops}
+    last_writer = _last_writers(nodes)
     kept = set(wanted)
     for node in nodes:
         if not (node.layer.traits.repeatable and node.bottoms):

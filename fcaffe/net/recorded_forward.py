@@ -36,8 +36,11 @@ class RecordedForward:
     @staticmethod
     def suits(layer: Layer) -> bool:
         """Whether forward does nothing but write the tops, which depend on the bottoms and on parameters alone."""
-        if not (layer.context.inference and layer.engine.records):
-            return False
+        return layer.context.inference and layer.engine.records and RecordedForward.repeats(layer)
+
+    @staticmethod
+    def repeats(layer: Layer) -> bool:
+        """Whether forward does the same whenever its bottoms and parameters are the same."""
         traits = layer.traits
         pure = traits.repeatable and traits.reshapes_by_shape and type(layer).forward_again is Layer.forward_again
         return pure and not traits.reads_host

@@ -89,7 +89,7 @@ def rewrite(
     """The nodes of a program that does what these nodes of a graph do; those of the graph are left as they are.
 
     With `exact` all values have the bits that they have layer by layer. Nodes that write into one of the storages in
-    `kept` stay as they are, or are fused so that nobody sees it.
+    `kept` stay as they are, or are fused so that nobody sees it; those before them are fused among themselves.
     """
     rewritten = renumbered(nodes if inference else separated(nodes))
     for rule in _rules:
@@ -169,8 +169,8 @@ def _fused(nodes: list[Node], rule: type[FusedLayer], inference: bool, kept: Col
         chain = _chain(nodes, index, inference)
         count = rule.match(chain)
         unseen = rule.forward_is_unseen and all(other.in_place for other in chain[1:count])
-        if not unseen and any(blob._data in kept for other in chain[:count] for blob in other.tops):
-            count = 0
+        if not unseen and (before := _before_kept(chain[:count], kept)) < count:
+            count = rule.match(chain[:before]) if before else 0
         node = _node_for(rule, chain[:count]) if count else nodes[index]
         if count and not inference:
             others = [*nodes[:index], node, chain[count - 1]]
@@ -179,6 +179,12 @@ def _fused(nodes: list[Node], rule: type[FusedLayer], inference: bool, kept: Col
         made.append(node)
         index += max(1, count)
     return made
+
+
+def _before_kept(chain: Sequence[Node], kept: Collection[Storage]) -> int:
+    """How many nodes come before the first that writes what is kept."""
+    writes = (any(blob._data in kept for blob in node.tops) for node in chain)
+    return next((index for index, writes_it in enumerate(writes) if writes_it), len(chain))
 
 
 def _changes_what_backward_sees(

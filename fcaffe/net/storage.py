@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from fcaffe.engines.memory import address, aligned_zeros, logical_view
+from fcaffe.engines.memory import address, aligned_zeros, foreign, logical_view
 from fcaffe.errors import OutOfMemoryError
 
 CHANNELS_LAST_AXES = (4, 5)
@@ -36,7 +36,9 @@ class Storage:
         self.has_moved = False  # into a flat buffer of parameters, whose order stays
         self.is_clear = False  # its values count as zeros, whatever is in the buffer
         self.compute: Callable[[], None] | None = None  # brings the values, which are not there unless somebody looks
+        self.shown: Any = None  # what `fcaffe.net.host_arrays` remembers of it
         self._views: dict[tuple[int, ...], Array] = {}
+        self._foreign: Any = None  # the buffer, for `window`
 
     def view(self, shape: tuple[int, ...]) -> Array:
         if self.is_clear:
@@ -60,8 +62,14 @@ class Storage:
 
     def replace(self, buffer: Array) -> None:
         """Use another buffer from now on, or, if it is None, a new one when next touched."""
-        self.buffer = buffer
+        self.buffer, self._foreign = buffer, None
         self._views.clear()
+
+    def window(self) -> numpy.ndarray:
+        """A new array of the whole buffer, which must be in host memory and there; see `foreign`."""
+        if self._foreign is None:
+            self._foreign = foreign(self.buffer)
+        return numpy.ndarray(self.buffer.shape, self.buffer.dtype, self._foreign)
 
     def _new_view(self, shape: tuple[int, ...]) -> Array:
         if self.buffer is None:

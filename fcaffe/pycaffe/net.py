@@ -12,6 +12,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe import net as core
 from fcaffe.errors import CallError, NetError, NoSuchLayerError, UsageError
+from fcaffe.net.blob import Blob as CoreBlob
 from fcaffe.net.hooks import Hook
 from fcaffe.net.host_views import host_views
 from fcaffe.net.layer import Layer as CoreLayer
@@ -69,6 +70,7 @@ class Net:
         self._blob_names: list[str] = net.blob_names
         self._views = host_views(net.context.engine)
         self._statistics = [blob for node in nodes if node.layer.type == "BatchNorm" for blob in node.layer.blobs]
+        self._views.keep_copies(_inputs(net))
         self._blobs = [Blob(blob, self._views) for blob in net.blobs]
         self._blob_loss_weights: list[float] = net.blob_loss_weights
         self._inputs: list[int] = net.input_ids
@@ -267,6 +269,14 @@ class Net:
 def _face(layer: CoreLayer) -> Layer:
     """A layer as user code sees it: a user's own one is the instance of its class."""
     return layer.user_layer if isinstance(layer, UserLayer) else Layer._of(layer)
+
+
+def _inputs(net: core.Net) -> list[CoreBlob]:
+    """The tops of Input layers which no layer writes."""
+    writers = [node for node in net.nodes if node.bottoms and node.layer.type != "Split"]
+    written = {id(blob._data) for node in writers for blob in node.tops}
+    tops = (blob for node in net.nodes if node.layer.type == "Input" for blob in node.tops)
+    return [blob for blob in tops if id(blob._data) not in written]
 
 
 def _samples(arrays: dict[str, np.ndarray]) -> int:

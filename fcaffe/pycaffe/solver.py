@@ -8,7 +8,8 @@ from typing import Any
 
 from fcaffe import solvers
 from fcaffe.errors import CallError
-from fcaffe.net.host_views import HostViews, host_views
+from fcaffe.net.host_arrays import HostViews
+from fcaffe.net.host_views import host_views
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.net import Net

@@ -480,3 +480,114 @@ def test_a_blob_that_was_looked_at_is_kept_for_a_while(tmp_path: Path) -> None:
     net.backward()
     net.forward()
     assert not left_out()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_comes_before_a_blob_that_is_kept_stays_fused(tmp_path: Path, seed: int) -> None:
+    """Of each convolution and what stands behind it, only what writes kept blobs, or comes behind it, is not."""
+    path = tmp_path / "net.prototxt"
+    path.write_text(RandomResidualNet(seed).text)
+    net, chance = caffe.Net(str(path), caffe.TEST), random.Random(seed)
+    core = net._net
+
+    def chains() -> list[list[Any]]:
+        """Of the convolutions, with the nodes of the program that does the work of all blobs but those kept."""
+        program = core.on_demand._program
+        return [[member.layer.type for member in node.members] for node in program.nodes if node.members]
+
+    net.forward()
+    at_best = chains()
+    for _ in range(6):
+        names = chance.sample(list(net.blobs), chance.randint(1, 3))
+        held = [net.blobs[name].data for name in names]
+        net.forward()
+        kept = {net.blobs[name]._blob._data for name in names}
+        kept |= {blob._data for blob in core.blobs if not blob._data.compute}
+        wanted = 0
+        for node in core.nodes:
+            if node.layer.type == "Convolution" and core.on_demand._views._engine.convolves_in_steps:
+                behind = next_ones(core.nodes, node)
+                free = behind[: next((i for i, each in enumerate(behind) if each.tops[0]._data in kept), len(behind))]
+                kinds = [each.layer.type for each in free]
+                wanted += len(free) > 1 and kinds != ["Convolution", "ReLU"]
+        found = sum(kinds[0] == "Convolution" and kinds != ["Convolution", "ReLU"] for kinds in chains())
+        assert found >= wanted, (names, at_best, chains())
+        del held
+        for _ in range(PATIENCE + 1):
+            net.forward()
+        assert chains() == at_best
+
+
+def next_ones(nodes: list[Any], first: Any) -> list[Any]:
+    """A convolution, and the layers behind it that may be done with it."""
+    chain = [first]
+    for node in nodes[first.index + 1 :]:
+        kind, before = node.layer.type, chain[-1].layer.type
+        affine = kind in ("BatchNorm", "Scale", "Bias") and before in ("Convolution", "BatchNorm", "Scale", "Bias")
+        last = (kind == "Eltwise" and before not in ("Eltwise", "ReLU")) or (kind == "ReLU" and before != "ReLU")
+        if chain[-1].tops[0] not in node.bottoms or not (affine or last):
+            break
+        chain.append(node)
+    return chain
+
+
+def test_what_kept_nodes_save_is_there_for_backward(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
+    """Recorded, the pooling whose top is held saves nothing of where its maxima were, until somebody asks."""
+    path = tmp_path / "net.prototxt"
+    path.write_text("force_backward: true" + NET)
+
+    def script() -> Seen:
+        seen = []
+        for change in range(4):
+            caffe.set_random_seed(1)
+            net = caffe.Net(str(path), caffe.TEST)
+            for number in range(7):
+                net.blobs["x"].data[...] = values((3, 3, 12, 12), number)
+                net.forward()
+                seen += [(f"{name} {number}", net.blobs[name].data.copy()) for name in ("pool", "ip")]
+            if change == 1:
+                net.blobs["relu"].data[...] = values(net.blobs["relu"].data.shape, 9)
+            elif change == 2:
+                net.blobs["pool"].data[...] *= 2
+            elif change == 3:
+                net.params["conv"][0].data[...] *= 2
+            net.backward()
+            seen += [(f"gradient of {name}", blob.diff.copy()) for name, blob in net.blobs.items()]
+            seen += [(f"gradient of {name}", blob.diff.copy()) for name, some in net.params.items() for blob in some]
+        return seen
+
+    twice(script, layer_by_layer)
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_a_script_finds_in_an_input_what_is_there(
+    tmp_path: Path, layer_by_layer: Callable[[], None], holds: bool
+) -> None:
+    """Its copy in C order lasts while nobody else writes, which a reshape does."""
+    path = tmp_path / "net.prototxt"
+    path.write_text(NET)
+
+    def script() -> Seen:
+        caffe.set_random_seed(1)
+        seen, chance = [], random.Random(2)
+        net = caffe.Net(str(path), caffe.TEST)
+        held = net.blobs["x"].data if holds else None
+        for number in range(40):
+            blob = net.blobs["x"]
+            act = chance.randrange(5)
+            if act == 0:
+                blob.data[...] = values(blob.shape, number)
+            elif act == 1 and held is not None:
+                held[0] += 1
+            elif act == 2:
+                net.forward()
+            elif act == 3:
+                blob.reshape(*chance.choice([(3, 3, 12, 12), (2, 3, 12, 12), (3, 4, 12, 9), (3, 3, 9, 16)]))
+                held = blob.data if holds else None
+            seen.append((f"{number}: {act}", blob.data.copy()))
+            if blob.shape[2:] != (12, 12):
+                blob.reshape(3, 3, 12, 12)
+                held = blob.data if holds else None
+        return seen
+
+    twice(script, layer_by_layer)
