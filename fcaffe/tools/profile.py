@@ -66,7 +66,7 @@ def profile(net: Net, iterations: int) -> Profile:
     with net.whole_passes():
         net.forward()
         net.backward()
-        with _counted(engine) as spent:
+        with counted(engine) as spent:
             began = time.perf_counter()
             for _ in range(iterations):
                 net.forward()
@@ -122,7 +122,7 @@ def _bytes(node: Node) -> float:
 
 
 @contextmanager
-def _counted(engine: Any) -> Iterator[list[float]]:
+def counted(engine: Any) -> Iterator[list[float]]:
     """A list that gets the seconds of every compiled operation that runs in the body; empty for an engine that has
     none."""
     spent: list[float] = []
@@ -130,16 +130,21 @@ def _counted(engine: Any) -> Iterator[list[float]]:
     if library is None:
         yield spent
         return
-    execute: Callable[..., int] = library.execute
+    before = {name: getattr(library, name) for name in ("execute", "sgemm")}
 
-    def counted(*arguments: Any) -> int:
-        began = time.perf_counter()
-        status = execute(*arguments)
-        spent.append(time.perf_counter() - began)
-        return status
+    def timed(operation: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            status = operation(*arguments)
+            spent.append(time.perf_counter() - began)
+            return status
 
-    library.execute = counted
+        return run
+
+    for name, operation in before.items():
+        setattr(library, name, timed(operation))
     try:
         yield spent
     finally:
-        library.execute = execute
+        for name, operation in before.items():
+            setattr(library, name, operation)

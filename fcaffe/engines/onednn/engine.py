@@ -10,6 +10,7 @@ from fcaffe.engines.engine import Kept, NumpyEngine
 from fcaffe.engines.memory import address
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.convolution_chain import ConvolutionChain
+from fcaffe.engines.onednn.convolution_gradients import ConvolutionGradients
 from fcaffe.engines.onednn.elementwise import Elementwise
 from fcaffe.engines.onednn.inner_product import InnerProduct
 from fcaffe.engines.onednn.library import Library
@@ -19,7 +20,9 @@ from fcaffe.engines.onednn.tape import Tape
 from fcaffe.engines.onednn.update import Update
 
 
-class OneDnnEngine(ConvolutionChain, Pooling, Normalization, InnerProduct, Elementwise, Update, NumpyEngine):
+class OneDnnEngine(
+    ConvolutionChain, ConvolutionGradients, Pooling, Normalization, InnerProduct, Elementwise, Update, NumpyEngine
+):
     """`path` is that of libdnnl (see `find_onednn`); raises OneDnnError if it cannot be used."""
 
     fuses_residuals = False

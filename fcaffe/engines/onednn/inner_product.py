@@ -46,26 +46,26 @@ class InnerProduct(Operations, PlainInnerProduct):
                 self.library.sgemm(weights, x_.T, columns)
                 y_[...] = columns.T if bias is None else columns.T + bias
             return
-        self._product(x, weights if transpose else weights.T, None if bias is None else bias[None], y)
+        self.product(x, weights if transpose else weights.T, None if bias is None else bias[None], y)
 
     def inner_product_backward_data(self, dy: Array, weights: Array, dx: Array, transpose: bool) -> None:
         if _is_thin(dy.shape[0], weights) and not transpose:
             with self.in_float32([dy], [dx]) as (dy_, dx_):
                 self.library.sgemm(dy_, weights, dx_)
             return
-        self._product(dy, weights.T if transpose else weights, None, dx)
+        self.product(dy, weights.T if transpose else weights, None, dx)
 
     def inner_product_backward_weights(self, x: Array, dy: Array, dweights: Array, transpose: bool, add: bool) -> None:
         if _is_thin(x.shape[0], dweights) and not transpose:
             with self.in_float32([x, dy], []) as (x_, dy_):
                 self.library.sgemm(dy_.T, x_, dweights, add)
         elif transpose:
-            self._product(x.T, dy, None, dweights, add)
+            self.product(x.T, dy, None, dweights, add)
         else:
-            self._product(dy.T, x, None, dweights, add)
+            self.product(dy.T, x, None, dweights, add)
 
-    def _product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False) -> None:
-        """c = a @ b + bias, or with `add` so much more."""
+    def product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False, relu: bool = False) -> None:
+        """c = a @ b + bias, or with `add` so much more, or with `relu` the larger of that and 0."""
         if not a.size or not b.size:
             if not add:
                 c[...] = 0 if bias is None else bias
@@ -79,7 +79,7 @@ class InnerProduct(Operations, PlainInnerProduct):
             third = c_void_p() if bias is None else library.layout(bias)
             target = Layout(library, c.shape, type_of(c), _strides(c))
             made = target if worth_rounding else Layout(library, c.shape, dnnl.F32, _strides(c))
-            attributes = library.attributes(add=add)
+            attributes = library.attributes(relu, add)
             description = library.describe("matmul", library.engine, *layouts, third, made, attributes)
             inputs = {
                 dnnl.SRC: Layout(library, a.shape, type_of(a), _strides(a)),
@@ -89,7 +89,7 @@ class InnerProduct(Operations, PlainInnerProduct):
                 inputs[dnnl.BIAS] = library.layout(bias)
             return Operation(library, description, inputs, {dnnl.DST: target})
 
-        key = ("product", a.shape, a.strides, b.shape, b.strides, c.strides, bias is None, add)
+        key = ("product", a.shape, a.strides, b.shape, b.strides, c.strides, bias is None, add, relu)
         ins = (address(a), address(b)) if bias is None else (address(a), address(b), address(bias))
         whole = a.shape[1] <= LONGEST  # longer sums are split between the threads
         self.operation(key, build, (a, b, c) if whole else (), a.size * b.shape[1])(ins, (address(c),))

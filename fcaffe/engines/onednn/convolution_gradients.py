@@ -1,0 +1,105 @@
+"""Gradients of convolutions by oneDNN's primitives, or as plain products where nothing slides."""
+
+from __future__ import annotations
+
+from ctypes import c_int, c_void_p
+
+from fcaffe.engines.onednn import dnnl
+from fcaffe.engines.onednn.calls import address
+from fcaffe.engines.onednn.convolution import (
+    DIRECT,
+    Array,
+    Convolution,
+    for_channels,
+    geometry,
+    grouped,
+    matrix_of,
+    rows_of,
+)
+from fcaffe.engines.onednn.operation import Operation
+from fcaffe.engines.onednn.primitives import Description, Layout
+from fcaffe.engines.windows import Windows
+
+
+class ConvolutionGradients(Convolution):
+    """Arguments as of Convolution."""
+
+    def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
+        if not dx.size or not windows.kernel:
+            super().convolution_backward_data(dy, weights, dx, windows, group)
+            return
+        if self._is_float32_product(windows, group):
+            with self.channels_last([dy], [dx]) as (dy_, dx_):
+                self.library.sgemm(rows_of(dy_), matrix_of(weights), rows_of(dx_))
+            return
+
+        def build() -> Operation:
+            library = self.library
+            hint = self._describe_forward(dx, weights, False, dy, windows, group, False)
+
+            def describe() -> Description:
+                return library.describe(
+                    "convolution_backward_data",
+                    library.engine,
+                    c_int(DIRECT),
+                    library.channels_last(dx),
+                    Layout(library, grouped(weights, group).shape, self.math),
+                    library.channels_last(dy, self.math),
+                    *geometry(windows, dx.shape[2:], dy.shape[2:]),
+                    hint,
+                    library.attributes(),
+                )
+
+            description = for_channels(describe, dx.shape[1])
+            inputs = {dnnl.DIFF_DST: library.layout(dy), dnnl.WEIGHTS: library.layout(grouped(weights, group))}
+            through = None if windows.is_pointwise() else self._rounded(weights, group)
+            return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)}, through=through)
+
+        key = ("convolution data", dx.shape, dx.strides, weights.shape, dy.shape, dy.strides, windows, group)
+        whole = set(windows.stride) == {1}  # with others the order of sums is the threads' as well
+        operation = self.operation(key, build, (dx, weights, dy) if whole else (), dy.size * weights[0].size)
+        operation((address(dy), address(weights)), (address(dx),))
+
+    def convolution_backward_weights(
+        self, x: Array, dy: Array, dweights: Array, dbias: Array, windows: Windows, group: int, add: bool
+    ) -> None:
+        if not x.size or not windows.kernel:
+            super().convolution_backward_weights(x, dy, dweights, dbias, windows, group, add)
+            return
+        if dbias is not None:  # oneDNN's own sums lose digits with every value
+            self.convolution_backward_bias(dy, dbias, add)
+        if self._is_float32_product(windows, group):
+            with self.channels_last([dy, x], []) as (dy_, x_):
+                self.library.sgemm(rows_of(dy_).T, rows_of(x_), matrix_of(dweights), add)
+            return
+        if self._is_product(dweights, dy, windows, group):
+            seen = (..., *(slice(None, None, step) for step in windows.stride))
+            with self.channels_last([dy, x[seen]], []) as (dy_, seen_):
+                self.product(rows_of(dy_).T, rows_of(seen_), None, matrix_of(dweights), add)
+            return
+
+        def build() -> Operation:
+            library = self.library
+            hint = self._describe_forward(x, dweights, False, dy, windows, group, False)
+            description = library.describe(
+                "convolution_backward_weights",
+                library.engine,
+                c_int(DIRECT),
+                library.channels_last(x, self.math),
+                Layout(library, grouped(dweights, group).shape),
+                c_void_p(),
+                library.channels_last(dy, self.math),
+                *geometry(windows, x.shape[2:], dy.shape[2:]),
+                hint,
+                library.attributes(),
+            )
+            inputs = {dnnl.SRC: library.layout(x), dnnl.DIFF_DST: library.layout(dy)}
+            outputs = {dnnl.DIFF_WEIGHTS: library.layout(grouped(dweights, group))}
+            return Operation(library, description, inputs, outputs)
+
+        key = ("convolution weights", x.shape, x.strides, dweights.shape, dy.shape, dy.strides, windows, group)
+        self.operation(key, build)((address(x), address(dy)), (address(dweights),), add)
+
+    def _is_float32_product(self, windows: Windows, group: int) -> bool:
+        """Whether both gradients are plain products of float32 matrices, which are a tenth faster as such."""
+        return self.math == dnnl.F32 and group == 1 and windows.is_pointwise()
