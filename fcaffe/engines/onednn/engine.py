@@ -25,6 +25,7 @@ class OneDnnEngine(ConvolutionChain, Pooling, Normalization, InnerProduct, Eleme
     fuses_residuals = False
     records = True
     convolves_in_steps = True
+    splits_products = True
     math = dnnl.F32
 
     def __init__(self, path: str) -> None:

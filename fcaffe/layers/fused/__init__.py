@@ -2,6 +2,7 @@
 
 from fcaffe.layers.fused.batch_norm_residual import BatchNormResidual
 from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
+from fcaffe.layers.fused.concat_convolution import ConcatConvolution
 from fcaffe.layers.fused.convolution_relu import ConvolutionReLU
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
 from fcaffe.layers.fused.in_pieces import in_pieces as batch_in_pieces
@@ -22,6 +23,7 @@ for rule in (
     BatchNormScale,
     ScaleReLU,
     SumReLU,
+    ConcatConvolution,
     ConvolutionReLU,
     InnerProductReLU,
 ):

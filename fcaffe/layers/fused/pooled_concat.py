@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from fcaffe.layers.activations import is_plain_relu
-from fcaffe.layers.concat import Concat
+from fcaffe.layers.concat import Concat, places
 from fcaffe.layers.pooling import AVE, MAX, Pooling
 from fcaffe.net import Array, Blob
 from fcaffe.net.node import Node
@@ -27,7 +27,7 @@ class PooledConcat(FusedLayer):
         super().__init__(nodes)
         *relus, concat, pooling = (node.layer for node in nodes)
         assert isinstance(concat, Concat) and isinstance(pooling, Pooling)
-        self.pooling = pooling
+        self.concat, self.pooling = concat, pooling
         self.with_relu = bool(relus)
         self._part = Blob(self.xp, (), channels_last=True, dtype=nodes[-1].tops[0].dtype)  # of the top, of one bottom
         dtype = pooling.memory.dtype if pooling.method == MAX else "float32"
@@ -49,13 +49,13 @@ class PooledConcat(FusedLayer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         engine, windows, whole = self.engine, self.pooling.windows, top[0].data
-        for x, memory, place in zip(bottom, self._memories, self._places(bottom), strict=True):
+        for x, memory, place in zip(bottom, self._memories, places(self.concat.sizes(bottom)), strict=True):
             y = self._values_of_part(memory.shape)
             if self.pooling.method == MAX:
                 engine.max_pool_forward(x.data, y, memory.data, windows)
             else:
                 engine.average_pool_forward(x.data, y, windows)
-            engine.copy(y, whole[place])
+            engine.copy(y, whole[:, place])
         if self.with_relu:
             engine.relu_forward(whole, whole, 0)
 
@@ -65,11 +65,12 @@ class PooledConcat(FusedLayer):
         engine, windows, whole = self.engine, self.pooling.windows, top[0].diff
         if self.with_relu:
             engine.relu_backward(top[0].data, whole, whole, 0)
-        for x, memory, place, down in zip(bottom, self._memories, self._places(bottom), propagate_down, strict=True):
+        parts = zip(bottom, self._memories, places(self.concat.sizes(bottom)), propagate_down, strict=True)
+        for x, memory, place, down in parts:
             if not down:
                 continue
             dy = self._values_of_part(memory.shape)
-            engine.copy(whole[place], dy)
+            engine.copy(whole[:, place], dy)
             if self.pooling.method == MAX:
                 engine.max_pool_backward(dy, memory.data, x.diff, windows)
             else:
@@ -82,14 +83,6 @@ class PooledConcat(FusedLayer):
         """Memory that all bottoms share in turn, and so mostly lies in a cache."""
         self._part.reshape(*shape)
         return self._part.data
-
-    @staticmethod
-    def _places(bottom: list[Blob]) -> Iterator[tuple[slice, slice]]:
-        """Where the bottoms lie in the top."""
-        end = 0
-        for blob in bottom:
-            start, end = end, end + blob.shape[1]
-            yield slice(None), slice(start, end)
 
 
 def pooled_before_concat(nodes: list[Node]) -> list[Node]:
