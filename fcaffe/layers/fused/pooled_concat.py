@@ -1,4 +1,4 @@
-"""Concat and pooling, in the opposite order, with the ReLUs before them behind both."""
+"""Concat and max pooling, in the opposite order, with the ReLUs before them behind both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.concat import Concat, places
-from fcaffe.layers.pooling import AVE, MAX, Pooling
+from fcaffe.layers.pooling import MAX, Pooling
 from fcaffe.net import Array, Blob
 from fcaffe.net.node import Node
 from fcaffe.net.rewrite import FusedLayer, changes_what_backward_sees, node_in_place_of, renumbered
@@ -15,7 +15,7 @@ from fcaffe.net.storage import Storage
 
 
 class PooledConcat(FusedLayer):
-    """top = the pooled bottoms side by side; with ReLUs the larger of that and 0.
+    """top = max_pool(bottoms) side by side; with ReLUs the larger of that and 0.
 
     Pooling takes each channel by itself, so it may come before the Concat, which then goes over a quarter of the
     values, and what would lie between the two is never written. The bits are the same. So they are if the ReLUs of the
@@ -30,7 +30,7 @@ class PooledConcat(FusedLayer):
         self.concat, self.pooling = concat, pooling
         self.with_relu = bool(relus)
         self._part = Blob(self.xp, (), channels_last=True, dtype=nodes[-1].tops[0].dtype)  # of the top, of one bottom
-        dtype = pooling.memory.dtype if pooling.method == MAX else "float32"
+        dtype = pooling.memory.dtype
         self._memories = [Blob(self.xp, (), channels_last=True, dtype=dtype) for _ in nodes[-2].bottoms]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -45,16 +45,13 @@ class PooledConcat(FusedLayer):
         return max(math.prod(memory.shape) for memory in self._memories) * self._part.dtype.itemsize
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [*(self._memories if self.pooling.method == MAX else []), *(top if self.with_relu else [])]
+        return [*self._memories, *(top if self.with_relu else [])]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         engine, windows, whole = self.engine, self.pooling.windows, top[0].data
         for x, memory, place in zip(bottom, self._memories, places(self.concat.sizes(bottom)), strict=True):
             y = self._values_of_part(memory.shape)
-            if self.pooling.method == MAX:
-                engine.max_pool_forward(x.data, y, memory.data, windows)
-            else:
-                engine.average_pool_forward(x.data, y, windows)
+            engine.max_pool_forward(x.data, y, memory.data, windows)
             engine.copy(y, whole[:, place])
         if self.with_relu:
             engine.relu_forward(whole, whole, 0)
@@ -71,10 +68,7 @@ class PooledConcat(FusedLayer):
                 continue
             dy = self._values_of_part(memory.shape)
             engine.copy(whole[:, place], dy)
-            if self.pooling.method == MAX:
-                engine.max_pool_backward(dy, memory.data, x.diff, windows)
-            else:
-                engine.average_pool_backward(dy, x.diff, windows)
+            engine.max_pool_backward(dy, memory.data, x.diff, windows)
 
     def _shape_of_part(self, bottom: Blob, top: Blob) -> tuple[int, ...]:
         return bottom.shape[0], bottom.shape[1], *top.shape[2:]
@@ -111,15 +105,18 @@ def _changed(nodes: list[Node], replaced: list[Node]) -> list[Node]:
 
 
 def _fits(concat: Node, pooling: Node) -> bool:
-    """Whether the pooling alone makes of the channels of this Concat much fewer values."""
+    """Whether max pooling makes much fewer values of the channels of this Concat, of which it alone knows."""
     layer = pooling.layer
-    if not isinstance(layer, Pooling) or len(pooling.tops) != 1 or layer.method not in (MAX, AVE):
+    if not isinstance(layer, Pooling) or len(pooling.tops) != 1 or layer.method != MAX:
         return False
     if not isinstance(concat.layer, Concat) or concat.layer.axis != 1 or any(concat.layer.loss_weights):
         return False
     if not concat.needs_backward == pooling.needs_backward == pooling.bottom_need_backward[0]:
         return False
-    return min(layer.windows.stride) > 1 or layer.param.pooling_param.global_pooling
+    if min(layer.windows.stride) == 1 and not layer.param.pooling_param.global_pooling:
+        return False
+    images, channels = concat.bottoms[0].shape[0], concat.layer.sizes(concat.bottoms)
+    return layer.engine.pools_parts_alike(images, channels, layer.windows)
 
 
 def _relus(nodes: list[Node], concat: Node, pooling: Node) -> list[Node]:
@@ -127,7 +124,7 @@ def _relus(nodes: list[Node], concat: Node, pooling: Node) -> list[Node]:
     nobody but what comes before it touches what it overwrites."""
     layer, found = pooling.layer, []
     assert isinstance(layer, Pooling)
-    for blob in concat.bottoms if layer.method == MAX and layer.fills_windows else []:
+    for blob in concat.bottoms if layer.fills_windows else []:
         relu, last = _touching(nodes, blob._data)[-2:]
         if last is not concat or not relu.in_place or not is_plain_relu(relu.layer):
             return []
