@@ -77,6 +77,7 @@ class Engine(
     half_dtype: numpy.dtype[Any] | None = None
     half_arithmetic = True  # `xp` computes with arrays of that dtype
     fuses_relu_backward = False  # relu_bias_backward is one pass over memory
+    splits_products = False  # a convolution of 1x1 by a part of its weights takes so much less time
     folds_weights = False  # folded_convolution is there
     convolves_in_steps = False  # so is convolution_in_steps
     records = False  # see recorded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fcaffe.engines.channels import Array, channels_last
@@ -21,6 +22,10 @@ class PlainPooling:
     def place_dtype(self, windows: Windows) -> str:
         """Of the `memory` of these windows."""
         return "float32"
+
+    def pools_parts_alike(self, images: int, channels: Sequence[int], windows: Windows) -> bool:
+        """Whether max pooling of so many channels each, and its gradient, have the bits of pooling them all as one."""
+        return True
 
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
         """y = the largest values; -FLT_MAX where no element is inside. No `memory`: there will be no backward pass."""

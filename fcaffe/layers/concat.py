@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,12 @@ class AlongAxis(Layer):
     def sizes(self, blobs: list[Blob]) -> list[int]:
         """Of these blobs along the axis."""
         return [blob.shape[self.axis] for blob in blobs]
+
+
+def places(sizes: Sequence[int]) -> list[slice]:
+    """Where parts of these sizes lie, one after the other."""
+    ends = itertools.accumulate(sizes)
+    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
 @register("Concat")

@@ -67,6 +67,7 @@ Change = Callable[[list[Node], Collection[Storage]], list[Node]]
 
 _changes: list[Change] = []  # of whole programs for inference
 _exact_changes: list[Change] = []  # those that change no bits
+_training_changes: list[Callable[[list[Node]], list[Node]]] = []
 
 
 def register_fusion(rule: type[FusedLayer]) -> None:
@@ -83,6 +84,11 @@ def register_change(change: Change, exact: bool) -> None:
         _exact_changes.append(change)
 
 
+def register_training_change(change: Callable[[list[Node]], list[Node]]) -> None:
+    """Let this make other nodes of those of a program that trains, before any rule of fusion is tried."""
+    _training_changes.append(change)
+
+
 def rewrite(
     nodes: Sequence[Node], inference: bool, exact: bool = False, kept: Collection[Storage] = frozenset()
 ) -> list[Node]:
@@ -92,6 +98,8 @@ def rewrite(
     `kept` stay as they are, or are fused so that nobody sees it; those before them are fused among themselves.
     """
     rewritten = renumbered(nodes if inference else separated(nodes))
+    for training_change in () if inference else _training_changes:
+        rewritten = training_change(rewritten)
     for rule in _rules:
         if rule.exact if exact else not rule.only_exact:
             rewritten = renumbered(_fused(rewritten, rule, inference, kept))
@@ -174,7 +182,7 @@ def _fused(nodes: list[Node], rule: type[FusedLayer], inference: bool, kept: Col
         node = _node_for(rule, chain[:count]) if count else nodes[index]
         if count and not inference:
             others = [*nodes[:index], node, chain[count - 1]]
-            if _changes_what_backward_sees(node, chain[:count], others, nodes[index + count :]):
+            if changes_what_backward_sees(node, chain[:count], others, nodes[index + count :]):
                 node, count = nodes[index], 0
         made.append(node)
         index += max(1, count)
@@ -187,7 +195,7 @@ def _before_kept(chain: Sequence[Node], kept: Collection[Storage]) -> int:
     return next((index for index, writes_it in enumerate(writes) if writes_it), len(chain))
 
 
-def _changes_what_backward_sees(
+def changes_what_backward_sees(
     fused: Node, replaced: Sequence[Node], readers: Sequence[Node], later: Sequence[Node]
 ) -> bool:
     """Whether some backward would read other values than in Caffe, where a layer in place may overwrite what backward
@@ -225,17 +233,25 @@ def _node_for(rule: type[FusedLayer], chain: Sequence[Node]) -> Node:
         for blob, blob_id, down in zip(node.bottoms, node.bottom_ids, node.bottom_need_backward, strict=True)
         if number == 0 or blob not in made
     ]
-    last = chain[-1]
-    return Node(
-        index=chain[0].index,
-        layer=rule(chain),
-        name="+".join(node.name for node in chain),
+    node = node_in_place_of(rule(chain), chain, chain[0], chain[-1])
+    return replace(
+        node,
         bottoms=[blob for blob, _, _ in outer],
-        tops=last.tops,
         bottom_ids=[blob_id for _, blob_id, _ in outer],
-        top_ids=last.top_ids,
         bottom_need_backward=[down for _, _, down in outer],
+    )
+
+
+def node_in_place_of(layer: FusedLayer, nodes: Sequence[Node], first: Node, last: Node) -> Node:
+    """One for a layer that does the work of these nodes, with the bottoms of the first and the tops of the last."""
+    return replace(
+        first,
+        layer=layer,
+        name=layer.name,
+        tops=last.tops,
+        top_ids=last.top_ids,
         needs_backward=last.needs_backward,
         has_loss=last.has_loss,
-        members=tuple(member for node in chain for member in (node.members or (node,))),
+        members=tuple(member for node in nodes for member in (node.members or (node,))),
+        versions=[],
     )

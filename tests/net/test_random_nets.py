@@ -7,6 +7,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_solver
 from fcaffe.solvers import Solver
 from tests.engine_choice import engine
+from tests.net.random_concat_nets import RandomConcatNet
 from tests.net.random_nets import RandomNet
 from tests.watching import watch
 
@@ -129,9 +130,10 @@ def test_what_random_nets_have_found(case):
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-def test_whole_passes_of_random_nets(recompute):
+@pytest.mark.parametrize("kind", [RandomNet, RandomConcatNet])
+def test_whole_passes_of_random_nets(kind, recompute):
     for seed in SEEDS if not recompute else SEEDS[::4]:
         try:
-            check(RandomNet(seed).text, recompute)
+            check(kind(seed).text, recompute)
         except AssertionError as problem:
-            raise AssertionError(f"seed {seed}: {problem}\n{RandomNet(seed).text}") from problem
+            raise AssertionError(f"seed {seed}: {problem}\n{kind(seed).text}") from problem

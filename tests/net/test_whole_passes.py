@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fcaffe.engines.windows import Windows
 from fcaffe.net import Context, Net
 from fcaffe.net.arena import lend_memory
 from fcaffe.net.bad_values import first_bad_blob
@@ -116,7 +117,8 @@ def test_which_layers_are_fused():
 
     whole, apart = build("TRAIN", whole_passes=True), build("TRAIN", APART, whole_passes=True)
     residual = ["n3+s3+sum+r3+d_r3_0_split"] if whole.context.engine.fuses_residuals else ["n3+s3", "sum+r3"]
-    assert fused(whole) == ["c1+r1", "n2+s2+r2", *residual]
+    alike = whole.context.engine.pools_parts_alike(6, [16, 16], Windows((3, 3), (2, 2), (0, 0), (1, 1)))
+    assert fused(whole) == ["c1+r1", "n2+s2+r2", *residual, *(["cat+pool"] if alike else [])]
     residual = ["n4+s4+sum+r4"] if whole.context.engine.fuses_residuals else ["n4+s4", "sum+r4"]
     assert fused(apart) == ["c1+r1", "n2+s2", "n3+s3+r3", *residual]
     assert [node.name for node in whole.plain.nodes] == whole.layer_names

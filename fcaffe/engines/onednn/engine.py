@@ -28,6 +28,7 @@ class OneDnnEngine(
     fuses_residuals = False
     records = True
     convolves_in_steps = True
+    splits_products = True
     math = dnnl.F32
 
     def __init__(self, path: str) -> None:

@@ -2,16 +2,18 @@
 
 from fcaffe.layers.fused.batch_norm_residual import BatchNormResidual
 from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
+from fcaffe.layers.fused.concat_convolution import ConcatConvolution
 from fcaffe.layers.fused.convolution_relu import ConvolutionReLU
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
 from fcaffe.layers.fused.in_pieces import in_pieces as batch_in_pieces
 from fcaffe.layers.fused.inner_product_relu import InnerProductReLU
+from fcaffe.layers.fused.pooled_concat import pooled_before_concat
 from fcaffe.layers.fused.pooling_relu import PoolingReLU
 from fcaffe.layers.fused.scale_relu import ScaleReLU
 from fcaffe.layers.fused.sparse_places import without_unread_places
 from fcaffe.layers.fused.stepwise_convolution import StepwiseConvolution
 from fcaffe.layers.fused.sum_relu import SumReLU
-from fcaffe.net.rewrite import register_change, register_fusion
+from fcaffe.net.rewrite import register_change, register_fusion, register_training_change
 
 for rule in (
     FoldedConvolution,
@@ -21,6 +23,7 @@ for rule in (
     BatchNormScale,
     ScaleReLU,
     SumReLU,
+    ConcatConvolution,
     ConvolutionReLU,
     InnerProductReLU,
 ):
@@ -28,3 +31,4 @@ for rule in (
 
 register_change(without_unread_places, exact=True)
 register_change(batch_in_pieces, exact=False)
+register_training_change(pooled_before_concat)

@@ -1,0 +1,139 @@
+"""Concat and max pooling, in the opposite order, with the ReLUs before them behind both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fcaffe.layers.activations import is_plain_relu
+from fcaffe.layers.concat import Concat, places
+from fcaffe.layers.pooling import MAX, Pooling
+from fcaffe.net import Array, Blob
+from fcaffe.net.node import Node
+from fcaffe.net.rewrite import FusedLayer, changes_what_backward_sees, node_in_place_of, renumbered
+from fcaffe.net.storage import Storage
+
+
+class PooledConcat(FusedLayer):
+    """top = max_pool(bottoms) side by side; with ReLUs the larger of that and 0.
+
+    Pooling takes each channel by itself, so it may come before the Concat, which then goes over a quarter of the
+    values, and what would lie between the two is never written. The bits are the same. So they are if the ReLUs of the
+    branches come last of all, see PoolingReLU; then what those would read need not be kept for backward.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        """Of the ReLUs of all bottoms, or of none, the Concat and the pooling."""
+        super().__init__(nodes)
+        *relus, concat, pooling = (node.layer for node in nodes)
+        assert isinstance(concat, Concat) and isinstance(pooling, Pooling)
+        self.concat, self.pooling = concat, pooling
+        self.with_relu = bool(relus)
+        self._part = Blob(self.xp, (), channels_last=True, dtype=nodes[-1].tops[0].dtype)  # of the top, of one bottom
+        dtype = pooling.memory.dtype
+        self._memories = [Blob(self.xp, (), channels_last=True, dtype=dtype) for _ in nodes[-2].bottoms]
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        for blob, memory in zip(bottom, self._memories, strict=True):
+            memory.reshape(*self._shape_of_part(blob, top[0]))
+
+    def own_memory(self) -> list[Storage]:
+        return [self._part._data]
+
+    def own_bytes(self) -> int:
+        return max(math.prod(memory.shape) for memory in self._memories) * self._part.dtype.itemsize
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [*self._memories, *(top if self.with_relu else [])]
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        engine, windows, whole = self.engine, self.pooling.windows, top[0].data
+        for x, memory, place in zip(bottom, self._memories, places(self.concat.sizes(bottom)), strict=True):
+            y = self._values_of_part(memory.shape)
+            engine.max_pool_forward(x.data, y, memory.data, windows)
+            engine.copy(y, whole[:, place])
+        if self.with_relu:
+            engine.relu_forward(whole, whole, 0)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if not any(propagate_down):
+            return
+        engine, windows, whole = self.engine, self.pooling.windows, top[0].diff
+        if self.with_relu:
+            engine.relu_backward(top[0].data, whole, whole, 0)
+        parts = zip(bottom, self._memories, places(self.concat.sizes(bottom)), propagate_down, strict=True)
+        for x, memory, place, down in parts:
+            if not down:
+                continue
+            dy = self._values_of_part(memory.shape)
+            engine.copy(whole[:, place], dy)
+            engine.max_pool_backward(dy, memory.data, x.diff, windows)
+
+    def _shape_of_part(self, bottom: Blob, top: Blob) -> tuple[int, ...]:
+        return bottom.shape[0], bottom.shape[1], *top.shape[2:]
+
+    def _values_of_part(self, shape: tuple[int, ...]) -> Array:
+        """Memory that all bottoms share in turn, and so mostly lies in a cache."""
+        self._part.reshape(*shape)
+        return self._part.data
+
+
+def pooled_before_concat(nodes: list[Node]) -> list[Node]:
+    """These nodes of a program that trains, with a PooledConcat in the place of each Concat that nothing but a pooling
+    with a stride reads."""
+    for concat in nodes:
+        if not isinstance(concat.layer, Concat):
+            continue
+        readers = _touching(nodes, concat.tops[0]._data)
+        pooling = readers[1] if len(readers) == 2 else concat
+        if _fits(concat, pooling):
+            nodes = _changed(nodes, [*_relus(nodes, concat, pooling), concat, pooling])
+    return renumbered(nodes)
+
+
+def _changed(nodes: list[Node], replaced: list[Node]) -> list[Node]:
+    """With a PooledConcat of these nodes where the Concat is, or without the ReLUs in it where backward of another
+    layer would see what they have not done."""
+    *relus, concat, pooling = replaced
+    place = nodes.index(concat)
+    before, behind = ([node for node in part if node not in replaced] for part in (nodes[:place], nodes[place:]))
+    node = node_in_place_of(PooledConcat(replaced), replaced, concat, pooling)
+    if relus and changes_what_backward_sees(node, replaced, [*before, node, pooling], behind):
+        return _changed(nodes, [concat, pooling])
+    return [*before, node, *behind]
+
+
+def _fits(concat: Node, pooling: Node) -> bool:
+    """Whether max pooling makes much fewer values of the channels of this Concat, of which it alone knows."""
+    layer = pooling.layer
+    if not isinstance(layer, Pooling) or len(pooling.tops) != 1 or layer.method != MAX:
+        return False
+    if not isinstance(concat.layer, Concat) or concat.layer.axis != 1 or any(concat.layer.loss_weights):
+        return False
+    if not concat.needs_backward == pooling.needs_backward == pooling.bottom_need_backward[0]:
+        return False
+    if min(layer.windows.stride) == 1 and not layer.param.pooling_param.global_pooling:
+        return False
+    images, channels = concat.bottoms[0].shape[0], concat.layer.sizes(concat.bottoms)
+    return layer.engine.pools_parts_alike(images, channels, layer.windows)
+
+
+def _relus(nodes: list[Node], concat: Node, pooling: Node) -> list[Node]:
+    """Those in place that make the bottoms, if all bottoms come from such, whose work may be done behind the pooling:
+    nobody but what comes before it touches what it overwrites."""
+    layer, found = pooling.layer, []
+    assert isinstance(layer, Pooling)
+    for blob in concat.bottoms if layer.fills_windows else []:
+        relu, last = _touching(nodes, blob._data)[-2:]
+        if last is not concat or not relu.in_place or not is_plain_relu(relu.layer):
+            return []
+        if any(other is not blob and other._data is blob._data for node in nodes for other in node.blobs):
+            return []
+        found.append(relu)
+    return found
+
+
+def _touching(nodes: list[Node], data: Storage) -> list[Node]:
+    """The nodes that read or write these values, in their order."""
+    return [node for node in nodes if any(blob._data is data for blob in node.blobs)]

@@ -1,0 +1,116 @@
+"""A Concat and what alone reads it run as one layer in a training by whole passes: the bits are those of the layers."""
+
+import numpy as np
+import pytest
+
+from fcaffe.engines.windows import Windows
+from fcaffe.net.arena import memory_of
+from fcaffe.threads import wanted_threads
+from tests.engine_choice import engine
+from tests.net.random_concat_nets import RandomConcatNet
+from tests.net.test_random_nets import fill_with_nan, make
+from tests.watching import watch
+
+pytestmark = pytest.mark.usefixtures("on_each_engine")
+
+IMAGES = 2 * wanted_threads()
+
+DATA = f"""layer {{ name: "data" type: "DummyData" top: "x" top: "label" dummy_data_param {{
+  shape {{ dim: {IMAGES} dim: 3 dim: 17 dim: 17 }} shape {{ dim: {IMAGES} }}
+  data_filler {{ type: "gaussian" }} data_filler {{ type: "uniform" min: 0 max: 3.99 }} }} }}"""
+BRANCHES = """
+layer { name: "a" type: "Convolution" bottom: "x" top: "a"
+  convolution_param { num_output: 64 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "ra" type: "ReLU" bottom: "a" top: "a" }
+layer { name: "b" type: "Convolution" bottom: "x" top: "b"
+  convolution_param { num_output: 80 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "rb" type: "ReLU" bottom: "b" top: "b" }
+layer { name: "cat" type: "Concat" bottom: "a" bottom: "b" top: "c" }"""
+POOL = """layer { name: "pool" type: "Pooling" bottom: "c" top: "d" pooling_param { kernel_size: 3 stride: 2 } }"""
+SQUEEZE = """layer { name: "conv" type: "Convolution" bottom: "c" top: "d"
+  convolution_param { num_output: 20 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "d" top: "d" }"""
+END = """layer { name: "ip" type: "InnerProduct" bottom: "d" top: "ip"
+  inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }"""
+OTHER = """layer { name: "other" type: "Reduction" bottom: "%s" top: "other" loss_weight: 0.1 }"""
+SIGMOID = """layer { name: "sigmoid" type: "Sigmoid" bottom: "d" top: "d" }"""
+
+
+def fused(net):
+    return [node.name for node in net.fused.nodes if len(node.layers) > 1]
+
+
+def same_bits(text):
+    plain, whole = make(text, whole=False), make(text, whole=True)
+    watch(whole, iteration_begins=lambda: fill_with_nan(whole.net))
+    plain.step(3)
+    whole.step(3)
+    assert np.array_equal(plain.data, whole.data, equal_nan=True)
+    return whole.net
+
+
+def test_a_pooling_comes_before_its_concat_and_takes_the_relus_along():
+    net = same_bits("\n".join([DATA, BRANCHES, POOL, END]))
+    assert fused(net) == ["ra+rb+cat+pool"]
+    left_out = next(node.tops[0] for node in net.nodes if node.name == "cat")
+    assert left_out._data.buffer is None and left_out._diff.buffer is None
+    assert net.memory().peak < memory_of(net.plain, {}, in_arena=True).peak
+
+
+def test_relus_stay_where_somebody_else_reads_them():
+    assert fused(same_bits("\n".join([DATA, BRANCHES, POOL, END, OTHER % "a"])))[-1] == "cat+pool"
+
+
+def test_relus_stay_where_their_signs_would_be_overwritten():
+    assert fused(same_bits("\n".join([DATA, BRANCHES, POOL, SIGMOID, END])))[-1] == "cat+pool"
+
+
+def test_a_concat_that_others_read_stays():
+    assert fused(same_bits("\n".join([DATA, BRANCHES, POOL, END, OTHER % "c"]))) == ["a+ra", "b+rb"]
+
+
+def test_a_small_convolution_writes_the_gradients_of_a_concats_bottoms():
+    net = same_bits("\n".join([DATA, BRANCHES, SQUEEZE, END]))
+    if net.context.engine.splits_products:
+        assert fused(net) == ["a+ra", "b+rb", "cat+conv+relu"]
+        assert next(node.tops[0] for node in net.nodes if node.name == "cat")._diff.buffer is None
+
+
+def test_random_nets_of_concats_keep_their_bits():
+    for seed in range(100, 108):
+        text = RandomConcatNet(seed).text
+        try:
+            same_bits(text)
+        except AssertionError as problem:
+            raise AssertionError(f"seed {seed}: {problem}\n{text}") from problem
+
+
+def test_parts_are_pooled_alike_where_the_engine_says_so():
+    random = np.random.default_rng(5)
+    asked = 0
+    for _ in range(60):
+        size, kernel, stride = int(random.integers(5, 20)), *((3, 2), (2, 2), (1, 2))[random.integers(3)]
+        windows = Windows((kernel,) * 2, (stride,) * 2, (int(random.integers(kernel)),) * 2, (1, 1))
+        channels = [int(random.choice([1, 16, 20, 64, 80, 112])) for _ in range(2)]
+        images = int(random.choice([IMAGES, 1, 3]))
+        if not engine().pools_parts_alike(images, channels, windows):
+            continue
+        asked += 1
+        places = tuple((n - kernel + 2 * pad) // stride + 1 for n, pad in zip((size, size), windows.pad, strict=True))
+        x, dy = (random.standard_normal((images, *side, sum(channels))) for side in ((size, size), places))
+        whole = pooled(x, dy, windows)
+        first = pooled(x[..., : channels[0]], dy[..., : channels[0]], windows)
+        second = pooled(x[..., channels[0] :], dy[..., channels[0] :], windows)
+        for one, *parts in zip(whole, first, second, strict=True):
+            assert np.array_equal(one, np.concatenate(parts, axis=1)), (images, size, channels, windows)
+    assert asked > 10
+
+
+def pooled(x, dy, windows):
+    """The maxima of x, and its gradient; both given with the channels last."""
+    x, dy = (np.ascontiguousarray(array, np.float32).transpose(0, 3, 1, 2) for array in (x, dy))
+    y, memory, dx = np.empty_like(dy), np.empty_like(dy), np.empty_like(x)
+    engine().max_pool_forward(x, y, memory, windows)
+    engine().max_pool_backward(dy, memory, dx, windows)
+    return y, dx
