@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fcaffe.engines.channels import is_near
-from fcaffe.engines.normalization import Affine, PlainNormalization
+from fcaffe.engines.normalization import Affine, PlainNormalization, Whole
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm_operations import BatchNormOperations
 from fcaffe.engines.onednn.calls import address
@@ -47,7 +47,6 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         if not _is_taken(x):
             super().batch_norm_train(x, y, mean, variance, affine, eps, relu, memory)
             return
-        self.batch_norm_moments(x, mean, variance)
         if not relu:
             self.batch_norm_apply(x, y, mean, variance, affine, eps, relu)
             return
@@ -113,6 +112,7 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         eps: float,
         relu: bool,
         memory: Array,
+        whole: Whole | None = None,
     ) -> None:
         """dx of each piece as if mean and variance were constants, which gives the sums as well; then what comes
         through mean and variance, for which all sums must be there.
@@ -120,7 +120,7 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         What path is taken goes by x alone, as in the forward pass, which has left `memory` in the order of x.
         """
         if not _is_taken(x):
-            super().batch_norm_train_backward(x, dy, dx, mean, variance, affine, gradients, eps, relu, memory)
+            super().batch_norm_train_backward(x, dy, dx, mean, variance, affine, gradients, eps, relu, memory, whole)
             return
         scale = affine[0] if affine else np.ones_like(mean)
         numbers = Repeated(mean, variance, scale)
@@ -128,8 +128,11 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
             sums = self._backward_by_constants(x, dy, out, numbers, eps, memory if relu else None)
             if gradients:
                 gradients[0][...], gradients[1][...] = sums
+            count: float = x.size // x.shape[1]
+            if whole is not None:
+                count, sums = whole.values, whole.sum(sums)
             deviation = np.sqrt(variance + np.float64(eps))
-            dscale, dshift = sums * scale / deviation / (x.size // x.shape[1])
+            dscale, dshift = sums * scale / deviation / count
             self._add_affine(x, out, mean, (-dscale / deviation).astype(np.float32), (-dshift).astype(np.float32))
 
     def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:

@@ -34,8 +34,6 @@ class BatchNormResidual(NormalizesAndScales):
         mean, variance = norm.mean.data, norm.variance.data
         if norm.use_global_stats:
             norm.statistics.read(norm.mean, norm.variance)
-        else:
-            self.engine.batch_norm_moments(x, mean, variance)
         self.engine.batch_norm_add_relu(x, other, y, mean, variance, self.affine, norm.eps)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
@@ -46,5 +44,5 @@ class BatchNormResidual(NormalizesAndScales):
         dx, dother = self.gradient_of(bottom[0], propagate_down[0]), with_channels(bottom[1].diff)
         dys = [with_channels(blob.diff) for blob in top]
         with self.gradients() as gradients:
-            numbers = norm.mean.data, norm.variance.data, self.affine, gradients
-            self.engine.batch_norm_add_relu_backward(x, y, dys, dother, dx, *numbers, norm.eps, norm.memory.data)
+            numbers = norm.mean.data, norm.variance.data, self.affine, gradients, norm.eps, norm.memory.data
+            self.engine.batch_norm_add_relu_backward(x, y, dys, dother, dx, *numbers, norm.whole)
