@@ -41,6 +41,12 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
 
         def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
 
+        def relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None: ...
+
+        def add_relu(self, a: Array, b: Array, y: Array) -> None: ...
+
+        def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None: ...
+
     def batch_norm_train(
         self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool, memory: Array
     ) -> None:
@@ -99,6 +105,37 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
             return
         ins = (address(x), address(mean), address(variance), *map(address, affine))
         self._application(x, y, eps, relu)(ins, (address(y),))
+
+    def batch_norm_add_relu(
+        self, x: Array, other: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float
+    ) -> None:
+        if affine is None or x.size < SMALL or not (x.strides == other.strides == y.strides and _is_taken(x)):
+            self.batch_norm_apply(x, y, mean, variance, affine, eps, False)
+            self.add_relu(y, other, y)
+            return
+        scale, shift = affine
+        self._normalized_sum(x, (mean, scale / np.sqrt(variance + np.float32(eps)), shift), other, y)
+
+    def batch_norm_add_relu_backward(
+        self,
+        x: Array,
+        y: Array,
+        dys: list[Array],
+        dother: Array,
+        dx: Array,
+        mean: Array,
+        variance: Array,
+        affine: Affine,
+        gradients: Affine,
+        eps: float,
+        memory: Array,
+        whole: Whole | None = None,
+    ) -> None:
+        if len(dys) > 1:
+            self.weighted_sum(dys, [1.0] * len(dys), dother)
+        self.relu_backward(y, dother if len(dys) > 1 else dys[0], dother, 0)
+        numbers = mean, variance, affine, gradients, eps, False, memory
+        self.batch_norm_train_backward(x, dother, dx, *numbers, whole)
 
     def batch_norm_train_backward(
         self,

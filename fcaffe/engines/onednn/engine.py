@@ -22,7 +22,6 @@ from fcaffe.engines.onednn.update import Update
 class OneDnnEngine(ConvolutionChain, Pooling, Normalization, InnerProduct, Elementwise, Update, NumpyEngine):
     """`path` is that of libdnnl (see `find_onednn`); raises OneDnnError if it cannot be used."""
 
-    fuses_residuals = False
     records = True
     convolves_in_steps = True
     math = dnnl.F32

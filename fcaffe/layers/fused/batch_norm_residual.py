@@ -18,7 +18,7 @@ class BatchNormResidual(NormalizesAndScales):
 
     @classmethod
     def match(cls, chain: Sequence[Node]) -> int:
-        if len(chain) < 4 or not cls.begins(chain) or not chain[0].layer.engine.fuses_residuals:
+        if len(chain) < 4 or not cls.begins(chain):
             return 0
         addition, inference = chain[2], chain[0].layer.context.inference
         if not (isinstance(addition.layer, Eltwise) and addition.layer.adds_two and is_plain_relu(chain[3].layer)):
