@@ -82,7 +82,6 @@ class Engine(
     convolves_in_steps = False  # so is convolution_in_steps
     records = False  # see recorded
     fixed: object | None = None  # the same for as long as no weights have changed; None where they may at any time
-    fuses_residuals = True  # batch_norm_add_relu takes no longer than its parts
     updates_at_once = False  # update_all does all parameters in one
     scales_gradients = False  # see scale_losses
 

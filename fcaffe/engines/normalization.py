@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fcaffe.engines.channels import Array, channel_sums
 
-SumOverWorkers = Callable[[Array], Array]
 Affine = tuple[Array, Array] | None
+
+
+class Whole(NamedTuple):
+    """The batch of all workers, of which a gradient is a part."""
+
+    values: float  # of each channel in it
+    sum: Callable[[Array], Array]  # adds up a small array over the workers
 
 
 class PlainNormalization:
@@ -51,12 +57,11 @@ class PlainNormalization:
     def batch_norm_train(
         self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool, memory: Array
     ) -> None:
-        """mean, variance (C,) = those of x over all axes but 1; y = (x - mean) / sqrt(variance + eps), times scale plus
-        shift (each (C,)) if there is an `affine`, and then the larger of that and 0 with `relu`.
+        """y = (x - mean) / sqrt(variance + eps), times scale plus shift (each (C,)) if there is an `affine`, and with
+        `relu` the larger of that and 0. Mean and variance are those of the batch, of which x is a part or the whole.
 
         `memory`, at least batch_norm_memory times as large as x, is kept for the backward pass.
         """
-        self.batch_norm_moments(x, mean, variance)
         self.batch_norm_apply(x, y, mean, variance, affine, eps, relu)
 
     def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
@@ -65,6 +70,18 @@ class PlainNormalization:
         mean[...] = channel_sums(self.xp, x) / values
         centred = x - self._along_channels(mean, x)
         variance[...] = channel_sums(self.xp, centred * centred) / values
+
+    def merge_moments(self, parts: Array, mean: Array, variance: Array) -> None:
+        """mean, variance (C,) = those of several batches together. `parts` (batches, 1 + 2 C) has of each how many
+        values a channel has, their means and their variances."""
+        xp = self.xp
+        counts, means, variances = (
+            part.astype(xp.float64) for part in (parts[:, :1], parts[:, 1 : 1 + mean.size], parts[:, 1 + mean.size :])
+        )
+        share = counts / xp.maximum(1, counts.sum())
+        together = (share * means).sum(axis=0)
+        distance = means - together
+        mean[...], variance[...] = together, (share * (variances + distance * distance)).sum(axis=0)
 
     def add_to_statistics(
         self, sums: tuple[Array, Array, Array], mean: Array, variance: Array, unbiased: float, fraction: float
@@ -78,8 +95,9 @@ class PlainNormalization:
     def batch_norm_apply(
         self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool
     ) -> None:
-        """The same with mean and variance given."""
-        self.batch_norm_forward(x, y, mean, self.xp.sqrt(variance + self.xp.float32(eps)))
+        """The same without a backward pass."""
+        self.xp.subtract(x, self._along_channels(mean, x), out=y)
+        y /= self._along_channels(self.xp.sqrt(variance + self.xp.float32(eps)), y)
         if affine:
             y *= self._along_channels(affine[0], x)
             y += self._along_channels(affine[1], x)
@@ -98,19 +116,25 @@ class PlainNormalization:
         eps: float,
         relu: bool,
         memory: Array,
+        whole: Whole | None = None,
     ) -> None:
-        """dx from dy; `gradients` = those of scale and shift."""
-        deviation = self.xp.sqrt(variance + self.xp.float32(eps))
-        normalized = (x - self._along_channels(mean, x)) / self._along_channels(deviation, x)
+        """dx from dy, through mean and variance too; `gradients` = those of scale and shift from this dy. These and dx
+        are of a part of the `whole`, in which all of dy counts; None: x is the whole."""
+        xp = self.xp
+        deviation = self._along_channels(xp.sqrt(variance + xp.float32(eps)), x)
+        normalized = (x - self._along_channels(mean, x)) / deviation
         if affine and gradients:
             if relu:
                 y = normalized * self._along_channels(affine[0], x) + self._along_channels(affine[1], x)
                 dy = dy * (y > 0)
-            gradients[0][...] = channel_sums(self.xp, dy * normalized)
-            gradients[1][...] = channel_sums(self.xp, dy)
+            gradients[0][...] = channel_sums(xp, dy * normalized)
+            gradients[1][...] = channel_sums(xp, dy)
             dy = dy * self._along_channels(affine[0], x)
-        count = x.size // x.shape[1]
-        self.batch_norm_backward(normalized, dy, dx, deviation, count, lambda sums: sums)
+        sums, values = xp.stack([channel_sums(xp, dy), channel_sums(xp, dy * normalized)]), x.size // x.shape[1]
+        if whole is not None:
+            sums, values = whole.sum(sums), whole.values
+        mean_dy, mean_product = (self._along_channels(each, x) for each in sums / xp.float32(max(1, values)))
+        dx[...] = (dy - mean_dy - mean_product * normalized) / deviation
 
     def batch_norm_add_relu(
         self, x: Array, other: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float
@@ -133,34 +157,13 @@ class PlainNormalization:
         gradients: Affine,
         eps: float,
         memory: Array,
+        whole: Whole | None = None,
     ) -> None:
         """dother = the sum of `dys`, one or two, where y > 0; dx and `gradients` are as of batch_norm_train_backward
         from that. All of these lie apart."""
         self.xp.multiply(sum(dys[1:], dys[0]), y > 0, out=dother)
-        self.batch_norm_train_backward(x, dother, dx, mean, variance, affine, gradients, eps, False, memory)
-
-    def batch_statistics(self, x: Array, count: float, over_workers: SumOverWorkers) -> tuple[Array, Array]:
-        """Mean and biased variance (C,) over all axes but 1, and over the workers: `count` values a channel in all."""
-        xp, rows, per_channel = self.xp, self.xp.float32(x.size // x.shape[1]), self.xp.float32(max(1, count))
-        own_mean, own_variance = xp.zeros((2, x.shape[1]), xp.float32)
-        self.batch_norm_moments(x, own_mean, own_variance)
-        mean = over_workers(own_mean * rows) / per_channel
-        distance = own_mean - mean
-        return mean, over_workers((own_variance + distance * distance) * rows) / per_channel
-
-    def batch_norm_forward(self, x: Array, y: Array, mean: Array, deviation: Array) -> None:
-        """y = (x - mean) / deviation, each (C,)."""
-        self.xp.subtract(x, self._along_channels(mean, x), out=y)
-        y /= self._along_channels(deviation, x)
-
-    def batch_norm_backward(
-        self, y: Array, dy: Array, dx: Array, deviation: Array, count: float, over_workers: SumOverWorkers
-    ) -> None:
-        """The gradient through mean and variance: (dy - mean(dy) - mean(dy * y) * y) / deviation."""
-        per_channel = self.xp.float32(max(1, count))
-        mean_dy = self._along_channels(over_workers(channel_sums(self.xp, dy)) / per_channel, y)
-        mean_dy_y = self._along_channels(over_workers(channel_sums(self.xp, dy * y)) / per_channel, y)
-        dx[...] = (dy - mean_dy - mean_dy_y * y) / self._along_channels(deviation, y)
+        numbers = mean, variance, affine, gradients, eps, False, memory
+        self.batch_norm_train_backward(x, dother, dx, *numbers, whole)
 
     def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:
         """y (N, C, ...) = x * scale + shift, each (C,), or with `relu` the larger of that and 0; y may be x."""

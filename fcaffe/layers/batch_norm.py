@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fcaffe.engines.normalization import Whole
 from fcaffe.layers.running_statistics import RunningStatistics
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.state import Held, State
@@ -36,20 +37,17 @@ class BatchNorm(Layer):
                 self.param.param.add(lr_mult=0)
             elif self.param.param[index].lr_mult != 0:
                 raise self.error(f"its statistics do not learn: param {index} must have lr_mult: 0")
-        self.normalized = Blob(self.xp, (), channels_last=True)  # the top, for backward over several workers
         self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
         self.memory = Blob(self.xp)  # what batch_norm_train leaves to its backward
-        over_workers = not (self.use_global_stats or self.alone)  # whose sums go through the host
-        self.traits = replace(self.traits, needs_host=over_workers)
-        if self.alone and not self.use_global_stats:
+        if not self.use_global_stats:
             self.bottom_copy = Blob(self.xp, (), channels_last=True)
+            self.traits = replace(self.traits, needs_host=self._workers().size > 1)  # sums go through the host
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape
         if len(shape) > 1 and shape[1] != self.channels:
             raise self.error(f"has statistics for {self.channels} channels, but its bottom has the shape {shape}")
         top[0].reshape(*shape)
-        self.normalized.reshape(*shape)
         self.memory.reshape(int(self.engine.batch_norm_memory * top[0].count) + 1)
         self.count: float = bottom[0].count // max(1, self.channels)
 
@@ -64,8 +62,7 @@ class BatchNorm(Layer):
             self.statistics.restore_state(state)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if not (self.use_global_stats or self.alone):
-            self._take_moments_over_workers(with_channels(bottom[0].data))
+        self.take_moments(bottom[0])
         self.forward_again(bottom, top)
         self.add_to_statistics()
 
@@ -75,33 +72,45 @@ class BatchNorm(Layer):
         if self.use_global_stats:
             self.statistics.read(self.mean, self.variance)
             self.engine.batch_norm_apply(x, y, mean, variance, None, self.eps, False)
-        elif self.alone:
+        else:
             x = with_channels(self.keep_bottom(bottom, top).data)
             self.engine.batch_norm_train(x, y, mean, variance, None, self.eps, False, self.memory.data)
-        else:
-            self.engine.batch_norm_forward(x, y, mean, self.xp.sqrt(variance + self.eps))
-            self.engine.copy(top[0].data, self.normalized.data)
 
     def running_numbers(self) -> tuple[Array, Array]:
         """What is subtracted from each channel, and what it is then divided by, with use_global_stats."""
         self.statistics.read(self.mean, self.variance)
         return self.mean.data, self.xp.sqrt(self.variance.data + self.xp.float32(self.eps))
 
+    def take_moments(self, bottom: Blob) -> None:
+        """Once for each batch: write `mean` and `variance` of that of all workers; not with use_global_stats."""
+        if self.use_global_stats:
+            return
+        mean, variance, workers = self.mean.data, self.variance.data, self._workers()
+        self.engine.batch_norm_moments(with_channels(bottom.data), mean, variance)
+        if workers.size == 1:
+            return
+        count = bottom.count // max(1, self.channels)
+        own = self.xp.concatenate([self.xp.full(1, count, mean.dtype), mean, variance])
+        everyones = workers.gather_array(own)
+        self.engine.merge_moments(everyones, mean, variance)
+        if self.engine.asynchronous:  # without waiting for it
+            self.count = workers.sum(count)
+        else:
+            self.count = float(everyones[:, 0].sum(dtype=self.xp.float64))
+
     def add_to_statistics(self) -> None:
         """Once for each batch, after `mean` and `variance` have become its own."""
         if not self.use_global_stats:
             self.statistics.add(self.mean, self.variance, self.count)
 
-    def _take_moments_over_workers(self, x: Array) -> None:
-        """Write `mean` and `variance` over the batches of all workers, and how many values a channel has there."""
+    @property
+    def whole(self) -> Whole | None:
+        """The batch of all workers, if this one has but a part of it."""
         workers = self._workers()
-        self.count = workers.sum(x.size // self.channels)
-        self.mean.data[...], self.variance.data[...] = self.engine.batch_statistics(x, self.count, workers.sum_array)
+        return None if workers.size == 1 else Whole(self.count, workers.sum_array)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        if self.use_global_stats:
-            return []
-        return [self.kept_bottom(bottom, top), self.memory] if self.alone else [self.normalized]
+        return [] if self.use_global_stats else [self.kept_bottom(bottom, top), self.memory]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
@@ -112,18 +121,10 @@ class BatchNorm(Layer):
             deviation = self.xp.sqrt(variance + self.eps)
             with self.engine.in_float32([dy], [dx]) as (dy_, dx_):
                 self.xp.divide(dy_, deviation.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx_)
-        elif self.alone:
-            x = with_channels(self.kept_bottom(bottom, top).data)
-            no_scale = None, None, self.eps, False
-            self.engine.batch_norm_train_backward(x, dy, dx, mean, variance, *no_scale, self.memory.data)
         else:
-            normalized, deviation = with_channels(self.normalized.data), self.xp.sqrt(variance + self.eps)
-            self.engine.batch_norm_backward(normalized, dy, dx, deviation, self.count, self._workers().sum_array)
-
-    @property
-    def alone(self) -> bool:
-        """Whether mean and variance are those of this worker's batch."""
-        return self._workers().size == 1
+            x = with_channels(self.kept_bottom(bottom, top).data)
+            numbers = mean, variance, None, None, self.eps, False, self.memory.data
+            self.engine.batch_norm_train_backward(x, dy, dx, *numbers, self.whole)
 
     def _workers(self) -> Workers:
         """Those whose batches are one batch to this layer."""

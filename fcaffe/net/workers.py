@@ -39,6 +39,10 @@ class Workers:
         """The same for a small array."""
         return values
 
+    def gather_array(self, values: Any) -> Any:
+        """The small arrays of all workers, of one shape, in the order of ranks: (size, *shape). All must call this."""
+        return values[None]
+
     def broadcast(self, array: Any) -> None:
         """Overwrite the array with that of worker 0."""
 

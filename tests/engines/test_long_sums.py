@@ -47,6 +47,7 @@ def test_batch_normalisation(shape, relu, order):
     y, dx = np.empty_like(x), np.empty_like(x)
     gradients = np.empty((2, channels), np.float32)
     memory = np.empty(int(ops.batch_norm_memory * x.size) + 1, np.float32)
+    ops.batch_norm_moments(x, mean, variance)
     ops.batch_norm_train(x, y, mean, variance, affine, EPS, relu, memory)
     ops.batch_norm_train_backward(x, dy, dx, mean, variance, affine, (gradients[0], gradients[1]), EPS, relu, memory)
     wide, slope = x.astype(np.float64), dy.astype(np.float64) * ((y > 0) if relu else 1)
@@ -96,18 +97,18 @@ def test_bias_of_convolution(shape):
     assert np.abs(dbias / dy.astype(np.float64).sum((0, 2, 3)) - 1).max() <= OF_SUM
 
 
-class Workers:
-    """Two that have the same."""
-
-    @staticmethod
-    def sum_array(values):
-        return values + values
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_statistics_over_workers(shape):
+    """With batches of different sizes, and of different values."""
     x = drawn(shape, 8)
-    mean, variance = engine().batch_statistics(x, 2 * x.size // 16, Workers.sum_array)
+    x[: shape[0] // 4] += 4
+    parts = []
+    for batch in np.split(x, [shape[0] // 4, shape[0] // 2]):
+        own_mean, own_variance = np.empty((2, shape[1]), np.float32)
+        engine().batch_norm_moments(batch, own_mean, own_variance)
+        parts.append(np.concatenate([np.float32([batch.size // shape[1]]), own_mean, own_variance]))
+    mean, variance = np.empty((2, shape[1]), np.float32)
+    engine().merge_moments(np.stack(parts), mean, variance)
     true = x.astype(np.float64)
     assert np.abs(mean - true.mean((0, 2, 3))).max() <= OF_MEAN * DEVIATION
     assert np.abs(variance / true.var((0, 2, 3)) - 1).max() <= OF_VARIANCE

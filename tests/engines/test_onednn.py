@@ -140,6 +140,7 @@ def test_batch_norm(fast, channels, affine, relu):
         mean, variance = np.empty((2, channels), np.float32)
         memory = np.empty(x.size // 4 + 1, np.float32)
         gradients = (np.empty(channels, np.float32), np.empty(channels, np.float32)) if affine else None
+        engine.batch_norm_moments(x, mean, variance)
         engine.batch_norm_train(x, y, mean, variance, pair, 1e-5, relu, memory)
         engine.batch_norm_train_backward(x, dy, dx, mean, variance, pair, gradients, 1e-5, relu, memory)
         engine.batch_norm_apply(x, applied, mean, variance, pair, 1e-5, relu)

@@ -204,6 +204,7 @@ def test_batch_norm_and_scale(engine: Any, chosen: Chosen, shape: Shape) -> None
 
         def train(x: Any, dy: Any, y: Any, dx: Any, affine: Any = affine, relu: bool = relu) -> None:
             gradients = (dscale, dshift) if affine else None
+            engine.batch_norm_moments(x, mean, variance)
             engine.batch_norm_train(x, y, mean, variance, affine, 1e-5, relu, memory)
             numbers = mean, variance, affine, gradients, 1e-5, relu, memory
             engine.batch_norm_train_backward(x, dy, dx, *numbers)

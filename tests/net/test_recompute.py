@@ -153,6 +153,10 @@ class Twins(Workers):
         self.asked += 1
         return 2 * array
 
+    def gather_array(self, array):
+        self.asked += 1
+        return np.stack([array, array])
+
 
 def test_statistics_over_workers_are_not_asked_for_again(monkeypatch):
     found, asked = [], []

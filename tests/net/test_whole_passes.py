@@ -116,10 +116,10 @@ def test_which_layers_are_fused():
         return [node.name for node in net.fused.nodes if len(node.layers) > 1]
 
     whole, apart = build("TRAIN", whole_passes=True), build("TRAIN", APART, whole_passes=True)
-    residual = ["n3+s3+sum+r3+d_r3_0_split"] if whole.context.engine.fuses_residuals else ["n3+s3", "sum+r3"]
+    residual = ["n3+s3+sum+r3+d_r3_0_split"]
     alike = whole.context.engine.pools_parts_alike(6, [16, 16], Windows((3, 3), (2, 2), (0, 0), (1, 1)))
     assert fused(whole) == ["c1+r1", "n2+s2+r2", *residual, *(["cat+pool"] if alike else [])]
-    residual = ["n4+s4+sum+r4"] if whole.context.engine.fuses_residuals else ["n4+s4", "sum+r4"]
+    residual = ["n4+s4+sum+r4"]
     assert fused(apart) == ["c1+r1", "n2+s2", "n3+s3+r3", *residual]
     assert [node.name for node in whole.plain.nodes] == whole.layer_names
 
@@ -240,8 +240,7 @@ def test_blobs_that_fused_layers_leave_out_are_no_bad_ones():
     net = build("TRAIN", whole_passes=True)
     feed(net, 6)
     net.forward()
-    if net.context.engine.fuses_residuals:
-        net.blob("c3").data[...] = np.nan
+    net.blob("c3").data[...] = np.nan
     assert first_bad_blob(net) is None
     net.forward()
     net.layers[net.layer_names.index("s3")].blobs[1].data[2] = np.inf

@@ -172,6 +172,9 @@ def workers() -> None:
                 name == "nccl" and dtype == np.float32
             )
             assert np.all(read(total) == ranks) and np.all(read(array) == comm.rank + 1)
+            everyones = read(workers.gather_array(array))
+            assert everyones.shape == (comm.size, 3, 2) and everyones.dtype == dtype
+            assert all(np.all(own == rank + 1) for rank, own in enumerate(everyones))
         array = cupy.zeros(4, np.float32)
         write(array, np.arange(4, dtype=np.float32) + comm.rank)
         workers.broadcast(array)

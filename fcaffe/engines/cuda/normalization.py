@@ -8,7 +8,7 @@ import numpy as np
 
 from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS, blocks_for
 from fcaffe.engines.cuda.packs import FLOAT, NULL, Packs, common_type, pack_of
-from fcaffe.engines.normalization import Affine, PlainNormalization, SumOverWorkers
+from fcaffe.engines.normalization import Affine, PlainNormalization, Whole
 
 Array = Any
 
@@ -48,21 +48,16 @@ class Normalization(Packs, PlainNormalization):
         self._launch("lrn_backward", types, split, x, dy, out, *split.sizes, half, *map(np.float32, numbers))
         self.deliver(out, dx)
 
-    def batch_norm_train(
-        self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool, memory: Array
-    ) -> None:
-        if not x.size:
-            super().batch_norm_train(x, y, mean, variance, affine, eps, relu, memory)
-            return
-        x = self.operand(x, common_type(x, y))
-        self._moments(x, mean, variance)
-        self.batch_norm_apply(x, y, mean, variance, affine, eps, relu)
-
     def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
-        if x.size:
-            self._moments(self.operand(x, common_type(x)), mean, variance)
-        else:
+        if not x.size:
             super().batch_norm_moments(x, mean, variance)
+            return
+        x = self.operand(x, common_type(x))
+        channels, pack = x.shape[1], pack_of(x.shape[1], x)
+        split = _split(x, pack, FORWARD)
+        partial = self.xp.empty((split.parts, 2, channels), FLOAT)
+        self._launch("batch_norm_moments", (x.dtype, pack), split, x, partial, *split.sizes)
+        self._finish("moments", partial, mean, variance, *split.sizes)
 
     def add_to_statistics(
         self, sums: tuple[Array, Array, Array], mean: Array, variance: Array, unbiased: float, fraction: float
@@ -105,16 +100,17 @@ class Normalization(Packs, PlainNormalization):
         eps: float,
         relu: bool,
         memory: Array,
+        whole: Whole | None = None,
     ) -> None:
         if not x.size:
-            super().batch_norm_train_backward(x, dy, dx, mean, variance, affine, gradients, eps, relu, memory)
+            super().batch_norm_train_backward(x, dy, dx, mean, variance, affine, gradients, eps, relu, memory, whole)
             return
         dtype = common_type(x, dy, dx)
         x, dy = self.operand(x, dtype), self.operand(dy, dtype)
         factors = (mean, variance, *(affine or (NULL, NULL)))
         dscale, dshift = gradients or self.xp.empty((2, x.shape[1]), FLOAT)
         self._gradient_sums(x, dy, dshift, dscale, factors, eps, relu)
-        self._gradient(x, dy, dx, dshift, dscale, factors, eps, relu, x.size // x.shape[1])
+        self._gradient(x, dy, dx, dshift, dscale, factors, eps, relu, whole)
 
     def batch_norm_add_relu_backward(
         self,
@@ -129,9 +125,11 @@ class Normalization(Packs, PlainNormalization):
         gradients: Affine,
         eps: float,
         memory: Array,
+        whole: Whole | None = None,
     ) -> None:
         if not x.size:
-            super().batch_norm_add_relu_backward(x, y, dys, dother, dx, mean, variance, affine, gradients, eps, memory)
+            numbers = mean, variance, affine, gradients, eps, memory
+            super().batch_norm_add_relu_backward(x, y, dys, dother, dx, *numbers, whole)
             return
         dtype = common_type(x, y, *dys, dother, dx)
         x, y, total = self.operand(x, dtype), self.operand(y, dtype), self.result(dother, dtype)
@@ -147,32 +145,7 @@ class Normalization(Packs, PlainNormalization):
         self._finish("sums", partial, dshift, dscale, np.int32(x.shape[1]))
         self.deliver(total, dother)
         factors = (mean, variance, *(affine or (NULL, NULL)))
-        self._gradient(x, total, dx, dshift, dscale, factors, eps, False, x.size // x.shape[1])
-
-    def batch_norm_forward(self, x: Array, y: Array, mean: Array, deviation: Array) -> None:
-        self.batch_norm_apply(x, y, mean, deviation * deviation, None, 0.0, False)
-
-    def batch_norm_backward(
-        self, y: Array, dy: Array, dx: Array, deviation: Array, count: float, over_workers: SumOverWorkers
-    ) -> None:
-        if not y.size:
-            super().batch_norm_backward(y, dy, dx, deviation, count, over_workers)
-            return
-        dtype, channels = common_type(y, dy, dx), y.shape[1]
-        y, dy = self.operand(y, dtype), self.operand(dy, dtype)
-        dscale, dshift = self.xp.empty((2, channels), FLOAT)
-        zeros, ones = self.xp.zeros(channels, FLOAT), self.xp.ones(channels, FLOAT)
-        self._gradient_sums(y, dy, dshift, dscale, (zeros, ones, NULL, NULL), 0.0, False)
-        dshift, dscale = over_workers(dshift), over_workers(dscale)
-        self._gradient(y, dy, dx, dshift, dscale, (zeros, ones, 1 / deviation, NULL), 0.0, False, count)
-
-    def _moments(self, x: Array, mean: Array, variance: Array) -> None:
-        """Those of x into the two float32 arrays (C,)."""
-        channels, pack = x.shape[1], pack_of(x.shape[1], x)
-        split = _split(x, pack, FORWARD)
-        partial = self.xp.empty((split.parts, 2, channels), FLOAT)
-        self._launch("batch_norm_moments", (x.dtype, pack), split, x, partial, *split.sizes)
-        self._finish("moments", partial, mean, variance, *split.sizes)
+        self._gradient(x, total, dx, dshift, dscale, factors, eps, False, whole)
 
     def _gradient_sums(
         self, x: Array, dy: Array, dshift: Array, dscale: Array, factors: tuple[Any, ...], eps: float, relu: bool
@@ -204,8 +177,11 @@ class Normalization(Packs, PlainNormalization):
         factors: tuple[Any, ...],
         eps: float,
         relu: bool,
-        count: float,
+        whole: Whole | None,
     ) -> None:
+        count: float = x.size // x.shape[1]
+        if whole is not None:
+            count, (dshift, dscale) = whole.values, whole.sum(self.xp.stack([dshift, dscale]))
         out = self.result(dx, x.dtype)
         pack = pack_of(x.shape[1], x, dy, out)
         split = _split(x, pack, BACKWARD)

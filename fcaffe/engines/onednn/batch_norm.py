@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fcaffe.engines.channels import is_near
-from fcaffe.engines.normalization import Affine, PlainNormalization
+from fcaffe.engines.normalization import Affine, PlainNormalization, Whole
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm_operations import BatchNormOperations
 from fcaffe.engines.onednn.calls import address
@@ -41,13 +41,18 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
 
         def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
 
+        def relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None: ...
+
+        def add_relu(self, a: Array, b: Array, y: Array) -> None: ...
+
+        def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None: ...
+
     def batch_norm_train(
         self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool, memory: Array
     ) -> None:
         if not _is_taken(x):
             super().batch_norm_train(x, y, mean, variance, affine, eps, relu, memory)
             return
-        self.batch_norm_moments(x, mean, variance)
         if not relu:
             self.batch_norm_apply(x, y, mean, variance, affine, eps, relu)
             return
@@ -101,6 +106,37 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         ins = (address(x), address(mean), address(variance), *map(address, affine))
         self._application(x, y, eps, relu)(ins, (address(y),))
 
+    def batch_norm_add_relu(
+        self, x: Array, other: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float
+    ) -> None:
+        if affine is None or x.size < SMALL or not (x.strides == other.strides == y.strides and _is_taken(x)):
+            self.batch_norm_apply(x, y, mean, variance, affine, eps, False)
+            self.add_relu(y, other, y)
+            return
+        scale, shift = affine
+        self._normalized_sum(x, (mean, scale / np.sqrt(variance + np.float32(eps)), shift), other, y)
+
+    def batch_norm_add_relu_backward(
+        self,
+        x: Array,
+        y: Array,
+        dys: list[Array],
+        dother: Array,
+        dx: Array,
+        mean: Array,
+        variance: Array,
+        affine: Affine,
+        gradients: Affine,
+        eps: float,
+        memory: Array,
+        whole: Whole | None = None,
+    ) -> None:
+        if len(dys) > 1:
+            self.weighted_sum(dys, [1.0] * len(dys), dother)
+        self.relu_backward(y, dother if len(dys) > 1 else dys[0], dother, 0)
+        numbers = mean, variance, affine, gradients, eps, False, memory
+        self.batch_norm_train_backward(x, dother, dx, *numbers, whole)
+
     def batch_norm_train_backward(
         self,
         x: Array,
@@ -113,6 +149,7 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         eps: float,
         relu: bool,
         memory: Array,
+        whole: Whole | None = None,
     ) -> None:
         """dx of each piece as if mean and variance were constants, which gives the sums as well; then what comes
         through mean and variance, for which all sums must be there.
@@ -120,7 +157,7 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         What path is taken goes by x alone, as in the forward pass, which has left `memory` in the order of x.
         """
         if not _is_taken(x):
-            super().batch_norm_train_backward(x, dy, dx, mean, variance, affine, gradients, eps, relu, memory)
+            super().batch_norm_train_backward(x, dy, dx, mean, variance, affine, gradients, eps, relu, memory, whole)
             return
         scale = affine[0] if affine else np.ones_like(mean)
         numbers = Repeated(mean, variance, scale)
@@ -128,8 +165,11 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
             sums = self._backward_by_constants(x, dy, out, numbers, eps, memory if relu else None)
             if gradients:
                 gradients[0][...], gradients[1][...] = sums
+            count: float = x.size // x.shape[1]
+            if whole is not None:
+                count, sums = whole.values, whole.sum(sums)
             deviation = np.sqrt(variance + np.float64(eps))
-            dscale, dshift = sums * scale / deviation / (x.size // x.shape[1])
+            dscale, dshift = sums * scale / deviation / count
             self._add_affine(x, out, mean, (-dscale / deviation).astype(np.float32), (-dshift).astype(np.float32))
 
     def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:

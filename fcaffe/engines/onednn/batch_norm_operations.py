@@ -115,6 +115,24 @@ class BatchNormOperations(Operations):
         operation = self.operation(("affine added", x.shape, x.strides), build)
         operation(ins, (address(y), address(slope), address(offset)))
 
+    def _normalized_sum(self, x: Array, steps: tuple[Array, Array, Array], other: Array, y: Array) -> None:
+        """y = the larger of 0 and (x - steps[0]) * steps[1] + steps[2] + other, the steps per channel, in one pass; x,
+        other and y are laid out alike."""
+        library, channels = self.library, x.shape[1]
+
+        def build() -> Operation:
+            layout, each = library.layout(x), of_channels(library, channels, x.ndim)
+            chain = [(dnnl.MULTIPLY, each), (dnnl.ADD, each), (dnnl.ADD, layout)]
+            description = library.describe(
+                "binary", library.engine, c_int(dnnl.SUBTRACT), layout, each, layout, library.chain(chain, relu=True)
+            )
+            inputs, chained = {dnnl.SRC: layout, dnnl.SRC_1: each}, {0: each, 1: each, 2: layout}
+            return Operation(library, description, inputs, {dnnl.DST: layout}, chained=chained)
+
+        mean, factor, shift = map(address, steps)
+        operation = self.operation(("normalized sum", x.shape, x.strides), build)
+        operation((address(x), mean), (address(y), factor, shift, address(other)))
+
     def _describe_batch_norm(self, layout: Layout, eps: float, flags: int, kind: int) -> Description:
         library = self.library
         arguments = c_int(kind), layout, layout, c_float(eps), c_uint(flags), library.attributes()

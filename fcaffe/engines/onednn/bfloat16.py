@@ -84,8 +84,8 @@ class PlainOperators(NumpyEngine):
 for name in (
     *("add_bias", "add_relu", "multiply", "relu_backward", "relu_forward", "weighted_sum"),
     *("average_pool_backward", "average_pool_forward", "max_pool_with_places", "place_backward"),
-    *("batch_norm_apply", "batch_norm_backward", "batch_norm_forward", "batch_norm_moments"),
-    *("batch_norm_train_backward", "lrn_backward", "lrn_forward", "scale_channels", "scale_channels_backward"),
+    *("batch_norm_apply", "batch_norm_moments", "batch_norm_train_backward", "scale_channels"),
+    *("lrn_backward", "lrn_forward", "scale_channels_backward"),
     *("convolution_backward_data", "convolution_backward_weights", "convolution_forward"),
 ):
     setattr(PlainOperators, name, on_copies(getattr(NumpyEngine, name)))

@@ -25,7 +25,6 @@ class OneDnnEngine(
 ):
     """`path` is that of libdnnl (see `find_onednn`); raises OneDnnError if it cannot be used."""
 
-    fuses_residuals = False
     records = True
     convolves_in_steps = True
     splits_products = True

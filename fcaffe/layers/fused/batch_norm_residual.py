@@ -18,7 +18,7 @@ class BatchNormResidual(NormalizesAndScales):
 
     @classmethod
     def match(cls, chain: Sequence[Node]) -> int:
-        if len(chain) < 4 or not cls.begins(chain) or not chain[0].layer.engine.fuses_residuals:
+        if len(chain) < 4 or not cls.begins(chain):
             return 0
         addition, inference = chain[2], chain[0].layer.context.inference
         if not (isinstance(addition.layer, Eltwise) and addition.layer.adds_two and is_plain_relu(chain[3].layer)):
@@ -34,8 +34,6 @@ class BatchNormResidual(NormalizesAndScales):
         mean, variance = norm.mean.data, norm.variance.data
         if norm.use_global_stats:
             norm.statistics.read(norm.mean, norm.variance)
-        else:
-            self.engine.batch_norm_moments(x, mean, variance)
         self.engine.batch_norm_add_relu(x, other, y, mean, variance, self.affine, norm.eps)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
@@ -46,5 +44,5 @@ class BatchNormResidual(NormalizesAndScales):
         dx, dother = self.gradient_of(bottom[0], propagate_down[0]), with_channels(bottom[1].diff)
         dys = [with_channels(blob.diff) for blob in top]
         with self.gradients() as gradients:
-            numbers = norm.mean.data, norm.variance.data, self.affine, gradients
-            self.engine.batch_norm_add_relu_backward(x, y, dys, dother, dx, *numbers, norm.eps, norm.memory.data)
+            numbers = norm.mean.data, norm.variance.data, self.affine, gradients, norm.eps, norm.memory.data
+            self.engine.batch_norm_add_relu_backward(x, y, dys, dother, dx, *numbers, norm.whole)

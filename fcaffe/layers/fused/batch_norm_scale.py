@@ -14,7 +14,7 @@ from fcaffe.net.rewrite import FusedLayer
 
 
 class NormalizesAndScales(FusedLayer):
-    """Base of what begins with a BatchNorm over this worker's batch alone and a Scale with a bias."""
+    """Base of what begins with a BatchNorm and a Scale with a bias."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(nodes)
@@ -28,11 +28,12 @@ class NormalizesAndScales(FusedLayer):
         if len(chain) < 2:
             return False
         norm, scale = chain[0].layer, chain[1].layer
-        if not (isinstance(norm, BatchNorm) and isinstance(scale, Scale) and norm.alone and scale.is_per_channel):
+        if not (isinstance(norm, BatchNorm) and isinstance(scale, Scale) and scale.is_per_channel):
             return False
         return norm.context.inference or not norm.use_global_stats
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.norm.take_moments(bottom[0])
         self.forward_again(bottom, top)
         self.norm.add_to_statistics()
 
@@ -90,5 +91,5 @@ class BatchNormScale(NormalizesAndScales):
         norm, x = self.norm, with_channels(bottom[0].data)
         dx, dy = self.gradient_of(bottom[0], propagate_down[0]), with_channels(top[0].diff)
         with self.gradients() as gradients:
-            numbers = norm.mean.data, norm.variance.data, self.affine, gradients
-            self.engine.batch_norm_train_backward(x, dy, dx, *numbers, norm.eps, self.with_relu, norm.memory.data)
+            numbers = norm.mean.data, norm.variance.data, self.affine, gradients, norm.eps, self.with_relu
+            self.engine.batch_norm_train_backward(x, dy, dx, *numbers, norm.memory.data, norm.whole)

@@ -12,6 +12,7 @@ from fcaffe.engines.cuda import kernels, normalization
 from fcaffe.engines.cuda.normalization import Normalization
 from fcaffe.engines.cuda.softmax import Softmax
 from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.normalization import Whole
 from tests.engines.cuda import emulator
 from tests.engines.cuda.device_arrays import (
     C_ORDER,
@@ -158,6 +159,7 @@ class BatchNorm:
         self.gradients = (double(channels), double(channels)) if with_affine else ()
         memory = np.empty(x.size // 4 + 1, np.float32)
         statistics = (self.mean, self.variance, self.affine)
+        PLAIN.batch_norm_moments(self.x, self.mean, self.variance)
         PLAIN.batch_norm_train(self.x, self.y, *statistics, EPS, relu, memory)
         gradients = self.gradients, EPS, relu, memory
         PLAIN.batch_norm_train_backward(self.x, self.dy, self.dx, *statistics, *gradients)
@@ -174,6 +176,7 @@ def check_batch_norm(gpu: Gpu, of: BatchNorm, dtype: np.dtype, other: np.dtype |
     gradients = (blank((channels,)), blank((channels,))) if of.affine else ()
     memory = cupy.zeros(of.x.size // 4 + 1, np.float32)
     affine = of.affine_there()
+    gpu.batch_norm_moments(x, mean, variance)
     gpu.batch_norm_train(x, y, mean, variance, affine, EPS, of.relu, memory)
     assert_near(mean, of.mean)
     assert_near(variance, of.variance)
@@ -270,8 +273,8 @@ def test_variance_far_from_zero_and_of_outliers(gpu: Gpu, channels: int) -> None
     outlier = random((4, channels, 16, 17))
     outlier[0, :, 0, 0] = 1e4
     for x in (far, outlier):
-        mean, variance, y = blank((channels,)), blank((channels,)), blank(x.shape)
-        gpu.batch_norm_train(on_device(x), y, mean, variance, None, EPS, False, None)
+        mean, variance = blank((channels,)), blank((channels,))
+        gpu.batch_norm_moments(on_device(x), mean, variance)
         exact = x.astype(np.float64)
         np.testing.assert_allclose(to_host(mean), exact.mean(axis=(0, 2, 3)), rtol=2e-6)
         np.testing.assert_allclose(to_host(variance), exact.var(axis=(0, 2, 3)), rtol=2e-5)
@@ -286,25 +289,44 @@ def test_relu_of_no_number_is_none(gpu: Gpu) -> None:
 
 
 @every_dtype
-@every_shape
-def test_batch_norm_of_two_workers(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-    """Both with the same batch, so that the sums are twice a worker's."""
-    of = BatchNorm(random(shape) + 1, dtype, False, False)
-    x, y, dy, dx = on_device(of.x, dtype), blank(shape, dtype), on_device(of.dy, dtype), blank(shape, dtype)
-    count = 2 * of.x.size // shape[1]
-    mean, variance = gpu.batch_statistics(x, count, lambda sums: sums * 2)
-    assert mean.dtype == variance.dtype == np.float32
+@pytest.mark.parametrize("residual", [False, True])
+def test_batch_norm_of_two_workers(gpu: Gpu, dtype: np.dtype, residual: bool) -> None:
+    """Each has a part of the batch; together they do what one does with all of it."""
+    of, cut, channels = BatchNorm(random((5, 16, 4, 3)) + 1, dtype, True, not residual), 2, 16
+    parts = [slice(cut), slice(cut, None)]
+    x, dy = [on_device(of.x[part], dtype) for part in parts], [on_device(of.dy[part], dtype) for part in parts]
+    mean, variance, affine = blank((channels,)), blank((channels,)), of.affine_there()
+    own = []
+    for each in x:
+        gpu.batch_norm_moments(each, mean, variance)
+        own.append(cupy.concatenate([cupy.full(1, each.size // channels, np.float32), mean, variance]))
+    gpu.merge_moments(cupy.stack(own), mean, variance)
     assert_near(mean, of.mean)
     assert_near(variance, of.variance)
-    deviation = cupy.sqrt(variance + cupy.float32(EPS))
-    gpu.batch_norm_forward(x, y, mean, deviation)
-    assert_near(y, of.y, dtype)
-    gpu.batch_norm_backward(y, dy, dx, deviation, count, lambda sums: sums * 2)
-    if dtype == FLOAT:  # with 16 bits it works on a rounded y
-        assert_near(dx, of.dx, dtype)
-    y_here, dx_here = to_host(y), double(*shape)
-    PLAIN.batch_norm_backward(y_here, of.dy, dx_here, to_host(deviation), count, lambda sums: sums * 2)
-    assert_near(dx, dx_here, dtype)
+    sums: list[Any] = []
+    values = of.x.size // channels
+
+    def backward(each: int, total: Any) -> tuple[Any, Any, Any]:
+        gradients, dx = (blank((channels,)), blank((channels,))), blank(of.x[parts[each]].shape, dtype)
+        whole, memory = Whole(values, lambda mine: sums.append(mine.copy()) or total), cupy.zeros(1, np.float32)
+        if residual:
+            ones = on_device(np.ones(dx.shape), dtype)
+            numbers = mean, variance, affine, gradients, EPS, memory, whole
+            gpu.batch_norm_add_relu_backward(x[each], ones, [dy[each]], blank(dx.shape, dtype), dx, *numbers)
+        else:
+            numbers = mean, variance, affine, gradients, EPS, True, memory, whole
+            gpu.batch_norm_train_backward(x[each], dy[each], dx, *numbers)
+        return dx, *gradients
+
+    for each in range(2):
+        backward(each, cupy.zeros((2, channels), np.float32))
+    assert len(sums) == 2 and all(each.shape == (2, channels) for each in sums)
+    found = [backward(each, sums[0] + sums[1]) for each in range(2)]
+    for part, (dx, _, _) in zip(parts, found, strict=True):
+        assert_near(dx, of.dx[part], dtype)
+    for (_, *first), (_, *second) in [found]:
+        for one, other, expected in zip(first, second, of.gradients, strict=True):
+            assert_near(one + other, expected)
 
 
 def test_running_statistics(gpu: Gpu) -> None:
@@ -322,11 +344,10 @@ def test_batch_norm_of_nothing(gpu: Gpu) -> None:
     x, memory = cupy.zeros((0, 3, 4, 4), np.float32), cupy.zeros(1, np.float32)
     mean, variance, gradients = blank((3,)), blank((3,)), (blank((3,)), blank((3,)))
     affine = cupy.ones(3, np.float32), cupy.ones(3, np.float32)
+    gpu.batch_norm_moments(x, mean, variance)
     gpu.batch_norm_train(x, x, mean, variance, affine, EPS, True, memory)
     gpu.batch_norm_train_backward(x, x, x, mean, variance, affine, gradients, EPS, True, memory)
-    statistics = gpu.batch_statistics(x, 0, lambda sums: sums)
-    gpu.batch_norm_backward(x, x, x, mean, 0, lambda sums: sums)
-    assert not any(to_host(each).any() for each in (mean, variance, *gradients, *statistics))
+    assert not any(to_host(each).any() for each in (mean, variance, *gradients))
     assert not launched()
 
 
@@ -409,6 +430,7 @@ def test_errors_do_not_grow_with_the_number_of_values(gpu: Gpu, shape: tuple[int
     x_there, y, dx, dy_there = on_device(x, FLOAT), blank(shape, FLOAT), blank(shape, FLOAT), on_device(dy, FLOAT)
     affine = on_device(np.ones(4), FLOAT), on_device(np.zeros(4), FLOAT)
     memory = cupy.zeros(1, FLOAT)
+    gpu.batch_norm_moments(x_there, mean, variance)
     gpu.batch_norm_train(x_there, y, mean, variance, affine, EPS, False, memory)
     numbers = mean, variance, affine, (dscale, dshift), EPS, False, memory
     gpu.batch_norm_train_backward(x_there, dy_there, dx, *numbers)

@@ -1,0 +1,16 @@
+"""BatchNorm over the batch of several workers, with what stands behind it: in whole passes, layer by layer, alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine_choice import ENGINES
+from tests.parallel.conftest import needs_mpi, run_ranks
+
+pytestmark = needs_mpi
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", ENGINES)
+def test_random_residual_nets(name: str, ranks: int) -> None:
+    run_ranks(ranks, "norm_ranks.py", name, 12)
