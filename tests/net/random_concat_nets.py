@@ -68,7 +68,7 @@ class RandomConcatNet:
         return self._write("Convolution", [bottom], self._name(), f"convolution_param {{ {fields} {filler} }} {frozen}")
 
     def _pooling(self, bottom: str) -> str:
-        kernel, stride = self.random.choice([(3, 2), (2, 2), (2, 2), (1, 2), (3, 1)])
+        kernel, stride = self.random.choice([(3, 2), (2, 2), (2, 2), (2, 1), (3, 1)])  # none outside
         method, pad = self.random.choice(["MAX"] * 5 + ["AVE"]), f"pad: {self.random.randrange(min(2, kernel))}"
         window = f"kernel_size: {kernel} stride: {stride} {pad}"
         return self._write("Pooling", [bottom], self._name(), f"pooling_param {{ pool: {method} {window} }}")
