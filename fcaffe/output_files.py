@@ -35,7 +35,7 @@ def replacing(
     permission, no such folder) becomes an `error` that names `path`; `noun` says what was being written.
     """
     target = Path(os.path.realpath(path))  # a link stays a link
-    temporary = target.with_name(temporary_name(target.name))
+    temporary = target.parent / temporary_name(target.name)  # of / too, which has no name to replace
     try:
         yield temporary
         with open(temporary, "rb+") as file:

@@ -142,3 +142,8 @@ def test_only_what_is_surely_dead_is_removed(tmp_path: Path, capfd: pytest.Captu
     assert "Removed unfinished files of processes that were killed: run_iter_1.caffemodel, " in said
     remove_leftovers(str(tmp_path / "missing" / "run"))
     assert not capfd.readouterr().err
+
+
+def test_the_root_folder_is_no_file() -> None:
+    with pytest.raises(FcaffeError, match="cannot write /"), replacing("/") as temporary:
+        temporary.write_text("x")

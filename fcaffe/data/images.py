@@ -6,6 +6,7 @@ import enum
 import os
 import struct
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from fcaffe.input_files import read_input
 LIMIT_VARIABLE = "OPENCV_IO_MAX_IMAGE_PIXELS"
 LIMIT = str(1 << 27)
 LARGEST_FILE = 1 << 30  # bytes
+
+_LOADING = threading.Lock()  # several threads decode, and cv2 is in sys.modules before it is whole
 
 PNG = b"\x89PNG\r\n\x1a\n"
 CHUNK = struct.Struct(">I4s")  # of a PNG: the length of what follows, the name
@@ -34,21 +37,22 @@ class Color(enum.Enum):
 
 def opencv() -> Any:
     """The cv2 module; without it a DataError says what to install."""
-    if loaded := sys.modules.get("cv2"):
-        return loaded
-    is_set = LIMIT_VARIABLE in os.environ
-    os.environ.setdefault(LIMIT_VARIABLE, LIMIT)
-    try:
-        import cv2
-    except ImportError as problem:
-        raise DataError(
-            "reading and writing encoded pictures (JPEG, PNG) needs OpenCV: pip install 'fcaffe[images]' "
-            "(or pip install opencv-python-headless)"
-        ) from problem
-    finally:
-        if not is_set:
-            del os.environ[LIMIT_VARIABLE]  # it was for OpenCV, not for what this program starts
-    return cv2
+    with _LOADING:
+        if loaded := sys.modules.get("cv2"):
+            return loaded
+        is_set = LIMIT_VARIABLE in os.environ
+        os.environ.setdefault(LIMIT_VARIABLE, LIMIT)
+        try:
+            import cv2
+        except ImportError as problem:
+            raise DataError(
+                "reading and writing encoded pictures (JPEG, PNG) needs OpenCV: pip install 'fcaffe[images]' "
+                "(or pip install opencv-python-headless)"
+            ) from problem
+        finally:
+            if not is_set:
+                del os.environ[LIMIT_VARIABLE]  # it was for OpenCV, not for what this program starts
+        return cv2
 
 
 def decode_image(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.ndarray:

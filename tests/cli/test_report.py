@@ -146,6 +146,15 @@ def test_from_a_log_alone(run: Run, log_file: Path) -> None:
     assert charts_of(page)[0]["series"][0]["points"]
 
 
+def test_a_log_to_which_a_run_is_added_that_has_not_tested_yet(run: Run) -> None:
+    """What it does again takes the place of the first run's, whose outputs are left with no value."""
+    assert run("train -solver solver.prototxt -log train.log").code == 0
+    lines = Path("train.log").read_text().splitlines(keepends=True)
+    again = [line for line in lines if "Solving" in line or "Iteration 0, lr" in line]
+    Path("train.log").write_text("".join(lines + again))
+    assert run("report train.log page.html").code == 0
+
+
 def test_with_solver_and_weights(run: Run) -> None:
     assert run("train -solver solver.prototxt -log train.log").code == 0
     assert run("report train.log page.html --solver solver.prototxt --weights small_iter_8.caffemodel").code == 0

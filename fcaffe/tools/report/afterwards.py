@@ -43,5 +43,6 @@ def write_report(log_file: str, page: str, solver_file: str, weights: str, engin
         (f"test {output.name}", f"{output.curve[max(output.curve)]:.4g}")
         for net_curves in found.test_nets.values()
         for output in net_curves.outputs.values()
+        if output.curve  # a log that was cut names outputs whose values are gone
     ][:6]
     write_page(page, content)
