@@ -23,6 +23,7 @@ from fcaffe.net.node import Node
 from fcaffe.net.on_demand import OnDemand
 from fcaffe.net.precision import choose_types
 from fcaffe.net.program import Program
+from fcaffe.net.recorded_training import RecordedTraining
 from fcaffe.net.rewrite import rewrite, unseen_fusions, with_unseen
 
 
@@ -119,9 +120,11 @@ class Net(Graph):
             if self.program.recorded.play(self.arena.version):
                 return Pending(0.0)
         loss = 0.0
+        recorded = None if self.hooks.in_forward() else self._recorded_training()
         for node, stop in zip(nodes, self.program.needs_until, strict=True):
             need(stop)
-            loss += self._forward_node(node)
+            if recorded is None or not recorded.forward(node):
+                loss += self._forward_node(node)
         return Pending(loss)
 
     @silent_arithmetic
@@ -180,6 +183,12 @@ class Net(Graph):
             hook(node.index)
         return loss
 
+    def _recorded_training(self) -> RecordedTraining | None:
+        """What may run nodes of the program in a whole pass that begins now."""
+        program = self.program
+        trains = self.fuses and program is self.fused and program.nodes and not program.inference
+        return program.training if trains and not self.arena.again and not self.debug_info else None
+
     def _forward_on_device(self, nodes: list[Node]) -> None:
         """All but the layers that read; the losses are added up in an array."""
         self.arena.move(START)
@@ -202,8 +211,15 @@ class Net(Graph):
         if first == len(nodes) - 1:
             self.arena.move(START)
             self.arena.clear_unwritten()
+        recorded = self._recorded_training() if first == len(nodes) - 1 and not engine.asynchronous else None
+        if recorded is not None and (self.hooks.in_backward() or not recorded.holds()):
+            recorded = None
         for index in range(first, last - 1, -1):
             node = nodes[index]
+            if recorded is not None and node.needs_backward and recorded.backward(node):
+                if exchange is not None:
+                    exchange.ready(self.program.final_from[index])
+                continue
             for hook in self.hooks.before_backward:
                 hook(index)
             if index in self.arena.again:
