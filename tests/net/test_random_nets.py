@@ -13,7 +13,7 @@ from tests.watching import watch
 pytestmark = pytest.mark.usefixtures("on_each_engine")
 
 SEEDS = range(30)
-STEPS = 2
+STEPS = 5  # in the third whole pass nodes are recorded, from the fourth on played
 NAN = 0xFFFF  # each half of a float32, or all of a bfloat16
 
 # Found by the nets of other seeds, each made small: what was lost, or came from elsewhere, in whole passes.
