@@ -11,7 +11,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.engines.update import Part, Settings
-from fcaffe.net.net import silent_arithmetic
+from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.parameters import Parameter
 from fcaffe.solvers import trust_ratio
 from fcaffe.solvers.run import Run
