@@ -71,7 +71,7 @@ class OneDnnEngine(ConvolutionChain, Pooling, Normalization, InnerProduct, Eleme
         if self._kept is not None:  # what is made of weights now would be taken for that of later ones
             work()
             return None
-        tape = OperatorTape(self, arrays)
+        tape = OperatorTape(self, self.library, arrays)
         with tape.listening():
             work()
         return tape.tape if tape.counts else None

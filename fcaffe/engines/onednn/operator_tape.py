@@ -10,20 +10,19 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.convolution import PlainConvolution
 from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.engine import Engine
 from fcaffe.engines.inner_product import PlainInnerProduct
 from fcaffe.engines.memory import address
 from fcaffe.engines.normalization import PlainNormalization
+from fcaffe.engines.onednn.calls import Calls
 from fcaffe.engines.onednn.tape import Tape, lie_in
 from fcaffe.engines.pooling import PlainPooling
-
-if TYPE_CHECKING:
-    from fcaffe.engines.onednn.engine import OneDnnEngine
 
 Array = Any
 
@@ -45,10 +44,10 @@ class OperatorTape:
     memory, the arrays must come to the same bits. Any other is itself called again.
     """
 
-    def __init__(self, engine: OneDnnEngine, arrays: Sequence[Array]) -> None:
-        self.tape = Tape(engine.library)
+    def __init__(self, engine: Engine, library: Calls, arrays: Sequence[Array]) -> None:
+        self.tape = Tape(library)
         self.counts = True  # whether all arrays lie where they will lie the next time
-        self._engine, self._arrays = engine, arrays
+        self._engine, self._library, self._arrays = engine, library, arrays
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -72,7 +71,7 @@ class OperatorTape:
             operator = functools.partial(operator, **named)
         try:
             given = list(_arrays(arguments))
-            if not lie_in(map(address, given), [*self._arrays, *self._engine.library.temporaries()]):
+            if not lie_in(map(address, given), [*self._arrays, *self._library.temporaries()]):
                 self.counts = False
                 operator(*arguments)
                 return
@@ -91,7 +90,7 @@ class OperatorTape:
         self, operator: Callable[..., None], arguments: tuple[Any, ...], given: list[Array], before: list[Array]
     ) -> Tape | None:
         """The operator's calls of primitives, if they do all of its work; it may have done some of it if not."""
-        library = self._engine.library
+        library = self._library
         library.tape = tape = Tape(library)
         try:
             operator(*map(_protected, arguments))
