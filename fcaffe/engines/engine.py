@@ -109,6 +109,12 @@ class Engine(
         work()
         return None
 
+    def taken_down(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
+        """The same for work that does nothing but call operators on these arrays: those which are not the engine's fast
+        routines are called again."""
+        work()
+        return None
+
     def joined(self, recordings: Sequence[Callable[[], None]]) -> Callable[[], None]:
         """What plays these recordings of `recorded` one after the other."""
         raise NotImplementedError

@@ -20,12 +20,12 @@ class PlainInnerProduct:
         """x in C order as rows of so many values: x itself, or a copy, which holds until the next one is made."""
         if x.flags.c_contiguous:
             return x.reshape(-1, values)
-        rows = self._memory_for(x)
+        rows = self.flat_memory(x)
         self.copy(x, rows)
         return rows.reshape(-1, values)
 
-    def _memory_for(self, x: Array) -> Array:
-        """Memory in C order for a flattened copy of x."""
+    def flat_memory(self, x: Array) -> Array:
+        """Memory in C order for a flattened copy of x, or of its gradient, which holds until it is asked for again."""
         return self.xp.empty(x.shape, x.dtype)
 
     def matmul(self, a: Array, b: Array, transpose_b: bool = False) -> Array:

@@ -23,7 +23,7 @@ class Activation(Layer):
 class ReLU(Activation):
     """top = max(x, 0) + negative_slope * min(x, 0). At 0 the gradient is that of the negative side."""
 
-    traits = replace(Activation.traits, half=Half.SAME, by_sample=True)
+    traits = replace(Activation.traits, half=Half.SAME, by_operators=True, by_sample=True)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.engine.relu_forward(bottom[0].data, top[0].data, self.param.relu_param.negative_slope)

@@ -84,6 +84,7 @@ class Convolution(Sliding):
         half=Half.ANY,
         reshapes_by_shape=True,
         repeatable=True,
+        by_operators=True,
         by_sample=True,
         reads_before_writing=True,
     )
@@ -145,16 +146,11 @@ class Convolution(Sliding):
 
     def backward_parameters(self, x: Array, dy: Array, learns_bias: bool) -> None:
         """Add the gradients of the weights to theirs, and, if it `learns_bias` here, those of the bias."""
-        dbias, add_bias = self.blobs[1].diff_to_add() if learns_bias else (None, False)
-        if not self.param_propagate_down[0]:
-            if learns_bias:
-                self.engine.convolution_backward_bias(dy, dbias, add_bias)
-            return
-        dweights, add = self.blobs[0].diff_to_add()
-        if learns_bias and add_bias is not add:
-            self.engine.convolution_backward_bias(dy, dbias, add_bias)
-            dbias = None
-        self.engine.convolution_backward_weights(x, dy, dweights, dbias, self.windows, self.group, add)
+        if learns_bias:
+            self.engine.convolution_backward_bias(dy, *self.blobs[1].diff_to_add())
+        if self.param_propagate_down[0]:
+            dweights, add = self.blobs[0].diff_to_add()
+            self.engine.convolution_backward_weights(x, dy, dweights, None, self.windows, self.group, add)
 
     def backward_images(self, dy: Array, dx: Array) -> None:
         """Write dx, the gradient of x."""

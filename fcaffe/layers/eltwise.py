@@ -29,6 +29,8 @@ class Eltwise(Layer):
             raise self.error(f"coeff must be given once per bottom or not at all: {len(p.coeff)} for {len(bottom)}")
         if self.operation != SUM or top[0] is bottom[0]:
             self.traits = replace(self.traits, half=Half.SAME_IN_XP)
+        else:
+            self.traits = replace(self.traits, by_operators=True)
         self.coeffs = list(p.coeff) or [1.0] * len(bottom)
         self.largest = Blob(self.xp, (), channels_last=True, dtype="int32")  # for MAX: the bottom that has it
         if top[0] is bottom[0] and self.operation == SUM:

@@ -16,7 +16,13 @@ class InnerProduct(Layer):
     """
 
     traits = Traits(
-        bottoms=1, tops=1, half=Half.ANY, reshapes_by_shape=True, repeatable=True, reads_before_writing=True
+        bottoms=1,
+        tops=1,
+        half=Half.ANY,
+        reshapes_by_shape=True,
+        repeatable=True,
+        reads_before_writing=True,
+        by_operators=True,
     )
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -72,7 +78,7 @@ class InnerProduct(Layer):
         """Write the gradient of the bottom."""
         p, dx = self.param.inner_product_param, bottom.diff
         in_place = dx.flags.c_contiguous
-        rows = dx.reshape(-1, self.inputs) if in_place else self.xp.empty((len(dy), self.inputs), dx.dtype)
+        rows = dx.reshape(-1, self.inputs) if in_place else self.engine.flat_memory(dx).reshape(-1, self.inputs)
         self.engine.inner_product_backward_data(dy, self.blobs[0].data, rows, p.transpose)
         if not in_place:
             self.engine.copy(rows.reshape(dx.shape), dx)

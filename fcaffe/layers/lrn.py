@@ -25,7 +25,7 @@ class LRN(Layer):
             raise self.error(f"local_size must be odd, not {size}")
         self.windows = Windows((size, size), (1, 1), (size // 2, size // 2), (1, 1))
         if self.param.lrn_param.norm_region == pb.LRNParameter.ACROSS_CHANNELS:
-            self.traits = replace(self.traits, half=Half.SAME)
+            self.traits = replace(self.traits, half=Half.SAME, by_operators=True)
         self.scale = Blob(self.xp, (), channels_last=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

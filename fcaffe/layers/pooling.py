@@ -49,7 +49,9 @@ class Pooling(Layer):
             self.traits = replace(self.traits, half=Half.SAME)
         draws = self.method == STOCHASTIC and self.phase == pb.TRAIN  # on the host
         certain = self.method != STOCHASTIC
-        self.traits = replace(self.traits, needs_host=draws, repeatable=certain, by_sample=certain)
+        self.traits = replace(
+            self.traits, needs_host=draws, repeatable=certain, by_operators=certain, by_sample=certain
+        )
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.check_axes(bottom[0])

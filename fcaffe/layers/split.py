@@ -9,7 +9,15 @@ from fcaffe.net import Blob, Half, Layer, Traits, register
 class Split(Layer):
     """All tops are the bottom (the very same memory); its gradient is the sum of theirs."""
 
-    traits = Traits(bottoms=1, tops=(1, None), half=Half.SAME, reshapes_by_shape=True, repeatable=True, by_sample=True)
+    traits = Traits(
+        bottoms=1,
+        tops=(1, None),
+        half=Half.SAME,
+        reshapes_by_shape=True,
+        repeatable=True,
+        by_operators=True,
+        by_sample=True,
+    )
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if any(blob is bottom[0] for blob in top):
@@ -33,7 +41,7 @@ class Split(Layer):
             return
         dx = bottom[0].diff
         if len(top) == 1:
-            dx[...] = top[0].diff
+            self.engine.copy(top[0].diff, dx)
             return
         self.engine.weighted_sum([blob.diff for blob in top], [1.0] * len(top), dx)
 

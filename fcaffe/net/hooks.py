@@ -19,3 +19,6 @@ class Hooks:
 
     def in_forward(self) -> bool:
         return bool(self.before_forward or self.after_forward)
+
+    def in_backward(self) -> bool:
+        return bool(self.before_backward or self.after_backward)

@@ -25,6 +25,7 @@ from fcaffe.net.blob import Blob
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.recorded_pass import RecordedPass
+from fcaffe.net.recorded_training import RecordedTraining
 from fcaffe.net.storage import Storage
 
 Again = Mapping[int, tuple[int, ...]]  # index of a node -> the nodes whose forward runs again before its backward
@@ -91,6 +92,11 @@ class Program:
     def recorded(self) -> RecordedPass:
         """Its forward pass for inference, as an engine has recorded it."""
         return RecordedPass(self.nodes, self.nodes[0].layer.engine)
+
+    @functools.cached_property
+    def training(self) -> RecordedTraining:
+        """Its passes of training, of which an engine may have recorded some."""
+        return RecordedTraining(self.nodes, self.nodes[0].layer.engine)
 
     def steps(self, again: Again) -> list[Step]:
         """Of a whole pass, forward and backward, in which these nodes run again."""

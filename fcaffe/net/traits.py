@@ -33,6 +33,7 @@ class Traits:
     reshapes_by_shape: bool = False  # `reshape` has nothing to do unless shapes have changed
     repeatable: bool = False  # `forward_again` writes what `forward` has written, to the bit
     reads_before_writing: bool = False  # `backward` has read its bottom's data when it begins to write its gradient
+    by_operators: bool = False  # passes of training call operators of the engine on blobs, and do nothing else
     by_sample: bool = False  # `forward` makes each sample of the tops of the same ones of the bottoms, and of shapes
     reads_host: bool = False  # brings data from the host, so it comes before all that a device does by itself
     needs_host: bool = False  # waits for what has been computed, so the work of a pass cannot be recorded

@@ -137,3 +137,19 @@ def test_whole_passes_of_random_nets(kind, recompute):
             check(kind(seed).text, recompute)
         except AssertionError as problem:
             raise AssertionError(f"seed {seed}: {problem}\n{kind(seed).text}") from problem
+
+
+@pytest.mark.parametrize("kind", [RandomNet, RandomConcatNet])
+def test_recorded_training_of_random_nets(kind):
+    """In the third pass nodes are recorded, from the fourth on played: the same bits, with NaN where nobody writes."""
+    if not engine().records:
+        return
+    for seed in SEEDS:
+        text = kind(seed).text
+        recorded, plain = make(text, whole=True), make(text, whole=True)
+        plain.engine.records = False
+        for step in range(5):
+            for solver in recorded, plain:
+                fill_with_nan(solver.net)
+                solver.step(1)
+            assert recorded.data.tobytes() == plain.data.tobytes(), f"seed {seed}, step {step}\n{text}"

@@ -15,6 +15,7 @@ from fcaffe.engines.onednn.elementwise import Elementwise
 from fcaffe.engines.onednn.inner_product import InnerProduct
 from fcaffe.engines.onednn.library import Library
 from fcaffe.engines.onednn.normalization import Normalization
+from fcaffe.engines.onednn.operator_tape import OperatorTape
 from fcaffe.engines.onednn.pooling import Pooling
 from fcaffe.engines.onednn.tape import Tape
 from fcaffe.engines.onednn.update import Update
@@ -68,6 +69,15 @@ class OneDnnEngine(
         if self.fixed is self._kept:  # it outlives this body, in which what is kept may be dropped
             tape.hold(kept)
         return tape if tape.works_on([*arrays, *library.temporaries(), *kept]) else None
+
+    def taken_down(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
+        if self._kept is not None:  # what is made of weights now would be taken for that of later ones
+            work()
+            return None
+        tape = OperatorTape(self, self.library, arrays)
+        with tape.listening():
+            work()
+        return tape.tape if tape.counts else None
 
     def joined(self, recordings: Sequence[Callable[[], None]]) -> Callable[[], None]:
         whole = Tape(self.library)

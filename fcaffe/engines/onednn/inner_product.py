@@ -30,7 +30,7 @@ class InnerProduct(Operations, PlainInnerProduct):
 
         def add_bias(self, y: Array, bias: Array, relu: bool) -> None: ...
 
-    def _memory_for(self, x: Array) -> Array:
+    def flat_memory(self, x: Array) -> Array:
         return self.library.temporary_array(FLAT, x.shape, x.dtype)
 
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import c_void_p
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from fcaffe.engines.memory import address
 from fcaffe.engines.onednn.calls import Calls, OneDnnError
 
-Call = tuple[Callable[..., int], tuple[Any, ...]]  # of a function that returns a status
+Call = tuple[Callable[..., int | None], tuple[Any, ...]]  # of a function that returns a status, or nothing
 
 
 class Tape:
@@ -45,6 +45,10 @@ class Tape:
         self._held += self._library.temporaries()
         self._add(by_one, (run, arguments))
 
+    def add_operator(self, operator: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """A call of what is no function of the library; the arrays among its arguments last as long as the tape."""
+        self._add(False, (operator, arguments))
+
     def _add(self, by_one: bool, call: Call) -> None:
         if not self._stretches or self._stretches[-1][0] != by_one:
             self._stretches.append((by_one, []))
@@ -52,8 +56,11 @@ class Tape:
 
     def works_on(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether all arguments lie in these arrays."""
-        places = [(address(array), array.nbytes) for array in arrays]
-        return all(any(0 <= place - first < size for first, size in places) for place in self._addresses)
+        return lie_in(self._addresses, arrays)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._stretches
 
     def hold(self, arrays: Sequence[np.ndarray]) -> None:
         """Let these last as long as the tape."""
@@ -72,6 +79,12 @@ class Tape:
             status = self._library.threads.run_with_one(_make, calls) if by_one else _make(calls)
             if status:
                 raise OneDnnError(f"oneDNN {self._library.version}: a recorded call failed (status {status})")
+
+
+def lie_in(addresses: Iterable[int], arrays: Sequence[np.ndarray]) -> bool:
+    """Whether all of these addresses are within one of the arrays' memory each."""
+    places = [(address(array), array.nbytes) for array in arrays]
+    return all(any(0 <= place - first < size for first, size in places) for place in addresses)
 
 
 def _make(calls: list[Call]) -> int:

@@ -15,7 +15,7 @@ from fcaffe.net.rewrite import FusedLayer
 class ConvolutionReLU(FusedLayer):
     """top = max(convolution(bottom), 0), which engines compute as they store the outputs."""
 
-    traits = replace(FusedLayer.traits, by_sample=True, reads_before_writing=True)
+    traits = replace(FusedLayer.traits, by_operators=True, by_sample=True, reads_before_writing=True)
     forward_is_unseen = True
     exact = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.pooling import MAX, Pooling
@@ -18,6 +19,8 @@ class PoolingReLU(FusedLayer):
     since a maximum that the ReLU lets pass is the same value at the same position before and after it. The ReLU then
     works on a quarter of the values, and its input need not be kept for backward.
     """
+
+    traits = replace(FusedLayer.traits, by_operators=True)
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(nodes)

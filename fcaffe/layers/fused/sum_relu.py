@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.eltwise import Eltwise
@@ -14,6 +15,7 @@ from fcaffe.net.rewrite import FusedLayer
 class SumReLU(FusedLayer):
     """top = max(bottom[0] + bottom[1], 0)."""
 
+    traits = replace(FusedLayer.traits, by_operators=True)
     forward_is_unseen = True
     exact = True
 

@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe.engines.memory import address
-from fcaffe.net.net import silent_arithmetic
+from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.state import State
 from fcaffe.parallel.reductions.reduction import Reduction
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fcaffe.net.net import silent_arithmetic
+from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.state import State
 from fcaffe.parallel.compression.sixteen_bit import SixteenBit
 from fcaffe.parallel.reductions.reduction import Reduction
