@@ -14,9 +14,13 @@ import functools
 import hashlib
 import os
 import re
+import shutil
 import socket
+import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from fcaffe import log
 from fcaffe.errors import FcaffeError
@@ -29,15 +33,23 @@ _LONGEST = 200  # bytes of the target's name; file systems take 255 in all
 def replacing(
     path: str | os.PathLike[str], noun: str = "file", error: type[FcaffeError] = FcaffeError
 ) -> Iterator[Path]:
-    """A temporary path beside `path`, for the body to write; it takes the place of `path` when the body is done.
+    """A temporary path beside `path`, for the body to write; it takes the place of `path` when the body is done. A
+    device or a pipe, such as /dev/null or /dev/stdout, stays and is given what the body has written.
 
     If anything fails, the temporary file goes and an old file at `path` stays as it was. An OSError (no space, no
     permission, no such folder) becomes an `error` that names `path`; `noun` says what was being written.
     """
     target = Path(os.path.realpath(path))  # a link stays a link
-    temporary = target.parent / temporary_name(target.name)  # of / too, which has no name to replace
+    stays = _takes_bytes(path)
+    folder = Path(tempfile.gettempdir()) if stays else target.parent
+    temporary = folder / temporary_name(target.name)  # of / too, which has no name to replace
     try:
         yield temporary
+        if stays:
+            with open(temporary, "rb") as written, _opened(path) as stream:
+                shutil.copyfileobj(written, stream)
+            temporary.unlink()
+            return
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -51,6 +63,22 @@ def replacing(
                 f"the {noun} (an earlier file of that name is as it was)"
             ) from problem
         raise
+
+
+def _takes_bytes(path: str | os.PathLike[str]) -> bool:
+    """Whether a device, a pipe or the like is there; as root one could replace even those by a file."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _opened(path: str | os.PathLike[str]) -> BinaryIO:
+    """To write into it. A pipe that nobody reads is an OSError, rather than something to wait for."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return open(descriptor, "wb")
 
 
 def temporary_name(target: str) -> str:

@@ -147,3 +147,19 @@ def test_only_what_is_surely_dead_is_removed(tmp_path: Path, capfd: pytest.Captu
 def test_the_root_folder_is_no_file() -> None:
     with pytest.raises(FcaffeError, match="cannot write /"), replacing("/") as temporary:
         temporary.write_text("x")
+
+
+def test_a_pipe_stays_one(tmp_path: Path) -> None:
+    """As devices do: whoever is root could replace /dev/null by a file."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(FcaffeError, match=r"cannot write .*pipe: No such device or"), replacing(pipe) as path:
+        path.write_text("nobody reads")
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    with open(pipe, "wb"), replacing(pipe) as path:  # once it is open, somebody reads
+        path.write_bytes(b"x" * 100_000)
+    assert len(reader.communicate()[0]) == 100_000
+    assert pipe.is_fifo() and [file.name for file in tmp_path.iterdir()] == ["pipe"]
+    with replacing(os.devnull) as path:
+        path.write_text("thrown away")
+        assert path.parent != Path(os.devnull).parent
