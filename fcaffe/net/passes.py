@@ -102,15 +102,14 @@ class Passes(Graph):
         if not whole and not self.debug_info and not self.hooks.in_forward():
             apart = self._apart if self.program is not self.plain else None
             nodes = with_unseen(nodes, self._unseen if apart is None else apart.unseen)
-        if not whole:
-            return Pending(sum((self._forward_node(node) for node in nodes), 0.0))
-        if nodes and self.program.inference and not self.hooks.in_forward():
+        if whole and nodes and self.program.inference and not self.hooks.in_forward():
             need(math.inf)
             if self.program.recorded.play(self.arena.version):
                 return Pending(0.0)
         loss = 0.0
         recorded = None if self.hooks.in_forward() else self._recorded_training()
-        for node, stop in zip(nodes, self.program.needs_until, strict=True):
+        stops = self.program.needs_until if whole else [math.inf] * len(nodes)
+        for node, stop in zip(nodes, stops, strict=True):
             need(stop)
             if recorded is None or not recorded.forward(node):
                 loss += self._forward_node(node)
@@ -175,8 +174,11 @@ class Passes(Graph):
     def _recorded_training(self) -> RecordedTraining | None:
         """What may run nodes of the program in a whole pass that begins now."""
         program = self.program
-        trains = self.fuses and program is self.fused and program.nodes and not program.inference
-        return program.training if trains and not self.arena.again and not self.debug_info else None
+        if self.debug_info or program.inference or not program.nodes:
+            return None
+        if self._apart is not None and program is self._apart.program:
+            return program.training
+        return program.training if self.fuses and program is self.fused and not self.arena.again else None
 
     def _forward_on_device(self, nodes: list[Node]) -> None:
         """All but the layers that read; the losses are added up in an array."""

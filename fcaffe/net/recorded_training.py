@@ -42,17 +42,18 @@ class RecordedTraining:
 
     def forward(self, node: Node) -> bool:
         """Run the node's forward pass if it is, or is to be, recorded; returns whether it has run. In a whole pass this
-        is asked for all nodes in their order."""
+        is asked for all nodes in their order, or for a fused one in the place of those from its index on."""
         index = node.index
         if index == self._first:
             self._begin()
         if self._passes < SETTLED or not self._is_candidate[index]:
             return False
-        if index in self._forward:
-            play = self._forward[index]
-        else:
-            play = self._forward[index] = self._recorded(node, node.forward)
+        if index not in self._forward:
+            if not _suits(node):
+                return False
+            self._forward[index] = self._recorded(node, node.forward)
             return True
+        play = self._forward[index]
         if play is None:
             return False
         play()

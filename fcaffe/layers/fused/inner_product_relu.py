@@ -15,7 +15,7 @@ from fcaffe.net.rewrite import FusedLayer
 class InnerProductReLU(FusedLayer):
     """top = max(inner product(bottom), 0)."""
 
-    traits = replace(FusedLayer.traits, reads_before_writing=True)
+    traits = replace(FusedLayer.traits, by_operators=True, reads_before_writing=True)
     exact = True
 
     def __init__(self, nodes: Sequence[Node]) -> None:
