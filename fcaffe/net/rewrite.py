@@ -66,7 +66,7 @@ _rules: list[type[FusedLayer]] = []
 Change = Callable[[list[Node], Collection[Storage]], list[Node]]
 
 _changes: list[Change] = []  # of whole programs for inference
-_exact_changes: list[Change] = []  # those that change no bits
+_exact_changes: list[Change] = []  # those in their place that change no bits
 _training_changes: list[Callable[[list[Node]], list[Node]]] = []
 
 
@@ -75,13 +75,11 @@ def register_fusion(rule: type[FusedLayer]) -> None:
     _rules.append(rule)
 
 
-def register_change(change: Change, exact: bool) -> None:
+def register_change(change: Change, exact: Change) -> None:
     """Let this make other nodes of those of a program for inference, once all rules of fusion have been tried. It may
-    change what lies between the nodes, but in the storages that it is given, and bits, but of exact layers if it is
-    itself `exact`."""
+    change what lies between the nodes, but in the storages that it is given, and bits, which `exact` may not."""
     _changes.append(change)
-    if exact:
-        _exact_changes.append(change)
+    _exact_changes.append(exact)
 
 
 def register_training_change(change: Callable[[list[Node]], list[Node]]) -> None:

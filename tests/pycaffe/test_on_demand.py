@@ -18,6 +18,8 @@ import pytest
 import fcaffe as caffe
 from fcaffe import log
 from fcaffe.engines.onednn.convolution_chain import ConvolutionChain
+from fcaffe.layers.fused import in_pieces
+from fcaffe.layers.fused.in_pieces import InPieces
 from fcaffe.layers.fused.stepwise_convolution import StepwiseConvolution
 from fcaffe.net import Context
 from fcaffe.net.on_demand import PATIENCE, OnDemand
@@ -335,6 +337,31 @@ def test_residual_nets(
         assert not any(found_by_trial.values())
     elif engine.library.has_avx512():
         assert all(found_by_trial.values()), found_by_trial
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_batches_in_pieces(
+    tmp_path: Path, layer_by_layer: Callable[[], None], monkeypatch: pytest.MonkeyPatch, special: bool
+) -> None:
+    """An image at a time, however small the net is, where trials find the same bits."""
+    if not session.engine().records:
+        pytest.skip("oneDNN is missing, and NumPy's engine takes whole batches")
+    monkeypatch.setattr(in_pieces, "LEAST", 0)
+    monkeypatch.setattr(in_pieces, "WEIGHTS", 1000)
+    monkeypatch.setattr(in_pieces, "wanted_threads", lambda: 1)
+    path, cut = tmp_path / "net.prototxt", []
+    forward = InPieces.forward
+    monkeypatch.setattr(InPieces, "forward", lambda self, *blobs: (cut.append(self), forward(self, *blobs))[1])
+
+    def scripts() -> Seen:
+        seen = []
+        for seed in SEEDS:
+            path.write_text(text_of(seed))
+            seen += [(f"seed {seed}: {what}", a) for what, a in Script(path, seed, False, special).run()]
+        return seen
+
+    twice(scripts, layer_by_layer)
+    assert cut
 
 
 CONVOLUTION_AND_RELU = """

@@ -23,7 +23,7 @@ from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.convolution import Array, Convolution
 from fcaffe.engines.onednn.operation import SMALL, Operation
 from fcaffe.engines.onednn.pieces import is_channels_last
-from fcaffe.engines.onednn.trials import drawn, drawn_last, empty_last, few_places, same_bits
+from fcaffe.engines.trials import drawn, drawn_last, empty_last, few_places, same_bits
 from fcaffe.engines.windows import Windows
 from fcaffe.errors import OutOfMemoryError
 

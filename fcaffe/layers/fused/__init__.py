@@ -5,6 +5,7 @@ from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
 from fcaffe.layers.fused.concat_convolution import ConcatConvolution
 from fcaffe.layers.fused.convolution_relu import ConvolutionReLU
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
+from fcaffe.layers.fused.in_pieces import in_exact_pieces as batch_in_exact_pieces
 from fcaffe.layers.fused.in_pieces import in_pieces as batch_in_pieces
 from fcaffe.layers.fused.inner_product_relu import InnerProductReLU
 from fcaffe.layers.fused.pooled_concat import pooled_before_concat
@@ -29,6 +30,6 @@ for rule in (
 ):
     register_fusion(rule)
 
-register_change(without_unread_places, exact=True)
-register_change(batch_in_pieces, exact=False)
+register_change(without_unread_places, without_unread_places)
+register_change(batch_in_pieces, batch_in_exact_pieces)
 register_training_change(pooled_before_concat)

@@ -10,9 +10,10 @@ images each layer finds what the one before it has written in the cache of a cor
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from fcaffe.layers.fused.same_bits import has_same_bits
 from fcaffe.net import Blob
 from fcaffe.net.arena import lend_memory
 from fcaffe.net.node import Node
@@ -105,14 +106,21 @@ def piece_of(images: int) -> int:
 
 
 def in_pieces(nodes: list[Node], kept: Collection[Storage]) -> list[Node]:
-    """These nodes of a program for inference, with one in place of each stretch of nodes that gains by it; nothing is
-    `kept` in between."""
-    assert not kept
+    """These nodes of a program for inference, with one in place of each stretch of nodes that gains by it."""
+    return _in_pieces(nodes, lambda node: _may_leave(node, kept))
+
+
+def in_exact_pieces(nodes: list[Node], kept: Collection[Storage]) -> list[Node]:
+    """The same, where each layer has been seen to write the bits that it writes for the batch as a whole."""
+    return _in_pieces(nodes, lambda node: _may_leave(node, kept) and has_same_bits(node, piece_of(_images(node))))
+
+
+def _in_pieces(nodes: list[Node], may: Callable[[Node], bool]) -> list[Node]:
     made: list[Node] = []
     index = 0
     while index < len(nodes):
         end = index
-        while end < len(nodes) and _suits(nodes[end], nodes[index].bottoms):
+        while end < len(nodes) and _suits(nodes[end], nodes[index].bottoms) and may(nodes[end]):
             end += 1
         if end > index + 1:
             made.append(_together(nodes, index, end))
@@ -120,6 +128,14 @@ def in_pieces(nodes: list[Node], kept: Collection[Storage]) -> list[Node]:
             made.append(nodes[index])
         index = max(end, index + 1)
     return renumbered(made)
+
+
+def _may_leave(node: Node, kept: Collection[Storage]) -> bool:
+    return not any(blob._data in kept for blob in node.tops)
+
+
+def _images(node: Node) -> int:
+    return node.bottoms[0].shape[0]
 
 
 def _suits(node: Node, first: Sequence[Blob]) -> bool:
