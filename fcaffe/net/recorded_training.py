@@ -10,6 +10,7 @@ from typing import Any
 
 from fcaffe.engines.engine import Engine
 from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
 from fcaffe.net.storage import Array, Storage
 
@@ -32,11 +33,8 @@ class RecordedTraining:
         indices = {node.index for node in candidates}
         self._is_candidate = [node.index in indices for node in nodes]
         self._first = candidates[0].index if candidates else None
-        self._blobs = [blob for node in nodes for blob in node.blobs]
-        self._storages = {node.index: _storages(node) for node in candidates}
-        self._gradients = {
-            node.index: [blob._diff for layer in node.layers for blob in layer.blobs] for node in candidates
-        }
+        self._blobs = [blob for node in nodes for blob in (*node.blobs, *_parameters(node))]
+        self._candidates = candidates
         self._memory: list[tuple[Storage, Array]] = []
         self._forget()
 
@@ -98,6 +96,8 @@ class RecordedTraining:
     def _forget(self) -> None:
         self._passes = 0  # with these versions and buffers
         self._versions = [blob.version for blob in self._blobs]
+        self._storages = {node.index: _storages(node) for node in self._candidates}
+        self._gradients = {node.index: [blob._diff for blob in _parameters(node)] for node in self._candidates}
         self._memory = []
         self._forward: dict[int, Play | None] = {}
         self._backward: dict[tuple[Any, ...], Play | None] = {}
@@ -129,12 +129,26 @@ def _candidates(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _suits(node: Node) -> bool:
-    return not node.has_loss and all(layer.traits.by_operators for layer in (node.layer, *node.layers))
+    return not node.has_loss and all(_is_by_operators(layer) for layer in (node.layer, *node.layers))
+
+
+def _is_by_operators(layer: Layer) -> bool:
+    """Whether it says so in the class that its passes are from, or in one derived from that: another pass may compute
+    by other means."""
+    of_traits, of_forward, of_backward = (
+        next(index for index, kind in enumerate(type(layer).__mro__) if name in vars(kind))
+        for name in ("traits", "forward", "backward")
+    )
+    return layer.traits.by_operators and of_traits <= min(of_forward, of_backward)
+
+
+def _parameters(node: Node) -> list[Blob]:
+    return [blob for layer in node.layers for blob in layer.blobs]
 
 
 def _storages(node: Node) -> list[Storage]:
     """All that its passes may touch."""
     blobs = [*node.blobs, *node.layer.saved(node.bottoms, node.tops)]
-    blobs += [blob for layer in node.layers for blob in layer.blobs]
+    blobs += _parameters(node)
     found = [storage for blob in blobs for storage in (blob._data, blob._diff)]
     return list({id(storage): storage for storage in found}.values())

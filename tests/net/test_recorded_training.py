@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from fcaffe.layers.inner_product import InnerProduct
 from fcaffe.net import Context, Net
+from fcaffe.net import registry as layer_types
 from fcaffe.net.recorded_training import SETTLED
+from fcaffe.net.weights import share_weights
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
@@ -119,6 +122,30 @@ def test_what_a_script_does_between_the_passes_counts():
             storage.replace(storage.buffer.copy())
 
     check_passes(two_nets(SMALL_NET), between)
+
+
+def test_parameters_of_another_net():
+    nets, others = two_nets(SMALL_NET), two_nets(SMALL_NET)
+    for other in others:
+        other.layers[1].blobs[0].data[...] = 0.1
+
+    def between(number, net):
+        if number == 5:
+            share_weights(net, others[nets.index(net)])
+
+    check_passes(nets, between, 14)
+
+
+def test_a_layer_derived_from_one_that_may_be_recorded(monkeypatch):
+    """Its own passes may be no operators."""
+
+    class Capped(InnerProduct):
+        def forward(self, bottom, top):
+            super().forward(bottom, top)
+            np.minimum(top[0].data, 0.1, out=top[0].data)
+
+    monkeypatch.setitem(layer_types._registry, "Capped", Capped)
+    check_passes(two_nets(SMALL_NET.replace('name: "ip" type: "InnerProduct"', 'name: "ip" type: "Capped"')))
 
 
 def test_large_nodes_stay_as_they_are(monkeypatch):
