@@ -52,6 +52,7 @@ class OnDemand:
         self._looks = [self._views.looks] * PATIENCE  # at blobs, before each of the last passes
         self._shapes = [blob.shape for blob in self._given]  # when the last whole pass began
         self._blobs = [*net.blobs, *(blob for layer in net.layers for blob in layer.blobs)]
+        self._made: set[Storage] = set()  # where the values of blobs are, at the last pass
         self._wanted: set[Storage] = set()
         self._program: Program | None = None  # which keeps these
         self._makers: list[Node] = []  # the nodes of the graph that make what it leaves out
@@ -73,6 +74,8 @@ class OnDemand:
         looked = self._looks.pop(0)
         self._looks.append(self._views.looks)
         layer_by_layer |= self._retired or self._has_other_shapes()
+        if self._settled[0] != Blob.changes:
+            self._made = {blob._data for blob in self._net.blobs}  # one that has grown has other memory
         if layer_by_layer or not self._prepare(self._views.wanted(self._made, looked)):
             self._arena.release()
             return None
@@ -187,7 +190,6 @@ class OnDemand:
     def _survey(self) -> None:
         """Find out anew where things lie, after shapes have changed."""
         self._versions = self._present_versions()
-        self._made = {blob._data for blob in self._net.blobs}
         self._outputs = {blob._data for node in self._makers if node.layer not in self._owing for blob in node.tops}
         read = {blob._data for node in self._makers for blob in (*node.bottoms, *node.layer.blobs)}
         self._start = read - self._outputs

@@ -12,6 +12,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe import net as core
 from fcaffe.errors import CallError, NetError, NoSuchLayerError, UsageError
+from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.net.blob import Blob as CoreBlob
 from fcaffe.net.hooks import Hook
 from fcaffe.net.host_views import host_views
@@ -69,7 +70,9 @@ class Net:
         self._layer_names: list[str] = net.layer_names
         self._blob_names: list[str] = net.blob_names
         self._views = host_views(net.context.engine)
-        self._statistics = [blob for node in nodes if node.layer.type == "BatchNorm" for blob in node.layer.blobs]
+        norms = [node.layer for node in nodes if isinstance(node.layer, BatchNorm)]
+        self._statistics = [blob for layer in norms for blob in layer.blobs]
+        self._adds_to_statistics = not all(layer.use_global_stats for layer in norms)  # of other nets too, if shared
         self._views.keep_copies(_inputs(net))
         self._blobs = [Blob(blob, self._views) for blob in net.blobs]
         self._blob_loss_weights: list[float] = net.blob_loss_weights
@@ -172,7 +175,8 @@ class Net:
         if whole and self._net.on_demand is not None:
             self._net.on_demand.forget()  # before inputs are written over those of the last pass, which would be kept
         views = self._views
-        with views.engine_at_work(), views.same_weights(self._net), views.changing(self._statistics):
+        weights = views.new_weights if self._adds_to_statistics else views.same_weights
+        with views.engine_at_work(), weights(self._net), views.changing(self._statistics):
             return self._net.forward(start, None if whole else end)
 
     def _backward(self, start: int, end: int) -> None:

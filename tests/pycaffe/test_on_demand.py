@@ -618,3 +618,58 @@ def test_a_script_finds_in_an_input_what_is_there(
         return seen
 
     twice(script, layer_by_layer)
+
+
+def test_an_array_of_a_blob_that_has_grown_stays_live(tmp_path: Path) -> None:
+    """A larger batch has other memory, of which the script holds an array before the next pass that leaves blobs out."""
+    path = tmp_path / "net.prototxt"
+    path.write_text(NET)
+    net = caffe.Net(str(path), caffe.TEST)
+    net.forward()
+    net.forward()
+    for batch in (5, 8):
+        net.blobs["x"].reshape(batch, 3, 12, 12)
+        net.blobs["label"].reshape(batch)
+        net.forward()  # layer by layer, as the shapes are others
+        held = net.blobs["ip"].data
+        for number in range(3):
+            net.blobs["x"].data[...] = values((batch, 3, 12, 12), number)
+            net.forward()
+            assert np.array_equal(held, net.blobs["ip"].data)
+
+
+def test_statistics_that_another_net_adds_to(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
+    """A net in TEST that shares the parameters of one in TRAIN normalises by what the latter's passes make of them."""
+    path = tmp_path / "net.prototxt"
+    path.write_text(NET)
+
+    def script() -> Seen:
+        caffe.set_random_seed(1)
+        train, tested = caffe.Net(str(path), caffe.TRAIN), caffe.Net(str(path), caffe.TEST)
+        tested.share_with(train)
+        tested.blobs["x"].data[...] = values((3, 3, 12, 12), 1)
+        seen = []
+        for number in range(8):
+            if number != 3:
+                train.blobs["x"].data[...] = number * values((3, 3, 12, 12), number)
+                train.forward()
+            seen.append((f"pass {number}", tested.forward()["loss"].copy()))
+        return seen
+
+    twice(script, layer_by_layer)
+
+
+def test_nan_where_few_places_are_read(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
+    """Those that are computed are so few that NumPy would compute their ReLU, in which NaN stays NaN."""
+    path = tmp_path / "net.prototxt"
+    path.write_text(RandomResidualNet(3040).text)
+
+    def script() -> Seen:
+        caffe.set_random_seed(1)
+        net = caffe.Net(str(path), caffe.TEST)
+        net.blobs["x"].data[...] = values(net.blobs["x"].shape, 1)
+        net.blobs["x"].data[0, 0, 4, 4] = np.nan
+        net.blobs["label"].data[...] = 1
+        return [(f"pass {number}", net.forward()["loss"].copy()) for number in range(3)]
+
+    twice(script, layer_by_layer)
