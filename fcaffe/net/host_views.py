@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 
 from fcaffe.engines import Engine
-from fcaffe.net.device_copies import HostCopies
+from fcaffe.net.device_views import DeviceViews
 from fcaffe.net.host_arrays import HostViews
 
 
@@ -15,7 +15,7 @@ def host_views(engine: Engine) -> HostViews:
     """Those of the blobs of this engine; the same ones each time."""
     found = _views.get(id(engine))
     if found is None:
-        kind = HostViews if engine.xp is np else HostCopies
+        kind = HostViews if engine.xp is np else DeviceViews
         found = _views[id(engine)] = kind(weakref.proxy(engine))
         weakref.finalize(engine, _views.pop, id(engine), None)
     return found

@@ -23,10 +23,10 @@ from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.graph import Graph
 from fcaffe.net.host_views import host_views
+from fcaffe.net.kept_blobs import is_kept, kept_storages, repeatable
 from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
 from fcaffe.net.program import Program
-from fcaffe.net.recorded_forward import RecordedForward
 from fcaffe.net.rewrite import rewrite
 from fcaffe.net.storage import Storage
 
@@ -172,15 +172,15 @@ class OnDemand:
     def _make_program(self, wanted: set[Storage]) -> None:
         self._arena.release()
         net, self._wanted = self._net, wanted
-        kept = _kept(net.nodes, {blob._data for blob in self._outer} | wanted)
+        kept = kept_storages(net.nodes, {blob._data for blob in self._outer} | wanted)
         outer = [blob for blob in net.blobs if blob._data in kept]
         nodes = rewrite(net.nodes, inference=True, exact=True, kept=kept)
         self._program = Program(nodes, outer, net.parameters, inference=True)
         alone = {node.layer for node in nodes if not node.members}
-        self._owing = _repeatable(net.nodes, kept) & alone
-        self._makers = [node for node in net.nodes if node.layer in self._owing or not _is_kept(node, kept)]
+        self._owing = repeatable(net.nodes, kept) & alone
+        self._makers = [node for node in net.nodes if node.layer in self._owing or not is_kept(node, kept)]
         self._saves_nothing = [
-            not node.bottoms or node.layer in self._owing or not _is_kept(node, kept) for node in nodes
+            not node.bottoms or node.layer in self._owing or not is_kept(node, kept) for node in nodes
         ]
         self._survey()
         self._most_copied = MOST_COPIED * sum(storage.nbytes for storage in self._outputs)
@@ -221,48 +221,6 @@ class OnDemand:
             storage.compute = self.complete
 
 
-def _is_kept(node: Node, kept: set[Storage]) -> bool:
-    """Whether all of its tops are."""
-    return all(blob._data in kept for blob in node.tops)
-
-
-def _repeatable(nodes: Sequence[Node], kept: set[Storage]) -> set[Layer]:
-    """Those whose tops are kept and which can save for backward later what they do not save now: by making their tops
-    once more elsewhere, of bottoms which are then what they were."""
-    last_writer = _last_writers(nodes)
-    found = set()
-    for index, node in enumerate(nodes):
-        read, written = {blob._data for blob in node.bottoms}, {blob._data for blob in node.tops}
-        lost = any(last_writer.get(storage, -1) > index for storage in read & kept) or read & written
-        if read and not lost and _is_kept(node, kept) and RecordedForward.repeats(node.layer):
-            found.add(node.layer)
-    return found
-
-
 def _like(blob: Blob) -> Blob:
     """Another one of the same kind."""
     return Blob(blob.xp, blob.shape, channels_last=blob._data.channels_last, dtype=blob.dtype)
-
-
-def _last_writers(nodes: Sequence[Node]) -> dict[Storage, int]:
-    return {blob._data: index for index, node in enumerate(nodes) for blob in node.tops}
-
-
-def _kept(nodes: Sequence[Node], wanted: set[Storage]) -> set[Storage]:
-    """The storages that a program has to keep, beside those that are wanted, so that the others can be made again from
-    them: what nodes write that cannot run again, all tops of a node or none, and what was made from values that have
-    been overwritten since."""
-    last_writer = _last_writers(nodes)
-    kept = set(wanted)
-    for node in nodes:
-        if not (node.layer.traits.repeatable and node.bottoms):
-            kept.update(blob._data for blob in node.tops)
-    before = -1
-    while len(kept) != before:
-        before = len(kept)
-        for index, node in enumerate(nodes):
-            tops = {blob._data for blob in node.tops}
-            read = {blob._data for blob in node.bottoms} & kept - tops
-            if tops & kept or any(last_writer.get(storage, -1) > index for storage in read):
-                kept |= tops
-    return kept

@@ -621,7 +621,7 @@ def test_a_script_finds_in_an_input_what_is_there(
 
 
 def test_an_array_of_a_blob_that_has_grown_stays_live(tmp_path: Path) -> None:
-    """A larger batch has other memory, of which the script holds an array before the next pass that leaves blobs out."""
+    """A larger batch has other memory, of which the script holds an array before the next pass leaves blobs out."""
     path = tmp_path / "net.prototxt"
     path.write_text(NET)
     net = caffe.Net(str(path), caffe.TEST)

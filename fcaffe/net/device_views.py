@@ -16,7 +16,7 @@ from fcaffe.net.host_arrays import HostViews
 from fcaffe.net.storage import Storage
 
 
-class HostCopies(HostViews):
+class DeviceViews(HostViews):
     """Arrays for blobs on a device: copies, made when user code asks for them and written back by `push`.
 
     As in Caffe an array that was asked for before the last pass is out of date: ask for it anew to read or write.
