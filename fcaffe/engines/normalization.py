@@ -14,7 +14,7 @@ class Whole(NamedTuple):
     """The batch of all workers, of which a gradient is a part."""
 
     values: float  # of each channel in it
-    sum: Callable[[Array], Array]  # adds up a small array over the workers
+    sum: Callable[[Array], Array]  # adds up over the workers what a part has of dy * normalized x and of dy: (2, C)
 
 
 class PlainNormalization:
@@ -130,10 +130,10 @@ class PlainNormalization:
             gradients[0][...] = channel_sums(xp, dy * normalized)
             gradients[1][...] = channel_sums(xp, dy)
             dy = dy * self._along_channels(affine[0], x)
-        sums, values = xp.stack([channel_sums(xp, dy), channel_sums(xp, dy * normalized)]), x.size // x.shape[1]
+        sums, values = xp.stack([channel_sums(xp, dy * normalized), channel_sums(xp, dy)]), x.size // x.shape[1]
         if whole is not None:
-            sums, values = whole.sum(sums), whole.values
-        mean_dy, mean_product = (self._along_channels(each, x) for each in sums / xp.float32(max(1, values)))
+            sums, values = whole.sum(sums).astype(xp.float32), whole.values
+        mean_product, mean_dy = (self._along_channels(each, x) for each in sums / xp.float32(max(1, values)))
         dx[...] = (dy - mean_dy - mean_product * normalized) / deviation
 
     def batch_norm_add_relu(

@@ -105,9 +105,15 @@ class BatchNorm(Layer):
 
     @property
     def whole(self) -> Whole | None:
-        """The batch of all workers, if this one has but a part of it."""
-        workers = self._workers()
-        return None if workers.size == 1 else Whole(self.count, workers.sum_array)
+        """The batch of all workers, if this one has but a part of it.
+
+        Shares of other sizes may be added up in other ways, but a message is of one type: of that which keeps the most
+        digits, or on a GPU of that which is added up there.
+        """
+        workers, dtype = self._workers(), self.xp.float32 if self.engine.asynchronous else self.xp.float64
+        if workers.size == 1:
+            return None
+        return Whole(self.count, lambda sums: workers.sum_array(sums.astype(dtype, copy=False)))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [] if self.use_global_stats else [self.kept_bottom(bottom, top), self.memory]

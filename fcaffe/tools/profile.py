@@ -123,17 +123,16 @@ def _bytes(node: Node) -> float:
 
 @contextmanager
 def counted(engine: Any) -> Iterator[list[float]]:
-    """A list that gets the seconds of every compiled operation that runs in the body; empty for an engine that has
-    none."""
+    """A list that gets the seconds of every compiled operation that runs in the body, called or played by a tape; empty
+    for an engine that has none."""
     spent: list[float] = []
     library = getattr(engine, "library", None)
     if library is None:
         yield spent
         return
-    before = {name: getattr(library, name) for name in ("execute", "sgemm")}
 
-    def timed(operation: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
+    def timed(operation: Callable[..., int]) -> Callable[..., int]:
+        def run(*arguments: Any) -> int:
             began = time.perf_counter()
             status = operation(*arguments)
             spent.append(time.perf_counter() - began)
@@ -141,10 +140,5 @@ def counted(engine: Any) -> Iterator[list[float]]:
 
         return run
 
-    for name, operation in before.items():
-        setattr(library, name, timed(operation))
-    try:
+    with library.observed(timed):
         yield spent
-    finally:
-        for name, operation in before.items():
-            setattr(library, name, operation)

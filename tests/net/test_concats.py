@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from fcaffe.engines.windows import Windows
+from fcaffe.net import Context, Net
 from fcaffe.net.arena import memory_of
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text
+from fcaffe.rng import CaffeRandom
 from fcaffe.threads import wanted_threads
 from tests.engine_choice import engine
 from tests.net.random_concat_nets import RandomConcatNet
@@ -18,6 +22,8 @@ IMAGES = 2 * wanted_threads()
 DATA = f"""layer {{ name: "data" type: "DummyData" top: "x" top: "label" dummy_data_param {{
   shape {{ dim: {IMAGES} dim: 3 dim: 17 dim: 17 }} shape {{ dim: {IMAGES} }}
   data_filler {{ type: "gaussian" }} data_filler {{ type: "uniform" min: 0 max: 3.99 }} }} }}"""
+INPUT = f"""layer {{ name: "in" type: "Input" top: "x" top: "label" input_param {{
+  shape {{ dim: {IMAGES} dim: 3 dim: 33 dim: 33 }} shape {{ dim: {IMAGES} }} }} }}"""
 BRANCHES = """
 layer { name: "a" type: "Convolution" bottom: "x" top: "a"
   convolution_param { num_output: 64 kernel_size: 1 weight_filler { type: "xavier" } } }
@@ -56,6 +62,25 @@ def test_a_pooling_comes_before_its_concat_and_takes_the_relus_along():
     left_out = next(node.tops[0] for node in net.nodes if node.name == "cat")
     assert left_out._data.buffer is None and left_out._diff.buffer is None
     assert net.memory().peak < memory_of(net.plain, {}, in_arena=True).peak
+
+
+def test_batches_of_other_sizes_keep_their_bits_too():
+    text = "\n".join([INPUT, BRANCHES, POOL, END])
+    param = parse_text(text, pb.NetParameter)
+    param.state.phase = pb.TRAIN
+    nets = [Net(param, Context(engine(), CaffeRandom(3), "counter", whole_passes=whole)) for whole in (False, True)]
+    assert fused(nets[1]) == ["ra+rb+cat+pool"]
+    for images in (IMAGES, IMAGES - 1, 1, IMAGES, IMAGES + 1):
+        x = np.random.default_rng(images).standard_normal((images, 3, 33, 33))
+        for net in nets:
+            net.blob("x").reshape(*x.shape)
+            net.blob("label").reshape(images)
+            net.blob("x").data[...], net.blob("label").data[...] = x, 1
+            net.parameters.clear_diffs()
+            net.forward()
+            net.backward()
+        for plain, whole in zip(*(net.parameters.owned for net in nets), strict=True):
+            assert np.array_equal(plain.blob.diff, whole.blob.diff), (images, plain.layer.name)
 
 
 def test_relus_stay_where_somebody_else_reads_them():

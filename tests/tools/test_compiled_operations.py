@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import cpu_engine, find_onednn
+from fcaffe.engines.onednn.tape import Tape
 from fcaffe.engines.windows import Windows
+from fcaffe.net import Context, Net
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text
+from fcaffe.rng import CaffeRandom
 from fcaffe.tools.profile import counted
 
 
@@ -22,3 +27,50 @@ def test_primitives_and_plain_products_count():
     assert forward and len(spent) == forward + 2 and min(spent) > 0
     engine.convolution_forward(x, weights, None, y, windows, 1)
     assert len(spent) == forward + 2
+
+
+NET = """
+layer { name: "in" type: "Input" top: "x" top: "t" input_param {
+  shape { dim: 8 dim: 64 dim: 14 dim: 14 } shape { dim: 8 } } }
+layer { name: "c1" type: "Convolution" bottom: "x" top: "a"
+  convolution_param { num_output: 64 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "r" type: "ReLU" bottom: "a" top: "a" }
+layer { name: "c2" type: "Convolution" bottom: "a" top: "b"
+  convolution_param { num_output: 64 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "ip" type: "InnerProduct" bottom: "b" top: "d"
+  inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "d" bottom: "t" top: "loss" }"""
+
+
+@pytest.mark.skipif(not find_onednn(), reason="needs onednn-cpu-gomp")
+@pytest.mark.parametrize("recorded_before", [False, True])
+def test_recordings_count_what_they_play_as_long_as_the_body_lasts(recorded_before, monkeypatch):
+    engine = cpu_engine("fp32", "onednn")
+    net = Net(parse_text(NET, pb.NetParameter), Context(engine, CaffeRandom(3), "counter", whole_passes=True))
+    net.blob("x").data[...] = 1
+    played, play = [], Tape.__call__
+    monkeypatch.setattr(Tape, "__call__", lambda tape: (played.append(tape), play(tape)))
+
+    def passes():
+        for _ in range(4):
+            net.forward()
+            net.backward()
+
+    with counted(engine) as spent:
+        net.forward()
+        net.backward()
+        one_by_one = len(spent)
+    if recorded_before:
+        passes()
+    with counted(engine) as spent:
+        if not recorded_before:
+            passes()
+        before = len(spent)
+        played.clear()
+        net.forward()
+        net.backward()
+        assert len(spent) == before + one_by_one
+        assert played
+    ended = len(spent)
+    passes()
+    assert len(spent) == ended

@@ -181,7 +181,7 @@ class Normalization(Packs, PlainNormalization):
     ) -> None:
         count: float = x.size // x.shape[1]
         if whole is not None:
-            count, (dshift, dscale) = whole.values, whole.sum(self.xp.stack([dshift, dscale]))
+            count, (dscale, dshift) = whole.values, whole.sum(self.xp.stack([dscale, dshift]))
         out = self.result(dx, x.dtype)
         pack = pack_of(x.shape[1], x, dy, out)
         split = _split(x, pack, BACKWARD)

@@ -166,10 +166,11 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
             if gradients:
                 gradients[0][...], gradients[1][...] = sums
             count: float = x.size // x.shape[1]
+            sums *= scale  # as in the plain operator, which other workers may have taken for their parts
             if whole is not None:
                 count, sums = whole.values, whole.sum(sums)
             deviation = np.sqrt(variance + np.float64(eps))
-            dscale, dshift = sums * scale / deviation / count
+            dscale, dshift = sums / deviation / count
             self._add_affine(x, out, mean, (-dscale / deviation).astype(np.float32), (-dshift).astype(np.float32))
 
     def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:

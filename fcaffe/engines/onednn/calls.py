@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from ctypes import byref, c_char, c_float, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
@@ -49,14 +50,16 @@ class Calls:
         self.stream = self.create("stream_create", self.engine, c_int(IN_ORDER))
         execute = self.functions.dnnl_primitive_execute
         execute.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
-        self.execute = self._limited(execute)
+        self.computing = {"execute": self._limited(execute)}  # the functions that compute, as tapes hold them
         # Without giving Python's lock away, which would cost more than the call.
         self.set_data_handle = ctypes.PyDLL(path).dnnl_memory_set_data_handle
         self.set_data_handle.argtypes = [c_void_p, c_void_p]
         sgemm = self.functions.dnnl_sgemm
         matrix: list[Any] = [c_void_p, c_int64]
         sgemm.argtypes = [c_char, c_char, *[c_int64] * 3, c_float, *matrix, *matrix, c_float, *matrix]
-        self._sgemm = self._limited(sgemm)
+        self.computing["product"] = self._limited(sgemm)
+        self.execute, self.product = self.computing.values()  # or what is called in their place, see `observed`
+        self.in_their_place: dict[int, Callable[..., int]] = {}  # by their ids
         self._memory: dict[int, np.ndarray] = {}
         self.kept: dict[tuple[tuple[int, ...], Any], Any] | None = None  # see Engine.fixed_weights
         self.tape: Any = None  # that takes down what is executed
@@ -72,10 +75,22 @@ class Calls:
         # The sums of a longer column, or of several, are split between the threads.
         by_one = columns == 1 and inner <= LONGEST_COLUMN and is_small((a, b, c), rows * inner)
         if self.tape is not None:
-            self.tape.add_call(self._sgemm, arguments, by_one, places)
-        status = self.threads.run_with_one(self._sgemm, *arguments) if by_one else self._sgemm(*arguments)
+            self.tape.add_call("product", arguments, by_one, places)
+        status = self.threads.run_with_one(self.product, *arguments) if by_one else self.product(*arguments)
         if status:
             raise OneDnnError(f"oneDNN {self.version}: dnnl_sgemm: {STATUS[status]}")
+
+    @contextlib.contextmanager
+    def observed(self, observer: Callable[[Callable[..., int]], Callable[..., int]]) -> Iterator[None]:
+        """In its body observer(function) is called in the place of each function that computes, by tapes too, whenever
+        they were made; none of them holds it afterwards."""
+        self.in_their_place = {id(function): observer(function) for function in self.computing.values()}
+        self.execute, self.product = self.in_their_place.values()
+        try:
+            yield
+        finally:
+            self.in_their_place = {}
+            self.execute, self.product = self.computing.values()
 
     def has_bf16(self) -> bool:
         """Whether the processor multiplies bfloat16 numbers."""

@@ -35,15 +35,13 @@ class Tape:
             target.arg, target.memory = source.arg, memory.value
         self._held += [primitive, own]
         call = primitive.handle, library.stream, len(own), ctypes.addressof(own)
-        self.add_call(library.execute, call, primitive.by_one, addresses)
+        self.add_call("execute", call, primitive.by_one, addresses)
 
-    def add_call(
-        self, run: Callable[..., int], arguments: tuple[Any, ...], by_one: bool, places: Sequence[int]
-    ) -> None:
-        """A call of another function of the library, which works on these addresses and returns a status."""
+    def add_call(self, name: str, arguments: tuple[Any, ...], by_one: bool, places: Sequence[int]) -> None:
+        """A call of one of the library's `computing` functions, which works on these addresses and returns a status."""
         self._addresses.update(places)
         self._held += self._library.temporaries()
-        self._add(by_one, (run, arguments))
+        self._add(by_one, (self._library.computing[name], arguments))
 
     def add_operator(self, operator: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """A call of what is no function of the library; the arrays among its arguments last as long as the tape."""
@@ -75,7 +73,10 @@ class Tape:
 
     def __call__(self) -> None:
         """Play it."""
+        others = self._library.in_their_place
         for by_one, calls in self._stretches:
+            if others:
+                calls = [(others.get(id(run), run), arguments) for run, arguments in calls]
             status = self._library.threads.run_with_one(_make, calls) if by_one else _make(calls)
             if status:
                 raise OneDnnError(f"oneDNN {self._library.version}: a recorded call failed (status {status})")

@@ -20,6 +20,8 @@ class PooledConcat(FusedLayer):
     Pooling takes each channel by itself, so it may come before the Concat, which then goes over a quarter of the
     values, and what would lie between the two is never written. The bits are the same. So they are if the ReLUs of the
     branches come last of all, see PoolingReLU; then what those would read need not be kept for backward.
+
+    Where other shapes follow, with which the parts would get other bits, the bottoms are pooled side by side.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -29,12 +31,17 @@ class PooledConcat(FusedLayer):
         assert isinstance(concat, Concat) and isinstance(pooling, Pooling)
         self.concat, self.pooling = concat, pooling
         self.with_relu = bool(relus)
-        self._part = Blob(self.xp, (), channels_last=True, dtype=nodes[-1].tops[0].dtype)  # of the top, of one bottom
+        # Of the top, that of one bottom; or all bottoms side by side.
+        self._part = Blob(self.xp, (), channels_last=True, dtype=nodes[-1].tops[0].dtype)
+        self._by_parts = True
+        self._joined: tuple[int, ...] = ()  # the shape of all bottoms side by side
         dtype = pooling.memory.dtype
         self._memories = [Blob(self.xp, (), channels_last=True, dtype=dtype) for _ in nodes[-2].bottoms]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
+        self._by_parts = _parts_alike(self.concat, self.pooling, bottom)
+        self._joined = (bottom[0].shape[0], top[0].shape[1], *bottom[0].shape[2:])
         for blob, memory in zip(bottom, self._memories, strict=True):
             memory.reshape(*self._shape_of_part(blob, top[0]))
 
@@ -42,17 +49,23 @@ class PooledConcat(FusedLayer):
         return [self._part._data]
 
     def own_bytes(self) -> int:
-        return max(math.prod(memory.shape) for memory in self._memories) * self._part.dtype.itemsize
+        shapes = [memory.shape for memory in self._memories] if self._by_parts else [self._joined]
+        return max(map(math.prod, shapes)) * self._part.dtype.itemsize
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*self._memories, *(top if self.with_relu else [])]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         engine, windows, whole = self.engine, self.pooling.windows, top[0].data
-        for x, memory, place in zip(bottom, self._memories, places(self.concat.sizes(bottom)), strict=True):
-            y = self._values_of_part(memory.shape)
-            engine.max_pool_forward(x.data, y, memory.data, windows)
-            engine.copy(y, whole[:, place])
+        if self._by_parts:
+            for x, memory, place in zip(bottom, self._memories, places(self.concat.sizes(bottom)), strict=True):
+                y = self._values_of_part(memory.shape)
+                engine.max_pool_forward(x.data, y, memory.data, windows)
+                engine.copy(y, whole[:, place])
+        else:
+            joined = self._values_of_part(self._joined)
+            engine.concat([x.data for x in bottom], joined, 1)
+            engine.max_pool_forward(joined, whole, self.pooling.memory.data, windows)
         if self.with_relu:
             engine.relu_forward(whole, whole, 0)
 
@@ -62,6 +75,12 @@ class PooledConcat(FusedLayer):
         engine, windows, whole = self.engine, self.pooling.windows, top[0].diff
         if self.with_relu:
             engine.relu_backward(top[0].data, whole, whole, 0)
+        if not self._by_parts:
+            joined = self._values_of_part(self._joined)
+            engine.max_pool_backward(whole, self.pooling.memory.data, joined, windows)
+            gradients = [x.diff if down else None for x, down in zip(bottom, propagate_down, strict=True)]
+            engine.split(joined, gradients, self.concat.sizes(bottom), 1)
+            return
         parts = zip(bottom, self._memories, places(self.concat.sizes(bottom)), propagate_down, strict=True)
         for x, memory, place, down in parts:
             if not down:
@@ -115,8 +134,11 @@ def _fits(concat: Node, pooling: Node) -> bool:
         return False
     if min(layer.windows.stride) == 1 and not layer.param.pooling_param.global_pooling:
         return False
-    images, channels = concat.bottoms[0].shape[0], concat.layer.sizes(concat.bottoms)
-    return layer.engine.pools_parts_alike(images, channels, layer.windows)
+    return _parts_alike(concat.layer, layer, concat.bottoms)
+
+
+def _parts_alike(concat: Concat, pooling: Pooling, bottoms: list[Blob]) -> bool:
+    return pooling.engine.pools_parts_alike(bottoms[0].shape[0], concat.sizes(bottoms), pooling.windows)
 
 
 def _relus(nodes: list[Node], concat: Node, pooling: Node) -> list[Node]:
