@@ -67,7 +67,7 @@ def set_for_command() -> None:
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     # GNU OpenMP's spin for some milliseconds. A fraction of one bridges the gaps between operations as well: on a quiet
     # machine a step of LeNet with 64 images takes as long with ten times as much. Where others want the cores, such as
-    # neighbours or ranks, that takes them from the thread that is waited for: the step takes 2.7 times as long then.
+    # neighbours or ranks, that takes them from the thread that is waited for: a step took more than twice as long.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 

@@ -381,7 +381,7 @@ def test_a_convolution_in_steps_whose_relu_is_another_than_the_layers_is_found(m
 def test_places_of_a_convolution_that_are_summed_in_another_order_are_found(monkeypatch):
     engine = cpu_engine(name="onednn")
     weights, windows = array(32, 64, 3, 3, channels_last=False), Windows((3, 3), (1, 1), (1, 1), (1, 1))
-    few = (2, 64, 14, 14), weights, True, windows, 1, (1, 1), (2, 2)
+    few = (2, 64, 36, 36), weights, True, windows, 1, (1, 1), (2, 2)
     assert engine.convolves_few(*few) or not engine.library.has_avx512()
     forward = type(engine).convolution_forward
 
@@ -392,3 +392,10 @@ def test_places_of_a_convolution_that_are_summed_in_another_order_are_found(monk
     monkeypatch.setattr(type(engine), "convolution_forward", other_order)
     engine._same_bits.clear()
     assert not engine.convolves_few(*few)
+
+
+def test_few_places_are_not_so_few_that_numpy_computes_their_relu():
+    """In which NaN stays NaN."""
+    engine = cpu_engine(name="onednn")
+    weights, windows = array(32, 64, 3, 3, channels_last=False), Windows((3, 3), (1, 1), (1, 1), (1, 1))
+    assert not engine.convolves_few((2, 64, 14, 14), weights, True, windows, 1, (1, 1), (2, 2))
