@@ -15,7 +15,7 @@ from fcaffe.net.node import Node
 from fcaffe.net.storage import Array, Storage
 
 SETTLED = 3  # the pass with the same shapes and memory in which nodes are recorded
-LARGE = 1 << 25  # bytes of a node's arrays from which on Python's share is small, while copies of them would not be
+LARGE = 1 << 24  # bytes of a node's arrays from which on Python's share is small, while copies of them would not be
 
 Play = Callable[[], None]
 
