@@ -6,7 +6,8 @@ import contextlib
 import os
 import sys
 
-from fcaffe.engines.engine import Engine, NumpyEngine
+from fcaffe.engines.engine import Engine
+from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.errors import UsageError
 
 __all__ = ["GPU_MATHS", "MISSING", "Engine", "NumpyEngine", "cpu_engine", "find_onednn", "gpu_engine"]

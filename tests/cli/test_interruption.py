@@ -35,7 +35,7 @@ layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: 
 """
 SOLVER = """
 net: "net.prototxt" base_lr: 0.01 lr_policy: "inv" gamma: 0.001 power: 0.75 momentum: 0.9 weight_decay: 0.001
-display: 10 max_iter: 3000 snapshot: 200 snapshot_prefix: "{prefix}" random_seed: 3 solver_mode: CPU
+display: 10 max_iter: 1500 snapshot: 200 snapshot_prefix: "{prefix}" random_seed: 3 solver_mode: CPU
 """
 
 
@@ -94,7 +94,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(folder: Path) -> None:
     assert resumed.returncode == 0, log
     assert "Resuming from killed_iter_" in log
     finish(straight)
-    ours, theirs = (weights(folder / f"{prefix}_iter_3000.caffemodel") for prefix in ("killed", "straight"))
+    ours, theirs = (weights(folder / f"{prefix}_iter_1500.caffemodel") for prefix in ("killed", "straight"))
     assert len(ours) == len(theirs) == 4
     assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
@@ -107,7 +107,7 @@ def test_sigint_snapshots_and_stops(folder: Path) -> None:
     assert process.returncode == 0, log
     assert "Optimization stopped early." in log and log.rstrip().endswith("Optimization Done.")
     newest = max(int(path.stem.rsplit("_", 1)[1]) for path in folder.glob("killed_iter_*.solverstate"))
-    assert 170 < newest < 3000
+    assert 170 < newest < 1500
 
 
 def test_sighup_snapshots_and_goes_on(folder: Path) -> None:
@@ -117,7 +117,7 @@ def test_sighup_snapshots_and_goes_on(folder: Path) -> None:
     log = finish(process)
     assert process.returncode == 0, log
     iterations = {int(path.stem.rsplit("_", 1)[1]) for path in folder.glob("killed_iter_*.solverstate")}
-    assert 3000 in iterations and any(iteration % 200 for iteration in iterations)
+    assert 1500 in iterations and any(iteration % 200 for iteration in iterations)
 
 
 def test_sigterm_snapshots_and_exits_143(folder: Path) -> None:

@@ -13,4 +13,4 @@ pytestmark = needs_mpi
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("name", ENGINES)
 def test_random_residual_nets(name: str, ranks: int) -> None:
-    run_ranks(ranks, "norm_ranks.py", name, 12)
+    run_ranks(ranks, "norm_ranks.py", name, 8)

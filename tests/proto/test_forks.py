@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from fcaffe.engines.engine import NumpyEngine
+from fcaffe.engines import NumpyEngine
 from fcaffe.errors import NetError, ProtoError
 from fcaffe.net import Context
 from fcaffe.net.registry import create_layer

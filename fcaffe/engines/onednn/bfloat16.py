@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.channels import channels_last
-from fcaffe.engines.engine import NumpyEngine
+from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.dnnl import BF16, DST, F32, MULTIPLE_SRC
 from fcaffe.engines.onednn.engine import OneDnnEngine

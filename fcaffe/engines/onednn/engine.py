@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from fcaffe.engines.engine import Kept, NumpyEngine
+from fcaffe.engines.engine import Kept
 from fcaffe.engines.memory import address
+from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.convolution_chain import ConvolutionChain
 from fcaffe.engines.onednn.convolution_gradients import ConvolutionGradients
