@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from fcaffe.cli import COMMANDS, gflags
+from fcaffe.cli import gflags
+from fcaffe.cli.commands import COMMANDS
 from tests.cli.conftest import Result
 
 Run = Callable[..., Result]

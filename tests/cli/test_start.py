@@ -11,6 +11,7 @@ import click
 import pytest
 
 from fcaffe import cli
+from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"numpy", "google", "rich", "lmdb", "mpi4py", "h5py", "cv2", "cupy", "concurrent", "multiprocessing", "asyncio"}
@@ -36,7 +37,7 @@ def test_help_and_version_load_no_command(words: str) -> None:
     assert not {name.split(".")[0] for name in names} & HEAVY
     assert {name.split(".")[1] for name in names if name.startswith("fcaffe.")} <= OF_FCAFFE
     assert not {name for name in names if name.startswith("fcaffe.cli.")} & {
-        f"fcaffe.cli.{n.replace('-', '_')}" for n in cli.COMMANDS
+        f"fcaffe.cli.{n.replace('-', '_')}" for n in COMMANDS
     }
 
 
@@ -44,17 +45,17 @@ def test_help_and_version_load_no_command(words: str) -> None:
 def test_a_command_loads_none_of_the_others(name: str) -> None:
     names, code = loaded(name, "--help")
     assert code == 0
-    assert {other for other in cli.COMMANDS if f"fcaffe.cli.{other.replace('-', '_')}" in names} == {name}
+    assert {other for other in COMMANDS if f"fcaffe.cli.{other.replace('-', '_')}" in names} == {name}
     assert not {each.split(".")[0] for each in names} & {"rich", "mpi4py", "h5py", "cv2", "cupy"}
     assert "google.protobuf.descriptor_pb2" not in names
 
 
 def test_the_table_of_commands() -> None:
-    for name, entry in cli.COMMANDS.items():
+    for name, entry in COMMANDS.items():
         assert entry.module.startswith("fcaffe.cli.") and len(entry.short_help) < 100
         command = cli._load(name)
         assert isinstance(command, click.Command) and command.name == name and not command.short_help
-    assert {*cli.CAFFE_COMMANDS, *cli.RUNS} <= {*cli.COMMANDS}
+    assert {*CAFFE_COMMANDS, *cli.RUNS} <= {*COMMANDS}
 
 
 def test_usage_shows_the_flags_of_test() -> None:

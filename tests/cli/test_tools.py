@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from google.protobuf import json_format
 
-from fcaffe.cli import COMMANDS
+from fcaffe.cli.commands import COMMANDS
 from fcaffe.data import datum_to_array, open_database, parse_datum
 from fcaffe.data.images import encode_image
 from fcaffe.interruption import PROGRAMS

@@ -13,7 +13,8 @@ from pathlib import Path
 import click
 import pytest
 
-from fcaffe.cli import COMMANDS, _load
+from fcaffe.cli import _load
+from fcaffe.cli.commands import COMMANDS
 from fcaffe.cli.completion import SHELLS
 from fcaffe.cli.usage import HEADINGS
 from tests.cli.conftest import Result
