@@ -49,6 +49,7 @@ _LATER = (
     "Classifier",
     "Detector",
     "NetSpec",
+    "_caffe",
     "classifier",
     "coord_map",
     "detector",

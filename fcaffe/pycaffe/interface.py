@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 from fcaffe.pycaffe.blob import Blob, BlobVec
@@ -40,6 +41,7 @@ from fcaffe.pycaffe.solver import (
 from fcaffe.pycaffe.timer import Timer
 
 __version__ = "1.0.0"  # of the Caffe whose interface this is
+_caffe = pycaffe = sys.modules[__name__]  # where Caffe defines them: scripts ask for caffe._caffe.BlobVec
 
 __all__ = [
     "NCCL",
