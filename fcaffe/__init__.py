@@ -62,7 +62,7 @@ _LATER = (
 
 def __getattr__(name: str) -> Any:
     """A name of pycaffe, or a module of this package, that nobody has asked for before."""
-    if name in _LATER or (name in __all__ and name != "layers"):
+    if name == "_caffe" or name in _LATER or (name in __all__ and name != "layers"):
         found = getattr(importlib.import_module("fcaffe.pycaffe.interface"), name)
         globals()[name] = found
         return found

@@ -12,7 +12,7 @@ import numpy as np
 from fcaffe.engines import Engine
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
-from fcaffe.net.host_arrays import HostViews
+from fcaffe.net.host_arrays import HostViews, in_turn
 from fcaffe.net.storage import Storage
 
 
@@ -42,9 +42,10 @@ class DeviceViews(HostViews):
         pass
 
     def device_address(self, blob: Blob, storage: Storage) -> int:
-        self.push()
-        blob.make_contiguous()
-        values = storage.view(blob.shape)
+        with in_turn():
+            self.push()
+            blob.make_contiguous()
+            values = storage.view(blob.shape)
         if not values.flags.c_contiguous:
             raise NetError(f"a solver's parameter {blob.shape} is not in C order: take the address in a net of its own")
         return int(values.data.ptr)

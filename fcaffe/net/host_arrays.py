@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -15,6 +17,26 @@ from fcaffe.net.blob import Blob
 from fcaffe.net.kept_weights import KeptWeights
 from fcaffe.net.shown import HostCopy, Shown
 from fcaffe.net.storage import Storage
+
+_turn = threading.RLock()
+
+
+def in_turn() -> AbstractContextManager[Any]:
+    """Its body uses the engine for user code, in one thread at a time: nets share the engine's memory and its state.
+
+    Scripts have threads with a net each, and in Caffe no other thread runs until a call is done.
+    """
+    return _turn
+
+
+def _renew_turn() -> None:
+    """In a process that was forked, in which no other thread can end its turn any more."""
+    global _turn
+    _turn = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_turn)
 
 
 class Follower(Protocol):
@@ -88,10 +110,12 @@ class HostViews:
             blob.make_contiguous()
 
     def data(self, blob: Blob) -> np.ndarray:
-        return self._show(blob, blob._data)
+        with in_turn():
+            return self._show(blob, blob._data)
 
     def diff(self, blob: Blob) -> np.ndarray:
-        return self._show(blob, blob._diff)
+        with in_turn():
+            return self._show(blob, blob._diff)
 
     def device_address(self, blob: Blob, storage: Storage) -> int:
         """Where the values of the blob lie in the memory of a GPU, in C order. AttributeError if they do not."""
@@ -101,11 +125,12 @@ class HostViews:
     def engine_at_work(self) -> Iterator[None]:
         """Its body works with the blobs: before it counts what user code has written, after it user code sees what has
         come of it."""
-        self.push()
-        try:
-            yield
-        finally:
-            self.pull()
+        with in_turn():
+            self.push()
+            try:
+                yield
+            finally:
+                self.pull()
 
     @contextlib.contextmanager
     def user_at_work(self) -> Iterator[None]:
@@ -122,11 +147,15 @@ class HostViews:
         copied, self._copied = self._copied, []
         for shown, copy in copied:
             storage = shown.storage()
+            stays = storage is not None and copy.lasting and copy.values is not None and copy.is_elsewhere()
             if copy.values is not None and storage is not None:
                 self._preserve((storage,))
                 self._engine.copy(copy.array, storage.view(copy.shape))
                 copy.is_same = True
-            copy.values = None
+            if stays:
+                copy.is_same = False  # no layer writes it, but user code may, in another thread even now
+            else:
+                copy.values = None
             copy.is_listed = copy.held() is not None
             if copy.is_listed:
                 self._copied.append((shown, copy))
@@ -146,12 +175,13 @@ class HostViews:
 
     def reshape(self, blob: Blob, shape: tuple[int, ...]) -> None:
         """Give a blob another shape, in which its values keep their places in C order as far as they fit."""
-        for follower in self._all_followers():
-            if follower.runs(blob) and blob.shape != shape:
-                follower.complete()
+        with in_turn():
+            for follower in self._all_followers():
+                if follower.runs(blob) and blob.shape != shape:
+                    follower.complete()
         with self.engine_at_work():
             if blob._data.shown is not None and blob._data.shown.copy is not None:
-                blob._data.shown.copy.is_same = False
+                blob._data.shown.copy.values, blob._data.shown.copy.is_same = None, False
             keeps_order = blob.shape[1:] == shape[1:]
             before = [] if keeps_order else [blob.xp.ascontiguousarray(array) for array in (blob.data, blob.diff)]
             storage = blob._data

@@ -68,3 +68,12 @@ class HostCopy:
             values = np.ndarray((size,), dtype, self._memory)
         self.held = weakref.ref(values)
         return values
+
+    def is_elsewhere(self) -> bool:
+        """Of one that lasts and has `values`: whether user code has an array of them, too."""
+        assert self.values is not None and self._memory is not None
+        size, dtype = self.values.size, self.values.dtype
+        self.values = None
+        held = self.held()
+        self.values = self.lend(size, dtype) if held is None else held
+        return held is not None

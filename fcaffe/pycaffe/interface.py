@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 from fcaffe.pycaffe.blob import Blob, BlobVec
@@ -40,6 +41,7 @@ from fcaffe.pycaffe.solver import (
 from fcaffe.pycaffe.timer import Timer
 
 __version__ = "1.0.0"  # of the Caffe whose interface this is
+_caffe = pycaffe = sys.modules[__name__]  # where Caffe defines them: scripts ask for caffe._caffe.BlobVec
 
 __all__ = [
     "NCCL",
@@ -91,10 +93,18 @@ LATER = {
 }
 
 
+# Names that Caffe has had until 2014, and what to write instead.
+GONE = {
+    "set_phase_test": "give the phase to the net, caffe.Net(file, weights, caffe.TEST)",
+    "set_phase_train": "give the phase to the net, caffe.Net(file, weights, caffe.TRAIN)",
+}
+
+
 def load(name: str, wanted_of: str = __name__) -> Any:
     """The object of a name in LATER. AttributeError for any other, which a script wanted of the module `wanted_of`."""
     if name not in LATER:
-        raise AttributeError(f"module {wanted_of!r} has no attribute {name!r}")
+        remedy = f", which Caffe had until 2014: {GONE[name]}" if name in GONE else ""
+        raise AttributeError(f"module {wanted_of!r} has no attribute {name!r}{remedy}")
     module = importlib.import_module(f"fcaffe.pycaffe.{LATER[name] or name}")
     return getattr(module, name) if LATER[name] else module
 

@@ -15,6 +15,7 @@ from fcaffe.errors import CallError, NetError, NoSuchLayerError, UsageError
 from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.net.blob import Blob as CoreBlob
 from fcaffe.net.hooks import Hook
+from fcaffe.net.host_arrays import in_turn
 from fcaffe.net.host_views import host_views
 from fcaffe.net.layer import Layer as CoreLayer
 from fcaffe.net.model_files import write_hdf5, write_model
@@ -52,7 +53,8 @@ class Net:
         param.state.phase = phase
         param.state.level = level
         param.state.stage.extend(stages or [])
-        self._bind(core.Net(param, session.context()))
+        with in_turn():
+            self._bind(core.Net(param, session.context()))
         if weights is not None:
             self.copy_from(weights)
 
@@ -172,12 +174,13 @@ class Net:
     def _forward(self, start: int, end: int) -> float:
         """Layers `start` to `end` by index, both included; returns the loss."""
         whole = start == 0 and end == len(self.layers) - 1
-        if whole and self._net.on_demand is not None:
-            self._net.on_demand.forget()  # before inputs are written over those of the last pass, which would be kept
         views = self._views
         weights = views.new_weights if self._adds_to_statistics else views.same_weights
-        with views.engine_at_work(), weights(self._net), views.changing(self._statistics):
-            return self._net.forward(start, None if whole else end)
+        with in_turn():
+            if whole and self._net.on_demand is not None:
+                self._net.on_demand.forget()  # before inputs are written over the last pass's, which would be kept
+            with views.engine_at_work(), weights(self._net), views.changing(self._statistics):
+                return self._net.forward(start, None if whole else end)
 
     def _backward(self, start: int, end: int) -> None:
         with self._views.engine_at_work():

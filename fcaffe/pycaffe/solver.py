@@ -8,7 +8,7 @@ from typing import Any
 
 from fcaffe import solvers
 from fcaffe.errors import CallError
-from fcaffe.net.host_arrays import HostViews
+from fcaffe.net.host_arrays import HostViews, in_turn
 from fcaffe.net.host_views import host_views
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe import session
@@ -42,9 +42,10 @@ class Solver:
         self._bind(read_solver(solver_file))
 
     def _bind(self, param: Any) -> None:
-        self._solver = solvers.Solver(
-            param, session.engine(), session.noise, random=session.random, whole_passes=False, on_demand=True
-        )
+        with in_turn():
+            self._solver = solvers.Solver(
+                param, session.engine(), session.noise, random=session.random, whole_passes=False, on_demand=True
+            )
         if self._solver.net.on_demand is not None:
             self._solver.net.on_demand.retire()  # each of its passes is followed by one backward
         self.param = self._solver.param

@@ -53,6 +53,21 @@ def test_its_modules_are_fcaffes_own() -> None:
     assert in_fresh_process(code) == [True, True, 1]
 
 
+def test_caffes_own_modules_are_there_without_an_import_of_theirs() -> None:
+    """Scripts that merge BatchNorms compare with caffe._caffe.BlobVec."""
+    for package in ("import caffe", "import fcaffe as caffe"):
+        code = f"{package}; print(int(caffe._caffe.BlobVec is caffe.BlobVec and caffe._caffe.Net is caffe.Net))"
+        assert in_fresh_process(code) == 1
+    assert in_fresh_process("import caffe; print(int(caffe.pycaffe.Net is caffe.Net))") == 1
+
+
+def test_a_star_imports_what_caffes_package_has() -> None:
+    names = [*NAMES.split(), "Classifier", "Detector", "NetSpec", "io", "layers", "net_spec", "params", "to_proto"]
+    names = [name for name in (*names, "proto", "pycaffe") if not name.startswith("_")]
+    code = f"from caffe import *\nimport json; print(json.dumps([n for n in {names!r} if n not in globals()]))"
+    assert in_fresh_process(code) == []
+
+
 MODULES = ("classifier", "coord_map", "detector", "draw", "io", "net_spec")
 
 
@@ -91,6 +106,15 @@ def test_each_late_name_has_a_module_in_the_package() -> None:
 def test_a_name_that_caffe_does_not_have() -> None:
     code = "import caffe, json\ntry: caffe.nothing\nexcept AttributeError as error: print(json.dumps(str(error)))"
     assert in_fresh_process(code) == "module 'caffe' has no attribute 'nothing'"
+
+
+def test_a_name_that_caffe_has_no_more() -> None:
+    code = (
+        "import caffe, json\ntry: caffe.set_phase_test()\nexcept AttributeError as error: print(json.dumps(str(error)))"
+    )
+    assert in_fresh_process(code).endswith(
+        "'set_phase_test', which Caffe had until 2014: give the phase to the net, caffe.Net(file, weights, caffe.TEST)"
+    )
 
 
 def test_another_caffe_that_is_installed_is_left_alone(tmp_path: Path) -> None:

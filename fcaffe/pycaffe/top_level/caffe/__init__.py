@@ -12,7 +12,16 @@ from caffe import proto as proto
 from fcaffe.pycaffe import interface
 from fcaffe.pycaffe.interface import *  # noqa: F403
 from fcaffe.pycaffe.interface import __version__ as __version__
+from fcaffe.pycaffe.interface import _caffe as _caffe
 from fcaffe.pycaffe.interface import log as log
+from fcaffe.pycaffe.interface import pycaffe as pycaffe
+
+# What `from caffe import *` gets: with the names that are loaded late those that Caffe's package has from the start.
+__all__ = [
+    *interface.__all__,
+    *(name for name in interface.LATER if name not in ("coord_map", "draw")),
+    *("log", "proto", "pycaffe"),
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,120 @@
+"""Threads of a script, each with a net of its own: every net computes what it computes alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fcaffe as caffe
+from fcaffe.net.host_arrays import in_turn
+
+NET = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 16 dim: 16 } } }
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1"
+        convolution_param { num_output: 8 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "relu1" type: "ReLU" bottom: "conv1" top: "conv1" }
+layer { name: "pool1" type: "Pooling" bottom: "conv1" top: "pool1" pooling_param { kernel_size: 2 stride: 2 } }
+layer { name: "conv2" type: "Convolution" bottom: "pool1" top: "conv2"
+        convolution_param { num_output: 8 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "fc" type: "InnerProduct" bottom: "conv2" top: "fc"
+        inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
+layer { name: "prob" type: "Softmax" bottom: "fc" top: "prob" }
+"""
+THREADS = 4
+PASSES = 40
+
+
+@pytest.fixture
+def nets(tmp_path: Path) -> list[caffe.Net]:
+    file = tmp_path / "net.prototxt"
+    file.write_text(NET)
+    caffe.set_random_seed(1)
+    return [caffe.Net(str(file), caffe.TEST) for _ in range(THREADS)]
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Python changes from thread to thread as often as it can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def passes(net: caffe.Net, seed: int) -> list[list[np.ndarray]]:
+    """What a script sees of passes with random images."""
+    random = np.random.default_rng(seed)
+    seen = []
+    for _ in range(PASSES):
+        net.blobs["data"].data[...] = random.standard_normal((2, 3, 16, 16))
+        seen.append([net.forward()["prob"].copy(), net.blobs["conv2"].data.copy()])
+    return seen
+
+
+@pytest.mark.usefixtures("restless")
+def test_nets_of_several_threads_do_not_disturb_one_another(nets: list[caffe.Net]) -> None:
+    alone = [passes(net, seed) for seed, net in enumerate(nets)]
+    together: list[list[list[np.ndarray]]] = [[] for _ in nets]
+    threads = [
+        threading.Thread(target=lambda seed=seed, net=net: together[seed].extend(passes(net, seed)))
+        for seed, net in enumerate(nets)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one, other in zip(alone, together, strict=True):
+        assert len(other) == PASSES
+        for arrays, others in zip(one, other, strict=True):
+            for array, another in zip(arrays, others, strict=True):
+                np.testing.assert_array_equal(array, another)
+
+
+def test_an_input_that_a_thread_writes_amid_a_pass_of_another_net(nets: list[caffe.Net]) -> None:
+    """And drops at once: what it has written counts in the next pass of its own."""
+    net, other = nets[:2]
+    image = np.random.default_rng(2).standard_normal((2, 3, 16, 16))
+    expected = net.forward(data=image)["prob"].copy()
+    net.forward(data=np.zeros(image.shape))
+    array = net.blobs["data"].data
+    with other._views.engine_at_work():
+        array[...] = image
+        del array
+    np.testing.assert_array_equal(net.forward()["prob"], expected)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_process_waits_for_no_thread_of_its_parent(nets: list[caffe.Net]) -> None:
+    """As those of multiprocessing are, on Linux."""
+    entered, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with in_turn():
+            entered.set()
+            done.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        os._exit(0 if nets[0].blobs["data"].data.shape == (2, 3, 16, 16) else 1)
+    done.set()
+    thread.join()
+    deadline = time.monotonic() + 20
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if ended == (0, 0):
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
