@@ -15,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.text_format import ParseError
 
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.forks import fork_of_enum_value, forks_of_number
+from fcaffe.proto.forks import PYTHON_INSTEAD, fork_of_enum_value, forks_of_number
 from fcaffe.suggestions import nearest
 
 _TOKEN = re.compile(
@@ -202,11 +202,14 @@ def _unknown_field(stack: list[_Open], name: str) -> str:
 def _unknown_value(field: Any, value: str) -> str:
     enum = field.enum_type
     fork = fork_of_enum_value(enum.name, value)
+    remedy = f"{PYTHON_INSTEAD}, in a net of the present notation" if enum.name == "LayerType" else ""
     if fork:
-        return f'{enum.name}: "{value}" is a value of {fork}, which BVLC Caffe does not have'
+        what = f'{enum.name}: "{value}" is a value of {fork}, which BVLC Caffe does not have'
+        return f"{what}; {remedy}" if remedy else what
     near = nearest(value, _caffes(enum.values))
     hint = f'did you mean "{near}"?' if near else f"it has {_values(field)}"
-    return f'{field.containing_type.name}.{field.name}: {enum.name} has no value "{value[:40]}" ({hint})'
+    what = f'{field.containing_type.name}.{field.name}: {enum.name} has no value "{value[:40]}" ({hint})'
+    return f"{what}; if it is a fork's, {remedy}" if remedy and not value.isdigit() else what
 
 
 def _values(field: Any) -> str:
