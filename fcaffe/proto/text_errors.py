@@ -196,6 +196,8 @@ def _unknown_field(stack: list[_Open], name: str) -> str:
         return f"{what}; it belongs inside {' or '.join(inner)}"
     if message is net and name in solver.fields_by_name:
         return f"{what}; is this the prototxt of a solver?"
+    if message.name in ("LayerParameter", "V1LayerParameter") and name.endswith("_param"):
+        return f"{what}; if it is of a fork's layer, {PYTHON_INSTEAD}"
     return what
 
 

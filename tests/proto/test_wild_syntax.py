@@ -167,7 +167,8 @@ REFUSED = {
     "layer { name: conv1 }": "LayerParameter.name wants a string in quotes, found \"conv1\"",
     "layer { blobs_lr: 1 }": "LayerParameter has no field named \"blobs_lr\"",
     "layer { kernel_sise: 3 }": "LayerParameter has no field named \"kernel_sise\"",
-    "layer { quantum_param { } }": "LayerParameter has no field named \"quantum_param\"",
+    "layer { quantum_param { } }": "LayerParameter has no field named \"quantum_param\"; if it is of a fork's layer,"
+    " a layer of type \"Python\" can do its work",
     "layers { type: HYPERCOLUMN }": "LayerType has no value \"HYPERCOLUMN\"",
     "layers { type: HYPERCOLUMNS }": "if it is a fork's, a layer of type \"Python\" can do its work",
     "layers { type: IMAGE_SEG_DATA }": "\"IMAGE_SEG_DATA\" is a value of the first DeepLab fork",
