@@ -184,8 +184,10 @@ def _unknown_field(stack: list[_Open], name: str) -> str:
     if any(name in outer.descriptor.fields_by_name for outer in stack[:-1]):
         return f'{what}; is a "}}" missing before it?'
     near = _ELSEWHERE.get(message.name, {}).get(name.lower()) or nearest(name, _caffes(message.fields))
+    own = message.name in ("LayerParameter", "V1LayerParameter") and name.endswith("_param")
+    of_layer = f"; if it is of a fork's layer, {PYTHON_INSTEAD}" if own else ""
     if near:
-        return f'{what} (did you mean "{near}"?)'
+        return f'{what} (did you mean "{near}"?){of_layer}'
     solver, net = pb.SolverParameter.DESCRIPTOR, pb.NetParameter.DESCRIPTOR
     if message is solver and name in net.fields_by_name:
         return f"{what}; is this the prototxt of a net?"
@@ -196,9 +198,7 @@ def _unknown_field(stack: list[_Open], name: str) -> str:
         return f"{what}; it belongs inside {' or '.join(inner)}"
     if message is net and name in solver.fields_by_name:
         return f"{what}; is this the prototxt of a solver?"
-    if message.name in ("LayerParameter", "V1LayerParameter") and name.endswith("_param"):
-        return f"{what}; if it is of a fork's layer, {PYTHON_INSTEAD}"
-    return what
+    return what + of_layer
 
 
 def _unknown_value(field: Any, value: str) -> str:
