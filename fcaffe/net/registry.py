@@ -13,7 +13,7 @@ from fcaffe import log
 from fcaffe.errors import NetError
 from fcaffe.net.context import Context
 from fcaffe.net.layer import Layer
-from fcaffe.proto.forks import fork_of_layer_type, instead_of_layer_type
+from fcaffe.proto.forks import PYTHON_INSTEAD, fork_of_layer_type, instead_of_layer_type
 
 _registry: dict[str, type[Layer]] = {}
 _of_tools: set[str] = set()
@@ -54,8 +54,9 @@ def create_layer(param: Any, context: Context) -> Layer:
     near = [by_letters[name] for name in difflib.get_close_matches(letters, by_letters, n=count, cutoff=0.6)]
     if fork:
         message += f"; it belongs to {fork}, BVLC Caffe does not have it; {instead_of_layer_type(param.type)}"
-    elif near:
-        message += f" (did you mean {' or '.join(near)}?)"
     else:
-        message += f" (known types: {', '.join(layer_types())})"
+        known = f"did you mean {' or '.join(near)}?" if near else f"known types: {', '.join(layer_types())}"
+        message += f" ({known})"
+        if letters not in by_letters:
+            message += f"; if it is a fork's, {PYTHON_INSTEAD}"
     raise NetError(message)

@@ -34,6 +34,9 @@ _DEPTHWISE = "the depthwise layer of ShuffleNet v2 (anlongstory/ShuffleNet_V2-ca
 _YOLO = "the MobileNet-YOLO fork (eric612/MobileNet-YOLO)"
 _MSCNN = "the MS-CNN fork (zhaoweicai/mscnn)"
 _SENET = "the SENet fork (hujie-frank/SENet)"
+_DECONVNET = "the DeconvNet fork (HyeonwooNoh/caffe)"
+_SPP_NET = "the SPP-net fork (dsisds/caffe-SPPNet)"
+_CEIL_MODE = "a proposal that Caffe did not take (BVLC/caffe#3057; shicai/DenseNet-Caffe)"
 
 # By the thousands of a field's number; several forks have some fields, of which any may be meant.
 _FORKS: dict[int, tuple[str, ...]] = {
@@ -56,6 +59,7 @@ _FORKS: dict[int, tuple[str, ...]] = {
     117: (_SEGNET, _PSPNET, _TSN),
     118: (_YOLO,),
     119: (_MSCNN,),
+    120: (_CEIL_MODE,),
 }
 
 # A type that several forks have is listed with the one that it comes from.
@@ -82,6 +86,8 @@ _LAYER_TYPES = {
     _SENET: "Axpy",
 }
 
+PYTHON_INSTEAD = 'a layer of type "Python" can do its work'
+
 # What Caffe's own layers do as well.
 _IN_OWN_LAYERS = {
     **dict.fromkeys(
@@ -103,10 +109,17 @@ _ENUM_VALUES = {
         " GAIN_CHANNEL HISTOGRAM IGNORE_OVERLAY IMAGE_SEG_DATA INTERP MAT_READ MAT_WRITE ONEHOT PADDING RELATIVE_ERROR"
         " SEG_ACCURACY UNIQUE_LABEL"
     },
+    _DECONVNET: {
+        "LayerType": "BIN_ACCURACY BN DROPOUT_CHANNEL ELTWISE_ACCURACY RED_ACCURACY RED_SOFTMAX_LOSS SELECT_SEG_BINARY"
+        " UNPOOLING WINDOW_CLS_DATA WINDOW_INST_SEG_DATA WINDOW_SEG_BINARY WINDOW_SEG_DATA"
+    },
+    _SPP_NET: {"LayerType": "SPATIAL_PYRAMID_POOLING"},
 }
 
-# Fields that have their effect here too: large batches.
+# Fields that have their effect here too: large batches, and what an upgrade turns into a field of Caffe's.
 _WORKING = {
+    "ConvolutionParameter": "hole hole_h hole_w dilation_h dilation_w",
+    "PoolingParameter": "ceil_mode",
     "SolverParameter": "rampup_interval rampup_lr larc larc_policy larc_eta"
     " warmup_iter warmup_start_lr local_lr_auto local_gw_ratio",
 }
@@ -121,7 +134,7 @@ def fork_of_layer_type(type: str) -> str | None:
 
 def instead_of_layer_type(type: str) -> str:
     """What to write in place of a fork's layer type."""
-    return _IN_OWN_LAYERS.get(type, 'a layer of type "Python" can do its work')
+    return _IN_OWN_LAYERS.get(type, PYTHON_INSTEAD)
 
 
 def fork_of_enum_value(enum: str, value: str) -> str | None:

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.text_format import ParseError
 
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.forks import fork_of_enum_value, forks_of_number
+from fcaffe.proto.forks import PYTHON_INSTEAD, fork_of_enum_value, forks_of_number
 from fcaffe.suggestions import nearest
 
 _TOKEN = re.compile(
@@ -184,8 +184,10 @@ def _unknown_field(stack: list[_Open], name: str) -> str:
     if any(name in outer.descriptor.fields_by_name for outer in stack[:-1]):
         return f'{what}; is a "}}" missing before it?'
     near = _ELSEWHERE.get(message.name, {}).get(name.lower()) or nearest(name, _caffes(message.fields))
+    own = message.name in ("LayerParameter", "V1LayerParameter") and name.endswith("_param")
+    of_layer = f"; if it is of a fork's layer, {PYTHON_INSTEAD}" if own else ""
     if near:
-        return f'{what} (did you mean "{near}"?)'
+        return f'{what} (did you mean "{near}"?){of_layer}'
     solver, net = pb.SolverParameter.DESCRIPTOR, pb.NetParameter.DESCRIPTOR
     if message is solver and name in net.fields_by_name:
         return f"{what}; is this the prototxt of a net?"
@@ -196,17 +198,20 @@ def _unknown_field(stack: list[_Open], name: str) -> str:
         return f"{what}; it belongs inside {' or '.join(inner)}"
     if message is net and name in solver.fields_by_name:
         return f"{what}; is this the prototxt of a solver?"
-    return what
+    return what + of_layer
 
 
 def _unknown_value(field: Any, value: str) -> str:
     enum = field.enum_type
     fork = fork_of_enum_value(enum.name, value)
+    remedy = f"{PYTHON_INSTEAD}, in a net of the present notation" if enum.name == "LayerType" else ""
     if fork:
-        return f'{enum.name}: "{value}" is a value of {fork}, which BVLC Caffe does not have'
+        what = f'{enum.name}: "{value}" is a value of {fork}, which BVLC Caffe does not have'
+        return f"{what}; {remedy}" if remedy else what
     near = nearest(value, _caffes(enum.values))
     hint = f'did you mean "{near}"?' if near else f"it has {_values(field)}"
-    return f'{field.containing_type.name}.{field.name}: {enum.name} has no value "{value[:40]}" ({hint})'
+    what = f'{field.containing_type.name}.{field.name}: {enum.name} has no value "{value[:40]}" ({hint})'
+    return f"{what}; if it is a fork's, {remedy}" if remedy and not value.isdigit() else what
 
 
 def _values(field: Any) -> str:

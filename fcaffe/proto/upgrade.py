@@ -1,12 +1,14 @@
 """Brings older notations up to date, in place and with Caffe's own log lines.
 
-A net passes through V0 -> V1 -> today's layers, then its input fields become an Input layer and its BatchNorm layers
-lose their learning rates. A file that is up to date is left alone and nothing is logged.
+A net passes through V0 -> V1 -> today's layers, then its input fields become an Input layer, its BatchNorm layers
+lose their learning rates, and some fields of forks become Caffe's own. A file that is up to date is left alone and
+nothing is logged.
 """
 
 from fcaffe import log
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.upgrade_forks import has_fork_fields, upgrade_fork_fields
 from fcaffe.proto.upgrade_v0 import upgrade_v0_layers
 from fcaffe.proto.upgrade_v1 import find_transform_fields, move_transform_fields, upgrade_v1_layers
 
@@ -23,7 +25,7 @@ SOLVER_TYPES = {
 def net_is_current(param: pb.NetParameter) -> bool:
     """Whether `upgrade_net` has nothing to do."""
     old_layers = param.layers or param.input
-    return not (old_layers or any(_has_batch_norm_params(layer) for layer in param.layer))
+    return not (old_layers or any(_has_batch_norm_params(layer) or has_fork_fields(layer) for layer in param.layer))
 
 
 def upgrade_net(param: pb.NetParameter, name: str) -> bool:
@@ -43,6 +45,7 @@ def upgrade_net(param: pb.NetParameter, name: str) -> bool:
             _upgrade_input(param, name)
         if any(_has_batch_norm_params(layer) for layer in param.layer):
             _upgrade_batch_norm(param, name)
+        upgrade_fork_fields(param, name)
     except ProtoError as error:
         raise ProtoError(f"{name}: {error}") from None
     return complete

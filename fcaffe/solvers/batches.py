@@ -214,7 +214,7 @@ class ShardedBatches:
         loss = np.float32(sums[0])
         self.nan_policy.check_loss(loss, run.iteration, bad)
         ends = np.cumsum([blob.count for _, blob, _ in run.net.outputs()], dtype=int)
-        self._outputs = [values.astype(np.float32) for values in np.split(sums[1:], ends[:-1])]
+        self._outputs = [values.astype(np.float32) for values in np.split(sums[1:], ends)[:-1]]
         return loss
 
     def _refuse_outputs_of_samples(self) -> None:

@@ -44,7 +44,7 @@ def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
         scores += values
     if run.param.test_compute_loss:
         log.test_loss(float(total / np.float32(batches)))
-    means = np.split(scores / np.float32(batches), np.cumsum(counts, dtype=int)[:-1])
+    means = np.split(scores / np.float32(batches), np.cumsum(counts, dtype=int))[:-1]  # none of a net without outputs
     log.net_outputs("Test", net.outputs(), means)
     outputs = [(name, values, weight) for (name, _, weight), values in zip(net.outputs(), means, strict=True)]
     for observer in run.observers:

@@ -233,3 +233,23 @@ def test_forward_backward_over_a_blob_of_no_channels(net_from: NetFrom) -> None:
     net.backward()
     weights = net.layers[3].blobs[0].data.reshape(1, 3, 4, 4)
     np.testing.assert_allclose(net.blob("x").diff, np.repeat(weights, 2, axis=0), rtol=1e-6)
+
+
+def data(name: str, top: str, rules: str) -> str:
+    return (
+        f'layer {{ name: "{name}" type: "Input" top: "{top}" {rules} '
+        "input_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } } }"
+    )
+
+
+def test_a_net_that_lacks_its_data_without_a_stage(net_from: NetFrom) -> None:
+    text = data("a", "x", "include { phase: TRAIN }") + data("b", "x", 'include { phase: TEST stage: "val" }')
+    text += data("c", "x", 'exclude { phase: TEST stage: "all" } exclude { min_level: 0 }') + ip("ip", "x", "y", 3)
+    with pytest.raises(NetError) as caught:
+        net_from(text, phase="TEST")
+    assert str(caught.value) == (
+        "Unknown bottom blob 'x' (layer 'ip', bottom index 0): in phase TEST with no stage this net is without "
+        "the layer 'a', include { phase: TRAIN } and the layer 'b', include { phase: TEST stage: \"val\" } and "
+        "the layer 'c', exclude { phase: TEST stage: \"all\" } exclude { min_level: 0 }"
+    )
+    assert net_from('state { stage: "val" }' + text, phase="TEST").blob("y").shape == (2, 3)

@@ -113,7 +113,6 @@ layer { name: "crf" type: "MultiStageMeanfield" multi_stage_meanfield_param { nu
 layer { name: "center" type: "CenterLoss" center_loss_param { num_output: 10572 center_filler { type: "xavier" } } }
 layer { name: "fc6" type: "MarginInnerProduct" margin_inner_product_param { type: QUADRUPLE base: 1000 } }
 layer { name: "shuffle" type: "ShuffleChannel" shuffle_channel_param { group: 3 } }
-layer { name: "conv" type: "Convolution" convolution_param { num_output: 1 kernel_size: 3 hole: 2 } }
 layer { name: "loss" type: "SoftmaxWithLoss" loss_param { ignore_label: 11 weight_by_label_freqs: true
         class_weighting: 0.2595 class_weighting: 0.1826 } }
 """
@@ -122,7 +121,7 @@ NETS = {
     INTEL_NET: ["intel/caffe", "Ristretto"],
     SSD_NET: ["weiliu89/caffe"],
     OTHERS: ["caffe-fast-rcnn", "caffe-rfcn", "caffe-segnet", "PSPNet", "torrvision", "caffe-face", "sphereface",
-             "ShuffleNet", "DeepLab-Context"],
+             "ShuffleNet"],
 }  # fmt: skip
 
 

@@ -1,0 +1,94 @@
+"""Fields of forks that say what fields of Caffe's own say."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from fcaffe.errors import ProtoError
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text, read_net
+from fcaffe.proto.upgrade import net_is_current
+from fcaffe.tools.summary import summarize
+from fcaffe.tools.upgrade import upgrade_net_text
+
+INPUT = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 dim: 23 dim: 30 } } }'
+POOLING = 'layer { name: "it" type: "Pooling" bottom: "x" top: "it" pooling_param { kernel_size: 3 stride: 2 %s } }'
+CONVOLUTION = (
+    'layer { name: "it" type: "Convolution" bottom: "x" top: "it" '
+    "convolution_param { num_output: 1 kernel_size: 3 %s } }"
+)
+SAME = [
+    (POOLING, "pad: 1 ceil_mode: false", "pad: 1 round_mode: FLOOR"),
+    (POOLING, "ceil_mode: true", "round_mode: CEIL"),
+    (POOLING, "ceil_mode: false round_mode: FLOOR", "round_mode: FLOOR"),
+    (CONVOLUTION, "hole: 2", "dilation: 2"),
+    (CONVOLUTION, "hole_h: 2 hole_w: 3", "dilation: 2 dilation: 3"),
+    (CONVOLUTION, "hole_w: 3", "dilation: 1 dilation: 3"),
+    (CONVOLUTION, "dilation_h: 4 dilation_w: 4", "dilation: 4"),
+]
+
+
+@pytest.mark.parametrize(("layer", "forks", "caffes"), SAME)
+def test_a_forks_field_is_as_caffes_own(layer: str, forks: str, caffes: str, tmp_path: Path) -> None:
+    for name, fields in (("forks", forks), ("caffes", caffes)):
+        (tmp_path / name).write_text(INPUT + layer % fields)
+    net = read_net(tmp_path / "forks")
+    assert net == read_net(tmp_path / "caffes")
+    assert net_is_current(net)
+    shapes = [summarize(str(tmp_path / name), pb.TEST).layers[1].top_shapes for name in ("forks", "caffes")]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("ceil_mode", ["true", "false"])
+def test_the_size_of_a_pooling_is_rounded_as_said(ceil_mode: str, tmp_path: Path) -> None:
+    """Down it is PyTorch's size, which DenseNets were made for."""
+    path = tmp_path / "net.prototxt"
+    for size, kernel, stride, pad in product(range(7, 13), (2, 3), (2, 3), (0, 1)):
+        path.write_text(
+            f'layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: [1, 1, {size}, {size}] }} }} }}'
+            'layer { name: "it" type: "Pooling" bottom: "x" top: "it" pooling_param { '
+            f"kernel_size: {kernel} stride: {stride} pad: {pad} ceil_mode: {ceil_mode} }} }}"
+        )
+        free = size + 2 * pad - kernel
+        if ceil_mode == "false":
+            expected = free // stride + 1
+        else:
+            expected = -(-free // stride) + 1
+            if pad and (expected - 1) * stride >= size + pad:
+                expected -= 1
+        assert summarize(str(path), pb.TEST).layers[1].top_shapes == [(1, 1, expected, expected)]
+
+
+def test_the_upgrade_program_writes_caffes_field(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    old, new, again = tmp_path / "old", tmp_path / "new", tmp_path / "again"
+    old.write_text(
+        'input: "x" input_dim: [1, 2, 9, 9] layers { name: "it" type: POOLING bottom: "x" top: "it" '
+        "pooling_param { kernel_size: 2 ceil_mode: false } }"
+    )
+    assert upgrade_net_text(str(old), str(new)) == 0
+    err = capfd.readouterr().err
+    assert "what ceil_mode, a field of forks, says is now said by round_mode" in err
+    assert "without effect" not in err
+    assert "round_mode: FLOOR" in new.read_text()
+    assert "ceil_mode" not in new.read_text()
+    assert upgrade_net_text(str(new), str(again)) == 0
+    assert "already in latest" in capfd.readouterr().err
+    assert again.read_text() == new.read_text()
+
+
+@pytest.mark.parametrize(
+    ("layer", "fields", "message"),
+    [
+        (POOLING, "ceil_mode: true round_mode: FLOOR", "ceil_mode and round_mode contradict each other"),
+        (CONVOLUTION, "hole_h: 2 hole_w: 2 dilation: 1", "hole_h and hole_w and dilation contradict each other"),
+    ],
+)
+def test_contradictions_are_refused(layer: str, fields: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(INPUT + layer % fields)
+    with pytest.raises(ProtoError, match=f'layer "it": {message}; remove .* which BVLC Caffe does not have'):
+        read_net(path)
+    assert parse_text(path.read_text(), pb.NetParameter).layer[1].name == "it"  # as it stands it can be read
