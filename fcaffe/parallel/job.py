@@ -36,6 +36,8 @@ LAST_WORDS = 5  # seconds that the guard has to end after the ranks
 AFTERMATH = 15  # seconds that mpiexec has to end after a rank's fatal line; if the network is cut it may wait for ever
 
 FATAL_LINE = re.compile(rb"F\d{4} \S+ +\d+ (\S+)\] (.*)")
+# With that MPICH ends, by a code that is most often 143: that of SIGTERM, which nobody has sent.
+NO_START = re.compile(rb"Abort\(\d+\).*: Fatal error in \w*Init")
 # What MPICH's mpiexec says of a dead rank; it names any of those that it killed then, so it would mislead.
 MISLEADING = re.compile(
     rb"=+$|=   ( *PID|EXIT CODE|BAD TERMINATION|CLEANING UP|YOU CAN IGNORE)|YOUR APPLICATION TERMINATED WITH|"
@@ -76,6 +78,7 @@ class Job:
         self.unwritten: OSError | None = None
         self._interrupted = 0  # by this signal
         self._fatal_from = ""  # source file of the first fatal line
+        self._no_start = False  # MPI has said so
         self._told: float | None = None  # when it came
         self._reports = 0
 
@@ -145,6 +148,7 @@ class Job:
             log.warning(f"{signal.Signals(told_to_end).name} has ended a process of this job, {self._last()}")
         # A rank that was told to end may be gone before the guard knows why.
         orderly = code in ASKED_FOR or (code in ORDERLY and self._fatal_from not in FAULTS_FROM)
+        orderly = orderly and not self._no_start
         self.fault = not orderly and not self._interrupted
         if self._interrupted and code != 0:
             self.code = 128 + self._interrupted
@@ -190,6 +194,7 @@ class Job:
             return b""
         fatal = FATAL_LINE.match(line)
         if fatal is None:
+            self._no_start |= NO_START.match(line) is not None
             return line
         source, message = fatal[1].decode(), fatal[2].decode(errors="backslashreplace")
         self._fatal_from, self._told = source.partition(":")[0], time.monotonic()

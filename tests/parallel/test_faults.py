@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -407,13 +407,33 @@ class SilentRanks:
 DIES_OF_SIGINT = """echo run >> runs; printf '\\036fcaffe -1\\n'; sleep 0.3; kill -INT $PPID; read signal; kill -9 $$"""
 
 
-def test_nothing_starts_again_that_was_told_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It dies before it can end as it was told."""
+@pytest.fixture
+def launched_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
+    """launched_shell(script, ...) launches one rank that is a shell's script; returns the exit code."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "find_mpiexec", lambda: Mpiexec("", open_mpi=False, speaks_pmi=True))
-    monkeypatch.setattr(launch, "_program", lambda: ["sh", "-c", DIES_OF_SIGINT])
-    assert launch.launch(launch.Plan(1, restarts=1), [], stops=[signal.SIGINT]) == 134
+
+    def run(script: str, restarts: int = 0, stops: Sequence[int] = ()) -> int:
+        monkeypatch.setattr(launch, "_program", lambda: ["sh", "-c", script])
+        return launch.launch(launch.Plan(1, restarts=restarts), [], stops=stops)
+
+    return run
+
+
+def test_nothing_starts_again_that_was_told_to_end(launched_shell: Callable[..., int]) -> None:
+    """It dies before it can end as it was told."""
+    assert launched_shell(DIES_OF_SIGINT, restarts=1, stops=[signal.SIGINT]) == 134
     assert Path("runs").read_text() == "run\n"
+
+
+def test_an_mpi_that_does_not_start_is_no_sigterm(
+    launched_shell: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = "Abort(941770127): Fatal error in internal_Init_thread: Other MPI error, error stack:"
+    assert launched_shell(f"echo '{said}' >&2; exit 143") == 134
+    assert re.search(
+        r"^F.* rank 0 ended with code 143, before the ranks had started; what", capfd.readouterr().err, re.M
+    )
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks fork")
