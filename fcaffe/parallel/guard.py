@@ -333,6 +333,8 @@ class Guard:
         self.dead_starter = starter
         if not (starter.exit_status() or 0) & SIGNAL_OF_STATUS:
             self.dead_starter = self.killed_from(self.starters.index(starter) + 1) or starter
+        elif self.starters[-1].is_launcher and self.starters[-1].is_ending():
+            self.dead_starter = self.starters[-1]  # with which the kernel ends what it has started
 
     def note_death_of(self, index: int) -> None:
         """A rank dies with what has started it, and may be seen to have ended first, as a process with several threads

@@ -362,6 +362,16 @@ def test_a_rank_that_waits_for_a_core_has_not_hung(monkeypatch: pytest.MonkeyPat
         ended.clear()
 
 
+@pytest.mark.parametrize("launcher_ends", [True, False])
+def test_a_launcher_is_to_blame_for_what_the_kernel_ends_with_it(launcher_ends: bool) -> None:
+    watching = guard_of([slot(0, WORKING)], Heard(), ["a"])
+    mpiexec = SimpleNamespace(is_launcher=False, exit_status=lambda: signal.SIGKILL, is_ending=lambda: True)
+    launcher = SimpleNamespace(is_launcher=True, exit_status=lambda: None, is_ending=lambda: launcher_ends)
+    watching.starters = [mpiexec, launcher]  # type: ignore[list-item]
+    watching.note_end_of(mpiexec)  # type: ignore[arg-type]
+    assert watching.dead_starter is (launcher if launcher_ends else mpiexec)
+
+
 def test_an_error_of_mpi_is_told_only_if_no_guard_tells_of_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
     """MPI may hear of it first, and knows of an error; for the launcher it is no error that would come again."""
     slept: list[float] = []
