@@ -60,6 +60,10 @@ class RankError(Exception):
         self.world = world
 
 
+class LostRankError(FcaffeError):
+    """MPI cannot reach another rank, and nobody knows more."""
+
+
 class CallError(UsageError, TypeError):
     """Arguments that a function of the Python interface does not take; scripts for pycaffe catch TypeError."""
 

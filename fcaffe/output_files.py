@@ -87,8 +87,8 @@ def temporary_name(target: str) -> str:
     return f".{target}.{_machine()}-{os.getpid()}-{_began(os.getpid())}.tmp"
 
 
-def remove_leftovers(target: str) -> None:
-    """Remove what dead processes of this machine left of files whose paths begin with `target`; the log tells."""
+def remove_leftovers(target: str, tell: bool = True) -> None:
+    """Remove what dead processes of this machine left of files whose paths begin with `target`; the log may `tell`."""
     folder, beginning = os.path.split(os.path.realpath(target))
     if target.endswith("/"):
         folder, beginning = os.path.join(folder, beginning), ""
@@ -102,7 +102,7 @@ def remove_leftovers(target: str) -> None:
                 with contextlib.suppress(OSError):  # another worker was faster, or the folder may not be written
                     os.unlink(os.path.join(folder, name))
                     removed.append(match["target"])
-    if removed:
+    if removed and tell:
         log.info(f"Removed unfinished files of processes that were killed: {', '.join(sorted(removed))} in {folder}")
 
 

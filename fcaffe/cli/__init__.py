@@ -59,8 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except RankError as failed:
-        world, error = failed.world, failed.__cause__
-        assert error is not None
+        assert failed.__cause__ is not None
+        world, error = failed.world, failed.world.judged(failed.__cause__)
         world.wait_for_turn()
         world.abort(_tell(error, trace, world))
         return FATAL

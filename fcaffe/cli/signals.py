@@ -37,6 +37,10 @@ class Signals:
         self.terminated |= action is Action.TERMINATE
         return action
 
+    def stopping(self) -> list[signal.Signals]:
+        """Those that end a training."""
+        return [number for number, action in self._effects.items() if action in (Action.STOP, Action.TERMINATE)]
+
     def __enter__(self) -> Signals:
         self._before = {number: signal.signal(number, self._note) for number in self._effects}
         if told_to_end:

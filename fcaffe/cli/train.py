@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import click
@@ -30,6 +30,7 @@ from fcaffe.cli.workers import (
 )
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
+from fcaffe.output_files import remove_leftovers
 from fcaffe.parallel.launch import launch
 from fcaffe.parallel.world import World, join
 from fcaffe.proto import read_solver
@@ -99,7 +100,9 @@ def train(
     if world.size == 1 and (plan := launching.plan(restarts, gpus)):
         sharing.with_batch_of(gpus, plan.workers).check_reproducible(solving.rng, plan.workers, bool(gpus))
         prefix = _solver_param(flags).snapshot_prefix
-        return launch(plan, words_for_ranks(), _newest_since_now(prefix))
+        code = launch(plan, words_for_ranks(), _newest_since_now(prefix), signals.stopping())
+        remove_leftovers(f"{prefix}_iter_", tell=False)  # after the last word, if that was one of a rank's death
+        return code
     with world:
         launching.check(world)
         check_same_flags(world)
@@ -148,7 +151,11 @@ def _newest_since_now(prefix: str) -> Callable[[], str | None]:
     """A function that finds the newest state which is written after this moment: of this run, not of one before."""
 
     def stamps() -> dict[str, int]:
-        return {path: os.stat(path).st_mtime_ns for path in states(prefix)}
+        found = {}
+        for path in states(prefix):
+            with suppress(OSError):  # somebody has just removed it
+                found[path] = os.stat(path).st_mtime_ns
+        return found
 
     before = stamps()
     return lambda: next((path for path, stamp in stamps().items() if before.get(path) != stamp), None)

@@ -7,7 +7,8 @@ turn watch the guard, see `watchdog.py`.
 
 What it knows of its ranks is in a table that they share with it, one slot each; once a second the guards of all hosts
 send one another their tables. A rank lives as long as its count of beats changes. For how long it has not is measured
-by the guard's own ticks, so a job that a batch system suspends and resumes has not hung.
+by the guard's own ticks, so a job that a batch system suspends and resumes has not hung; and without the time for which
+others had the cores, so neither has one on a loaded machine.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ REPORT = 1.0  # seconds between two reports to the other guards and to the launc
 HEARING = 0.3  # seconds to hear whether the guard of another host has found the fault before
 SILENCE = 3.5  # seconds without a report after which a host counts as cut off
 MARK = b"\x1efcaffe "  # begins a report to the launcher, on standard output; `job.py` takes them out
+LEAST = 0.1  # of the time counts in any case: ranks that look for messages that never come wait for cores as well
 GRACE = 3.0  # seconds that a host's MPI daemon has to end after its ranks
 DAEMONS = ("hydra_pmi_proxy", "pmi_proxy", "orted", "prted")
 STARTERS = ("mpiexec", "mpiexec.hydra", "mpirun", "orterun", "prterun")
@@ -253,6 +255,7 @@ class Guard:
                 self.epoll.register(handle, select.EPOLLIN | select.EPOLLONESHOT)
         self.quiet = [0.0] * len(slots)  # seconds without a beat
         self.beats = [-1] * len(slots)
+        self.waits: dict[int, dict[str, float]] = {}  # of ranks for cores, when we last looked
         self.fault = self.failed = False
         self.next_report = 0.0
 
@@ -295,6 +298,7 @@ class Guard:
         """Find the dead and the hung; `seconds` have passed since the last look."""
         self.network.receive()
         slots = read_slots(self.table)
+        seconds = max(seconds - self.starved(slots), LEAST * seconds)
         overdue = [slot for index, slot in enumerate(slots) if self.overdue(index, slot, seconds)]
         dead = [slots[index] for index in self.deaths if slots[index].state != LEAVING]
         failed = any(slot.state == FAILED for slot in slots)
@@ -329,6 +333,8 @@ class Guard:
         self.dead_starter = starter
         if not (starter.exit_status() or 0) & SIGNAL_OF_STATUS:
             self.dead_starter = self.killed_from(self.starters.index(starter) + 1) or starter
+        elif self.starters[-1].is_launcher and self.starters[-1].is_ending():
+            self.dead_starter = self.starters[-1]  # with which the kernel ends what it has started
 
     def note_death_of(self, index: int) -> None:
         """A rank dies with what has started it, and may be seen to have ended first, as a process with several threads
@@ -354,6 +360,20 @@ class Guard:
             index += 1  # what it writes goes the way of what ranks write
         stderr = next((one.stderr for one in self.starters[index:] if one.stderr is not None), None)
         self.end(f"{starter} on {self.host} died, which had started {self.names(slots)}; so do they", stderr)
+
+    def starved(self, slots: list[Slot]) -> float:
+        """For how many seconds since the last look one of those ranks here on which the others wait had no core: of
+        those that work, or, if none does, of all."""
+        before, self.waits = self.waits, {}
+        if all(slot.beats != beats for slot, beats in zip(slots, self.beats, strict=True)):
+            return 0.0  # nobody's time is counted
+        if any(_is_stopped(slot.pid) for slot in slots):
+            return 0.0
+        late = [slot.pid for slot in slots if slot.state == WORKING] or [slot.pid for slot in slots]
+        self.waits = {pid: waits_for_cores(pid) for pid in late}
+        then = {pid: before.get(pid, now) for pid, now in self.waits.items()}
+        threads = [(pid, thread) for pid, now in self.waits.items() for thread in now if thread in then[pid]]
+        return max((self.waits[pid][thread] - then[pid][thread] for pid, thread in threads), default=0.0)
 
     def overdue(self, index: int, slot: Slot, seconds: float) -> bool:
         if slot.beats != self.beats[index]:
@@ -469,6 +489,33 @@ def _is_stopped(pid: int) -> bool:
     return _stat(pid)[:1] in (["T"], ["t"])
 
 
+def waits_for_cores(pid: int) -> dict[str, float]:
+    """For how many seconds each thread of a process could have run, but others had the cores; of none where the kernel
+    does not tell."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with (
+                contextlib.suppress(OSError, IndexError),
+                open(f"/proc/{pid}/task/{thread}/schedstat") as file,
+            ):
+                found[thread] = int(file.read().split()[1]) / 1e9
+    return found
+
+
+def that_counts(seconds: float, pids: Iterable[int]) -> float:
+    """What of the `seconds` that some processes have taken since they began, or less, counts against a time-out: not
+    that for which one of them had no core."""
+    starved = max((wait for pid in pids for wait in waits_for_cores(pid).values()), default=0.0)
+    return max(seconds - starved, LEAST * seconds)
+
+
+def children_of(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal() and parent_of(int(name)) == pid]
+    return []
+
+
 def was_killed(pid: int) -> bool:
     """Whether a process that is ending does so by a signal, as far as that can still be seen."""
     now = _stat(pid)
@@ -490,7 +537,7 @@ def _errors_of(pid: int) -> int | None:
     return None
 
 
-def _parent(pid: int) -> int:
+def parent_of(pid: int) -> int:
     """0 if unknown."""
     return int((_stat(pid) or ["", "0"])[1])
 
@@ -499,7 +546,7 @@ def _starters_above(pid: int) -> list[int]:
     """Those processes above a rank that have started it, the nearest first: its parent, and on from there to MPI's
     daemon, to mpiexec, and to fcaffe's launcher."""
     chain, known = [], 1
-    while (pid := _parent(pid)) > 1:
+    while (pid := parent_of(pid)) > 1:
         chain.append(pid)
         if _starts_ranks(pid):
             known = len(chain)

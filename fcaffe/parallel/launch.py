@@ -11,7 +11,7 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from fcaffe import log
@@ -37,11 +37,17 @@ class Plan:
     restarts: int = 0
 
 
-def launch(plan: Plan, words: Sequence[str], newest_snapshot: Callable[[], str | None] = lambda: None) -> int:
+def launch(
+    plan: Plan,
+    words: Sequence[str],
+    newest_snapshot: Callable[[], str | None] = lambda: None,
+    stops: Collection[int] = (),
+) -> int:
     """Run `fcaffe WORDS` on all workers; returns its exit code.
 
     After a fault it starts again, up to `plan.restarts` times, from `newest_snapshot()`, or, without one, as at first.
-    A signal that asks for the end is no fault, whomever of the job it strikes. Raises UsageError if there is no MPI.
+    A signal that asks for the end is no fault, whomever of the job it strikes; `stops` are those that a rank which
+    trains takes so, and after which nothing is started again. Raises UsageError if there is no MPI.
     """
     mpiexec = find_mpiexec()
     environment = {
@@ -56,16 +62,16 @@ def launch(plan: Plan, words: Sequence[str], newest_snapshot: Callable[[], str |
         own = {**environment, JOB: secrets.token_hex(8)}
         if mpiexec.speaks_pmi and not plan.hosts and not plan.mpi_args:
             told = f"{plan.workers} x {shlex.join(program)}"
-            job = Job(told, lambda: LocalRanks(program, plan.workers, own), own[JOB], plan.timeout)
+            job = Job(told, lambda: LocalRanks(program, plan.workers, own), own[JOB], plan.timeout, stops)
         else:
             command = mpiexec.command(plan.workers, plan.hosts, plan.mpi_args, program, own)
-            job = Job(shlex.join(command), lambda: MpiexecRun(command, own), own[JOB], plan.timeout)
+            job = Job(shlex.join(command), lambda: MpiexecRun(command, own), own[JOB], plan.timeout, stops)
         job.run()
         return job
 
     job = run()
     for restart in range(1, plan.restarts + 1):
-        if not job.fault:
+        if not job.fault or job.asked_to_end:
             break
         path = newest_snapshot()
         log.warning(
@@ -74,12 +80,12 @@ def launch(plan: Plan, words: Sequence[str], newest_snapshot: Callable[[], str |
         more = [f"--snapshot={path}", "--weights="] if path else []
         deadline = time.monotonic() + PATIENCE
         job = run(*more)
-        while job.fault and not job.started and time.monotonic() < deadline:
+        while job.fault and not (job.started or job.asked_to_end) and time.monotonic() < deadline:
             log.warning(f"{job.reason}The next attempt to start the ranks is in {RETRY} s")
             time.sleep(RETRY)
             job = run(*more)
     if job.reason:
-        log.fatal(job.reason)
+        log.fatal(job.reason.rstrip())
     if job.unwritten is not None and not job.code:
         raise job.unwritten
     return job.code

@@ -17,7 +17,8 @@ JOB = "FCAFFE_JOB"  # in the environment of every process that a launcher has st
 FOLDER = "/dev/shm"
 # MPICH's segments, those of its shared windows, and UCX's: of these MPICH removes the first only when it ends in order.
 OF_MPI = re.compile(r"mpich_shm_|mpich_shar_tmp|ucx_shm_posix_")
-OF_RANKS = "fcaffe-ranks-"  # and the number of the process that made it: a folder by which ranks find their guard
+# And the number of the process that made it, and the name of its run, if any: a folder by which ranks find their guard.
+OF_RANKS = "fcaffe-ranks-"
 STALE = 60  # seconds after which such a folder, which is removed at once, was left behind
 
 
@@ -48,16 +49,19 @@ def remove_memory() -> list[str]:
     return sorted(dead)
 
 
-def remove_folders() -> None:
-    """Remove this user's folders of ranks that were killed before they had found their guard."""
+def remove_folders(name: str = "") -> None:
+    """Remove this user's folders of ranks that were killed before they had found their guard; those of the run of that
+    `name`, which has ended, at once."""
     with contextlib.suppress(OSError), os.scandir(os.environ.get("TMPDIR") or "/tmp") as entries:
         for entry in entries:
-            match = re.match(rf"{OF_RANKS}(\d+)-", entry.name)
+            match = re.match(rf"{OF_RANKS}(\d+)-(\w*)-", entry.name)
             if match is None or os.path.exists(f"/proc/{match[1]}"):
                 continue
             with contextlib.suppress(OSError):
                 status = entry.stat(follow_symlinks=False)
-                if status.st_uid == os.geteuid() and time.time() - status.st_mtime > STALE:
+                if status.st_uid == os.geteuid() and (
+                    time.time() - status.st_mtime > STALE or (name and match[2] == name)
+                ):
                     for name in os.listdir(entry.path):
                         os.unlink(f"{entry.path}/{name}")
                     os.rmdir(entry.path)

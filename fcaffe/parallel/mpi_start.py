@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -113,7 +114,8 @@ def _no_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def starting(start: Start, mpi: Any, timeout: float) -> Iterator[None]:
-    """While MPI starts it may end this process, or hang: a child that waits for the end of the `with` says so then."""
+    """While MPI starts it may end this process, or hang, and there is no guard yet: a child that waits for the end of
+    the `with` says so then."""
     read, write = os.pipe()
     parent = os.getpid()
     launched = str(os.getppid()) == os.environ.get(guard.LAUNCHER)
@@ -130,15 +132,19 @@ def starting(start: Start, mpi: Any, timeout: float) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            os.write(write, b"!")
+        os.kill(child, signal.SIGKILL)  # whatever it does: a word to it would have to be heard
         os.close(write)
         os.waitpid(child, 0)
 
 
 def _watch_start(start: Start, library: str, read: int, parent: int, launched: bool, timeout: float) -> None:
-    heard, _, _ = select.select([read], [], [], timeout or None)
-    if heard and (os.read(read, 1) or launched or guard.was_killed(parent)):
+    began, left = time.monotonic(), timeout
+    while not (heard := select.select([read], [], [], max(left, guard.TICK) if timeout else None)[0]):
+        ranks = guard.children_of(guard.parent_of(parent))  # one that waits for a core to start with has not hung
+        left = timeout - guard.that_counts(time.monotonic() - began, ranks)
+        if left <= 0:
+            break
+    if heard and (launched or guard.was_killed(parent)):
         return  # it started; or others know better why it did not: the launcher, or who has killed it
     wait_for_turn(start.rank)
     if heard:

@@ -55,6 +55,12 @@ class Watchdog:
         finally:
             self._write(WORKING, *self._work)
 
+    @property
+    def operation(self) -> str:
+        """What this rank does, for a message."""
+        name, iteration = self._work
+        return name if iteration < 0 else f"{name} of iteration {iteration}"
+
     def leave(self, failed: bool = False) -> None:
         """This rank's end is near and no fault; or it has `failed`, and says itself how."""
         self._write(FAILED if failed else LEAVING, "the end", self._work[1])
@@ -74,7 +80,7 @@ def start(world: Any, host: Any, hosts: Sequence[str], timeout: float, reports: 
     """
     folder, pipes, lives = "", [], -1
     if host.rank == 0:
-        folder = tempfile.mkdtemp(prefix=f"{OF_RANKS}{os.getpid()}-")
+        folder = tempfile.mkdtemp(prefix=f"{OF_RANKS}{os.getpid()}-{os.environ.get(JOB, '')}-")
         with open(f"{folder}/table", "wb") as file:
             file.truncate(host.size * SLOT.size)
         for index in range(host.size):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
 
-from fcaffe.errors import RankError
+from fcaffe.errors import LostRankError, RankError
 from fcaffe.parallel import guard, relay, watchdog
 from fcaffe.parallel.mpi_start import (
     comm_world,
@@ -68,8 +68,23 @@ class World:
         if error is not None:
             raise RankError(self) from error
         with self.watchdog.waiting("the end of the other ranks"):
-            self.comm.Barrier()  # or mpiexec might take the first that ends for a fault
+            try:
+                self.comm.Barrier()  # or mpiexec might take the first that ends for a fault
+            except Exception as problem:
+                raise RankError(self) from problem
         self.watchdog.leave()
+
+    def judged(self, error: BaseException) -> BaseException:
+        """What to tell of an error. One of MPI most often has its cause in the death of another rank, of which the
+        guard may hear later than we do, and ends us when it has told that; if not, the link to some rank has failed."""
+        if self.size == 1 or not type(error).__module__.startswith("mpi4py"):
+            return error
+        time.sleep(guard.GRACE)
+        words = " ".join(str(error).split())
+        try:
+            raise LostRankError(f"MPI cannot reach another rank, in {self.watchdog.operation}: {words}") from error
+        except LostRankError as lost:
+            return lost
 
     def wait_for_turn(self) -> None:
         """After an error: until rank 0 has had time to tell of it, if it is one of all ranks, and to end them."""
@@ -110,9 +125,9 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
             local = world.comm.Split_type(mpi.COMM_TYPE_SHARED)
             world.local_rank, world.local_size = local.rank, local.size
             world.hosts = tuple(world.comm.allgather(host_name()))
-        _handle_signals(_note)
-        reports = LAUNCHED in os.environ and world.rank == 0
-        world.watchdog = watchdog.start(world.comm, local, world.hosts, timeout, reports)
+            _handle_signals(_note)
+            reports = LAUNCHED in os.environ and world.rank == 0
+            world.watchdog = watchdog.start(world.comm, local, world.hosts, timeout, reports)
         if reports:
             relay.listen(gone=lambda: world.watchdog.leave(failed=True))
             os.write(1, guard.report(-1))  # that all ranks have found one another

@@ -11,13 +11,23 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from fcaffe.parallel.guard import SLOT, STOPPED, WAITING, WORKING, Guard, Network, Slot
+from fcaffe import output_files
+from fcaffe.cli import _source
+from fcaffe.parallel import guard, launch
+from fcaffe.parallel import job as launched
+from fcaffe.parallel.guard import SLOT, STOPPED, TICK, WAITING, WORKING, Guard, Network, Slot
+from fcaffe.parallel.mpi_start import starting
+from fcaffe.parallel.mpiexec import Mpiexec
+from fcaffe.parallel.started import Start as Started
+from fcaffe.parallel.world import World
 from tests.parallel.conftest import FCAFFE, MPIEXEC, Job, needs_mpi, until
 from tests.parallel.test_emulated_cluster import Cluster, why_not
 
@@ -79,12 +89,15 @@ def snapshots(folder: Path, prefix: str = "small") -> list[str]:
 
 
 @needs_mpi
-def test_a_killed_rank_is_named(start: Start) -> None:
+def test_a_killed_rank_is_named(start: Start, folder: Path) -> None:
     job = start("--workers", "4", solver="long.prototxt")
     job.wait_for("Iteration 0 (")
+    unfinished = folder / f".small_iter_4.solverstate.{output_files._machine()}-{job.process.pid}-1.tmp"
+    unfinished.touch()  # as of a rank that was killed in a snapshot
     victim = job.rank(2)
     os.kill(victim, signal.SIGKILL)
     assert_ended(job, rf"rank 2 \(process {victim}\) on \S+ died in .+ of iteration \d+: killed, or crashed .*")
+    assert not unfinished.exists()
 
 
 @needs_mpi
@@ -280,6 +293,8 @@ def test_guards_believe_nobody_but_one_another() -> None:
 class Heard(Network):
     """What the guards of other hosts have said."""
 
+    socket = None
+
     def __init__(self, *slots: Slot, silent: tuple[int, ...] = ()) -> None:
         self.slots = {str(slot.rank): [slot] for slot in slots}
         self.heard = {str(slot.rank): 0.0 if slot.rank in silent else float("inf") for slot in slots}
@@ -288,11 +303,15 @@ class Heard(Network):
         pass
 
 
-def judge(here: list[Slot], network: Network, hosts: list[str]) -> str:
+def guard_of(here: list[Slot], network: Network, hosts: list[str]) -> Guard:
     table = mmap.mmap(-1, len(here) * SLOT.size)
     for index, slot in enumerate(here):
         SLOT.pack_into(table, index * SLOT.size, *slot[:-1], slot.operation.encode())
-    return Guard(table, [], 5, hosts, network, reports=False).hung(here[0], here)
+    return Guard(table, [], 5, hosts, network, reports=False)
+
+
+def judge(here: list[Slot], network: Network, hosts: list[str]) -> str:
+    return guard_of(here, network, hosts).hung(here[0], here)
 
 
 def slot(rank: int, state: int, iteration: int = 7) -> Slot:
@@ -322,6 +341,123 @@ def test_who_is_to_blame(states: list[int | None], silent: tuple[int, ...], expe
 def test_one_that_lags_behind_is_to_blame() -> None:
     here = [slot(0, WAITING, 8), slot(1, WAITING, 7)]
     assert judge(here, Heard(), ["a", "a"]).startswith("rank 1 ")
+
+
+@pytest.mark.parametrize("state", [WORKING, WAITING])
+def test_a_rank_that_waits_for_a_core_has_not_hung(monkeypatch: pytest.MonkeyPatch, state: int) -> None:
+    """Where others have the cores for nine tenths of the time, ten times as much of it counts."""
+    ended: list[str] = []
+    waited = [0.0]
+    monkeypatch.setattr(guard, "waits_for_cores", lambda pid: {"1": waited[0]})
+    for share, looks in ((0.0, 20), (0.9, 180), (1.5, 180)):
+        watching = guard_of([slot(0, state)], Heard(), ["a"])
+        monkeypatch.setattr(watching, "end", ended.append)
+        for _ in range(looks):
+            waited[0] += share * TICK
+            watching.look(TICK)
+        assert not ended, share
+        for _ in range(4):
+            watching.look(TICK)
+        assert "rank 0 " in ended[0]
+        ended.clear()
+
+
+@pytest.mark.parametrize("launcher_ends", [True, False])
+def test_a_launcher_is_to_blame_for_what_the_kernel_ends_with_it(launcher_ends: bool) -> None:
+    watching = guard_of([slot(0, WORKING)], Heard(), ["a"])
+    mpiexec = SimpleNamespace(is_launcher=False, exit_status=lambda: signal.SIGKILL, is_ending=lambda: True)
+    launcher = SimpleNamespace(is_launcher=True, exit_status=lambda: None, is_ending=lambda: launcher_ends)
+    watching.starters = [mpiexec, launcher]  # type: ignore[list-item]
+    watching.note_end_of(mpiexec)  # type: ignore[arg-type]
+    assert watching.dead_starter is (launcher if launcher_ends else mpiexec)
+
+
+def test_an_error_of_mpi_is_told_only_if_no_guard_tells_of_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPI may hear of it first, and knows of an error; for the launcher it is no error that would come again."""
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    of_mpi = type("Exception", (RuntimeError,), {"__module__": "mpi4py.MPI"})("See the\nMPI_ERROR field")
+    world = World(size=2)
+    world.watchdog.beat("forward and backward", 7)
+    found = world.judged(of_mpi)
+    assert slept and "cannot reach another rank, in forward and backward of iteration 7: See the MPI_ERR" in str(found)
+    assert _source(found).partition(":")[0] in launched.FAULTS_FROM
+    own = ValueError("of its own")
+    assert world.judged(own) is own and World().judged(of_mpi) is of_mpi and len(slept) == 1
+
+
+# --- the launcher's ---------------------------------------------------------------------------------------------------
+
+
+def test_a_launcher_that_is_stopped_for_a_while_gives_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    for step, looks, lives in ((1000.0, 10, True), (1.0, 60, False)):
+        clock, killed = [0.0], list[float]()
+        ranks = SilentRanks(step, looks, clock, killed)
+        waiting = launched.Job("", lambda ranks=ranks: ranks, "", timeout=5)  # type: ignore[misc]
+        waiting.ranks, waiting.started = ranks, True  # type: ignore[assignment]
+        monkeypatch.setattr(launched.time, "monotonic", lambda clock=clock: clock[0])
+        assert waiting._wait(ranks) == 0  # type: ignore[arg-type]
+        assert (not killed) is lives
+
+
+class SilentRanks:
+    """They run for so many looks of `step` seconds each, and say nothing."""
+
+    def __init__(self, step: float, looks: int, clock: list[float], killed: list[float]) -> None:
+        self.step, self.looks, self.clock, self.killed = step, looks, clock, killed
+
+    def wait(self, seconds: float) -> int | None:
+        self.clock[0] += self.step
+        return 0 if self.killed or self.clock[0] >= self.looks * self.step else None
+
+    def kill(self) -> None:
+        self.killed.append(self.clock[0])
+
+
+DIES_OF_SIGINT = """echo run >> runs; printf '\\036fcaffe -1\\n'; sleep 0.3; kill -INT $PPID; read signal; kill -9 $$"""
+
+
+@pytest.fixture
+def launched_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
+    """launched_shell(script, ...) launches one rank that is a shell's script; returns the exit code."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "find_mpiexec", lambda: Mpiexec("", open_mpi=False, speaks_pmi=True))
+
+    def run(script: str, restarts: int = 0, stops: Sequence[int] = ()) -> int:
+        monkeypatch.setattr(launch, "_program", lambda: ["sh", "-c", script])
+        return launch.launch(launch.Plan(1, restarts=restarts), [], stops=stops)
+
+    return run
+
+
+def test_nothing_starts_again_that_was_told_to_end(launched_shell: Callable[..., int]) -> None:
+    """It dies before it can end as it was told."""
+    assert launched_shell(DIES_OF_SIGINT, restarts=1, stops=[signal.SIGINT]) == 134
+    assert Path("runs").read_text() == "run\n"
+
+
+def test_an_mpi_that_does_not_start_is_no_sigterm(
+    launched_shell: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = "Abort(941770127): Fatal error in internal_Init_thread: Other MPI error, error stack:"
+    assert launched_shell(f"echo '{said}' >&2; exit 143") == 134
+    assert re.search(
+        r"^F.* rank 0 ended with code 143, before the ranks had started; what", capfd.readouterr().err, re.M
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks fork")
+def test_a_watcher_of_the_start_that_does_not_answer_holds_nothing_up() -> None:
+    started = Started("mpiexec", "PMI_SIZE", 0, 2)
+    mpi = SimpleNamespace(Get_library_version=lambda: "An MPI 1.0")
+    before = set(guard.children_of(os.getpid()))
+    with starting(started, mpi, 0):
+        (child,) = set(guard.children_of(os.getpid())) - before
+        os.kill(child, signal.SIGSTOP)
+        late = threading.Timer(5, os.kill, (child, signal.SIGKILL))
+        late.start()
+    assert late.is_alive()
+    late.cancel()
 
 
 # --- several hosts ----------------------------------------------------------------------------------------------------

@@ -53,3 +53,25 @@ def test_processes_of_a_run_are_found_by_its_name() -> None:
         process.kill()
         assert found == [process.pid]
     assert leftovers.processes_of("one of these tests") == []
+
+
+def test_folders_of_dead_ranks_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once by the launcher that knows them, else when they are old; those of living ranks never."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    dead, own = 2**22 + 1, os.getpid()  # no process has such a number
+    names = {
+        (process, job): f"{leftovers.OF_RANKS}{process}-{job}-abc_1"
+        for process in (dead, own)
+        for job in ("", "a1", "b2")
+    }
+    for name in names.values():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "table").touch()
+    leftovers.remove_folders("a1")
+    assert {path.name for path in tmp_path.iterdir()} == set(names.values()) - {names[dead, "a1"]}
+    for path in tmp_path.iterdir():
+        os.utime(path, (0, 0))
+    leftovers.remove_folders()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        name for (process, _), name in names.items() if process == own
+    }

@@ -78,6 +78,7 @@ def test_crops_mirrors_and_noise_go_on_where_they_were(
 
 
 def test_auto_takes_the_newest_that_is_whole(interop: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("ours_iter_99.solverstate").symlink_to("one that somebody has removed")
     solver = interop(snapshot_prefix="ours", snapshot=2)
     solver.step(6)
     Path("ours_iter_6.solverstate").write_bytes(Path("ours_iter_6.solverstate").read_bytes()[:200])

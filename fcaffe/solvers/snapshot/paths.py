@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -43,5 +44,6 @@ def states(prefix: str) -> list[str]:
     found = []
     for path in glob.glob(f"{glob.escape(prefix)}_iter_*.solverstate*"):
         if match := pattern.fullmatch(os.path.basename(path)):
-            found.append((int(match[1]), os.path.getmtime(path), path))
+            with contextlib.suppress(OSError):  # somebody has just removed it, or it is a link to nothing
+                found.append((int(match[1]), os.path.getmtime(path), path))
     return [path for _, _, path in sorted(found, reverse=True)]
