@@ -23,11 +23,7 @@ from fcaffe.parallel.mpiexec import MpiexecRun
 FATAL = 134
 ASKED_FOR = (129, 130, 143)  # exit codes of a rank that was told to end: SIGHUP, SIGINT, SIGTERM
 ORDERLY = (0, 1, *ASKED_FOR, FATAL, 141)  # a rank that ends with another code has not said why: that is a fault
-FAULTS_FROM = (
-    "guard.py",
-    "watchdog.py",
-    "world.py",
-)  # source files of the fatal lines that tell of one, whatever the code
+FAULTS_FROM = "guard.py", "watchdog.py", "world.py"  # files of the fatal lines that tell of one, whatever the code
 # Codes of mpiexec when a rank that did not yet listen to signals, or mpiexec itself, was told to end.
 TOLD_TO_END = {int(number): int(number) for number in (signal.SIGINT, signal.SIGTERM)}
 TICK = 1.0  # seconds

@@ -62,8 +62,8 @@ def remove_folders(name: str = "") -> None:
                 if status.st_uid == os.geteuid() and (
                     time.time() - status.st_mtime > STALE or (name and match[2] == name)
                 ):
-                    for name in os.listdir(entry.path):
-                        os.unlink(f"{entry.path}/{name}")
+                    for file in os.listdir(entry.path):
+                        os.unlink(f"{entry.path}/{file}")
                     os.rmdir(entry.path)
 
 

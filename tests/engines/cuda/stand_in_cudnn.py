@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from fcaffe.engines.engine import NumpyEngine
+from fcaffe.engines import NumpyEngine
 from fcaffe.engines.windows import Windows
 
 data_type = Enum("data_type", ["FLOAT", "HALF", "BFLOAT16", "NOT_SET"])
