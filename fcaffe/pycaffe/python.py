@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
+import sysconfig
 import traceback
 from types import ModuleType
 from typing import Any
@@ -142,9 +143,9 @@ class Python(UserLayer):
             return importlib.import_module(name)
         except Exception as problem:
             if isinstance(problem, ModuleNotFoundError) and f"{name}.".startswith(f"{problem.name}."):
-                folders = ", ".join(folder or os.getcwd() for folder in sys.path)
                 raise self.error(
-                    f'there is no Python module "{name}" in {folders}; start in its folder or add it to PYTHONPATH'
+                    f'there is no Python module "{name}" in {", ".join(_users_folders())} or where packages are '
+                    "installed; start in its folder or add it to PYTHONPATH"
                 ) from None
             raise self._user_error(f"importing {name}", problem) from problem
 
@@ -185,6 +186,14 @@ def _error_class(kind: type[Exception]) -> type[UserCodeError]:
     except TypeError:
         return UserCodeError
     return made
+
+
+def _users_folders() -> list[str]:
+    """Those in which Python looks for modules, but for its own and the ones that packages are installed in."""
+    folders = dict.fromkeys(folder or os.getcwd() for folder in sys.path)
+    own = sysconfig.get_paths()["stdlib"]
+    installed = ("site-packages", "dist-packages", ".zip")
+    return [folder for folder in folders if not (folder.startswith(own) or folder.endswith(installed))]
 
 
 def _is_user_layer(value: Any) -> bool:
