@@ -12,8 +12,9 @@ import numpy as np
 from fcaffe.engines import Engine
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
-from fcaffe.net.host_arrays import HostViews, in_turn
+from fcaffe.net.host_arrays import HostViews
 from fcaffe.net.storage import Storage
+from fcaffe.net.turn import in_turn
 
 
 class DeviceViews(HostViews):

@@ -11,8 +11,12 @@ from fcaffe.errors import NetError
 from fcaffe.proto import caffe_pb2 as pb
 
 
-def filter_net(param: Any) -> Any:
-    """A copy of the NetParameter with only those layers that its `state` admits."""
+def filter_net(param: Any, to_run: bool = True) -> Any:
+    """A copy of the NetParameter with only those layers that its `state` admits.
+
+    Raises NetError for rules that contradict each other and, if it is `to_run`, for bottoms that are left without the
+    layer that makes them.
+    """
     filtered = pb.NetParameter()
     filtered.CopyFrom(param)
     del filtered.layer[:]
@@ -28,7 +32,7 @@ def filter_net(param: Any) -> Any:
             filtered.layer.add().CopyFrom(layer)
         else:
             left_out.append(layer)
-    if left_out:
+    if to_run:
         _check_bottoms(filtered, left_out)
     return filtered
 
@@ -38,7 +42,9 @@ def _check_bottoms(param: Any, left_out: list[Any]) -> None:
     known: set[str] = set(param.input)
     for layer in param.layer:
         for index, blob in enumerate(layer.bottom):
-            makers = [other for other in left_out if blob in other.top] if blob not in known else []
+            if blob in known:
+                continue
+            makers = [other for other in left_out if blob in other.top and blob not in other.bottom]
             if makers:
                 stages = " and ".join(f'stage "{stage}"' for stage in param.state.stage if stage) or "no stage"
                 raise NetError(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -17,26 +15,7 @@ from fcaffe.net.blob import Blob
 from fcaffe.net.kept_weights import KeptWeights
 from fcaffe.net.shown import HostCopy, Shown
 from fcaffe.net.storage import Storage
-
-_turn = threading.RLock()
-
-
-def in_turn() -> AbstractContextManager[Any]:
-    """Its body uses the engine for user code, in one thread at a time: nets share the engine's memory and its state.
-
-    Scripts have threads with a net each, and in Caffe no other thread runs until a call is done.
-    """
-    return _turn
-
-
-def _renew_turn() -> None:
-    """In a process that was forked, in which no other thread can end its turn any more."""
-    global _turn
-    _turn = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_turn)
+from fcaffe.net.turn import in_turn
 
 
 class Follower(Protocol):
@@ -134,10 +113,11 @@ class HostViews:
 
     @contextlib.contextmanager
     def user_at_work(self) -> Iterator[None]:
-        """Its body, amid the work of the engine, calls user code."""
+        """Its body, amid the work of the engine, calls user code, for which other threads may work, too."""
         self.pull()
         try:
-            yield
+            with in_turn().lend():
+                yield
         finally:
             self.push()
 
@@ -204,7 +184,7 @@ class HostViews:
             yield
 
     def _all_followers(self) -> list[Follower]:
-        return [follower for reference in self._followers if (follower := reference()) is not None]
+        return [follower for reference in tuple(self._followers) if (follower := reference()) is not None]
 
     def _preserve(self, storages: Collection[Storage]) -> None:
         for follower in self._all_followers() if storages else ():
@@ -229,6 +209,10 @@ class HostViews:
             if not copy.is_listed:
                 copy.is_listed = True
                 self._copied.append((shown, copy))
+        owner = copy.blob()
+        lasts = copy.lasting and copy.values is not None and blob not in self._given
+        if lasts and owner is not None and owner.shape == copy.shape and blob.count <= values.size:
+            return values[: blob.count].reshape(blob.shape)  # a Split of an input that has been reshaped: as it was
         if copy.values is None or copy.shape != blob.shape:
             if copy.values is not None:  # lent to a blob of another shape with the same memory
                 self._engine.copy(copy.array, storage.view(copy.shape))

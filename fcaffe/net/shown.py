@@ -70,7 +70,7 @@ class HostCopy:
         return values
 
     def is_elsewhere(self) -> bool:
-        """Of one that lasts and has `values`: whether user code has an array of them, too."""
+        """Whether user code has an array of the `values`, besides our own reference; of one that lasts and has some."""
         assert self.values is not None and self._memory is not None
         size, dtype = self.values.size, self.values.dtype
         self.values = None

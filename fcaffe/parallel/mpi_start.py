@@ -132,7 +132,7 @@ def starting(start: Start, mpi: Any, timeout: float) -> Iterator[None]:
     try:
         yield
     finally:
-        os.kill(child, signal.SIGKILL)  # whatever it does: a word to it would have to be heard
+        os.kill(child, signal.SIGKILL)  # it may be stopped, and would not read a message then
         os.close(write)
         os.waitpid(child, 0)
 

@@ -52,7 +52,7 @@ def _replace(layer: Any, param: Any, fields: list[str], own: str, value: Any) ->
     """Put `value` into Caffe's field `own`, in place of those of a fork."""
     present = list(param.dilation) if own == "dilation" else [getattr(param, own)] * param.HasField(own)
     wanted = value if own == "dilation" else [value]
-    if present and present != wanted:
+    if present and present not in (wanted, wanted * 2):  # one for all axes, or one for each
         raise ProtoError(
             f'layer "{layer.name}": {" and ".join(fields)} and {own} contradict each other; remove '
             f"{' and '.join(fields)}, which BVLC Caffe does not have"

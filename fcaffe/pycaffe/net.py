@@ -15,10 +15,10 @@ from fcaffe.errors import CallError, NetError, NoSuchLayerError, UsageError
 from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.net.blob import Blob as CoreBlob
 from fcaffe.net.hooks import Hook
-from fcaffe.net.host_arrays import in_turn
 from fcaffe.net.host_views import host_views
 from fcaffe.net.layer import Layer as CoreLayer
 from fcaffe.net.model_files import write_hdf5, write_model
+from fcaffe.net.turn import in_turn
 from fcaffe.net.weights import load_weights, share_weights, to_model
 from fcaffe.proto import read_net
 from fcaffe.pycaffe import session
@@ -101,11 +101,12 @@ class Net:
 
         `blobs` names further blobs to return.
         """
-        self._put_all("forward", "inputs", self.inputs, inputs, lambda blob: blob.data)
-        last = len(self.layers) - 1 if end is None else self._index(end)
-        self._forward(0 if start is None else self._index(start), last)
-        names = [*(blobs or []), *(self.outputs if end is None else self.top_names[end])]
-        return {name: self.blobs[name].data for name in names}
+        with in_turn():
+            self._put_all("forward", "inputs", self.inputs, inputs, lambda blob: blob.data)
+            last = len(self.layers) - 1 if end is None else self._index(end)
+            self._forward(0 if start is None else self._index(start), last)
+            names = [*(blobs or []), *(self.outputs if end is None else self.top_names[end])]
+            return {name: self.blobs[name].data for name in names}
 
     def backward(
         self, diffs: list[str] | None = None, start: str | None = None, end: str | None = None, **tops: np.ndarray
@@ -114,11 +115,12 @@ class Net:
 
         Gradients of the outputs are given by keyword; `diffs` names further blobs whose gradients to return.
         """
-        self._put_all("backward", "outputs", self.outputs, tops, lambda blob: blob.diff)
-        last = 0 if end is None else self._index(end)
-        self._backward(len(self.layers) - 1 if start is None else self._index(start), last)
-        names = [*(diffs or []), *(self.inputs if end is None else self.bottom_names[end])]
-        return {name: self.blobs[name].diff for name in names}
+        with in_turn():
+            self._put_all("backward", "outputs", self.outputs, tops, lambda blob: blob.diff)
+            last = 0 if end is None else self._index(end)
+            self._backward(len(self.layers) - 1 if start is None else self._index(start), last)
+            names = [*(diffs or []), *(self.inputs if end is None else self.bottom_names[end])]
+            return {name: self.blobs[name].diff for name in names}
 
     def forward_all(self, blobs: list[str] | None = None, **inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Run any number of samples, in batches of the net's size; returns what `forward` does, for all samples.

@@ -8,8 +8,9 @@ from typing import Any
 
 from fcaffe import solvers
 from fcaffe.errors import CallError
-from fcaffe.net.host_arrays import HostViews, in_turn
+from fcaffe.net.host_arrays import HostViews
 from fcaffe.net.host_views import host_views
+from fcaffe.net.turn import in_turn
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.net import Net
@@ -30,9 +31,8 @@ class Callbacks(solvers.Observer):
         self._call(self._on_gradients_ready)
 
     def _call(self, function: Callable[[], None]) -> None:
-        self._views.pull()
-        function()
-        self._views.push()
+        with self._views.user_at_work():
+            function()
 
 
 class Solver:

@@ -39,7 +39,7 @@ def merge_bn(param: Any, model: Model) -> Merged:
     test = pb.NetParameter()
     test.CopyFrom(param)
     test.state.phase = pb.TEST
-    test = filter_net(test)
+    test = filter_net(test, to_run=False)
     stored = {layer.name: layer for layer in model.layers}
     folded: dict[str, list[str]] = {}
     gone: set[int] = set()

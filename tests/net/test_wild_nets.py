@@ -253,3 +253,10 @@ def test_a_net_that_lacks_its_data_without_a_stage(net_from: NetFrom) -> None:
         "the layer 'c', exclude { phase: TEST stage: \"all\" } exclude { min_level: 0 }"
     )
     assert net_from('state { stage: "val" }' + text, phase="TEST").blob("y").shape == (2, 3)
+
+
+def test_a_misspelt_top_is_not_what_a_layer_in_place_would_make(net_from: NetFrom) -> None:
+    text = INPUT + ip("fc", "x", "fc_7", 3)
+    text += 'layer { name: "drop" type: "Dropout" bottom: "fc7" top: "fc7" include { phase: TRAIN } }'
+    with pytest.raises(NetError, match="did you mean 'fc_7'"):
+        net_from(text + ip("last", "fc7", "y", 2), phase="TEST")

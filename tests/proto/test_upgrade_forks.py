@@ -28,6 +28,7 @@ SAME = [
     (CONVOLUTION, "hole_h: 2 hole_w: 3", "dilation: 2 dilation: 3"),
     (CONVOLUTION, "hole_w: 3", "dilation: 1 dilation: 3"),
     (CONVOLUTION, "dilation_h: 4 dilation_w: 4", "dilation: 4"),
+    (CONVOLUTION, "dilation: 2 dilation: 2 hole: 2", "dilation: 2"),
 ]
 
 

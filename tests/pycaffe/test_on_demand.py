@@ -673,3 +673,30 @@ def test_nan_where_few_places_are_read(tmp_path: Path, layer_by_layer: Callable[
         return [(f"pass {number}", net.forward()["loss"].copy()) for number in range(3)]
 
     twice(script, layer_by_layer)
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_an_input_whose_splits_are_looked_at_before_they_are_reshaped(tmp_path: Path, holds: bool) -> None:
+    """They still have the shape of the last pass, of the same memory."""
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [2, 3, 12, 12] } } }'
+        'layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" '
+        'convolution_param { num_output: 3 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }'
+        'layer { name: "sum" type: "Eltwise" bottom: "conv" bottom: "x" top: "sum" }'
+    )
+    for before, now in (((3, 3, 14, 8), (2, 3, 11, 10)), ((1, 3, 4, 4), (2, 3, 11, 10)), ((2, 3, 8, 8), (2, 3, 8, 8))):
+        net, other = caffe.Net(str(path), caffe.TEST), caffe.Net(str(path), caffe.TEST)
+        net.share_with(other)
+        for each, shape in ((net, before), (net, now), (other, now)):
+            each.blobs["x"].reshape(*shape)
+            if shape == before:
+                net.forward()
+        held = [net.blobs["x"].data] if holds else []
+        for number in range(3):
+            for blob in net.blobs.values():
+                blob.data.sum()
+            image = values(now, number)
+            net.blobs["x"].data[...] = image
+            assert np.array_equal(net.forward()["sum"], other.forward(x=image)["sum"]), (before, number)
+        assert all(np.array_equal(array, image) for array in held)

@@ -8,13 +8,15 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fcaffe as caffe
-from fcaffe.net.host_arrays import in_turn
+from fcaffe.net.turn import in_turn
 
 NET = """
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 16 dim: 16 } } }
@@ -118,3 +120,84 @@ def test_a_forked_process_waits_for_no_thread_of_its_parent(nets: list[caffe.Net
         os.kill(child, 9)
         os.waitpid(child, 0)
     assert ended == (child, 0)
+
+
+class FilledByThreads(caffe.Layer):
+    """Its workers fill its top, and one of them runs a net meanwhile."""
+
+    nets: list[caffe.Net] = []
+
+    def setup(self, bottom: list[Any], top: list[Any]) -> None:
+        self.workers = ThreadPoolExecutor(2)
+
+    def reshape(self, bottom: list[Any], top: list[Any]) -> None:
+        top[0].reshape(*bottom[0].data.shape)
+
+    def forward(self, bottom: list[Any], top: list[Any]) -> None:
+        def fill(index: int) -> None:
+            top[0].data[index] = 2 * bottom[0].data[index]
+
+        work = [self.workers.submit(fill, index) for index in range(len(bottom[0].data))]
+        if net := self.nets.pop() if self.nets else None:
+            work.append(self.workers.submit(net.forward))
+        for each in work:
+            each.result(timeout=60)
+        if net:
+            self.nets.append(net)
+
+    def backward(self, top: list[Any], down: list[bool], bottom: list[Any]) -> None:
+        pass
+
+
+TWICE = """layer { name: "twice" type: "Python" bottom: "data" top: "twice"
+        python_param { module: "tests.pycaffe.test_threads" layer: "FilledByThreads" } }
+"""
+
+
+@pytest.mark.usefixtures("restless")
+def test_layers_that_wait_for_threads(tmp_path: Path) -> None:
+    """Whose calls are within one another, in threads of their own, in any order: still each net has its own results."""
+    file = tmp_path / "net.prototxt"
+    file.write_text(
+        NET.replace('bottom: "data" top: "conv1"', 'bottom: "twice" top: "conv1"', 1).replace(
+            'layer { name: "conv1"', TWICE + 'layer { name: "conv1"'
+        )
+    )
+    caffe.set_random_seed(1)
+    nets = [caffe.Net(str(file), caffe.TEST) for _ in range(THREADS)]
+    alone = [passes(net, seed) for seed, net in enumerate(nets)]
+    FilledByThreads.nets[:] = [caffe.Net(str(file), caffe.TEST) for _ in range(3)]
+    try:
+        with ThreadPoolExecutor(THREADS) as threads:
+            together = list(threads.map(passes, nets, range(THREADS), timeout=120))
+    finally:
+        FilledByThreads.nets.clear()
+    for one, other in zip(alone, together, strict=True):
+        for arrays, others in zip(one, other, strict=True):
+            for array, another in zip(arrays, others, strict=True):
+                np.testing.assert_array_equal(array, another)
+
+
+@pytest.mark.usefixtures("restless")
+def test_gradients_given_by_keyword_amid_passes_of_another_net(tmp_path: Path) -> None:
+    file = tmp_path / "net.prototxt"
+    file.write_text(NET[: NET.index('layer { name: "fc"')] + "force_backward: true")
+    net, other = (caffe.Net(str(file), caffe.TEST) for _ in range(2))
+    shape = net.forward()["conv2"].shape
+    random = np.random.default_rng(3)
+    gradients = [random.standard_normal(shape).astype(np.float32) for _ in range(150)]
+    expected = [net.backward(conv2=each)["data"].copy() for each in gradients]
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            other.forward()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for gradient, array in zip(gradients, expected, strict=True):
+            np.testing.assert_array_equal(net.backward(conv2=gradient)["data"], array)
+    finally:
+        done.set()
+        thread.join()

@@ -136,6 +136,14 @@ def test_a_model_without_weights() -> None:
         merge_bn(param, Model(pb.NetParameter(), []))
 
 
+def test_a_net_whose_data_is_for_training_alone() -> None:
+    """No layer is run, so none of them misses it."""
+    kept = first("Convolution", WEIGHTED["Convolution"])
+    model = to_model(with_random_weights(deploy_net(parsed("\n".join([INPUT, kept, NORM])))))
+    data = 'layer { name: "data" type: "Data" top: "x" include { phase: TRAIN } data_param { source: "x" } }'
+    assert merge_bn(parsed("\n".join([data, kept, NORM])), model).folded == {"c": ["norm"]}
+
+
 OTHER = {
     "more outputs": ("num_output: 6", "num_output: 8"),
     "fewer outputs": ("num_output: 6", "num_output: 3"),
