@@ -101,7 +101,7 @@ def train(
         sharing.with_batch_of(gpus, plan.workers).check_reproducible(solving.rng, plan.workers, bool(gpus))
         prefix = _solver_param(flags).snapshot_prefix
         code = launch(plan, words_for_ranks(), _newest_since_now(prefix), signals.stopping())
-        remove_leftovers(f"{prefix}_iter_", tell=False)  # after the last word, if that was one of a rank's death
+        remove_leftovers(f"{prefix}_iter_", tell=False)  # the log's last line stays the one that names a dead rank
         return code
     with world:
         launching.check(world)
