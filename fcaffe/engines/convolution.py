@@ -24,17 +24,6 @@ class Folded:
     make: Callable[[], tuple[Array, Array]]
 
 
-@dataclass(frozen=True, eq=False)
-class Steps:
-    """What is done with each channel of a convolution's outputs, step by step: "subtract", "divide", "multiply" or
-    "add" a number. `make` gives these numbers, an array (channels,) for each of the `kinds`, from what is in the
-    `sources`."""
-
-    kinds: tuple[str, ...]
-    sources: Callable[[], Sequence[Array]]
-    make: Callable[[], tuple[Array, ...]]
-
-
 class PlainConvolution:
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, places...)."""
 
@@ -80,36 +69,6 @@ class PlainConvolution:
         self.convolution_forward(x, *made, y, windows, group, relu and plus is None)
         self.add_to(plus, y, relu)
         return True
-
-    def convolution_in_steps(
-        self,
-        x: Array,
-        weights: Array,
-        bias: Array | None,
-        y: Array,
-        windows: Windows,
-        group: int,
-        steps: Steps,
-        relu: bool,
-        plus: Array | None,
-    ) -> bool:
-        """y = x * weights + bias, then the steps, then with `plus` that much more and with `relu` the larger of that
-        and 0, in one go. False, and y is lost, where that may give other bits than one operator after the other."""
-        return False
-
-    def convolves_few(
-        self,
-        shape: tuple[int, ...],
-        weights: Array,
-        biased: bool,
-        windows: Windows,
-        group: int,
-        apart: tuple[int, ...],
-        stride: tuple[int, ...],
-    ) -> bool:
-        """Whether a convolution of every so-many-th place of an x of this shape, so far `apart`, whose windows have
-        another stride, gives the bits that the convolution of x has at these places."""
-        return False
 
     def add_to(self, plus: Array | None, y: Array, relu: bool) -> None:
         """y += plus, and with `relu` y is then the larger of that and 0."""

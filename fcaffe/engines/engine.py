@@ -75,7 +75,6 @@ class Engine(
     fuses_relu_backward = False  # relu_bias_backward is one pass over memory
     splits_products = False  # a convolution of 1x1 by a part of its weights takes so much less time
     folds_weights = False  # folded_convolution is there
-    convolves_in_steps = False  # so is convolution_in_steps
     records = False  # see recorded
     fixed: object | None = None  # the same for as long as no weights have changed; None where they may at any time
     updates_at_once = False  # update_all does all parameters in one
@@ -100,19 +99,13 @@ class Engine(
         return None
 
     def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
-        """Do work on these arrays, and return what does it again without asking Python, as long as they are where they
-        are; None if there is no such. Whatever is not the engine's fast routines is left out of it."""
-        work()
-        return None
-
-    def taken_down(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
-        """The same for work that does nothing but call operators on these arrays: those which are not the engine's fast
-        routines are called again."""
+        """Do work on these arrays, and return a function that repeats the engine's own calls, for as long as the arrays
+        stay where they are. None if the calls worked on other memory. Work by other means is not recorded."""
         work()
         return None
 
     def joined(self, recordings: Sequence[Callable[[], None]]) -> Callable[[], None]:
-        """What plays these recordings of `recorded` one after the other."""
+        """A function that runs these results of `recorded` one after the other."""
         raise NotImplementedError
 
     @contextlib.contextmanager

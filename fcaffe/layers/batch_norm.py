@@ -20,7 +20,9 @@ class BatchNorm(Layer):
     parameters hold these (see RunningStatistics); each pass over a batch adds its own to them.
     """
 
-    traits = Traits(bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, held=Held.MEAN)
+    traits = Traits(
+        bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, learns=False, held=Held.MEAN
+    )
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.batch_norm_param
@@ -39,6 +41,7 @@ class BatchNorm(Layer):
                 raise self.error(f"its statistics do not learn: param {index} must have lr_mult: 0")
         self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
         self.memory = Blob(self.xp)  # what batch_norm_train leaves to its backward
+        self.traits = replace(self.traits, by_sample=self.use_global_stats)
         if not self.use_global_stats:
             self.bottom_copy = Blob(self.xp, (), channels_last=True)
             self.traits = replace(self.traits, needs_host=self._workers().size > 1)  # sums go through the host

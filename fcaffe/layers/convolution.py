@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from fcaffe.engines.windows import Windows
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
@@ -93,6 +94,8 @@ class Convolution(Sliding):
         self.find_windows(bottom[0])
         p = self.param.convolution_param
         self.group = p.group
+        if self.axis != 1:  # the images are numbered by other axes than the first
+            self.traits = replace(self.traits, by_sample=False)
         self.channels = bottom[0].shape[self.axis]
         if p.num_output < 1:
             raise self.error("convolution_param.num_output must be positive")

@@ -14,7 +14,7 @@ from fcaffe.proto import caffe_pb2 as pb
 class Dropout(Activation):
     """TRAIN: top = x / (1 - ratio) where kept, else 0. TEST: top = x, since the expectation is the same."""
 
-    traits = replace(Activation.traits, half=Half.SAME)
+    traits = replace(Activation.traits, half=Half.SAME, keeps_signs=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         ratio = self.param.dropout_param.dropout_ratio

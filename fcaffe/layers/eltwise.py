@@ -31,6 +31,8 @@ class Eltwise(Layer):
             self.traits = replace(self.traits, half=Half.SAME_IN_XP)
         else:
             self.traits = replace(self.traits, by_operators=True)
+        if self.operation == MAX:  # `largest` is of the whole batch
+            self.traits = replace(self.traits, by_sample=False)
         self.coeffs = list(p.coeff) or [1.0] * len(bottom)
         self.largest = Blob(self.xp, (), channels_last=True, dtype="int32")  # for MAX: the bottom that has it
         if top[0] is bottom[0] and self.operation == SUM:

@@ -42,7 +42,7 @@ class LRN(Layer):
         p = self.param.lrn_param
         x, y = bottom[0].data, top[0].data
         if p.norm_region == pb.LRNParameter.ACROSS_CHANNELS:
-            memory = None if self.context.inference else self.scale.data
+            memory = self.scale.data if self.context.saves_for_backward else None
             self.engine.lrn_forward(x, y, memory, p.local_size, p.alpha, p.beta, p.k)
             return
         scale = self.scale.data

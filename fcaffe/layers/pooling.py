@@ -82,7 +82,7 @@ class Pooling(Layer):
         if self.method == MAX and len(top) == 2:
             self.engine.max_pool_with_places(x, y, top[1].data, self.windows)
         elif self.method == MAX:
-            memory = None if self.context.inference else self.memory.data
+            memory = self.memory.data if self.context.saves_for_backward else None
             self.engine.max_pool_forward(x, y, memory, self.windows)
         elif self.method == AVE:
             self.engine.average_pool_forward(x, y, self.windows)

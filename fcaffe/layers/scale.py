@@ -31,6 +31,7 @@ class Broadcasting(Layer):
         if not axis <= end <= len(bottom.shape):
             raise self.error(f"axis {p.axis} and num_axes {p.num_axes} do not fit the bottom's shape {bottom.shape}")
         fill_blob(self.add_blob(*bottom.shape[axis:end]), filler, self.context.random)
+        self.traits = replace(self.traits, by_sample=axis > 0)
 
     def operand(self, bottom: list[Blob]) -> Blob:
         return bottom[1] if len(bottom) > 1 else self.blobs[0]

@@ -15,8 +15,9 @@ class Split(Layer):
         half=Half.SAME,
         reshapes_by_shape=True,
         repeatable=True,
-        by_operators=True,
         by_sample=True,
+        keeps_signs=True,
+        aliases=True,
     )
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -14,6 +14,7 @@ the storage is only shown another part of the arena, since nobody wants what was
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.net.blob import Blob
@@ -57,12 +58,12 @@ class Arena:
         self._moves: Moves = {}
         self._unwritten: list[Storage] = []
         self._placed: dict[int, Storage] = {}  # by their ids
-        self._followed: tuple[int, tuple[int, ...]] | None = None  # which program, and the versions of its blobs
-        self._chosen: dict[int, tuple[tuple[int, ...], Again]] = {}  # by program: versions of its blobs, and the choice
+        self._followed: tuple[Program, tuple[int, ...]] | None = None  # with the versions of its blobs
+        self._chosen: WeakKeyDictionary[Program, tuple[tuple[int, ...], Again]] = WeakKeyDictionary()  # the same way
 
     def follow(self, program: Program) -> None:
         """Give the storages of this program their offsets, if they have not got them for the present shapes."""
-        state = id(program), program.versions
+        state = program, program.versions
         if state == self._followed:
             return
         self.release()
@@ -70,12 +71,14 @@ class Arena:
         program.trace()
         self.again = self.choose(program) if self.recompute else {}
         wanted = uses(program, self.again)
-        self._moves = lend_memory(wanted)
+        self._moves = share_memory(wanted)
         self._unwritten = program.unwritten()
         self._placed = {id(use.storage): use.storage for use in wanted}
 
     def release(self) -> None:
-        """Give back the memory; storages get some of their own when they are next touched."""
+        """Give back the memory. Each storage gets memory of its own when it is next touched."""
+        if self._followed is None:
+            return
         for storage in self._placed.values():
             storage.replace(None)
         self._placed, self._moves, self._unwritten, self.again, self._followed = {}, {}, [], {}, None
@@ -83,9 +86,9 @@ class Arena:
 
     def choose(self, program: Program) -> Again:
         """What to run again, so that a pass takes the least memory."""
-        versions, found = program.versions, self._chosen.get(id(program))
+        versions, found = program.versions, self._chosen.get(program)
         if found is None or found[0] != versions:
-            found = self._chosen[id(program)] = versions, {} if program.inference else choose(program)
+            found = self._chosen[program] = versions, {} if program.inference else choose(program)
         return found[1]
 
     def move(self, when: int) -> None:
@@ -107,7 +110,7 @@ class Arena:
         return id(blob._data) in self._placed
 
 
-def lend_memory(uses: list[Use]) -> Moves:
+def share_memory(uses: list[Use]) -> Moves:
     """Let the storages share one new stretch of memory. Returns which of them has to move when, and to where."""
     offsets, end = layout(uses)
     for use in uses:

@@ -25,7 +25,7 @@ def first_bad_blob(net: Net) -> str | None:
                     return f'parameter {index} of layer "{node.name}"'
             if any(map(net.arena.has, node.tops)):
                 node.reshape()
-                node.layer.forward_again(node.bottoms, node.tops)
+                node.forward_again()
             for index, blob in zip(node.top_ids, node.tops, strict=True):
                 if not is_finite(net.context.engine.as_float32(blob.data)):
                     return f'blob "{net.blob_names[index]}" (top of layer "{node.name}")'

@@ -30,14 +30,13 @@ class Context:
 
     The training net splits its batches among `workers`; `share` is this one's part. A test net is each worker's own
     and reads whole batches in `turns`. `sync_batch_norm`: BatchNorm takes mean and variance over the batch of all
-    workers. In nets for `inference` there is no backward pass, so that layers keep nothing for it. Where
-    `whole_passes` are all that is run, and nobody looks at what is between the layers, some do the work of others as
-    well, and memory is shared; with `recompute` some of their forward passes run again during backward, to save memory.
-    `on_demand`: a script may look at any blob, but at few, so whole forward passes leave out what can be computed when
-    it does; as far as such a pass may leave out what backward reads, `inference` is set in it.
+    workers. Nets for `inference` never run backward. With `whole_passes` only whole passes run and only outer blobs are
+    read, so layers are fused and memory is shared. With `recompute` some forward passes run again during backward, to
+    save memory. With `on_demand` a script may read any blob, so whole forward passes materialise those that it has
+    been seen to read and compute the others when it reads them.
 
-    While nets are built, `as_worker_0` gives every worker what worker 0 passes to it; all must call it at the same
-    place.
+    While nets are built, `as_worker_0` gives every worker what worker 0 passes to it. All workers must call it at the
+    same point.
     """
 
     engine: Engine
@@ -56,6 +55,10 @@ class Context:
     share: Share | None = field(default=None, init=False)  # see `share_of`
     iteration: int = field(default=0, init=False)  # of the present pass: see `begin_pass`
     first_sample: int = field(default=0, init=False)
+    saves_for_backward: bool = field(default=True, init=False)  # whether the present forward pass does
+
+    def __post_init__(self) -> None:
+        self.saves_for_backward = not self.inference
 
     def share_of(self, batch_size: int) -> Share:
         """This worker's share of the batches of a layer that reads; such layers of a net must agree in the size."""

@@ -145,7 +145,7 @@ class Graph:
                 self._ids[name] = blob_id
         else:
             blob_id = self._ids[name]
-            if param.type != "Dropout":  # which lets no gradient through where it writes 0
+            if not node.layer.traits.keeps_signs:
                 for earlier in self.nodes:
                     earlier.layer.top_is_overwritten |= blob_id in earlier.top_ids
         log.top_connected(param.name, name, in_place)

@@ -39,11 +39,11 @@ class HostViews:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._lent: list[Shown] = []  # whose own memory user code may have an array of
+        self._exposed: list[Shown] = []  # whose own memory user code may have an array of
         self._copied: list[tuple[Shown, HostCopy]] = []  # of which it may have a copy
         self._given: weakref.WeakSet[Blob] = weakref.WeakSet()  # which no layer writes
         self._weights = KeptWeights(engine)
-        self.looks = 0  # of user code at storages
+        self.reads = 0  # by user code, of storages
         self._followers: list[weakref.ref[Follower]] = []
         self._changing: set[Storage] = set()  # what the engine's present work changes
 
@@ -55,21 +55,21 @@ class HostViews:
         """Nobody but user code writes the data of these: a copy of them holds until it does, and is kept."""
         self._given.update(blobs)
 
-    def wanted(self, storages: Iterable[Storage], since: int) -> set[Storage]:
-        """Those of these that user code has an array of, or has looked at after that number of looks."""
+    def read_since(self, storages: Iterable[Storage], since: int) -> set[Storage]:
+        """Those of these that user code holds an array of, or has read after that number of reads."""
         seen = ((storage, storage.shown) for storage in storages if storage.shown is not None)
-        return {storage for storage, shown in seen if shown.looked > since or shown.is_held}
+        return {storage for storage, shown in seen if shown.last_read > since or shown.is_held}
 
-    def lent(self) -> list[Storage]:
-        """Those of whose own memory user code has an array, which it may write at any moment."""
-        if not self._lent:
+    def exposed(self) -> list[Storage]:
+        """The storages whose own memory user code has an array of, which it may write at any moment."""
+        if not self._exposed:
             return []
         held = []
-        for shown in self._lent:
-            shown.is_lent = shown.window() is not None
-            if shown.is_lent:
+        for shown in self._exposed:
+            shown.is_exposed = shown.window() is not None
+            if shown.is_exposed:
                 held.append(shown)
-        self._lent = held
+        self._exposed = held
         return [storage for shown in held if (storage := shown.storage()) is not None]
 
     @contextlib.contextmanager
@@ -150,7 +150,7 @@ class HostViews:
                 continue
             if blob.uses(storage):
                 self._fill(copy, values, storage, blob)
-        for storage in self.lent():
+        for storage in self.exposed():
             storage.settle()
 
     def reshape(self, blob: Blob, shape: tuple[int, ...]) -> None:
@@ -175,7 +175,7 @@ class HostViews:
     def same_weights(self, net: Any) -> AbstractContextManager[None]:
         """Its body is a forward pass of this net. What the engine makes of the weights is kept for the next pass, but
         for those that user code could write meanwhile."""
-        return self._weights.same(net, self.lent)
+        return self._weights.same(net, self.exposed)
 
     @contextlib.contextmanager
     def new_weights(self, net: Any) -> Iterator[None]:
@@ -191,11 +191,11 @@ class HostViews:
             follower.preserve(storages)
 
     def _show(self, blob: Blob, storage: Storage) -> np.ndarray:
-        self.looks += 1
+        self.reads += 1
         shown = storage.shown
         if shown is None:
             shown = storage.shown = Shown(storage)
-        shown.looked = self.looks
+        shown.last_read = self.reads
         copy, half = shown.copy, self._engine.half_dtype
         is_wide = half is None or storage.dtype != half
         if copy is None and is_wide and storage.view(blob.shape).flags.c_contiguous:
@@ -237,7 +237,7 @@ class HostViews:
         if window is None or shown.address != address:
             window = storage.window()
             shown.window, shown.address = weakref.ref(window), address
-            if not shown.is_lent:
-                shown.is_lent = True
-                self._lent.append(shown)
+            if not shown.is_exposed:
+                shown.is_exposed = True
+                self._exposed.append(shown)
         return window

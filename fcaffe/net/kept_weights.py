@@ -36,9 +36,9 @@ class KeptWeights:
         self._changing = False
 
     @contextlib.contextmanager
-    def same(self, net: Any, lent: Callable[[], list[Storage]]) -> Iterator[None]:
+    def same(self, net: Any, exposed: Callable[[], list[Storage]]) -> Iterator[None]:
         """Its body is a forward pass of this net. What is made of the weights is kept for the next pass, but for those
-        that are `lent`."""
+        that are `exposed`."""
         if self._changing:
             yield
             return
@@ -48,7 +48,7 @@ class KeptWeights:
                 yield
             self._of[net] = _Kept(_shapes(net))
             return
-        written = set(lent())
+        written = set(exposed())
         if written:
             written &= {blob._data for layer in net.layers for blob in layer.blobs}
         self._passes += 1

@@ -167,7 +167,7 @@ class Layer:
     def keep_bottom(self, bottom: list[Blob], top: list[Blob]) -> Blob:
         """Before forward writes: copy the first bottom into `bottom_copy` if the top will overwrite what backward wants
         to read. Returns the blob to compute from."""
-        if top[0] is not bottom[0] or self.context.inference:
+        if top[0] is not bottom[0] or not self.context.saves_for_backward:
             return bottom[0]
         assert self.bottom_copy is not None
         self.bottom_copy.reshape(*bottom[0].shape)

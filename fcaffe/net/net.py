@@ -3,74 +3,274 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 
 from fcaffe import log
-from fcaffe.net.apart import Apart
-from fcaffe.net.arena import Arena, Memory, memory_of
-from fcaffe.net.blob import Blob
+from fcaffe.engines.engine import Pending
+from fcaffe.net.arena import START, Arena, Memory, memory_of
+from fcaffe.net.arithmetic import is_finite, silent_arithmetic
+from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
+from fcaffe.net.debug_info import debug_backward, debug_forward
+from fcaffe.net.graph import Graph
 from fcaffe.net.hooks import Hooks
+from fcaffe.net.node import Node
 from fcaffe.net.on_demand import OnDemand
-from fcaffe.net.passes import Passes
 from fcaffe.net.precision import choose_types
 from fcaffe.net.program import Program
-from fcaffe.net.rewrite import rewrite, unseen_fusions
+from fcaffe.net.rewrite import Want, rewrite
+
+MOST_PROGRAMS = 16  # that a net remembers, of a script that reads ever other blobs
 
 
-class Net(Passes):
-    """A graph that runs, as one of two programs.
+class Exchange(Protocol):
+    """Sums gradients over the workers while a backward pass goes on; see `fcaffe.solvers.exchange`."""
 
-    `plain` is the graph as it is, layer by layer. `fused` is what whole passes run where nobody looks at what lies
-    between the layers (`Context.whole_passes`): rewritten (see `fcaffe.net.rewrite`), its memory in one arena, and
-    recorded where the engine can do that. Arguments and errors are those of Graph.
+    on_streams: bool
+
+    def begin(self, gradients: Array) -> None: ...
+
+    def ready(self, start: int) -> None: ...
+
+    def finish(self, stop: float = math.inf) -> None: ...
+
+
+class Net(Graph):
+    """A graph that runs. Arguments and errors are those of Graph.
+
+    A whole pass runs a program: the nodes of the graph, rewritten for what the pass must leave behind
+    (`fcaffe.net.rewrite`). That goes by the context: the outer blobs, where only whole passes run; those that a script
+    reads, as long as it only runs forward; else all blobs. A pass over some of the layers, or with hooks or
+    `debug_info`, runs `plain`: the graph as it is, layer by layer. `program` is that of the last forward pass, which
+    backward follows.
     """
 
     def __init__(self, param: Any, context: Context) -> None:
         super().__init__(param, context)
         self.debug_info: bool = param.debug_info
-        self.hooks = Hooks()  # of passes over the plain program
+        self.hooks = Hooks()
+        self.arena = Arena(context.recompute)
         self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
         self._losses_in_place = [node for node in self.nodes if node.has_loss and {*node.tops} & {*node.bottoms}]
         choose_types(self)
-        self.plain = Program(self.nodes, self._outer(), self.parameters, context.inference)
-        self.fused = self._fused_program() if context.whole_passes else self.plain
-        self._unseen = unseen_fusions(self.nodes)  # by the index of their first member
-        self._apart: Apart | None = None
-        self.program = self.plain  # that of the last forward pass, which backward follows
-        self.arena = Arena(context.recompute)
-        on_demand = context.on_demand and context.engine.xp is np
-        self.on_demand = OnDemand(self, self._outer(), self.arena) if on_demand else None
-        if on_demand and not any(node.layer.type == "Python" for node in self.nodes):
-            self._apart = Apart(self.nodes, self._outer(), self.parameters)
+        self._programs: dict[Want, Program] = {}
+        self._whole_only = context.whole_passes
+        self.plain = self.program = Program(self.nodes, self.outer, self.parameters, not context.inference)
+        self.on_demand = OnDemand(self) if context.on_demand and OnDemand.suits(self) else None
         self.parameters.share()
         log.net_done()
 
-    def _fused_program(self) -> Program:
-        inference = self.context.inference
-        return Program(rewrite(self.nodes, inference), self._outer(), self.parameters, inference)
-
-    def _outer(self) -> list[Blob]:
-        """The blobs that come from outside or are read there, so that their values have to outlive the pass."""
+    @property
+    def outer(self) -> frozenset[Blob]:
+        """The blobs that are given or read from outside, so that their values outlive a pass."""
         ends = {*self.input_ids, *self.output_ids}
-        return [blob for i, blob in enumerate(self.blobs) if i in ends or self.blob_loss_weights[i]]
+        return frozenset(blob for i, blob in enumerate(self.blobs) if i in ends or self.blob_loss_weights[i])
+
+    @property
+    def fuses(self) -> bool:
+        """Whether only whole passes run, which leave behind the outer blobs alone."""
+        return self._whole_only
+
+    @property
+    def fused(self) -> Program:
+        """The program of whole passes if only those run, else `plain`."""
+        return self.program_for(Want(self.outer, not self.context.inference)) if self.fuses else self.plain
+
+    def program_for(self, want: Want) -> Program:
+        """The program whose whole passes leave behind what is wanted."""
+        if want not in self._programs:
+            if len(self._programs) >= MOST_PROGRAMS:
+                self._programs.clear()
+            outer = self.blobs if want.visible is None else want.visible
+            self._programs[want] = Program(rewrite(self.nodes, want), outer, self.parameters, want.gradients)
+        return self._programs[want]
 
     @contextlib.contextmanager
     def whole_passes(self) -> Iterator[None]:
-        """In its body the net runs whole passes only (see Context); what is between the layers is lost then. However
-        the body ends, layers and memory are afterwards as they were before."""
-        before = self.fused
-        if not self.fuses:
-            self.fused = self._fused_program()
+        """In its body only whole passes run (see Context). However the body ends, memory is afterwards as before."""
+        self.complete()
+        before, self._whole_only = self._whole_only, True
         try:
             yield
         finally:
-            if self.fused is not before:
-                self.program = self.fused = before
+            self._whole_only = before
+            if not before:
+                self.program = self.plain
                 self.arena.release()
+
+    def forward(self, start: int = 0, end: int | None = None) -> float:
+        """Run the layers from index `start` to `end`, both included; returns the weighted sum of the losses."""
+        loss: float = self.start_forward(start, end).value()
+        outputs = (blob.data for _, blob, _ in self.outputs())
+        if self.context.engine.asynchronous and end is None and not all(map(is_finite, outputs)):
+            self.explain()
+        return loss
+
+    @silent_arithmetic
+    def start_forward(
+        self, start: int = 0, end: int | None = None, need: Callable[[float], None] = lambda stop: None
+    ) -> Pending:
+        """The same, without waiting for the losses. `need` is called before parameters up to an offset of the flat
+        buffer are read."""
+        program = self._begin_pass(start == 0 and end is None)
+        try:
+            loss = self._run(program, program.nodes[start : None if end is None else end + 1], start, need)
+        except BaseException:
+            self.arena.release()
+            raise
+        if self.on_demand is not None:
+            self.on_demand.end_pass(program)
+        return loss
+
+    def _begin_pass(self, whole: bool) -> Program:
+        """Choose the program of the coming pass and give its blobs their memory."""
+        program, in_arena = self.plain, self.fuses
+        if self.on_demand is not None and not whole:
+            self.on_demand.complete()
+        if whole and not self.debug_info and not self.hooks.in_forward():
+            if self.fuses:
+                program = self.fused
+            elif self.on_demand is not None:
+                program, in_arena = self.on_demand.program()
+        if in_arena:
+            self.arena.follow(program)
+        else:
+            self.arena.release()
+        self.arena.move(START)
+        self.program = program
+        self.context.saves_for_backward = not program.inference
+        return program
+
+    def _run(self, program: Program, nodes: list[Node], start: int, need: Callable[[float], None]) -> Pending:
+        replay = None if program is self.plain else program.replay
+        on_device = program is not self.plain and self.context.engine.asynchronous
+        if program is self.plain or on_device or replay is not None:
+            need(math.inf)
+        if on_device:
+            return self._start_on_device(nodes)
+        if replay is not None:
+            return Pending(replay.forward(self._forward_node))
+        loss = 0.0
+        for node, stop in zip(nodes, program.needs_until[start:], strict=False):
+            need(stop)
+            loss += self._forward_node(node)
+        return Pending(loss)
+
+    def _forward_node(self, node: Node) -> float:
+        """Returns the weighted sum of its losses."""
+        for hook in self.hooks.before_forward:
+            hook(node.index)
+        node.forward()
+        if self.debug_info:
+            debug_forward(self, node)
+        loss = node.layer.loss(node.tops) if node.has_loss else 0.0
+        for hook in self.hooks.after_forward:
+            hook(node.index)
+        return loss
+
+    def _start_on_device(self, nodes: list[Node]) -> Pending:
+        """Layers that bring data from the host run first; the rest is recorded by the engine."""
+        for node in nodes:
+            if node.layer.traits.reads_host:
+                node.forward()
+        self._repeat("forward", lambda: self._forward_on_device(nodes))
+        return self.context.engine.read_later(self._loss)
+
+    def _forward_on_device(self, nodes: list[Node]) -> None:
+        """All layers but those that read; the losses are added up in an array."""
+        self.arena.move(START)
+        self._loss[...] = 0
+        for node in nodes:
+            if node.layer.traits.reads_host:
+                continue
+            node.forward()
+            for weight, blob in zip(node.layer.loss_weights, node.tops, strict=False):
+                if weight:
+                    self._loss += np.float32(weight) * blob.data.sum()
+
+    @silent_arithmetic
+    def backward(self, start: int | None = None, end: int = 0, exchange: Exchange | None = None) -> None:
+        """Run the layers' backward passes from index `start` (the last one) down to `end`, both included.
+
+        The `exchange` is told, as the pass goes on, from which offset on the flat gradients are final. If its sums are
+        on streams they are part of the pass, with `finish`, so that an engine may record them; otherwise the caller
+        calls `finish`.
+        """
+        whole = start in (None, len(self.nodes) - 1) and end == 0
+        if self.on_demand is not None:
+            self.on_demand.retire()
+            if not whole or self.hooks.in_backward():
+                self.program = self.plain
+        self.program.share_gradients()
+        first = len(self.program.nodes) - 1 if whole or start is None else start
+        clear = self.parameters.cleared()
+
+        def work() -> None:
+            for blob in clear:  # anew, if an engine tries to record the pass in vain and then runs it
+                blob.clear_diff()
+            if exchange is not None:
+                exchange.begin(self.parameters.diff)
+            self._backward_nodes(first, end, exchange)
+            if exchange is not None and exchange.on_streams:
+                exchange.finish()
+
+        if self.program is self.plain or not (exchange is None or exchange.on_streams):
+            work()
+        else:
+            self._repeat(f"{'' if clear else 'adding '}{'lone ' if exchange is None else ''}backward", work)
+            self.parameters.mark_written()
+        if self.debug_info:
+            self.parameters.debug()
+
+    def _backward_nodes(self, first: int, last: int, exchange: Exchange | None) -> None:
+        engine, nodes = self.context.engine, self.program.nodes
+        losses = zip(self.blobs, self.blob_loss_weights, strict=True)
+        if first == len(nodes) - 1:
+            for node in self._losses_in_place:  # backward has written the gradient of their bottom there
+                node.layer.weigh_losses(node.tops)
+        engine.scale_losses((blob.diff, weight) for blob, weight in losses if weight)
+        if first == len(nodes) - 1:
+            self.arena.move(START)
+            self.arena.clear_unwritten()
+        for index in range(first, last - 1, -1):
+            node = nodes[index]
+            for hook in self.hooks.before_backward:
+                hook(index)
+            if index in self.arena.again:
+                self.arena.move(index)
+                for other in self.arena.again[index]:
+                    nodes[other].forward_again()
+            if node.needs_backward:
+                node.backward()
+                if self.debug_info:
+                    debug_backward(self, node)
+            for layer in node.layers:
+                for blob in layer.blobs:
+                    blob.settle_diff()
+            for hook in self.hooks.after_backward:
+                hook(index)
+            if exchange is not None:
+                engine.settle_gradients()
+                exchange.ready(self.program.final_from[index])
+        engine.settle_gradients()
+
+    def _repeat(self, what: str, work: Callable[[], None]) -> None:
+        """Do the work of a whole pass, which an engine may record for as long as no blob changes its shape or memory,
+        and the seed stays."""
+        engine = self.context.engine
+        if not engine.asynchronous or any(node.layer.traits.needs_host for node in self.nodes):
+            work()
+            return
+        engine.repeat(self, f"{what} pass", (self.context.seed, self.arena.version, *self.program.versions), work)
+
+    def explain(self) -> None:
+        """Raise what a layer finds wrong with its bottoms, after an output of an asynchronous engine was no number."""
+        for node in self.nodes:
+            node.layer.explain(node.bottoms)
 
     def reshape(self) -> None:
         """Let every layer take over the shapes of its bottoms, after an input blob was reshaped."""
@@ -78,7 +278,7 @@ class Net(Passes):
             node.reshape()
 
     def complete(self) -> None:
-        """Compute what the last forward pass has left out; see `fcaffe.net.on_demand`."""
+        """Compute the blobs that the last forward pass has not materialised; see `fcaffe.net.on_demand`."""
         if self.on_demand is not None:
             self.on_demand.complete()
 
@@ -88,7 +288,7 @@ class Net(Passes):
             node.layer.close()
 
     def memory(self, recompute: bool | None = None) -> Memory:
-        """What one pass takes with the present shapes, with `recompute` or not (None: as it is run); nothing need have
+        """What a pass takes with the present shapes, with `recompute` or not (None: as it is run). Nothing need have
         run yet."""
         recompute = self.arena.recompute if recompute is None else recompute
         self.fused.trace()

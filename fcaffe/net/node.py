@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from fcaffe.errors import LayerError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer
-from fcaffe.net.recorded_forward import RecordedForward
 
 
 @dataclass
 class Node:
     """A layer at its position in a list of nodes that run in this order.
 
-    A node of the graph stands for itself. A fused node of a program (see `fcaffe.net.rewrite`) stands for its
-    `members`, nodes of the graph whose work its layer does.
+    `members` of a fused node (see `fcaffe.net.rewrite`) are the nodes of the graph whose work its layer does.
     """
 
     index: int
@@ -52,14 +50,15 @@ class Node:
     def forward(self) -> None:
         self.reshape()
         try:
-            if self._recorded is None:
-                self.layer.forward(self.bottoms, self.tops)
-            else:
-                self._recorded.run(self.versions)
+            self.layer.forward(self.bottoms, self.tops)
         except LayerError:
             raise
         except (NetError, MemoryError) as problem:
             raise self.layer.named(problem) from problem
+
+    def forward_again(self) -> None:
+        """Write the tops, and what is saved for backward, a second time; see `Layer.forward_again`."""
+        self.layer.forward_again(self.bottoms, self.tops)
 
     def backward(self) -> None:
         try:
@@ -70,8 +69,13 @@ class Node:
             raise self.layer.named(problem) from problem
 
     @property
+    def has_own_bottom(self) -> bool:
+        """Whether its bottom is the buffer that stands in for the in-place top; see `rewrite.with_own_bottoms`."""
+        return bool(self.bottoms) and self.bottoms[0] is self.layer.bottom_copy
+
+    @property
     def is_steady(self) -> bool:
-        """Whether a pass leaves the shapes of its tops as they are while those of its bottoms stay."""
+        """Whether a pass leaves the shapes of its tops as they are if those of its bottoms stay."""
         traits = self.layer.traits
         return traits.reshapes_by_shape if self.bottoms else not traits.reads_host
 
@@ -84,13 +88,6 @@ class Node:
     def layers(self) -> list[Layer]:
         """The layers of the graph whose work is done here."""
         return [member.layer for member in self.members] if self.members else [self.layer]
-
-    @functools.cached_property
-    def _recorded(self) -> RecordedForward | None:
-        if not RecordedForward.suits(self.layer):
-            return None
-        parameters = [blob for layer in self.layers for blob in layer.blobs]
-        return RecordedForward(self.layer, self.bottoms, self.tops, parameters)
 
     @functools.cached_property
     def blobs(self) -> list[Blob]:

@@ -106,11 +106,11 @@ class Parameters:
     def clear_diffs(self) -> None:
         """Make all gradients zero; in a flat buffer they are so after the next backward pass."""
         for parameter in self.owned:
-            if parameter.layer.type != "BatchNorm":  # whose blobs are no weights, and never get gradients
+            if parameter.layer.traits.learns:
                 parameter.blob.clear_diff()
 
-    def clear(self) -> list[Blob]:
-        """Those whose gradients have been cleared, and not written or read since."""
+    def cleared(self) -> list[Blob]:
+        """The blobs whose gradients have been cleared, and not written or read since."""
         return [parameter.blob for parameter in self.owned if parameter.blob.is_clear]
 
     def mark_written(self) -> None:

@@ -24,8 +24,7 @@ from dataclasses import dataclass, field
 from fcaffe.net.blob import Blob
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
-from fcaffe.net.recorded_pass import RecordedPass
-from fcaffe.net.recorded_training import RecordedTraining
+from fcaffe.net.replay import Replay
 from fcaffe.net.storage import Storage
 
 Again = Mapping[int, tuple[int, ...]]  # index of a node -> the nodes whose forward runs again before its backward
@@ -56,25 +55,29 @@ class Step:
 
 
 class Program:
-    """Nodes that run in this order, then backward in the opposite one, and the storages that serve within one pass.
+    """Nodes that run in this order, then, if there are `gradients`, backward in the opposite order.
 
-    Left out are `outer` blobs, which come from outside or are read there (inputs, outputs, losses), parameters,
-    gradients that nobody writes and so stay zero, and what Python layers see. Shapes count as they are at `trace`.
+    `storages` are those that serve within one pass and so may lie in an arena. Not among them are `outer` blobs, which
+    are given or read from outside (inputs, outputs, losses), parameters, gradients that no node writes and so stay
+    zero, and the blobs of user code. `trace` takes shapes as they are.
 
-    `final_from`: for each node, the offset from which on the flat gradients are final once its backward is through;
-    `needs_until`: the one up to which its forward needs parameters.
+    `final_from`: for each node, the offset from which on the flat gradients are final after its backward.
+    `needs_until`: for each node, the offset up to which its forward reads parameters.
     """
 
-    def __init__(self, nodes: Sequence[Node], outer: Sequence[Blob], parameters: Parameters, inference: bool) -> None:
+    def __init__(self, nodes: Sequence[Node], outer: Iterable[Blob], parameters: Parameters, gradients: bool) -> None:
         self.nodes = list(nodes)
         self.final_from = parameters.final_offsets([node.layers for node in nodes])
         self.needs_until = parameters.needed_offsets([node.layers for node in nodes])
-        self.inference = inference
-        self._outer = outer
+        self.inference = not gradients
+        self._outer = list(outer)
+        members = [member for node in self.nodes for member in (node.members or (node,))]
+        self._stand_ins = [(node.bottoms[0], node.tops[0]) for node in reversed(members) if node.has_own_bottom]
         self.trace()
 
     def trace(self) -> None:
-        """Find out anew who reads and writes what, after shapes have changed."""
+        """Find out which node reads and writes what, after shapes have changed."""
+        self.share_gradients()
         self.storages: dict[int, Storage] = {}
         self.activations: set[int] = set()
         self.gradients: set[int] = set()
@@ -89,14 +92,19 @@ class Program:
         return tuple(blob.version for node in self.nodes for blob in node.blobs)
 
     @functools.cached_property
-    def recorded(self) -> RecordedPass:
-        """Its forward pass for inference, as an engine has recorded it."""
-        return RecordedPass(self.nodes, self.nodes[0].layer.engine)
+    def replay(self) -> Replay | None:
+        """Its forward pass for inference as an engine that records calls replays it."""
+        records = self.inference and self.nodes and self.nodes[0].layer.engine.records
+        return Replay(self.nodes, self.nodes[0].layer.engine) if records else None
 
-    @functools.cached_property
-    def training(self) -> RecordedTraining:
-        """Its passes of training, of which an engine may have recorded some."""
-        return RecordedTraining(self.nodes, self.nodes[0].layer.engine)
+    def share_gradients(self) -> None:
+        """Let each bottom that stands in for an in-place top have the gradient of that, which may have moved."""
+        for copy, top in self._stand_ins:
+            copy.share_diff(top)
+
+    def not_materialised(self, blobs: Iterable[Blob]) -> set[Storage]:
+        """The storages of those of these blobs whose values need not be there after a pass."""
+        return {blob._data for blob in blobs} - {blob._data for blob in self._outer}
 
     def steps(self, again: Again) -> list[Step]:
         """Of a whole pass, forward and backward, in which these nodes run again."""
@@ -166,8 +174,11 @@ class Program:
         return keys
 
     def _outside(self) -> set[int]:
-        """The storages that stay out of it, by their ids."""
-        outer = [*self._outer, *(blob for node in self.nodes if node.layer.type == "Python" for blob in node.blobs)]
+        """The ids of the storages that do not serve within one pass."""
+        outer = [
+            *self._outer,
+            *(blob for node in self.nodes if node.layer.traits.runs_user_code for blob in node.blobs),
+        ]
         sources = [blob for node in self.nodes if not node.bottoms for blob in node.tops]
         parameters = [blob for node in self.nodes for layer in node.layers for blob in layer.blobs]
         without = [blob for node in self.nodes for blob in _without_gradient(node)]

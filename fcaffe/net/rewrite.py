@@ -1,20 +1,21 @@
-"""Rewriting the nodes of a graph for whole passes: layers are fused, and some in place get a bottom of their own.
+"""Rewriting the nodes of a graph into those of a program: layers are fused, and some in-place layers get a buffer.
 
-The graph says what the prototxt says. Where only whole passes are run, nobody looks at the blobs between some layers,
-so a run of layers such as Convolution, ReLU may be replaced by one fused layer that does the same work in fewer passes
-over memory:
+The graph says what the prototxt says. If nobody reads the blobs between some layers, such as Convolution and ReLU, one
+fused layer can do the same work in fewer passes over memory:
 
     graph     conv1: data -> conv1    relu1: conv1 -> conv1    pool1: conv1 -> pool1
     program   conv1: data -> conv1    relu1+pool1: conv1 -> pool1
 
-A fused layer is an ordinary layer with four methods. It says by `match` which layers it replaces; the rules are tried
-one after the other, in the order in which they were registered, each over the whole list of nodes.
+`Want` says what a pass must leave behind, and so what may be fused. A rule is a function of the nodes and the want. The
+rules run one after the other, in the order in which they were registered (see `fcaffe.layers.fused`); each of them may
+be left out, which changes results only by rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer
@@ -24,32 +25,55 @@ from fcaffe.net.traits import Traits
 from fcaffe.proto import caffe_pb2 as pb
 
 
+@dataclass(frozen=True)
+class Want:
+    """What a whole pass must leave behind.
+
+    `visible`: the blobs whose values are read after the pass; None stands for all blobs of the graph, with their
+    gradients. `gradients`: a backward pass follows.
+    """
+
+    visible: frozenset[Blob] | None
+    gradients: bool
+
+    def hides(self, blob: Blob) -> bool:
+        """Whether the values of this blob need not be there after the pass."""
+        return self.visible is not None and blob._data not in self._storages
+
+    @functools.cached_property
+    def _storages(self) -> set[Storage]:
+        return {blob._data for blob in self.visible or ()}
+
+
+Rule = Callable[[list[Node], Want], list[Node]]
+
+
 class FusedLayer(Layer):
-    """Base of layers that do the work of several, each of which alone reads what the one before it makes.
+    """Base of layers that do the work of a chain of layers, each of which alone reads the top of the one before it.
 
     Its bottoms are those of the first layer and what the others read from elsewhere; its tops are those of the last.
-    What lies between is never written. It borrows the parameters of the layers that it stands for, and adds to their
-    gradients; it has none of its own.
+    The blobs in between are not materialised. It uses the parameters of the layers that it stands for, adds to their
+    gradients, and has none of its own.
     """
 
     traits = Traits(reshapes_by_shape=True, repeatable=True)
-    forward_is_unseen = False  # where all but the first layer work in place, forward leaves every blob as they would
-    exact = False  # what forward writes has the bits that the layers one by one would write
-    only_exact = False  # it is there for passes whose bits count, since another one is faster
+    keeps_blobs = False  # if all layers but the first run in place, all blobs end with the values of separate layers
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], want: Want) -> None:
         first = nodes[0].layer
         name = "+".join(node.name for node in nodes)
         super().__init__(pb.LayerParameter(name=name, type=type(self).__name__, phase=first.phase), first.context)
         self.nodes = tuple(nodes)
+        self.want = want
         self.loss_weights = nodes[-1].layer.loss_weights
+        self.traits = replace(self.traits, by_sample=all(node.layer.traits.by_sample for node in nodes))
 
     @classmethod
-    def match(cls, chain: Sequence[Node]) -> int:
+    def match(cls, chain: Sequence[Node], want: Want) -> int:
         """How many nodes, from the first of the chain on, this layer can stand for; 0 if it cannot.
 
-        Each node of the chain reads the only top of the one before it, which nobody else reads; backward runs for both
-        or for neither of them.
+        Each node of the chain reads the only top of the one before it, which no other node reads. Backward runs for
+        both or for neither of them.
         """
         raise NotImplementedError
 
@@ -62,100 +86,56 @@ class FusedLayer(Layer):
         return sum(node.layer.macs(node.bottoms, node.tops) for node in self.nodes if hasattr(node.layer, "macs"))
 
 
-_rules: list[type[FusedLayer]] = []
-Change = Callable[[list[Node], Collection[Storage]], list[Node]]
-
-_changes: list[Change] = []  # of whole programs for inference
-_exact_changes: list[Change] = []  # those in their place that change no bits
-_training_changes: list[Callable[[list[Node]], list[Node]]] = []
+rules: list[Rule] = []
 
 
-def register_fusion(rule: type[FusedLayer]) -> None:
-    """Try this rule too, after those that have been registered before."""
-    _rules.append(rule)
+def register_rule(rule: Rule) -> None:
+    """Add a rule behind those that are registered."""
+    rules.append(rule)
 
 
-def register_change(change: Change, exact: Change) -> None:
-    """Let this make other nodes of those of a program for inference, once all rules of fusion have been tried. It may
-    change what lies between the nodes, but in the storages that it is given, and bits, which `exact` may not."""
-    _changes.append(change)
-    _exact_changes.append(exact)
+def register_fusion(kind: type[FusedLayer]) -> None:
+    """Add the rule that replaces each chain which this fused layer matches."""
+    register_rule(functools.partial(_fused, kind=kind))
 
 
-def register_training_change(change: Callable[[list[Node]], list[Node]]) -> None:
-    """Let this make other nodes of those of a program that trains, before any rule of fusion is tried."""
-    _training_changes.append(change)
-
-
-def rewrite(
-    nodes: Sequence[Node], inference: bool, exact: bool = False, kept: Collection[Storage] = frozenset()
-) -> list[Node]:
-    """The nodes of a program that does what these nodes of a graph do; those of the graph are left as they are.
-
-    With `exact` all values have the bits that they have layer by layer. Nodes that write into one of the storages in
-    `kept` stay as they are, or are fused so that nobody sees it; those before them are fused among themselves.
-    """
-    rewritten = renumbered(nodes if inference else separated(nodes))
-    for training_change in () if inference else _training_changes:
-        rewritten = training_change(rewritten)
-    for rule in _rules:
-        if rule.exact if exact else not rule.only_exact:
-            rewritten = renumbered(_fused(rewritten, rule, inference, kept))
-    for change in (_exact_changes if exact else _changes) if inference else ():
-        rewritten = change(rewritten, kept)
+def rewrite(nodes: Sequence[Node], want: Want) -> list[Node]:
+    """The nodes of a program whose passes leave behind what is wanted. The nodes of the graph stay as they are."""
+    rewritten = renumbered(with_own_bottoms(nodes) if want.gradients else nodes)
+    for rule in rules:
+        rewritten = renumbered(rule(rewritten, want))
     return rewritten
 
 
-def unseen_fusions(nodes: Sequence[Node]) -> dict[int, Node]:
-    """Fused nodes, by the index of their first member, that may run in a forward pass in place of their members without
-    anybody seeing it afterwards: all blobs, and what backward of the members reads, are the same."""
-    found: dict[int, Node] = {}
-    for rule in (rule for rule in _rules if rule.forward_is_unseen):
-        for index in range(len(nodes)):
-            chain = _chain(list(nodes), index, inference=True)
-            count = rule.match(chain)
-            if count and all(node.in_place for node in chain[1:count]):
-                found.setdefault(index, _node_for(rule, chain[:count]))
-    return found
-
-
-def with_unseen(nodes: list[Node], fusions: dict[int, Node]) -> list[Node]:
-    """These nodes of a graph, which follow one another, with `unseen_fusions` in the place of those they stand for."""
-    run: list[Node] = []
-    index, end = nodes[0].index if nodes else 0, nodes[-1].index + 1 if nodes else 0
-    first = index
-    while index < end:
-        fused = fusions.get(index)
-        if fused is None or index + len(fused.members) > end:
-            fused = nodes[index - first]
-        run.append(fused)
-        index += len(fused.layers)
-    return run
-
-
 def renumbered(nodes: Sequence[Node]) -> list[Node]:
-    """The same nodes, each with its place among these as its index."""
+    """The same nodes, each with its position in this list as its index."""
     return [replace(node, index=index, versions=[]) for index, node in enumerate(nodes)]
 
 
-def separated(nodes: Sequence[Node]) -> list[Node]:
-    """A layer in place whose backward reads its bottom would have to copy that before it overwrites it. Here whatever
-    comes before it works on another blob instead, which is its bottom from then on. Both have one gradient.
+def with_own_bottoms(nodes: Sequence[Node]) -> list[Node]:
+    """Lets the layers before an in-place layer that saves its bottom write directly into the saved copy.
 
-    Not so where the backward of an earlier layer, such as a ReLU, reads this blob: in Caffe it sees what was written
-    over its own values, and so it does here. Nor where the blob shares its data with another, as tops of a Split do.
+        graph      conv: data -> x     norm: x -> x, which copies x for backward     scale: x -> x, likewise
+        program    conv: data -> x'    norm: x' -> x"                                scale: x" -> x
+
+    x' and x" are the layers' `bottom_copy`, so backward of the graph's own nodes finds them too. They share the
+    gradient of x.
+
+    A layer keeps its copy where backward of an earlier layer, such as a ReLU, reads x: in Caffe it sees the overwritten
+    values, and so it does here. So it does where x shares its data with another blob, as the tops of a Split do.
     """
     made = renumbered(nodes)
     for index in range(len(made)):
         node = made[index]
-        if node.layer.bottom_copy is None or not node.in_place or not node.needs_backward:
+        new = node.layer.bottom_copy
+        if new is None or not node.in_place or not node.needs_backward:
             continue
         old = node.bottoms[0]
         touching = [earlier for earlier in made[:index] if old in earlier.blobs]
         shares = any(blob is not old and blob._data is old._data for other in made[:index] for blob in other.blobs)
         if shares or any(old in other.layer.saved(other.bottoms, other.tops) for other in touching):
             continue
-        new = Blob(old.xp, old.shape, channels_last=True, dtype=old.dtype)
+        new.reshape(*old.shape)
         new.share_diff(old)
         made[:index] = [_with(earlier, old, new) for earlier in made[:index]]
         made[index] = replace(node, bottoms=[new])
@@ -168,17 +148,16 @@ def _with(node: Node, old: Blob, new: Blob) -> Node:
     return replace(node, bottoms=bottoms, tops=tops)
 
 
-def _fused(nodes: list[Node], rule: type[FusedLayer], inference: bool, kept: Collection[Storage]) -> list[Node]:
+def _fused(nodes: list[Node], want: Want, kind: type[FusedLayer]) -> list[Node]:
     made: list[Node] = []
     index = 0
     while index < len(nodes):
-        chain = _chain(nodes, index, inference)
-        count = rule.match(chain)
-        unseen = rule.forward_is_unseen and all(other.in_place for other in chain[1:count])
-        if not unseen and (before := _before_kept(chain[:count], kept)) < count:
-            count = rule.match(chain[:before]) if before else 0
-        node = _node_for(rule, chain[:count]) if count else nodes[index]
-        if count and not inference:
+        chain = _chain(nodes, index, want)
+        count = kind.match(chain, want)
+        while count and not _is_hidden(chain[:count], want, kind):
+            count = kind.match(chain[: count - 1], want) if count > 2 else 0
+        node = _node_for(kind, chain[:count], want) if count else nodes[index]
+        if count and want.gradients:
             others = [*nodes[:index], node, chain[count - 1]]
             if changes_what_backward_sees(node, chain[:count], others, nodes[index + count :]):
                 node, count = nodes[index], 0
@@ -187,29 +166,31 @@ def _fused(nodes: list[Node], rule: type[FusedLayer], inference: bool, kept: Col
     return made
 
 
-def _before_kept(chain: Sequence[Node], kept: Collection[Storage]) -> int:
-    """How many nodes come before the first that writes what is kept."""
-    writes = (any(blob._data in kept for blob in node.tops) for node in chain)
-    return next((index for index, writes_it in enumerate(writes) if writes_it), len(chain))
+def _is_hidden(chain: Sequence[Node], want: Want, kind: type[FusedLayer]) -> bool:
+    """Whether nobody can see that these nodes run as one layer."""
+    last = chain[-1].tops[0]
+    between = [blob for node in chain[:-1] for blob in node.tops]
+    if want.visible is None and want.gradients:
+        return kind.keeps_blobs and all(node.in_place for node in chain[1:])
+    return all(want.hides(blob) or blob._data is last._data for blob in between)
 
 
 def changes_what_backward_sees(
     fused: Node, replaced: Sequence[Node], readers: Sequence[Node], later: Sequence[Node]
 ) -> bool:
-    """Whether some backward would read other values than in Caffe, where a layer in place may overwrite what backward
-    of an earlier one reads: of a ReLU for instance, which then sees the signs of what became of its values.
+    """Whether some backward would read other values than in Caffe, where an in-place layer may overwrite what backward
+    of an earlier one reads. A ReLU, for instance, then sees the signs of the overwritten values.
 
     That is so if a reader saves a blob that the replaced nodes overwrite and the fused one does not, or a top of the
     fused node that a later node overwrites. A Dropout leaves the signs where it lets a gradient through.
     """
     read = {blob for node in readers for blob in node.layer.saved(node.bottoms, node.tops)}
-    left_out = {blob for node in replaced if node.in_place for blob in node.tops} - set(fused.tops)
-    writers = [node for node in later if node.layer.type not in ("Dropout", "Split")]
-    overwritten = {blob for node in writers for blob in node.tops} & set(fused.tops)
-    return bool(read & left_out or read & overwritten)
+    not_written = {blob for node in replaced if node.in_place for blob in node.tops} - set(fused.tops)
+    overwritten = {blob for node in later if not node.layer.traits.keeps_signs for blob in node.tops} & set(fused.tops)
+    return bool(read & not_written or read & overwritten)
 
 
-def _chain(nodes: list[Node], index: int, inference: bool) -> list[Node]:
+def _chain(nodes: list[Node], index: int, want: Want) -> list[Node]:
     """The node at `index` and those right behind it that are linked to it as FusedLayer.match says."""
     chain = [nodes[index]]
     for node in nodes[index + 1 :]:
@@ -217,13 +198,13 @@ def _chain(nodes: list[Node], index: int, inference: bool) -> list[Node]:
         if len(before.tops) != 1 or any(before.layer.loss_weights) or node.bottoms.count(before.tops[0]) != 1:
             break
         down = node.bottom_need_backward[node.bottoms.index(before.tops[0])]
-        if not inference and not (before.needs_backward == node.needs_backward == down):
+        if want.gradients and not (before.needs_backward == node.needs_backward == down):
             break
         chain.append(node)
     return chain
 
 
-def _node_for(rule: type[FusedLayer], chain: Sequence[Node]) -> Node:
+def _node_for(kind: type[FusedLayer], chain: Sequence[Node], want: Want) -> Node:
     made = {blob for node in chain for blob in node.tops}
     outer = [
         (blob, blob_id, down)
@@ -231,7 +212,7 @@ def _node_for(rule: type[FusedLayer], chain: Sequence[Node]) -> Node:
         for blob, blob_id, down in zip(node.bottoms, node.bottom_ids, node.bottom_need_backward, strict=True)
         if number == 0 or blob not in made
     ]
-    node = node_in_place_of(rule(chain), chain, chain[0], chain[-1])
+    node = node_in_place_of(kind(chain, want), chain, chain[0], chain[-1])
     return replace(
         node,
         bottoms=[blob for blob, _, _ in outer],
@@ -241,7 +222,7 @@ def _node_for(rule: type[FusedLayer], chain: Sequence[Node]) -> Node:
 
 
 def node_in_place_of(layer: FusedLayer, nodes: Sequence[Node], first: Node, last: Node) -> Node:
-    """One for a layer that does the work of these nodes, with the bottoms of the first and the tops of the last."""
+    """A node for a layer that does the work of these nodes, with the bottoms of the first and the tops of the last."""
     return replace(
         first,
         layer=layer,

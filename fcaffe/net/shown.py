@@ -17,17 +17,17 @@ def nothing() -> None:
 
 
 class Shown:
-    """`looked` is the number of the last look. `window` refers to the array of the storage's own memory, at `address`,
-    that user code has or had; `copy` is there while it has one of the values in C order, or may have written one."""
+    """`last_read` is the number of the last read. `window` refers to the array of the storage's own memory, at
+    `address`, that user code has or had; `copy` is there while it has one of the values in C order, or may have written one."""
 
-    __slots__ = ("address", "copy", "is_lent", "looked", "storage", "window")
+    __slots__ = ("address", "copy", "is_exposed", "last_read", "storage", "window")
 
     def __init__(self, storage: Storage) -> None:
         self.storage = weakref.ref(storage)
-        self.looked = 0
+        self.last_read = 0
         self.window: Any = nothing
         self.address = 0
-        self.is_lent = False  # one of those whose window somebody may still have
+        self.is_exposed = False  # one of those whose window somebody may still have
         self.copy: HostCopy | None = None
 
     @property

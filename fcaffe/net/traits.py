@@ -1,4 +1,4 @@
-"""Traits: what a net has to know of a layer beside its methods, to check it, to share memory, to run it on a device."""
+"""Traits: what a net needs to know of a layer besides its methods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Count = int | tuple[int, int | None]
 
 
 class Half(Enum):
-    """What a layer makes of activations of 16 bits, where the engine's factors have 16 bits."""
+    """Which blobs of a layer may have 16 bits, on an engine that multiplies numbers of 16 bits."""
 
     NONE = "its bottoms and tops are all float32"
     FIRST = "its first bottom may have 16 bits"
@@ -22,19 +22,25 @@ class Half(Enum):
 
 @dataclass(frozen=True)
 class Traits:
-    """What the net has to know of a layer beside its methods. A class states them; `setup` may replace them by others,
-    by what the prototxt says."""
+    """What a net needs to know of a layer besides its methods, to check it, share memory, and run it on a device.
+
+    A class states them. `setup` may replace them, depending on the prototxt.
+    """
 
     bottoms: Count = (0, None)  # how many it takes: a number, or a range whose end may be open
     tops: Count = (0, None)
     same_number: bool = False  # as many tops as bottoms
-    auto_tops: bool = False  # tops that the prototxt leaves out are made up
+    auto_tops: bool = False  # the net adds tops that the prototxt leaves out
     half: Half = Half.NONE
-    reshapes_by_shape: bool = False  # `reshape` has nothing to do unless shapes have changed
-    repeatable: bool = False  # `forward_again` writes what `forward` has written, to the bit
-    reads_before_writing: bool = False  # `backward` has read its bottom's data when it begins to write its gradient
+    reshapes_by_shape: bool = False  # `reshape` does nothing unless a shape has changed
+    repeatable: bool = False  # `forward_again` writes the same bits as `forward`
+    reads_before_writing: bool = False  # `backward` reads the data of its bottom before it writes the gradient
     by_operators: bool = False  # passes of training call operators of the engine on blobs, and do nothing else
-    by_sample: bool = False  # `forward` makes each sample of the tops of the same ones of the bottoms, and of shapes
-    reads_host: bool = False  # brings data from the host, so it comes before all that a device does by itself
-    needs_host: bool = False  # waits for what has been computed, so the work of a pass cannot be recorded
+    by_sample: bool = False  # sample i of each top depends only on sample i of the bottoms; no state spans the batch
+    keeps_signs: bool = False  # a top is 0 or has the sign of its bottom wherever backward lets a gradient through
+    aliases: bool = False  # the tops share the memory of the bottom
+    learns: bool = True  # its parameter blobs get gradients; those of BatchNorm are statistics
+    runs_user_code: bool = False  # user code reads and writes the blobs in the middle of a pass
+    reads_host: bool = False  # brings data from the host, so it runs ahead of the work of a device
+    needs_host: bool = False  # waits for computed values, so the work of a pass cannot be recorded
     held: Held = Held.OWN  # how several workers that train hold the state

@@ -282,10 +282,10 @@ def _face(layer: CoreLayer) -> Layer:
 
 def _inputs(net: core.Net) -> list[CoreBlob]:
     """The tops of Input layers which no layer writes."""
-    writers = [node for node in net.nodes if node.bottoms and node.layer.type != "Split"]
+    writers = [node for node in net.nodes if node.bottoms and not node.layer.traits.aliases]
     written = {id(blob._data) for node in writers for blob in node.tops}
-    tops = (blob for node in net.nodes if node.layer.type == "Input" for blob in node.tops)
-    return [blob for blob in tops if id(blob._data) not in written]
+    inputs = (net.blobs[index] for index in net.input_ids)
+    return [blob for blob in inputs if id(blob._data) not in written]
 
 
 def _samples(arrays: dict[str, np.ndarray]) -> int:

@@ -48,7 +48,7 @@ class Python(UserLayer):
     the prototxt. `share_in_parallel` changes nothing: every worker is a process of its own, with its own instance.
     """
 
-    traits = Traits(needs_host=True)
+    traits = Traits(needs_host=True, runs_user_code=True)
     views: HostViews
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -13,7 +13,7 @@ from fcaffe.solvers.run import Run
 @contextlib.contextmanager
 def mean_statistics(run: Run) -> Iterator[None]:
     """In its body, a test or a snapshot, the training net has the mean over the workers; all must call this."""
-    layers = [layer for layer in run.net.layers if layer.type == "BatchNorm"]
+    layers = [layer for layer in run.net.layers if not layer.traits.learns]
     if run.workers.size == 1 or run.context.sync_batch_norm or not layers:
         yield
         return

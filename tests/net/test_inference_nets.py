@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fcaffe.engines.onednn import operation
-from fcaffe.layers.fused import in_pieces
-from fcaffe.layers.fused.sparse_places import Places
+from fcaffe.layers.fused import cache_blocking
+from fcaffe.layers.fused.subsampling import Subsample
 from fcaffe.net import Blob, Context, Net
 from fcaffe.net.kept_weights import KeptWeights
 from fcaffe.proto import caffe_pb2 as pb
@@ -146,7 +146,7 @@ def test_recordings_follow_inputs_shapes_and_memory():
                     net.forward()
                 check(whole, plain, f"pass {image} with the size {size}")
                 if image == 3:
-                    assert all(bool(node._recorded and node._recorded._play) == used.records for node in nodes)
+                    assert not used.records or not any(step in nodes for step in whole.fused.replay._steps)
                     whole.arena.release()
         whole.forward()
         check(whole, plain, f"size {size}, weights not fixed")
@@ -210,7 +210,7 @@ def check_recordings_of(whole, plain, shape):
 
 
 @pytest.mark.parametrize("behind_the_block", ["Split", "one reader"])
-def test_places_that_nobody_reads_are_not_computed(behind_the_block):
+def test_positions_that_nobody_reads_are_not_computed(behind_the_block):
     """A stride moves up to the 3x3 convolution before the residual sum, and no further; see also what is added."""
     used = engine()
     names = ["c", "d"] if behind_the_block == "Split" else ["c"]
@@ -227,38 +227,38 @@ def test_places_that_nobody_reads_are_not_computed(behind_the_block):
 
 @pytest.mark.parametrize("shape", [(2, 3, 5, 6), (2, 32, 15, 14), (3, 40, 28, 28), (2, 64, 1, 300), (0, 3, 4, 4)])
 @pytest.mark.parametrize("stride", [(2, 2), (3, 2), (1, 2)])
-def test_places_keep_all_bits(shape, stride):
+def test_subsampling_keeps_all_bits(shape, stride):
     used = engine()
     bottom, top = Blob(used.xp, shape, channels_last=True), Blob(used.xp, (), channels_last=True)
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     special = np.array([np.nan, -np.inf, np.inf, -0.0, 1e-40, -np.nan], np.float32)
     x[:, :, ::4, ::4] = np.resize(special, x[:, :, ::4, ::4].shape)
     bottom.data[...] = x
-    layer = Places("places", Context(used, CaffeRandom(1), inference=True), stride)
+    layer = Subsample("subsample", Context(used, CaffeRandom(1), inference=True), stride)
     layer.reshape([bottom], [top])
     layer.forward([bottom], [top])
     expected = np.ascontiguousarray(x[:, :, :: stride[0], :: stride[1]])
     np.testing.assert_array_equal(np.ascontiguousarray(top.data).view(np.uint32), expected.view(np.uint32))
 
 
-def test_a_batch_in_pieces(monkeypatch):
+def test_cache_blocking(monkeypatch):
     """A stretch of layers with a branch that is read before and behind it, for batches that can be cut and others."""
-    monkeypatch.setattr(in_pieces, "LEAST", 0)
-    monkeypatch.setattr(in_pieces, "WEIGHTS", 100)
-    monkeypatch.setattr(in_pieces, "wanted_threads", lambda: 2)
+    monkeypatch.setattr(cache_blocking, "SMALLEST", 0)
+    monkeypatch.setattr(cache_blocking, "MOST_WEIGHTS", 100)
+    monkeypatch.setattr(cache_blocking, "wanted_threads", lambda: 2)
     used = engine()
     branches = conv("e", "b", 4) + conv("f", "sum", 4)
     text = BLOCK.replace("dim: 2 ", "dim: 6 ") + branches + SUM.replace("sum", "g") % ("f", "e")
     whole, plain = net_of(text, True, used), net_of(text, False, used)
-    assert ("InPieces" in [node.layer.type for node in whole.fused.nodes]) == used.records
+    assert ("CacheBlocked" in [node.layer.type for node in whole.fused.nodes]) == used.records
     for images in 6, 5, 9, 2:
         for net in whole, plain:
             net.blob("x").reshape(images, 16, 20, 20)
             net.reshape()
         told = whole.memory().internal
         check_recordings_of(whole, plain, (images, 16, 20, 20))
-        nodes = [node for node in whole.fused.nodes if node.layer.type == "InPieces"]
-        assert all(node._recorded and node._recorded._play for node in nodes)
+        nodes = [node for node in whole.fused.nodes if node.layer.type == "CacheBlocked"]
+        assert not nodes or not any(step in nodes for step in whole.fused.replay._steps)
         arenas = [node.layer.own_memory()[0].buffer.base for node in nodes]
         assert told <= sum(arena.nbytes for arena in arenas) <= told + 64 * len(arenas)
         assert told > 0 or not used.records

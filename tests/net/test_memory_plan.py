@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import NetError
-from fcaffe.net.arena import START, lend_memory
+from fcaffe.net.arena import START, share_memory
 from fcaffe.net.blob import Blob
 from fcaffe.net.plan.layout import Use, layout
 from fcaffe.net.plan.live_ranges import live_ranges
@@ -41,7 +41,7 @@ def test_a_flat_buffer_has_the_order_of_the_blob():
 
 def test_types_share_a_stretch_and_values_made_again_may_move():
     a, b, c = Storage(np, False, 1000), Storage(np, False, 500, "float64"), Storage(np, False, 7, "float16")
-    moves = lend_memory([Use(a, [(0, 1)]), Use(b, [(2, 5)]), Use(c, [(0, 9)]), Use(a, [(6, 7)], before=3)])
+    moves = share_memory([Use(a, [(0, 1)]), Use(b, [(2, 5)]), Use(c, [(0, 9)]), Use(a, [(6, 7)], before=3)])
     assert np.shares_memory(a.buffer, b.buffer) and not np.shares_memory(a.buffer, c.buffer)
     assert [storage.buffer.dtype for storage in (a, b, c)] == ["float32", "float64", "float16"]
     assert set(moves) == {START, 3} and moves[START][0][1] is a.buffer
@@ -76,7 +76,7 @@ def test_the_example_of_program_and_live_ranges():
         layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "label" }""")
     nodes = net.fused.nodes[1:]  # without the Input layer, whose steps read and write nothing that is planned
     assert [node.name for node in nodes] == ["conv+relu", "loss"]
-    program = Program(nodes, net._outer(), net.parameters, inference=False)
+    program = Program(nodes, net.outer, net.parameters, gradients=True)
     blob = net.blob("y")
     y, p, dy = id(blob._data), id(net.layers[-1].probability._data), id(blob._diff)
     forward, backward = [Step(set(), {y}), Step({y}, {p})], [Step({p}, {dy}), Step({y, dy}, set()), Step({dy}, set())]

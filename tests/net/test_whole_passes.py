@@ -5,7 +5,7 @@ import pytest
 
 from fcaffe.engines.windows import Windows
 from fcaffe.net import Context, Net
-from fcaffe.net.arena import lend_memory
+from fcaffe.net.arena import share_memory
 from fcaffe.net.bad_values import first_bad_blob
 from fcaffe.net.plan.layout import Use
 from fcaffe.net.storage import Storage
@@ -259,7 +259,7 @@ def test_no_two_lie_together_that_are_in_use_together():
         for _ in range(30):
             first, length, size = random.integers(0, 40), random.integers(0, 8), random.integers(1, 500)
             uses.append(Use(Storage(np, False, int(size)), [(int(first), int(first + length))]))
-        lend_memory(uses)
+        share_memory(uses)
         for number, use in enumerate(uses):
             use.storage.buffer[:] = number
         for number, use in enumerate(uses):

@@ -1,7 +1,7 @@
-"""What forward passes for a script leave out: when the script looks, it has the bits of a net that leaves out nothing.
+"""Blobs that a script's forward passes do not materialise: when the script reads them, they have their values.
 
-A random script runs twice, on nets that leave blobs out and on nets that go layer by layer, and all that it has seen is
-compared.
+A random script runs twice, on nets that materialise few blobs and on nets that run layer by layer. All that it has read
+must agree to rounding.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ import pytest
 
 import fcaffe as caffe
 from fcaffe import log
-from fcaffe.engines.onednn.convolution_chain import ConvolutionChain
-from fcaffe.layers.fused import in_pieces
-from fcaffe.layers.fused.in_pieces import InPieces
-from fcaffe.layers.fused.stepwise_convolution import StepwiseConvolution
+from fcaffe.layers.fused import cache_blocking
+from fcaffe.layers.fused.cache_blocking import CacheBlocked
 from fcaffe.net import Context
-from fcaffe.net.on_demand import PATIENCE, OnDemand
+from fcaffe.net.on_demand import FEWEST_FULL_PASSES, OnDemand
 from fcaffe.pycaffe import session
 from tests import engine_choice
 from tests.layers.test_contract import values
@@ -34,7 +32,7 @@ Seen = list[tuple[str, np.ndarray]]
 SEEDS = range(8)
 RESIDUAL_SEEDS = range(3)
 ACTS = 40
-SPECIAL = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-40, 3e38], np.float32)
+NEAR = 1e-5  # of the largest value of an array
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +54,7 @@ def layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         def bind(self: Any, param: Any) -> None:
             made(self, param)
             for net in (self._solver.net, *self._solver.test_nets):
-                net.on_demand = net._apart = None
+                net.on_demand = None
 
         monkeypatch.setattr(caffe.Solver, "_bind", bind)
 
@@ -66,10 +64,8 @@ def layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 class Script:
     """Does things at random, the same for the same seed, to a net and another one that shares its weights at times."""
 
-    def __init__(self, path: Path, seed: int, goes_backward: bool, special: bool = False) -> None:
-        """With `special` some numbers that it writes are not finite, or close to 0."""
+    def __init__(self, path: Path, seed: int, goes_backward: bool) -> None:
         self.random = random.Random(seed)
-        self.special = special
         self.path = path
         self.text = path.read_text()
         caffe.set_random_seed(seed)
@@ -123,16 +119,8 @@ class Script:
 
     def _feed(self, net: Any, batch: int) -> None:
         shape = (batch, *net.blobs["x"].shape[1:])
-        net.blobs["x"].data[...] = self._spoilt(values(shape, self.number))
+        net.blobs["x"].data[...] = values(shape, self.number)
         net.blobs["label"].data[...] = np.arange(batch) % 4
-
-    def _spoilt(self, array: np.ndarray) -> np.ndarray:
-        """A copy, with some special numbers in it if they are wanted, and nothing else is wrong with it."""
-        made = array.copy()
-        if self.special and np.isfinite(made).all() and self.random.random() < 0.5:
-            for _ in range(self.random.choice([1, 3])):
-                made.flat[self.random.randrange(made.size)] = self.random.choice(SPECIAL)
-        return made
 
     def _feed_anew(self, net: Any) -> None:
         self._feed(net, net.blobs["x"].shape[0])
@@ -182,7 +170,7 @@ class Script:
         if net.params:
             blobs = net.params[self.random.choice(list(net.params))]
             array = self.random.choice(list(blobs)).data
-            array[...] = self._spoilt(0.9 * np.where(np.abs(array) < 1e30, array, 1))
+            array[...] = 0.9 * np.where(np.abs(array) < 1e30, array, 1)
 
     def _part(self, net: Any) -> None:
         start = self.random.randrange(len(net.layers))
@@ -232,13 +220,12 @@ def same(seen: Seen, plain: Seen) -> None:
     done = [what for what, _ in plain]
     assert [what for what, _ in seen] == done
     for (what, array), (_, expected) in zip(seen, plain, strict=True):
-        np.testing.assert_array_equal(array, expected, err_msg=what)
-        signs = (np.signbit(each) & ~np.isnan(each) for each in (array, expected))  # of 0 too
-        np.testing.assert_array_equal(*signs, err_msg=what)
+        largest = np.abs(expected[np.isfinite(expected)]).max(initial=1e-3)
+        np.testing.assert_allclose(array, expected, rtol=0, atol=NEAR * largest, err_msg=what)
 
 
 def twice(script: Callable[[], Seen], layer_by_layer: Callable[[], None]) -> None:
-    """Run it on nets that leave blobs out and on nets that do not."""
+    """Run it on nets that materialise few blobs and on nets that materialise all."""
     with np.errstate(all="ignore"):
         seen = script()
         layer_by_layer()
@@ -247,16 +234,16 @@ def twice(script: Callable[[], Seen], layer_by_layer: Callable[[], None]) -> Non
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each whole pass, whether it has left blobs out."""
+    """For each whole pass whether it has left blobs without values."""
     found: list[bool] = []
-    forward = OnDemand.forward
+    choose = OnDemand.program
 
-    def counted(self: OnDemand, *arguments: Any) -> float | None:
-        loss = forward(self, *arguments)
-        found.append(bool(self._left_out))
-        return loss
+    def counted(self: OnDemand) -> Any:
+        program, in_arena = choose(self)
+        found.append(in_arena)
+        return program, in_arena
 
-    monkeypatch.setattr(OnDemand, "forward", counted)
+    monkeypatch.setattr(OnDemand, "program", counted)
     return found
 
 
@@ -275,119 +262,43 @@ def test_a_script_sees_what_it_would_see_layer_by_layer(
         return seen
 
     twice(scripts, layer_by_layer)
-    assert sum(passes) > len(passes) / 2
+    assert sum(passes) > len(passes) / 8
 
 
-@pytest.fixture
-def found_by_trial(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How often convolutions did the work of the layers behind them, and computed but the places that are read."""
-    counts = {"steps": 0, "few": 0}
-    at_once, leave = StepwiseConvolution.at_once, StepwiseConvolution.leave_stride
-
-    def counted(self: StepwiseConvolution, *arrays: Any) -> bool:
-        done = at_once(self, *arrays)
-        counts["steps"] += done
-        return done
-
-    def counted_too(self: StepwiseConvolution) -> None:
-        counts["few"] += 1
-        leave(self)
-
-    monkeypatch.setattr(StepwiseConvolution, "at_once", counted)
-    monkeypatch.setattr(StepwiseConvolution, "leave_stride", counted_too)
-    return counts
-
-
-@pytest.mark.parametrize("special", [False, True])
-@pytest.mark.parametrize("found", ["as it is", "at random"])
-def test_residual_nets(
-    tmp_path: Path,
-    layer_by_layer: Callable[[], None],
-    passes: list[bool],
-    found_by_trial: dict[str, int],
-    monkeypatch: pytest.MonkeyPatch,
-    found: str,
-    special: bool,
-) -> None:
-    """Also where trials find that some convolutions would change bits; of blobs above and below the size from which on
-    oneDNN computes ReLU, in which NaN becomes 0 or stays. Without AVX-512 the library may sum in other orders."""
+def test_residual_nets(tmp_path: Path, layer_by_layer: Callable[[], None], passes: list[bool]) -> None:
     path = tmp_path / "net.prototxt"
-    if found == "at random":
-        chance, once = random.Random(5), ConvolutionChain._once
-
-        def unsure(self: Any, key: Any, values: int, attempt: Any) -> bool:
-            if key not in self._same_bits and chance.random() < 0.3:
-                self._same_bits[key] = False
-            return once(self, key, values, attempt)
-
-        monkeypatch.setattr(ConvolutionChain, "_once", unsure)
 
     def scripts() -> Seen:
         seen = []
         for seed in RESIDUAL_SEEDS:
             path.write_text(RandomResidualNet(seed).text)
-            script = Script(path, seed, goes_backward=False, special=special)
-            seen += [(f"seed {seed}: {what}", array) for what, array in script.run()]
+            seen += [(f"seed {seed}: {what}", array) for what, array in Script(path, seed, goes_backward=False).run()]
         return seen
 
     twice(scripts, layer_by_layer)
-    assert sum(passes) > len(passes) / 4
-    engine: Any = session.engine()
-    if not engine.convolves_in_steps:
-        assert not any(found_by_trial.values())
-    elif engine.library.has_avx512():
-        assert all(found_by_trial.values()), found_by_trial
+    assert sum(passes) > len(passes) / 8
 
 
-@pytest.mark.parametrize("special", [False, True])
-def test_batches_in_pieces(
-    tmp_path: Path, layer_by_layer: Callable[[], None], monkeypatch: pytest.MonkeyPatch, special: bool
-) -> None:
-    """An image at a time, however small the net is, where trials find the same bits."""
+def test_cache_blocking(tmp_path: Path, layer_by_layer: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image at a time, however small the net is."""
     if not session.engine().records:
         pytest.skip("oneDNN is missing, and NumPy's engine takes whole batches")
-    monkeypatch.setattr(in_pieces, "LEAST", 0)
-    monkeypatch.setattr(in_pieces, "WEIGHTS", 1000)
-    monkeypatch.setattr(in_pieces, "wanted_threads", lambda: 1)
-    path, cut = tmp_path / "net.prototxt", []
-    forward = InPieces.forward
-    monkeypatch.setattr(InPieces, "forward", lambda self, *blobs: (cut.append(self), forward(self, *blobs))[1])
+    monkeypatch.setattr(cache_blocking, "SMALLEST", 0)
+    monkeypatch.setattr(cache_blocking, "MOST_WEIGHTS", 1000)
+    monkeypatch.setattr(cache_blocking, "wanted_threads", lambda: 1)
+    path, blocked = tmp_path / "net.prototxt", []
+    forward = CacheBlocked.forward
+    monkeypatch.setattr(CacheBlocked, "forward", lambda self, *blobs: (blocked.append(self), forward(self, *blobs))[1])
 
     def scripts() -> Seen:
         seen = []
         for seed in SEEDS:
             path.write_text(text_of(seed))
-            seen += [(f"seed {seed}: {what}", a) for what, a in Script(path, seed, False, special).run()]
+            seen += [(f"seed {seed}: {what}", array) for what, array in Script(path, seed, False).run()]
         return seen
 
     twice(scripts, layer_by_layer)
-    assert cut
-
-
-CONVOLUTION_AND_RELU = """
-  layer { name: "in" type: "Input" top: "x" top: "label" input_param {
-    shape { dim: 3 dim: 8 dim: SIZE dim: SIZE } shape { dim: 3 } } }
-  layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param {
-    num_output: 16 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
-  layer { name: "relu" type: "ReLU" bottom: "conv" top: "TOP" }
-  layer { name: "pool" type: "Pooling" bottom: "TOP" top: "pool" pooling_param { pool: AVE kernel_size: 2 } }
-"""
-
-
-@pytest.mark.parametrize("top", ["conv", "relu"])
-@pytest.mark.parametrize("size", [8, 16])
-def test_nan_before_a_relu(tmp_path: Path, layer_by_layer: Callable[[], None], size: int, top: str) -> None:
-    """Of a blob below, or above, the size from which on oneDNN computes ReLU; in place too."""
-    path = tmp_path / "net.prototxt"
-    path.write_text(CONVOLUTION_AND_RELU.replace("SIZE", str(size)).replace("TOP", top))
-
-    def scripts() -> Seen:
-        seen = []
-        for seed in range(4):
-            seen += Script(path, seed, goes_backward=False, special=True).run()
-        return seen
-
-    twice(scripts, layer_by_layer)
+    assert blocked
 
 
 SOLVER = """base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 random_seed: 3 snapshot_after_train: false display: 0
@@ -448,7 +359,7 @@ def test_test_nets_of_a_solver(
         return seen
 
     twice(script, layer_by_layer)
-    assert sum(passes) > len(passes) / 2
+    assert sum(passes) > len(passes) / 8
 
 
 def test_layers_in_place_of_a_net_that_goes_backward(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
@@ -481,85 +392,52 @@ def test_a_blob_keeps_its_values_when_the_input_is_reshaped(tmp_path: Path, laye
     twice(script, layer_by_layer)
 
 
-def test_a_blob_that_was_looked_at_is_kept_for_a_while(tmp_path: Path) -> None:
+def hidden(net: Any) -> set[str]:
+    return {name for name, blob in net.blobs.items() if blob._blob._data.compute}
+
+
+def test_what_a_script_reads_is_materialised(tmp_path: Path) -> None:
     path = tmp_path / "net.prototxt"
     path.write_text(NET)
     net = caffe.Net(str(path), caffe.TEST)
-
-    def left_out() -> set[str]:
-        return {name for name, blob in net.blobs.items() if blob._blob._data.compute}
-
     net.forward()
-    everything = left_out()
+    everything = hidden(net)
     assert {"conv", "scale", "relu", "pool"} <= everything and "x" not in everything
     assert net.blobs["pool"].data.size
-    assert not left_out()
-    for _ in range(PATIENCE):
+    assert not hidden(net)
+    for number in range(FEWEST_FULL_PASSES):
         net.forward()
-        assert left_out() == everything - {"pool"}
-    held = net.blobs["relu"].data
-    for _ in range(PATIENCE + 2):
+        assert not hidden(net)
+        if number == 3:
+            assert net.blobs["relu"].data.size
+    for _ in range(3):
         net.forward()
-        assert left_out() == everything - {"relu"}
+        assert hidden(net) == everything - {"pool", "relu"}
+    held = net.blobs["conv"].data
+    for _ in range(4 * FEWEST_FULL_PASSES):
+        net.forward()
+    assert hidden(net) == everything - {"conv"}
     del held
-    net.forward()
-    assert left_out() == everything
     net.backward()
     net.forward()
-    assert not left_out()
+    assert not hidden(net)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_what_comes_before_a_blob_that_is_kept_stays_fused(tmp_path: Path, seed: int) -> None:
-    """Of each convolution and what stands behind it, only what writes kept blobs, or comes behind it, is not."""
+def test_reading_another_blob_after_each_pass_runs_few_layers_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "net.prototxt"
-    path.write_text(RandomResidualNet(seed).text)
-    net, chance = caffe.Net(str(path), caffe.TEST), random.Random(seed)
-    core = net._net
-
-    def chains() -> list[list[Any]]:
-        """Of the convolutions, with the nodes of the program that does the work of all blobs but those kept."""
-        program = core.on_demand._program
-        return [[member.layer.type for member in node.members] for node in program.nodes if node.members]
-
-    net.forward()
-    at_best = chains()
-    for _ in range(6):
-        names = chance.sample(list(net.blobs), chance.randint(1, 3))
-        held = [net.blobs[name].data for name in names]
+    path.write_text(NET)
+    net, again = caffe.Net(str(path), caffe.TEST), []
+    run_again = OnDemand._run_again
+    monkeypatch.setattr(OnDemand, "_run_again", lambda self, hidden: (again.append(1), run_again(self, hidden))[1])
+    for number in range(200):
         net.forward()
-        kept = {net.blobs[name]._blob._data for name in names}
-        kept |= {blob._data for blob in core.blobs if not blob._data.compute}
-        wanted = 0
-        for node in core.nodes:
-            if node.layer.type == "Convolution" and core.on_demand._views._engine.convolves_in_steps:
-                behind = next_ones(core.nodes, node)
-                free = behind[: next((i for i, each in enumerate(behind) if each.tops[0]._data in kept), len(behind))]
-                kinds = [each.layer.type for each in free]
-                wanted += len(free) > 1 and kinds != ["Convolution", "ReLU"]
-        found = sum(kinds[0] == "Convolution" and kinds != ["Convolution", "ReLU"] for kinds in chains())
-        assert found >= wanted, (names, at_best, chains())
-        del held
-        for _ in range(PATIENCE + 1):
-            net.forward()
-        assert chains() == at_best
+        assert net.blobs[list(net.blobs)[number % len(net.blobs)]].data.size
+    assert len(again) <= 3
 
 
-def next_ones(nodes: list[Any], first: Any) -> list[Any]:
-    """A convolution, and the layers behind it that may be done with it."""
-    chain = [first]
-    for node in nodes[first.index + 1 :]:
-        kind, before = node.layer.type, chain[-1].layer.type
-        affine = kind in ("BatchNorm", "Scale", "Bias") and before in ("Convolution", "BatchNorm", "Scale", "Bias")
-        last = (kind == "Eltwise" and before not in ("Eltwise", "ReLU")) or (kind == "ReLU" and before != "ReLU")
-        if chain[-1].tops[0] not in node.bottoms or not (affine or last):
-            break
-        chain.append(node)
-    return chain
-
-
-def test_what_kept_nodes_save_is_there_for_backward(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
-    """Recorded, the pooling whose top is held saves nothing of where its maxima were, until somebody asks."""
+def test_what_backward_reads_is_there(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
     path = tmp_path / "net.prototxt"
     path.write_text("force_backward: true" + NET)
 
@@ -659,22 +537,6 @@ def test_statistics_that_another_net_adds_to(tmp_path: Path, layer_by_layer: Cal
     twice(script, layer_by_layer)
 
 
-def test_nan_where_few_places_are_read(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
-    """Those that are computed are so few that NumPy would compute their ReLU, in which NaN stays NaN."""
-    path = tmp_path / "net.prototxt"
-    path.write_text(RandomResidualNet(3040).text)
-
-    def script() -> Seen:
-        caffe.set_random_seed(1)
-        net = caffe.Net(str(path), caffe.TEST)
-        net.blobs["x"].data[...] = values(net.blobs["x"].shape, 1)
-        net.blobs["x"].data[0, 0, 4, 4] = np.nan
-        net.blobs["label"].data[...] = 1
-        return [(f"pass {number}", net.forward()["loss"].copy()) for number in range(3)]
-
-    twice(script, layer_by_layer)
-
-
 @pytest.mark.parametrize("holds", [False, True])
 def test_an_input_whose_splits_are_looked_at_before_they_are_reshaped(tmp_path: Path, holds: bool) -> None:
     """They still have the shape of the last pass, of the same memory."""
@@ -697,5 +559,5 @@ def test_an_input_whose_splits_are_looked_at_before_they_are_reshaped(tmp_path: 
         for number in range(3):
             image = values(now, number)
             (held[0] if held else net.blobs["x"].data)[...] = image
-            assert np.array_equal(net.forward()["sum"], other.forward(x=image)["sum"]), (before, number)
+            np.testing.assert_allclose(net.forward()["sum"], other.forward(x=image)["sum"], atol=NEAR)
         assert all(np.array_equal(array, image) for array in held)

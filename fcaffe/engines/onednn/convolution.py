@@ -15,7 +15,7 @@ from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.inner_product import ENOUGH
 from fcaffe.engines.onednn.library import type_of
 from fcaffe.engines.onednn.operation import SMALL, Operation, Operations
-from fcaffe.engines.onednn.pieces import VECTOR, of_channels
+from fcaffe.engines.onednn.pieces import VECTOR
 from fcaffe.engines.onednn.primitives import Description, Layout, dims
 from fcaffe.engines.windows import Windows
 
@@ -23,7 +23,6 @@ DIRECT = 1  # dnnl_convolution_direct
 FEW_PLACES = 4096  # of all images together
 
 Array = Any
-Chain = list[tuple[int, Layout]]  # dnnl_binary_..., and of what array
 
 
 class Convolution(Operations, PlainConvolution):
@@ -80,31 +79,25 @@ class Convolution(Operations, PlainConvolution):
         windows: Windows,
         group: int,
         relu: bool,
-        kinds: tuple[int, ...] = (),
         plus: Array | None = None,
     ) -> Operation:
-        """One that then combines each channel with a number by each of these kinds, adds `plus`, and applies ReLU."""
+        """The operation that also adds `plus` and applies ReLU to the outputs as it stores them."""
 
         def build() -> Operation:
             library = self.library
             inputs = {dnnl.SRC: library.layout(x), dnnl.WEIGHTS: library.layout(grouped(weights, group))}
             if biased:
                 inputs[dnnl.BIAS] = self._bias(weights)
-            outputs, chain = {dnnl.DST: library.layout(y)}, self._chain(y, kinds, plus)
-            chained = {step: layout for step, (_, layout) in enumerate(chain)}
-            description = self._describe_forward(x, weights, biased, y, windows, group, relu, chain)
+            outputs = {dnnl.DST: library.layout(y)}
+            chained = {} if plus is None else {0: library.layout(plus)}
+            description = self._describe_forward(x, weights, biased, y, windows, group, relu, plus)
             return Operation(
                 library, description, inputs, outputs, chained=chained, through=self._rounded(weights, group)
             )
 
         shapes = x.shape, x.strides, weights.shape, y.shape, y.strides
-        key = ("convolution", *shapes, biased, kinds, plus is None, windows, group, relu)
+        key = ("convolution", *shapes, biased, plus is None, windows, group, relu)
         return self.operation(key, build, (x, weights, y), y.size * weights[0].size)
-
-    def _chain(self, y: Array, kinds: tuple[int, ...], plus: Array | None) -> Chain:
-        """What is done with the outputs as they are stored."""
-        each = of_channels(self.library, y.shape[1], y.ndim)
-        return [*((kind, each) for kind in kinds), *([] if plus is None else [(dnnl.ADD, self.library.layout(plus))])]
 
     def _describe_forward(
         self,
@@ -115,10 +108,13 @@ class Convolution(Operations, PlainConvolution):
         windows: Windows,
         group: int,
         relu: bool,
-        chain: Chain | None = None,
+        plus: Array | None = None,
     ) -> Description:
         library = self.library
-        attributes = library.chain(chain, relu) if chain else library.attributes(relu=relu)
+        if plus is None:
+            attributes = library.attributes(relu=relu)
+        else:
+            attributes = library.chain([(dnnl.ADD, library.layout(plus))], relu)
 
         def describe() -> Description:
             return library.describe(

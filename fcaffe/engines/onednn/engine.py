@@ -10,25 +10,23 @@ from fcaffe.engines.engine import Kept
 from fcaffe.engines.memory import address
 from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.engines.onednn import dnnl
-from fcaffe.engines.onednn.convolution_chain import ConvolutionChain
 from fcaffe.engines.onednn.convolution_gradients import ConvolutionGradients
 from fcaffe.engines.onednn.elementwise import Elementwise
+from fcaffe.engines.onednn.folded_convolution import FoldedConvolution
 from fcaffe.engines.onednn.inner_product import InnerProduct
 from fcaffe.engines.onednn.library import Library
 from fcaffe.engines.onednn.normalization import Normalization
-from fcaffe.engines.onednn.operator_tape import OperatorTape
 from fcaffe.engines.onednn.pooling import Pooling
 from fcaffe.engines.onednn.tape import Tape
 from fcaffe.engines.onednn.update import Update
 
 
 class OneDnnEngine(
-    ConvolutionChain, ConvolutionGradients, Pooling, Normalization, InnerProduct, Elementwise, Update, NumpyEngine
+    FoldedConvolution, ConvolutionGradients, Pooling, Normalization, InnerProduct, Elementwise, Update, NumpyEngine
 ):
     """`path` is that of libdnnl (see `find_onednn`); raises OneDnnError if it cannot be used."""
 
     records = True
-    convolves_in_steps = True
     splits_products = True
     math = dnnl.F32
 
@@ -37,8 +35,7 @@ class OneDnnEngine(
         self.library = Library(path)
         self.name = f"oneDNN {self.library.version}"
         self._operations = {}
-        self._adding = {}
-        self._same_bits = {}
+        self._can_add = {}
         self._normals = {}
         self._updates = {}
 
@@ -70,15 +67,6 @@ class OneDnnEngine(
         if self.fixed is self._kept:  # it outlives this body, in which what is kept may be dropped
             tape.hold(kept)
         return tape if tape.works_on([*arrays, *library.temporaries(), *kept]) else None
-
-    def taken_down(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
-        if self._kept is not None:  # what is made of weights now would be taken for that of later ones
-            work()
-            return None
-        tape = OperatorTape(self, self.library, arrays)
-        with tape.listening():
-            work()
-        return tape.tape if tape.counts else None
 
     def joined(self, recordings: Sequence[Callable[[], None]]) -> Callable[[], None]:
         whole = Tape(self.library)

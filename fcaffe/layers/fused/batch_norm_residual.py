@@ -11,23 +11,24 @@ from fcaffe.layers.fused.batch_norm_scale import NormalizesAndScales
 from fcaffe.layers.split import Split
 from fcaffe.net import Blob
 from fcaffe.net.node import Node
+from fcaffe.net.rewrite import Want
 
 
 class BatchNormResidual(NormalizesAndScales):
     """All tops = max(normalised and scaled bottom[0] + bottom[1], 0). Of two tops backward adds up the gradients."""
 
     @classmethod
-    def match(cls, chain: Sequence[Node]) -> int:
-        if len(chain) < 4 or not cls.begins(chain):
+    def match(cls, chain: Sequence[Node], want: Want) -> int:
+        if len(chain) < 4 or not cls.begins(chain, want):
             return 0
-        addition, inference = chain[2], chain[0].layer.context.inference
+        addition = chain[2]
         if not (isinstance(addition.layer, Eltwise) and addition.layer.adds_two and is_plain_relu(chain[3].layer)):
             return 0
         splits = len(chain) > 4 and isinstance(chain[4].layer, Split) and len(chain[4].tops) == 2
         count = 5 if splits else 4
         outer = {blob for node in (chain[0], addition) for blob in node.bottoms} - {chain[1].tops[0]}
         overwrites = any(blob in outer for node in chain[2:count] for blob in node.tops)
-        return 0 if overwrites or not (inference or all(addition.bottom_need_backward)) else count
+        return 0 if overwrites or (want.gradients and not all(addition.bottom_need_backward)) else count
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         norm, x, other, y = self.norm, *(with_channels(blob.data) for blob in (*bottom, top[0]))

@@ -10,27 +10,27 @@ from fcaffe.layers.batch_norm import BatchNorm, with_channels
 from fcaffe.layers.scale import Scale
 from fcaffe.net import Array, Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer
+from fcaffe.net.rewrite import FusedLayer, Want
 
 
 class NormalizesAndScales(FusedLayer):
     """Base of what begins with a BatchNorm and a Scale with a bias."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        super().__init__(nodes)
+    def __init__(self, nodes: Sequence[Node], want: Want) -> None:
+        super().__init__(nodes, want)
         assert isinstance(nodes[0].layer, BatchNorm)
         self.norm = nodes[0].layer
         self.scale = nodes[1].layer
 
     @classmethod
-    def begins(cls, chain: Sequence[Node]) -> bool:
+    def begins(cls, chain: Sequence[Node], want: Want) -> bool:
         """Whether the chain begins with these two, so that one layer can do their work."""
         if len(chain) < 2:
             return False
         norm, scale = chain[0].layer, chain[1].layer
         if not (isinstance(norm, BatchNorm) and isinstance(scale, Scale) and scale.is_per_channel):
             return False
-        return norm.context.inference or not norm.use_global_stats
+        return not want.gradients or not norm.use_global_stats
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.norm.take_moments(bottom[0])
@@ -62,17 +62,17 @@ class NormalizesAndScales(FusedLayer):
 class BatchNormScale(NormalizesAndScales):
     """top = scale * (bottom - mean) / sqrt(variance + eps) + shift, or with a ReLU the larger of that and 0."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        super().__init__(nodes)
+    def __init__(self, nodes: Sequence[Node], want: Want) -> None:
+        super().__init__(nodes, want)
         self.with_relu = len(nodes) == 3
 
     @classmethod
-    def match(cls, chain: Sequence[Node]) -> int:
-        if not cls.begins(chain):
+    def match(cls, chain: Sequence[Node], want: Want) -> int:
+        if not cls.begins(chain, want):
             return 0
         count = 3 if len(chain) > 2 and is_plain_relu(chain[2].layer) else 2
         overwrites = chain[0].bottoms[0] is chain[count - 1].tops[0]
-        return 0 if overwrites and not chain[0].layer.context.inference else count
+        return 0 if overwrites and want.gradients else count
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         norm, x, y = self.norm, with_channels(bottom[0].data), with_channels(top[0].data)

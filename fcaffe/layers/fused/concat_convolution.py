@@ -10,7 +10,7 @@ from fcaffe.layers.convolution import Convolution
 from fcaffe.layers.fused.convolution_relu import ConvolutionReLU
 from fcaffe.net import Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer
+from fcaffe.net.rewrite import FusedLayer, Want
 
 FEWEST = 16  # channels of a bottom from which on its gradient has the same bits, computed by itself or with others
 
@@ -22,17 +22,17 @@ class ConcatConvolution(FusedLayer):
     side by side, out of which they would have to be cut, is not.
     """
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        super().__init__(nodes)
+    def __init__(self, nodes: Sequence[Node], want: Want) -> None:
+        super().__init__(nodes, want)
         concat, convolution = nodes[0].layer, nodes[1].layer
         assert isinstance(concat, Concat) and isinstance(convolution, Convolution)
         self.concat, self.convolution = concat, convolution
-        self.inner = ConvolutionReLU(nodes[1:]) if len(nodes) > 2 else convolution
+        self.inner = ConvolutionReLU(nodes[1:], want) if len(nodes) > 2 else convolution
         self.whole = nodes[0].tops[0]
 
     @classmethod
-    def match(cls, chain: Sequence[Node]) -> int:
-        if len(chain) < 2 or not chain[0].layer.engine.splits_products or chain[0].layer.context.inference:
+    def match(cls, chain: Sequence[Node], want: Want) -> int:
+        if len(chain) < 2 or not chain[0].layer.engine.splits_products or not want.gradients:
             return 0
         concat, convolution = chain[0].layer, chain[1].layer
         if not isinstance(concat, Concat) or concat.axis != 1 or type(convolution) is not Convolution:

@@ -9,23 +9,22 @@ from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.convolution import Convolution
 from fcaffe.net import Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer
+from fcaffe.net.rewrite import FusedLayer, Want
 
 
 class ConvolutionReLU(FusedLayer):
     """top = max(convolution(bottom), 0), which engines compute as they store the outputs."""
 
-    traits = replace(FusedLayer.traits, by_operators=True, by_sample=True, reads_before_writing=True)
-    forward_is_unseen = True
-    exact = True
+    traits = replace(FusedLayer.traits, reads_before_writing=True)
+    keeps_blobs = True
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        super().__init__(nodes)
+    def __init__(self, nodes: Sequence[Node], want: Want) -> None:
+        super().__init__(nodes, want)
         assert isinstance(nodes[0].layer, Convolution)
         self.convolution = nodes[0].layer
 
     @classmethod
-    def match(cls, chain: Sequence[Node]) -> int:
+    def match(cls, chain: Sequence[Node], want: Want) -> int:
         fits = len(chain) > 1 and type(chain[0].layer) is Convolution and is_plain_relu(chain[1].layer)
         return 2 if fits else 0
 

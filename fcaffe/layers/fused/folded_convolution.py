@@ -16,39 +16,35 @@ from fcaffe.layers.eltwise import Eltwise
 from fcaffe.layers.scale import Bias, Broadcasting, Scale
 from fcaffe.net import Array, Blob, Layer
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer
+from fcaffe.net.rewrite import FusedLayer, Want
 
 
 class FoldedConvolution(FusedLayer):
-    """top = convolution(bottom[0]) with folded weights, plus bottom[1] if there is one, and, with a ReLU, not below 0.
+    """top = convolution(bottom[0]) with folded weights, plus bottom[1] if there is one; with a ReLU, at least 0.
 
-    Folded into the weights are BatchNorms by their running statistics, Scales and Biases. Where weights are not fixed,
-    and would have to be folded in each pass, the layers work one by one, in the top.
+    BatchNorms with running statistics, Scales and Biases are folded into the weights. Where weights are not fixed, and
+    would have to be folded in each pass, the layers work one by one, in the top. A `stride` other than the
+    convolution's own computes only the positions that are read (see `fcaffe.layers.fused.subsampling`).
     """
 
-    traits = replace(FusedLayer.traits, by_sample=True)
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        super().__init__(nodes)
+    def __init__(self, nodes: Sequence[Node], want: Want, stride: tuple[int, ...] | None = None) -> None:
+        super().__init__(nodes, want)
         convolution, behind = nodes[0].layer, [node.layer for node in nodes[1:]]
         assert isinstance(convolution, Convolution)
         self.convolution = convolution
         self.affine = [layer for layer in behind if _is_affine(layer)]
         self.adds = any(isinstance(layer, Eltwise) for layer in behind)
-        self.with_relu = bool(behind) and is_plain_relu(behind[-1])
+        self.with_relu = any(map(is_plain_relu, behind))
         self.folded = Folded(self._sources, self._fold)
-        self._stride: tuple[int, ...] | None = None  # if it is another than the convolution's own
+        own = convolution.windows
+        self._windows = None if stride is None else replace(own, stride=stride)
 
     @classmethod
-    def match(cls, chain: Sequence[Node]) -> int:
-        first = chain[0].layer
-        return cls.length(chain) if first.context.inference and first.engine.folds_weights else 0
-
-    @classmethod
-    def length(cls, chain: Sequence[Node]) -> int:
-        """How many nodes, from the first on, are a convolution and what may stand behind it; 0 for less than two."""
+    def match(cls, chain: Sequence[Node], want: Want) -> int:
         first = chain[0].layer
         if type(first) is not Convolution or first.axis != 1 or len(chain[0].bottoms) != 1:
+            return 0
+        if want.gradients or not first.engine.folds_weights:
             return 0
         count = 1
         while count < len(chain) and _is_affine(chain[count].layer) and len(chain[count].bottoms) == 1:
@@ -61,52 +57,28 @@ class FoldedConvolution(FusedLayer):
 
     @property
     def windows(self) -> Windows:
-        own = self.convolution.windows
-        return own if self._stride is None else replace(own, stride=self._stride)
-
-    def may_take(self, stride: tuple[int, ...]) -> bool:
-        """Whether it may compute only what readers with this stride want."""
-        return True
-
-    def may_leave(self) -> bool:
-        """Whether the bottom may have only the places that are wanted."""
-        return True
-
-    def take_stride(self, stride: tuple[int, ...], split: Node | None) -> None:
-        """From now on compute only what readers with this stride want, who have read the top by way of `split`."""
-        self._stride = tuple(a * b for a, b in zip(self.windows.stride, stride, strict=True))
-        if split is not None:
-            self.nodes += (split,)  # whose tops follow the shapes of the graph, for those who read them there
-
-    def leave_stride(self) -> None:
-        """From now on the bottom has but the places that are wanted."""
-        self._stride = (1,) * len(self.windows.stride)
+        return self._windows or self.convolution.windows
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        if self._stride is not None:
+        if self._windows is not None:
             channels = self.convolution.blobs[0].shape[0]
             top[0].reshape(bottom[0].shape[0], channels, *self.windows.convolved(bottom[0].shape[2:]))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
         plus = bottom[1].data if self.adds else None
-        if self.at_once(x, y, plus):
+        convolution, engine = self.convolution, self.engine
+        group, windows = convolution.group, self.windows
+        if engine.folded_convolution(x, self.folded, y, windows, group, self.with_relu, plus):
             return
-        convolution = self.convolution
-        weights, bias = convolution.blobs[0].data, convolution.bias()
-        self.engine.convolution_forward(x, weights, bias, y, self.windows, convolution.group)
+        engine.convolution_forward(x, convolution.blobs[0].data, convolution.bias(), y, windows, group)
         for layer in self.affine:
             layer.forward(top, top)
         if plus is not None:
-            self.engine.add_to(plus, y, self.with_relu)
+            engine.add_to(plus, y, self.with_relu)
         elif self.with_relu:
-            self.engine.relu_forward(y, y, 0)
-
-    def at_once(self, x: Array, y: Array, plus: Array | None) -> bool:
-        """Let the engine do it; False if it cannot now."""
-        group = self.convolution.group
-        return self.engine.folded_convolution(x, self.folded, y, self.windows, group, self.with_relu, plus)
+            engine.relu_forward(y, y, 0)
 
     def _sources(self) -> list[Array]:
         return [blob.data for layer in (self.convolution, *self.affine) for blob in layer.blobs]

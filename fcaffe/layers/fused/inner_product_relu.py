@@ -9,22 +9,22 @@ from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.inner_product import InnerProduct
 from fcaffe.net import Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer
+from fcaffe.net.rewrite import FusedLayer, Want
 
 
 class InnerProductReLU(FusedLayer):
     """top = max(inner product(bottom), 0)."""
 
-    traits = replace(FusedLayer.traits, by_operators=True, reads_before_writing=True)
-    exact = True
+    traits = replace(FusedLayer.traits, reads_before_writing=True)
+    keeps_blobs = True
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        super().__init__(nodes)
+    def __init__(self, nodes: Sequence[Node], want: Want) -> None:
+        super().__init__(nodes, want)
         assert isinstance(nodes[0].layer, InnerProduct)
         self.product = nodes[0].layer
 
     @classmethod
-    def match(cls, chain: Sequence[Node]) -> int:
+    def match(cls, chain: Sequence[Node], want: Want) -> int:
         product = chain[0].layer
         if not isinstance(product, InnerProduct) or not product.engine.fuses_relu_backward:
             return 0

@@ -10,7 +10,7 @@ from fcaffe.layers.concat import Concat, places
 from fcaffe.layers.pooling import MAX, Pooling
 from fcaffe.net import Array, Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer, changes_what_backward_sees, node_in_place_of, renumbered
+from fcaffe.net.rewrite import FusedLayer, Want, changes_what_backward_sees, node_in_place_of, renumbered
 from fcaffe.net.storage import Storage
 
 
@@ -24,9 +24,9 @@ class PooledConcat(FusedLayer):
     Where other shapes follow, with which the parts would get other bits, the bottoms are pooled side by side.
     """
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], want: Want) -> None:
         """Of the ReLUs of all bottoms, or of none, the Concat and the pooling."""
-        super().__init__(nodes)
+        super().__init__(nodes, want)
         *relus, concat, pooling = (node.layer for node in nodes)
         assert isinstance(concat, Concat) and isinstance(pooling, Pooling)
         self.concat, self.pooling = concat, pooling
@@ -98,28 +98,30 @@ class PooledConcat(FusedLayer):
         return self._part.data
 
 
-def pooled_before_concat(nodes: list[Node]) -> list[Node]:
-    """These nodes of a program that trains, with a PooledConcat in the place of each Concat that nothing but a pooling
-    with a stride reads."""
+def pooled_before_concat(nodes: list[Node], want: Want) -> list[Node]:
+    """These nodes of a program that trains, with a PooledConcat for each Concat that only a pooling with a stride
+    reads."""
+    if want.visible is None or not want.gradients:
+        return nodes
     for concat in nodes:
         if not isinstance(concat.layer, Concat):
             continue
         readers = _touching(nodes, concat.tops[0]._data)
         pooling = readers[1] if len(readers) == 2 else concat
         if _fits(concat, pooling):
-            nodes = _changed(nodes, [*_relus(nodes, concat, pooling), concat, pooling])
+            nodes = _changed(nodes, [*_relus(nodes, concat, pooling), concat, pooling], want)
     return renumbered(nodes)
 
 
-def _changed(nodes: list[Node], replaced: list[Node]) -> list[Node]:
+def _changed(nodes: list[Node], replaced: list[Node], want: Want) -> list[Node]:
     """With a PooledConcat of these nodes where the Concat is, or without the ReLUs in it where backward of another
     layer would see what they have not done."""
     *relus, concat, pooling = replaced
     place = nodes.index(concat)
     before, behind = ([node for node in part if node not in replaced] for part in (nodes[:place], nodes[place:]))
-    node = node_in_place_of(PooledConcat(replaced), replaced, concat, pooling)
+    node = node_in_place_of(PooledConcat(replaced, want), replaced, concat, pooling)
     if relus and changes_what_backward_sees(node, replaced, [*before, node, pooling], behind):
-        return _changed(nodes, [concat, pooling])
+        return _changed(nodes, [concat, pooling], want)
     return [*before, node, *behind]
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.pooling import MAX, Pooling
 from fcaffe.net import Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer
+from fcaffe.net.rewrite import FusedLayer, Want
 
 
 class PoolingReLU(FusedLayer):
@@ -20,16 +19,14 @@ class PoolingReLU(FusedLayer):
     works on a quarter of the values, and its input need not be kept for backward.
     """
 
-    traits = replace(FusedLayer.traits, by_operators=True)
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        super().__init__(nodes)
+    def __init__(self, nodes: Sequence[Node], want: Want) -> None:
+        super().__init__(nodes, want)
         assert isinstance(nodes[1].layer, Pooling)
         self.pooling = nodes[1].layer
 
     @classmethod
-    def match(cls, chain: Sequence[Node]) -> int:
-        if len(chain) < 2 or not is_plain_relu(chain[0].layer) or chain[0].layer.context.inference:
+    def match(cls, chain: Sequence[Node], want: Want) -> int:
+        if len(chain) < 2 or not is_plain_relu(chain[0].layer) or not want.gradients:
             return 0  # for inference the layer before the ReLU applies it as it stores its outputs
         pooling = chain[1].layer
         if not isinstance(pooling, Pooling) or pooling.method != MAX or len(chain[1].tops) != 1:

@@ -8,23 +8,22 @@ from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.scale import Scale
 from fcaffe.net import Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer
+from fcaffe.net.rewrite import FusedLayer, Want
 
 
 class ScaleReLU(FusedLayer):
     """top = max(scale * bottom + shift, 0), per channel."""
 
-    forward_is_unseen = True
-    exact = True
+    keeps_blobs = True
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        super().__init__(nodes)
+    def __init__(self, nodes: Sequence[Node], want: Want) -> None:
+        super().__init__(nodes, want)
         assert isinstance(nodes[0].layer, Scale)
         self.scale = nodes[0].layer
         self.bottom_copy = self.scale.bottom_copy
 
     @classmethod
-    def match(cls, chain: Sequence[Node]) -> int:
+    def match(cls, chain: Sequence[Node], want: Want) -> int:
         scale = chain[0].layer
         fits = len(chain) > 1 and isinstance(scale, Scale) and scale.has_channels and is_plain_relu(chain[1].layer)
         return 2 if fits and len(chain[0].bottoms) == 1 else 0

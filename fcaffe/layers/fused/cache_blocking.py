@@ -1,0 +1,140 @@
+"""Cache blocking: a chain of layers runs on a few images at a time, at inference.
+
+Between two layers of MobileNet a batch of 16 images has up to 50 MB, which go to memory and come back. With a few
+images each layer finds what the one before it has written in the cache of a core:
+
+    before   conv1: data -> a        conv2: a -> b           pool: b -> pool
+    after    for each block of data and of pool:  conv1, conv2, pool, with a and b as large as a block
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fcaffe.net import Blob
+from fcaffe.net.arena import share_memory
+from fcaffe.net.node import Node
+from fcaffe.net.plan.layout import Use, layout
+from fcaffe.net.rewrite import FusedLayer, Want, node_in_place_of
+from fcaffe.net.storage import Storage
+from fcaffe.threads import wanted_threads
+
+SMALLEST = 1 << 22  # bytes of a batch that a node reads and writes: fewer stay in the caches anyway
+MOST_WEIGHTS = 2  # times the bytes of a block: reading more weights again costs more than that saves
+
+
+class CacheBlocked(FusedLayer):
+    """tops = what these nodes of a program write, a block of images after the other."""
+
+    def __init__(self, nodes: Sequence[Node], want: Want, ends: Sequence[Blob]) -> None:
+        super().__init__(nodes, want)
+        self.param.name = f"{nodes[0].name} to {nodes[-1].name}"
+        self._ends = ends  # the bottoms and tops of all nodes together
+        self._blocks: dict[Blob, Blob] = {}  # for each blob, one that holds a block of its images
+        for node in nodes:
+            for blob in node.blobs:
+                self._blocks.setdefault(blob, Blob(blob.xp, blob.shape, channels_last=True, dtype=blob.dtype))
+            if node.layer.traits.aliases:
+                self._blocks.update(dict.fromkeys(node.tops, self._blocks[node.bottoms[0]]))
+        self._inside = [
+            replace(node, bottoms=self._blocks_of(node.bottoms), tops=self._blocks_of(node.tops))
+            for node in nodes
+            if not node.layer.traits.aliases
+        ]
+        self._memory: list[Storage] = []  # of the blobs between the layers
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        for blob, block in self._blocks.items():
+            block.reshape(block_size(blob.shape[0]), *blob.shape[1:])
+        self._memory = []
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if not self._memory:
+            uses = self._uses()
+            share_memory(uses)
+            self._memory = [use.storage for use in uses]
+        for start in range(0, bottom[0].shape[0], max(1, block_size(bottom[0].shape[0]))):
+            for blob in self._ends:
+                whole, block, first = blob._data, self._blocks[blob], start * math.prod(blob.shape[1:])
+                whole.view(blob.shape)
+                block._data.channels_last = whole.channels_last
+                block._data.replace(whole.buffer[first : first + block.count])
+            for node in self._inside:
+                node.layer.forward(node.bottoms, node.tops)
+
+    def own_memory(self) -> list[Storage]:
+        return self._memory
+
+    def own_bytes(self) -> int:
+        self.reshape([], [])
+        return layout(self._uses())[1]
+
+    def _blocks_of(self, blobs: Sequence[Blob]) -> list[Blob]:
+        return [self._blocks[blob] for blob in blobs]
+
+    def _uses(self) -> list[Use]:
+        """From which step to which the blocks between the layers are needed."""
+        outside = {self._blocks[blob]._data for blob in self._ends}
+        spans: dict[Storage, tuple[int, int]] = {}
+        for step, node in enumerate(self._inside):
+            for storage in {blob._data for blob in node.blobs} - outside:
+                spans[storage] = spans.get(storage, (step, step))[0], step
+        return [Use(storage, [span]) for storage, span in spans.items()]
+
+
+def block_size(images: int) -> int:
+    """The number of images of a block: as many for each thread, if the batch can be so divided."""
+    threads = wanted_threads()
+    return next((count for count in range(threads, images) if images % count == 0), images)
+
+
+def blocked_for_the_cache(nodes: list[Node], want: Want) -> list[Node]:
+    """These nodes of a program for inference, with each chain of two nodes or more that gain from it blocked."""
+    made: list[Node] = []
+    while nodes:
+        end = 0
+        while end < len(nodes) and not want.gradients and _gains(nodes[end], nodes[0].bottoms, want):
+            end += 1
+        made.append(_blocked(nodes[:end], [*made, *nodes[end:]], want) if end > 1 else nodes[0])
+        nodes = nodes[max(1, end) :]
+    return made
+
+
+def _gains(node: Node, first: Sequence[Blob], want: Want) -> bool:
+    layer, blobs = node.layer, node.blobs
+    if not (node.bottoms and layer.engine.records and layer.traits.by_sample) or node.has_loss:
+        return False
+    images = first[0].shape[0] if first[0].shape else 0
+    if any(len(blob.shape) != 4 or blob.shape[0] != images for blob in blobs) or not all(map(want.hides, node.tops)):
+        return False
+    size = sum(blob._data.nbytes for blob in blobs)
+    weights = sum(blob._data.nbytes for each in node.layers for blob in each.blobs)
+    block = block_size(images)
+    pays = block < images and size >= SMALLEST and weights <= MOST_WEIGHTS * size * block // images
+    return layer.traits.aliases or pays
+
+
+def _blocked(inside: Sequence[Node], others: Sequence[Node], want: Want) -> Node:
+    read_outside = {blob._data for node in others for blob in node.bottoms}
+    read_inside = {blob._data for node in inside for blob in node.bottoms}
+    written: set[Storage] = set()
+    bottoms: dict[Blob, int] = {}
+    tops: dict[Blob, int] = {}
+    for node in inside:
+        bottoms |= {blob: i for blob, i in zip(node.bottoms, node.bottom_ids, strict=True) if blob._data not in written}
+        for blob, blob_id in zip(node.tops, node.top_ids, strict=True) if not node.layer.traits.aliases else ():
+            written.add(blob._data)
+            if blob._data in read_outside or blob._data not in read_inside:
+                tops[blob] = blob_id
+    node = node_in_place_of(CacheBlocked(inside, want, [*bottoms, *tops]), inside, inside[0], inside[-1])
+    return replace(
+        node,
+        bottoms=list(bottoms),
+        tops=list(tops),
+        bottom_ids=list(bottoms.values()),
+        top_ids=list(tops.values()),
+        bottom_need_backward=[False] * len(bottoms),
+    )

@@ -1,0 +1,154 @@
+"""Replay: the forward pass of a program for inference as a list of calls that needs no Python per layer.
+
+Between two layers of a small net Python takes as long as a layer's work: to find the blobs' memory, the primitive that
+was compiled for such shapes, and the reordered weights. As long as weights, shapes and memory stay the same, so do the
+engine's calls. The first pass runs as it is and the second one records each node, whose calls are replayed from then
+on. Layers that bring data in, and those whose work the engine does not do alone, run as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fcaffe.engines.engine import Engine
+from fcaffe.net.blob import Blob
+from fcaffe.net.layer import Layer
+from fcaffe.net.node import Node
+from fcaffe.net.storage import Array, Storage
+
+Run = Callable[[Node], float]  # runs a node and returns its weighted loss
+RECORDED_PASS = 2  # of those with the same weights, shapes and memory
+
+
+class Replay:
+    """The forward pass of these nodes. It does not record nodes behind one that may change shapes amid a pass.
+
+    The recordings count as long as `engine.fixed`, which stands for the weights, the versions of the blobs and the
+    buffers of their storages stay the same.
+    """
+
+    def __init__(self, nodes: Sequence[Node], engine: Engine) -> None:
+        self._engine = engine
+        self._sources = list(itertools.takewhile(lambda node: not node.bottoms, nodes))
+        self._nodes = list(nodes[len(self._sources) :])
+        candidates = _steady(self._nodes)
+        self._recordable = {id(node) for node in candidates}
+        self._blobs = [blob for node in candidates for blob in node.blobs]
+        self._fixed: object | None = None
+        self._changes = -1
+        self._versions: list[int] = []
+        self._memory: list[tuple[Storage, Array]] = []
+        self._passes = 0  # with these weights, shapes and memory
+        self._steps: list[Node | Callable[[], None]] = []
+
+    def forward(self, run: Run) -> float:
+        """Run a pass, in which `run` runs the nodes that are not replayed; returns the weighted sum of the losses."""
+        loss = 0.0
+        for node in self._sources:
+            loss += run(node)
+        if self._engine.fixed is None or not self._holds():
+            self._forget()
+        self._passes += 1
+        if self._passes == RECORDED_PASS and self._engine.fixed is not None:
+            return loss + self._record(run)
+        for step in self._steps or self._nodes:
+            if isinstance(step, Node):
+                loss += run(step)
+            else:
+                step()
+        return loss
+
+    def _holds(self) -> bool:
+        """Whether weights, shapes and memory are those of the last pass."""
+        if self._engine.fixed is not self._fixed:
+            return False
+        if self._changes != Blob.changes:
+            self._changes = Blob.changes
+            if [blob.version for blob in self._blobs] != self._versions:
+                return False
+        return all([storage.buffer is buffer for storage, buffer in self._memory])
+
+    def _forget(self) -> None:
+        self._fixed = self._engine.fixed
+        self._versions = [blob.version for blob in self._blobs]
+        self._memory, self._steps, self._passes = [], [], 0
+
+    def _record(self, run: Run) -> float:
+        loss = 0.0
+        recordings: list[Any] = []  # for each node what replays it, or the node
+        for node in self._nodes:
+            recording = self._recording(node) if id(node) in self._recordable else None
+            if recording is None:
+                loss += run(node)
+            recordings.append(recording or node)
+        for is_node, group in itertools.groupby(recordings, lambda each: isinstance(each, Node)):
+            some = list(group)
+            self._steps += some if is_node else [self._engine.joined(some)]
+        storages = {blob._data for blob in self._blobs if blob._data.buffer is not None}
+        self._memory = [(storage, storage.buffer) for storage in storages]
+        return loss
+
+    def _recording(self, node: Node) -> Callable[[], None] | None:
+        """What replays the forward pass of this node, which has run if there is such.
+
+        The recording must have written all of the tops: it is replayed over tops full of NaN and must write the same
+        bits. So a layer that computes by other means as well is never replayed.
+        """
+        if {blob._data for blob in node.bottoms} & {blob._data for blob in node.tops}:
+            return None
+        node.reshape()
+        replay = self._recorded(node)
+        if replay is None:
+            return None
+        tops = [blob._data.buffer[: blob.count] for blob in node.tops]
+        written = list(map(zlib.crc32, tops))
+        for top in tops:
+            top.view(np.uint8)[...] = 255  # NaN of every type
+        replay()
+        return replay if list(map(zlib.crc32, tops)) == written else None
+
+    def _recorded(self, node: Node) -> Callable[[], None] | None:
+        """The engine's recording of a forward pass; None if other code did a part of it.
+
+        The tops are read-only for NumPy meanwhile. What NumPy does to these values may leave them as they are, such as
+        a factor for zeros, and still change others.
+        """
+        parameters = [blob for layer in node.layers for blob in layer.blobs]
+        own = node.layer.own_memory()
+        arrays = [blob.data for blob in (*node.blobs, *parameters)] + [storage.buffer for storage in own]
+        protected = [(storage, storage.buffer) for storage in (*(blob._data for blob in node.tops), *own)]
+        for storage, buffer in protected:
+            view = buffer.view()
+            view.flags.writeable = False
+            storage.replace(view)
+        try:
+            return self._engine.recorded(lambda: node.layer.forward(node.bottoms, node.tops), arrays)
+        except ValueError:  # NumPy's, of a read-only array
+            return None
+        finally:
+            for storage, buffer in protected:
+                storage.replace(buffer)
+
+
+def _steady(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that may be recorded: forward does nothing but write the tops, and no node that may change shapes amid
+    a pass comes before them."""
+    found: list[Node] = []
+    unsteady: set[Blob] = set()
+    for node in nodes:
+        if not (node.bottoms and node.is_steady and unsteady.isdisjoint(node.bottoms)):
+            unsteady.update(node.tops)
+        elif _is_pure(node.layer) and not node.has_loss:
+            found.append(node)
+    return found
+
+
+def _is_pure(layer: Layer) -> bool:
+    """Whether forward writes the same bits whenever its bottoms and parameters are the same, and nothing else."""
+    traits = layer.traits
+    return traits.repeatable and not traits.reads_host and type(layer).forward_again is Layer.forward_again
