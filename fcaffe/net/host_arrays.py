@@ -60,6 +60,11 @@ class HostViews:
         seen = ((storage, storage.shown) for storage in storages if storage.shown is not None)
         return {storage for storage, shown in seen if shown.last_read > since or shown.is_held}
 
+    def held(self) -> list[Storage]:
+        """The storages that user code holds an array of."""
+        copied = (shown.storage() for shown, copy in self._copied if copy.held() is not None)
+        return [*self.exposed(), *(storage for storage in copied if storage is not None)]
+
     def exposed(self) -> list[Storage]:
         """The storages whose own memory user code has an array of, which it may write at any moment."""
         if not self._exposed:

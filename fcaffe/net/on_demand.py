@@ -59,9 +59,13 @@ class OnDemand:
         self._next_full_passes = FEWEST_FULL_PASSES
         self._reads_before = 0  # reads by user code before these passes
         self._shapes = self._given_shapes()  # when the last whole pass began
+        self._changes = Blob.changes
         self._hidden: set[Storage] = set()  # without values now
         self._last_hidden: set[Storage] = set()  # after a pass of this program, since blobs changed last
-        self._hidden_by: tuple[Program, int] | None = None
+        self._hidden_for: tuple[Program, int] | None = None
+        self._program: Program | None = None  # which materialises what the script reads
+        self._materialised: frozenset[Blob] | None = None
+        self._held: tuple[set[Storage], int] = (set(), -1)  # by the script at the last pass
         self._preserved: dict[Storage, Array] = {}  # the values of that pass, of storages that may have changed since
 
     @staticmethod
@@ -77,16 +81,10 @@ class OnDemand:
     def program(self) -> tuple[Program, bool]:
         """The program of the whole pass that begins now, and whether its blobs lie in the arena."""
         self.forget()
-        full = self._trains or self._has_other_shapes()
-        if not full and self._full_passes:
-            full = True
-            self._full_passes -= 1
-            if not self._full_passes:
-                self._read = self._read_since(self._reads_before)
-        if not full:
-            self._read |= self._read_since(self._views.reads)  # arrays that the script holds stay live
-            program = self._net.program_for(Want(self._always | self._read, gradients=False))
-            if _size(self._exposed()) <= MOST_COPIED * _size(self._not_materialised(program)):
+        if not (self._trains or self._has_other_shapes() or self._is_full_pass()):
+            program = self._fused_program()
+            exposed = self._exposed()
+            if not exposed or _size(exposed) <= MOST_COPIED * _size(self._hidden_by(program)):
                 return program, True
         return self._net.program_for(Want(None, gradients=True)), False
 
@@ -94,13 +92,7 @@ class OnDemand:
         """A forward pass of this program is over."""
         if not program.inference or self._net.fuses:
             return
-        is_known = self._hidden_by == (program, Blob.changes)
-        if not is_known:
-            self._last_hidden, self._hidden_by = self._not_materialised(program), (program, Blob.changes)
-            touched = {blob._data for node in program.nodes for blob in node.blobs}
-            for storage in self._last_hidden - touched:
-                storage.replace(None)
-        self._hidden = self._last_hidden
+        self._hidden = self._hidden_by(program)
         for storage in self._hidden:
             storage.compute = self._complete_for_read
         self.preserve(self._exposed())
@@ -167,9 +159,34 @@ class OnDemand:
             storage.compute = None
         return hidden
 
-    def _not_materialised(self, program: Program) -> set[Storage]:
+    def _is_full_pass(self) -> bool:
+        if not self._full_passes:
+            return False
+        self._full_passes -= 1
+        if not self._full_passes:
+            self._read = self._read_since(self._reads_before)
+        return True
+
+    def _fused_program(self) -> Program:
+        """The program that materialises what the script reads, and the arrays that it holds, so that they stay live."""
+        held = set(self._views.held())
+        if (held, Blob.changes) != self._held:
+            self._held = held, Blob.changes
+            self._read |= {blob for blob in self._net.blobs if blob._data in held}
+        if self._program is None or self._materialised is not self._read:
+            self._materialised = self._read
+            self._program = self._net.program_for(Want(self._always | self._read, gradients=False))
+        return self._program
+
+    def _hidden_by(self, program: Program) -> set[Storage]:
         """The storages of recomputed blobs without values after a pass of this program."""
-        return program.not_materialised(blob for node in self._recomputed for blob in node.tops)
+        if self._hidden_for != (program, Blob.changes):
+            self._last_hidden = program.not_materialised(blob for node in self._recomputed for blob in node.tops)
+            self._hidden_for = program, Blob.changes
+            touched = {blob._data for node in program.nodes for blob in node.blobs}
+            for storage in self._last_hidden - touched:
+                storage.replace(None)
+        return self._last_hidden
 
     def _sources(self) -> set[Storage]:
         """What the second run reads and does not write."""
@@ -189,7 +206,9 @@ class OnDemand:
     def _has_other_shapes(self) -> bool:
         """Whether the shapes of what the net is given have changed. A net in which they do so each time is not worth
         a new arena."""
-        before, self._shapes = self._shapes, self._given_shapes()
+        if self._changes == Blob.changes:
+            return False
+        before, self._shapes, self._changes = self._shapes, self._given_shapes(), Blob.changes
         return before != self._shapes
 
     def _given_shapes(self) -> list[tuple[int, ...]]:
