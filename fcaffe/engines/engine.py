@@ -8,7 +8,7 @@ the arrays that the caller hands over.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -17,14 +17,15 @@ from fcaffe.engines.convolution import Made, PlainConvolution
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.inner_product import PlainInnerProduct
 from fcaffe.engines.losses import PlainLosses
+from fcaffe.engines.memory import address
 from fcaffe.engines.noise import PlainNoise
 from fcaffe.engines.normalization import PlainNormalization
 from fcaffe.engines.pooling import PlainPooling
 from fcaffe.engines.rows import PlainRows
 from fcaffe.engines.update import PlainUpdate
+from fcaffe.engines.weight_cache import WeightCache
 
 MANY = 32  # small items, or threads have more to do with one another than with them
-Kept = dict[tuple[tuple[int, ...], Any], Any]  # what has been made of weights, by their addresses and what it is
 
 
 class Pending:
@@ -76,27 +77,44 @@ class Engine(
     splits_products = False  # a convolution of 1x1 by a part of its weights takes so much less time
     folds_weights = False  # folded_convolution is there
     records = False  # see recorded
-    fixed: object | None = None  # the same for as long as no weights have changed; None where they may at any time
+    cache: WeightCache | None = None  # while weights stay the same
     updates_at_once = False  # update_all does all parameters in one
     scales_gradients = False  # see scale_losses
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp
 
+    @property
+    def fixed(self) -> object | None:
+        """The same object for as long as no weights have changed; None while they may change between two passes."""
+        return None if self.cache is None or self.cache.changing else self.cache.token
+
     @contextlib.contextmanager
-    def fixed_weights(self, made: Kept | None = None, changing: Collection[int] = ()) -> Iterator[None]:
-        """In its body no weights change, so what has been made of them may be used again.
+    def fixed_weights(self, cache: WeightCache | None = None) -> Iterator[None]:
+        """In its body no weights change, so derived weights are cached: in `cache`, or for the time of the body."""
+        if self.cache is not None and cache is None:
+            yield
+            return
+        before, self.cache = self.cache, cache or WeightCache()
+        try:
+            yield
+        finally:
+            self.cache = before
 
-        `made` is what an engine may keep from one such body to the next, by the addresses of the weights and something
-        of its own; it is another object once something in it does not hold any more. Weights at the addresses of
-        `changing` do change between them.
-        """
-        yield
+    @contextlib.contextmanager
+    def other_weights(self) -> Iterator[None]:
+        """In its body, which may be inside that of `fixed_weights`, weights change or lie elsewhere."""
+        before, self.cache = self.cache, None
+        try:
+            yield
+        finally:
+            self.cache = before
 
-    def of_weights(self, sources: Sequence[Any], what: Hashable, make: Callable[[], Made]) -> Made | None:
-        """What `make` makes of these weights, once for as long as they are fixed; None where they are not. `what` says
-        what it is."""
-        return None
+    def of_weights(self, sources: Sequence[Any], kind: Hashable, derive: Callable[[], Made]) -> Made | None:
+        """The result of `derive` from these weights, cached for as long as they are fixed; None if they are not."""
+        if self.cache is None or self.asynchronous:
+            return None
+        return self.cache.get(tuple([address(array) for array in sources]), kind, derive)
 
     def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
         """Do work on these arrays, and return a function that repeats the engine's own calls, for as long as the arrays
@@ -107,11 +125,6 @@ class Engine(
     def joined(self, recordings: Sequence[Callable[[], None]]) -> Callable[[], None]:
         """A function that runs these results of `recorded` one after the other."""
         raise NotImplementedError
-
-    @contextlib.contextmanager
-    def other_weights(self) -> Iterator[None]:
-        """In its body, which may be within that of `fixed_weights`, weights lie elsewhere than otherwise."""
-        yield
 
     def repeat(self, owner: Any, name: str, signature: Hashable, work: Callable[[], None]) -> None:
         """Do work that its owner will want again under this name: the same operators on the same memory, as long as the

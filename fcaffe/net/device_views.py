@@ -12,9 +12,9 @@ import numpy as np
 from fcaffe.engines import Engine
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
+from fcaffe.net.engine_lock import engine_lock
 from fcaffe.net.host_arrays import HostViews
 from fcaffe.net.storage import Storage
-from fcaffe.net.turn import in_turn
 
 
 class DeviceViews(HostViews):
@@ -43,7 +43,7 @@ class DeviceViews(HostViews):
         pass
 
     def device_address(self, blob: Blob, storage: Storage) -> int:
-        with in_turn():
+        with engine_lock():
             self.push()
             blob.make_contiguous()
             values = storage.view(blob.shape)

@@ -12,10 +12,10 @@ import numpy as np
 
 from fcaffe.engines import Engine
 from fcaffe.net.blob import Blob
-from fcaffe.net.kept_weights import KeptWeights
+from fcaffe.net.cached_weights import CachedWeights
+from fcaffe.net.engine_lock import engine_lock
 from fcaffe.net.shown import HostCopy, Shown
 from fcaffe.net.storage import Storage
-from fcaffe.net.turn import in_turn
 
 
 class Follower(Protocol):
@@ -42,7 +42,7 @@ class HostViews:
         self._exposed: list[Shown] = []  # whose own memory user code may have an array of
         self._copied: list[tuple[Shown, HostCopy]] = []  # of which it may have a copy
         self._given: weakref.WeakSet[Blob] = weakref.WeakSet()  # which no layer writes
-        self._weights = KeptWeights(engine)
+        self._weights = CachedWeights(engine)
         self.reads = 0  # by user code, of storages
         self._followers: list[weakref.ref[Follower]] = []
         self._changing: set[Storage] = set()  # what the engine's present work changes
@@ -94,11 +94,11 @@ class HostViews:
             blob.make_contiguous()
 
     def data(self, blob: Blob) -> np.ndarray:
-        with in_turn():
+        with engine_lock():
             return self._show(blob, blob._data)
 
     def diff(self, blob: Blob) -> np.ndarray:
-        with in_turn():
+        with engine_lock():
             return self._show(blob, blob._diff)
 
     def device_address(self, blob: Blob, storage: Storage) -> int:
@@ -109,7 +109,7 @@ class HostViews:
     def engine_at_work(self) -> Iterator[None]:
         """Its body works with the blobs: before it counts what user code has written, after it user code sees what has
         come of it."""
-        with in_turn():
+        with engine_lock():
             self.push()
             try:
                 yield
@@ -118,12 +118,17 @@ class HostViews:
 
     @contextlib.contextmanager
     def user_at_work(self) -> Iterator[None]:
-        """Its body, amid the work of the engine, calls user code, for which other threads may work, too."""
+        """Its body, amid the work of the engine, calls user code, while other threads may use the engine too.
+
+        They find the engine as between two passes; afterwards it has the state of this pass again.
+        """
         self.pull()
+        changing, self._changing = self._changing, set()
         try:
-            with in_turn().lend():
+            with self._engine.other_weights(), engine_lock().released():
                 yield
         finally:
+            self._changing = changing
             self.push()
 
     def push(self) -> None:
@@ -160,7 +165,7 @@ class HostViews:
 
     def reshape(self, blob: Blob, shape: tuple[int, ...]) -> None:
         """Give a blob another shape, in which its values keep their places in C order as far as they fit."""
-        with in_turn():
+        with engine_lock():
             for follower in self._all_followers():
                 if follower.runs(blob) and blob.shape != shape:
                     follower.complete()
@@ -236,7 +241,7 @@ class HostViews:
         """The flat memory of a storage. The arrays that are made of it keep it, so that one knows whether user code has
         any; and it may write now."""
         address = storage.address
-        self._weights.forget(address)
+        self._weights.drop(address)
         self._preserve((storage,))
         window: np.ndarray | None = shown.window()
         if window is None or shown.address != address:

@@ -18,7 +18,9 @@ def nothing() -> None:
 
 class Shown:
     """`last_read` is the number of the last read. `window` refers to the array of the storage's own memory, at
-    `address`, that user code has or had; `copy` is there while it has one of the values in C order, or may have written one."""
+    `address`, that user code has or had. `copy` is there while user code has a copy in C order, or may have written
+    one.
+    """
 
     __slots__ = ("address", "copy", "is_exposed", "last_read", "storage", "window")
 

@@ -14,11 +14,11 @@ from fcaffe import net as core
 from fcaffe.errors import CallError, NetError, NoSuchLayerError, UsageError
 from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.net.blob import Blob as CoreBlob
+from fcaffe.net.engine_lock import engine_lock
 from fcaffe.net.hooks import Hook
 from fcaffe.net.host_views import host_views
 from fcaffe.net.layer import Layer as CoreLayer
 from fcaffe.net.model_files import write_hdf5, write_model
-from fcaffe.net.turn import in_turn
 from fcaffe.net.weights import load_weights, share_weights, to_model
 from fcaffe.proto import read_net
 from fcaffe.pycaffe import session
@@ -53,7 +53,7 @@ class Net:
         param.state.phase = phase
         param.state.level = level
         param.state.stage.extend(stages or [])
-        with in_turn():
+        with engine_lock():
             self._bind(core.Net(param, session.context()))
         if weights is not None:
             self.copy_from(weights)
@@ -101,7 +101,7 @@ class Net:
 
         `blobs` names further blobs to return.
         """
-        with in_turn():
+        with engine_lock():
             self._put_all("forward", "inputs", self.inputs, inputs, lambda blob: blob.data)
             last = len(self.layers) - 1 if end is None else self._index(end)
             self._forward(0 if start is None else self._index(start), last)
@@ -115,7 +115,7 @@ class Net:
 
         Gradients of the outputs are given by keyword; `diffs` names further blobs whose gradients to return.
         """
-        with in_turn():
+        with engine_lock():
             self._put_all("backward", "outputs", self.outputs, tops, lambda blob: blob.diff)
             last = 0 if end is None else self._index(end)
             self._backward(len(self.layers) - 1 if start is None else self._index(start), last)
@@ -178,7 +178,7 @@ class Net:
         whole = start == 0 and end == len(self.layers) - 1
         views = self._views
         weights = views.new_weights if self._adds_to_statistics else views.same_weights
-        with in_turn():
+        with engine_lock():
             if whole and self._net.on_demand is not None:
                 self._net.on_demand.forget()  # before inputs are written over the last pass's, which would be kept
             with views.engine_at_work(), weights(self._net), views.changing(self._statistics):

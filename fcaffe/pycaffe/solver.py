@@ -8,9 +8,9 @@ from typing import Any
 
 from fcaffe import solvers
 from fcaffe.errors import CallError
+from fcaffe.net.engine_lock import engine_lock
 from fcaffe.net.host_arrays import HostViews
 from fcaffe.net.host_views import host_views
-from fcaffe.net.turn import in_turn
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.net import Net
@@ -42,7 +42,7 @@ class Solver:
         self._bind(read_solver(solver_file))
 
     def _bind(self, param: Any) -> None:
-        with in_turn():
+        with engine_lock():
             self._solver = solvers.Solver(
                 param, session.engine(), session.noise, random=session.random, whole_passes=False, on_demand=True
             )

@@ -1,12 +1,9 @@
 """The oneDNN engine beside the plain one, on arrays large enough for its own code, and laid out in several ways."""
 
-import itertools
-
 import numpy as np
 import pytest
 
 from fcaffe.engines import NumpyEngine, cpu_engine, find_onednn
-from fcaffe.engines.convolution import Steps
 from fcaffe.engines.onednn.calls import OneDnnError
 from fcaffe.engines.windows import Windows
 from fcaffe.errors import UsageError
@@ -238,10 +235,10 @@ def test_weights_are_reordered_once_while_they_are_fixed(fast):
     y, later = np.empty((2, 12, 12, 48), np.float32).transpose(0, 3, 1, 2), array(2, 48, 12, 12)
     with fast.fixed_weights():
         fast.convolution_forward(x, w, None, y, windows, 1)
-        kept = len(fast.library.kept)
+        kept = len(fast.cache._entries)
         w *= 2
         fast.convolution_forward(x, w, None, later, windows, 1)
-        assert np.array_equal(y, later) and len(fast.library.kept) == kept
+        assert np.array_equal(y, later) and len(fast.cache._entries) == kept
     fast.convolution_forward(x, w, None, later, windows, 1)
     assert_alike([2 * y], [later])
 
@@ -314,88 +311,3 @@ def test_copies_of_every_so_many_th_place(fast, shape, stride):
     y = np.moveaxis(np.empty((shape[0], *few.shape[2:], shape[1]), np.float32), -1, 1)
     fast.copy(few, y)
     np.testing.assert_array_equal(y, few)
-
-
-STEPS = [(), ("multiply",), ("subtract", "divide"), ("subtract", "divide", "multiply", "add", "add")]
-IN_TURN = {"subtract": np.subtract, "divide": np.divide, "multiply": np.multiply, "add": np.add}
-
-
-def in_steps(engine, case, kinds, plus, relu):
-    """What a convolution in steps writes, or None; and what the convolution and then NumPy write."""
-    n, c, size, m, kernel, stride, pad, dilation, group = case
-    windows = Windows(kernel, stride, pad, dilation)
-    x, w, b = array(n, c, *size), array(m, c // group, *kernel, channels_last=False), array(m)
-    numbers = tuple(array(m, seed=3 + index) for index in range(len(kinds)))
-    y = np.moveaxis(np.empty((n, *windows.convolved(size), m), np.float32), -1, 1)
-    added = array(*y.shape, seed=2) if plus else None
-    expected = np.empty_like(y)
-    engine.convolution_forward(x, w, b, expected, windows, group)
-    for kind, number in zip(kinds, numbers, strict=True):
-        IN_TURN[kind](expected, number.reshape(-1, *(1,) * len(size)), out=expected)
-    expected += 0 if added is None else added
-    expected = np.maximum(expected, 0) if relu else expected
-    steps = Steps(kinds, lambda: [w], lambda: numbers)
-    done = engine.convolution_in_steps(x, w, b, y, windows, group, steps, relu, added)
-    return y if done else None, expected
-
-
-@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
-@pytest.mark.parametrize("kinds", STEPS, ids=str)
-def test_a_convolution_in_steps_has_the_bits_of_the_steps_in_turn(fast, case, kinds):
-    for plus, relu in itertools.product((False, True), (False, True)):
-        ours, expected = in_steps(fast, case, kinds, plus, relu)
-        if ours is None:  # for instance where the library has but its reference code for a sum
-            assert plus or len(case[2]) != 2 or not fast.library.has_avx512()
-        else:
-            np.testing.assert_array_equal(ours, expected)
-
-
-def test_a_convolution_in_steps_that_would_sum_in_another_order_is_found(monkeypatch):
-    engine = cpu_engine(name="onednn")
-    case = (2, 64, (14, 14), 32, (3, 3), (1, 1), (1, 1), (1, 1), 1)
-    found = in_steps(engine, case, ("add",), False, False)[0] is not None
-    assert found or not engine.library.has_avx512()
-    monkeypatch.setattr(type(engine), "convolution_forward", NumpyEngine.convolution_forward)
-    engine._same_bits.clear()
-    assert in_steps(engine, case, ("add",), False, False)[0] is None
-
-
-OTHER_RELUS = {"NaN": lambda x: np.maximum(x, 0), "-0": lambda x: np.where(x == 0, x, np.fmax(x, 0))}
-
-
-@pytest.mark.parametrize("lets_through", OTHER_RELUS)
-def test_a_convolution_in_steps_whose_relu_is_another_than_the_layers_is_found(monkeypatch, lets_through):
-    engine = cpu_engine(name="onednn")
-    case, kinds = (2, 64, (14, 14), 32, (3, 3), (1, 1), (1, 1), (1, 1), 1), ("subtract", "divide", "multiply", "add")
-    found = in_steps(engine, case, kinds, False, True)[0] is not None
-    assert found or not engine.library.has_avx512()
-
-    def other_relu(self, x, y, slope):
-        y[...] = OTHER_RELUS[lets_through](x)
-
-    monkeypatch.setattr(type(engine), "relu_forward", other_relu)
-    engine._same_bits.clear()
-    assert in_steps(engine, case, kinds, False, True)[0] is None
-
-
-def test_places_of_a_convolution_that_are_summed_in_another_order_are_found(monkeypatch):
-    engine = cpu_engine(name="onednn")
-    weights, windows = array(32, 64, 3, 3, channels_last=False), Windows((3, 3), (1, 1), (1, 1), (1, 1))
-    few = (2, 64, 36, 36), weights, True, windows, 1, (1, 1), (2, 2)
-    assert engine.convolves_few(*few) or not engine.library.has_avx512()
-    forward = type(engine).convolution_forward
-
-    def other_order(self, x, w, b, y, windows, group, relu=False):
-        chosen = NumpyEngine.convolution_forward if windows.stride == (2, 2) else forward
-        chosen(self, x, w, b, y, windows, group, relu)
-
-    monkeypatch.setattr(type(engine), "convolution_forward", other_order)
-    engine._same_bits.clear()
-    assert not engine.convolves_few(*few)
-
-
-def test_few_places_are_not_so_few_that_numpy_computes_their_relu():
-    """In which NaN stays NaN."""
-    engine = cpu_engine(name="onednn")
-    weights, windows = array(32, 64, 3, 3, channels_last=False), Windows((3, 3), (1, 1), (1, 1), (1, 1))
-    assert not engine.convolves_few((2, 64, 14, 14), weights, True, windows, 1, (1, 1), (2, 2))

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from fcaffe.engines.onednn import operation
+from fcaffe.engines.weight_cache import WeightCache
 from fcaffe.layers.fused import cache_blocking
 from fcaffe.layers.fused.subsampling import Subsample
 from fcaffe.net import Blob, Context, Net
-from fcaffe.net.kept_weights import KeptWeights
+from fcaffe.net.cached_weights import CachedWeights
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
 from fcaffe.rng import CaffeRandom
@@ -97,13 +98,13 @@ def test_a_residual_block_is_two_calls_and_sees_every_change_of_its_weights():
         "a+a/BatchNorm+a/Scale+a/ReLU",
         "b+b/BatchNorm+b/Scale+b/Bias+sum+sum/ReLU",
     ]
-    weights = KeptWeights(used)
+    weights = CachedWeights(used)
     for net in whole, plain:
         net.blob("x").data[...] = np.random.default_rng(1).standard_normal(net.blob("x").shape)
 
-    def both(what, lent=()):
+    def both(what, exposed=()):
         for net in whole, plain:
-            with weights.same(net, lambda: list(lent)):
+            with weights.same(net, lambda: list(exposed)):
                 net.forward()
         check(whole, plain, what)
 
@@ -116,13 +117,13 @@ def test_a_residual_block_is_two_calls_and_sees_every_change_of_its_weights():
         both("new weights")
     for layer, index in ((layer, index) for layer in range(len(plain.layers)) for index in range(3)):
         if index < len(plain.layers[layer].blobs):
-            lent = [net.layers[layer].blobs[index]._data for net in (whole, plain)]
-            for storage in lent:
-                weights.forget(storage.address)
+            exposed = [net.layers[layer].blobs[index]._data for net in (whole, plain)]
+            for storage in exposed:
+                weights.drop(storage.address)
             for number in range(2):
                 for net in whole, plain:
                     net.layers[layer].blobs[index].data[...] += 0.1
-                both(f"blob {index} of layer {layer} is being written, {number}", lent)
+                both(f"blob {index} of layer {layer} is being written, {number}", exposed)
             both(f"blob {index} of layer {layer} was written")
     for net in whole, plain:
         net.blob("x").reshape(1, 16, 9, 9)
@@ -172,7 +173,7 @@ def test_recordings_end_with_what_was_made_of_the_weights(monkeypatch):
     with used.fixed_weights():
         for _ in range(3):
             whole.forward()
-        made = [array for folded in used._kept.values() for array in folded]
+        made = [array for folded in used.cache._entries.values() for array in folded]
         monkeypatch.setattr(operation, "MOST", 0)
         net_of(BLOCK.replace("dim: 20 ", "dim: 10 "), True, used).forward()
         for array in made if used.records else []:
@@ -185,13 +186,13 @@ def test_recordings_end_with_what_was_made_of_the_weights(monkeypatch):
 
 def test_recordings_hold_what_is_kept_between_passes():
     """Which whoever keeps it may drop."""
-    used, kept = engine(), {}
+    used, cache = engine(), WeightCache()
     net = net_of(BLOCK, True, used)
     for _ in range(3):
-        with used.fixed_weights(kept):
+        with used.fixed_weights(cache):
             net.forward()
-    made = [weakref.ref(array) for folded in kept.values() for array in folded]
-    kept.clear()
+    made = [weakref.ref(array) for folded in cache._entries.values() for array in folded]
+    cache.clear()
     assert made and all(array() is not None for array in made) == used.records
 
 

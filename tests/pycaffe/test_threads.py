@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import fcaffe as caffe
-from fcaffe.net.turn import in_turn
+from fcaffe.net.engine_lock import engine_lock
 
 NET = """
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 16 dim: 16 } } }
@@ -99,7 +100,7 @@ def test_a_forked_process_waits_for_no_thread_of_its_parent(nets: list[caffe.Net
     entered, done = threading.Event(), threading.Event()
 
     def work() -> None:
-        with in_turn():
+        with engine_lock():
             entered.set()
             done.wait()
 
@@ -201,3 +202,49 @@ def test_gradients_given_by_keyword_amid_passes_of_another_net(tmp_path: Path) -
     finally:
         done.set()
         thread.join()
+
+
+class Giver(caffe.Layer):
+    """Puts one item for each sample into a queue, in which there is room for one."""
+
+    items: queue.Queue[float] = queue.Queue(1)
+
+    def setup(self, bottom: list[Any], top: list[Any]) -> None:
+        pass
+
+    def reshape(self, bottom: list[Any], top: list[Any]) -> None:
+        top[0].reshape(*bottom[0].data.shape)
+
+    def forward(self, bottom: list[Any], top: list[Any]) -> None:
+        top[0].data[...] = bottom[0].data
+        for value in bottom[0].data:
+            self.items.put(float(value.sum()), timeout=30)
+
+
+class Taker(Giver):
+    """Takes one item in each pass."""
+
+    def forward(self, bottom: list[Any], top: list[Any]) -> None:
+        top[0].data[...] = self.items.get(timeout=30)
+
+
+def test_layers_of_two_nets_that_wait_for_each_other(tmp_path: Path) -> None:
+    """One takes an item in each of its passes, the other gives four in one pass."""
+    nets = []
+    for name, images in ("Giver", 4), ("Taker", 1):
+        file = tmp_path / f"{name}.prototxt"
+        file.write_text(f"""
+            layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: {images} dim: 2 }} }} }}
+            layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param {{ num_output: 2
+              weight_filler {{ type: "constant" value: 1 }} }} }}
+            layer {{ name: "py" type: "Python" bottom: "ip" top: "py"
+              python_param {{ module: "tests.pycaffe.test_threads" layer: "{name}" }} }}""")
+        nets.append(caffe.Net(str(file), caffe.TEST))
+    giver, taker = nets
+    giver.blobs["x"].data[...] = np.arange(8).reshape(4, 2)
+    with ThreadPoolExecutor(2) as threads:
+        given = [threads.submit(giver.forward) for _ in range(3)]
+        taken = [float(taker.forward()["py"][0, 0]) for _ in range(12)]
+        for each in given:
+            each.result(timeout=30)
+    assert sorted(taken) == sorted([2.0, 10.0, 18.0, 26.0] * 3)

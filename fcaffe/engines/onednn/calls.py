@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import math
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from ctypes import byref, c_char, c_float, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from fcaffe.engines.memory import address, aligned_zeros
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.threads import Threads, is_small
+from fcaffe.engines.weight_cache import WeightCache
 from fcaffe.errors import FcaffeError
 
 STATUS = ["success", "out of memory", "invalid arguments", "unimplemented", "last implementation reached"]
@@ -61,9 +62,8 @@ class Calls:
         self.execute, self.product = self.computing.values()  # or what is called in their place, see `observed`
         self.in_their_place: dict[int, Callable[..., int]] = {}  # by their ids
         self._memory: dict[int, np.ndarray] = {}
-        self.kept: dict[tuple[tuple[int, ...], Any], Any] | None = None  # see Engine.fixed_weights
+        self.cache: WeightCache | None = None  # see Engine.fixed_weights
         self.tape: Any = None  # that takes down what is executed
-        self.changing: Collection[int] = ()  # addresses of weights that are not to be kept
 
     def sgemm(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
         """c = a @ b, or with `add` so much more; a and b are C-contiguous float32 matrices or transposes of such."""
@@ -130,14 +130,6 @@ class Calls:
     def temporaries(self) -> list[np.ndarray]:
         """The memory that `temporary` hands out now."""
         return list(self._memory.values())
-
-    def keep(self, key: tuple[tuple[int, ...], Any], size: int) -> tuple[int, bool]:
-        """The address of memory that is kept under this key for as long as `kept` is, and whether it is new."""
-        assert self.kept is not None
-        is_new = key not in self.kept
-        if is_new:
-            self.kept[key] = aligned_zeros(np, -(-size // 4))
-        return address(self.kept[key]), is_new
 
     def _limited(self, function: Callable[..., int]) -> Callable[..., int]:
         """The function with no more threads than fcaffe may use."""

@@ -28,9 +28,8 @@ Array = Any
 class Convolution(Operations, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, places...)."""
 
-    _kept: Any
-
     if TYPE_CHECKING:
+        cache: Any
 
         def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
 
@@ -67,8 +66,8 @@ class Convolution(Operations, PlainConvolution):
 
     def _keeps_nan(self, y: Array) -> bool:
         """Whether NaN stays NaN in a ReLU of y, as in one that is NumPy's, while within a convolution it becomes 0. It
-        may do so where weights are fixed for good, by the command line, which can so record the convolution."""
-        return y.size < SMALL and (self.fixed is None or self.fixed is self._kept)
+        may do so where weights are fixed, so that the convolution can be recorded."""
+        return y.size < SMALL and self.cache is None
 
     def _forward(
         self,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fcaffe.engines.engine import Kept
 from fcaffe.engines.memory import address
 from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.engines.onednn import dnnl
@@ -19,6 +17,7 @@ from fcaffe.engines.onednn.normalization import Normalization
 from fcaffe.engines.onednn.pooling import Pooling
 from fcaffe.engines.onednn.tape import Tape
 from fcaffe.engines.onednn.update import Update
+from fcaffe.engines.weight_cache import WeightCache
 
 
 class OneDnnEngine(
@@ -39,17 +38,14 @@ class OneDnnEngine(
         self._normals = {}
         self._updates = {}
 
-    @contextlib.contextmanager
-    def fixed_weights(self, made: Kept | None = None, changing: Collection[int] = ()) -> Iterator[None]:
-        """While the weights do not change they are brought into oneDNN's layouts once only."""
-        with super().fixed_weights(made, changing):
-            library = self.library
-            before = library.kept, library.changing
-            library.kept, library.changing = self._kept, self._changing
-            try:
-                yield
-            finally:
-                library.kept, library.changing = before
+    @property
+    def cache(self) -> WeightCache | None:  # type: ignore[override]
+        """Weights are brought into oneDNN's layouts once for as long as they do not change."""
+        return self.library.cache
+
+    @cache.setter
+    def cache(self, cache: WeightCache | None) -> None:
+        self.library.cache = cache
 
     def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
         """None too where a primitive has worked on memory of NumPy's that will be gone, such as a copy in C order."""
@@ -59,14 +55,9 @@ class OneDnnEngine(
             work()
         finally:
             library.tape = None
-        places = {address(array) for array in arrays}
-        kept: list[Any] = []
-        for (sources, _), made in (self._kept or {}).items():
-            if not places.isdisjoint(sources):
-                kept += made if isinstance(made, tuple) else [made]
-        if self.fixed is self._kept:  # it outlives this body, in which what is kept may be dropped
-            tape.hold(kept)
-        return tape if tape.works_on([*arrays, *library.temporaries(), *kept]) else None
+        derived = [] if self.cache is None else self.cache.derived_from({address(array) for array in arrays})
+        tape.hold(derived)
+        return tape if tape.works_on([*arrays, *library.temporaries(), *derived]) else None
 
     def joined(self, recordings: Sequence[Callable[[], None]]) -> Callable[[], None]:
         whole = Tape(self.library)
@@ -74,12 +65,3 @@ class OneDnnEngine(
             assert isinstance(tape, Tape)
             whole.append(tape)
         return whole
-
-    @contextlib.contextmanager
-    def other_weights(self) -> Iterator[None]:
-        with super().other_weights():
-            kept, self.library.kept = self.library.kept, None
-            try:
-                yield
-            finally:
-                self.library.kept = kept

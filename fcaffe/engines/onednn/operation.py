@@ -81,7 +81,7 @@ class Operation:
     def ready(self, index: int, array: np.ndarray) -> np.ndarray:
         """The array as the input of this index is wanted: itself, or other memory."""
         reorder = self._inputs[index]
-        return array if reorder is None else reorder.apart(array)
+        return array if reorder is None else reorder.in_own_memory(array)
 
     def _reorder_in(self, kind: int, layout: Layout, between: Layout | None) -> ReorderIn | None:
         if self.description.wants(kind, layout):
@@ -107,7 +107,6 @@ class Operations:
     library: Library
     math: int
     _operations: dict[Hashable, Operation]
-    fixed: object | None
 
     if TYPE_CHECKING:
 
@@ -143,10 +142,8 @@ class Operations:
         if found is None:
             if len(self._operations) >= MOST:  # of nets that change their shapes all the time
                 self._operations.clear()
-                if self.library.kept:
-                    self.library.kept.clear()  # what is in there belongs to them
-                    if self.fixed is not None:
-                        self.fixed = object()  # what has been recorded works on it
+                if self.library.cache is not None:
+                    self.library.cache.clear()  # its entries belong to the operations
             with self.library.threads.one(bool(arrays) and is_small(arrays, multiply_adds)):
                 found = self._operations[key] = build()
         return found
@@ -169,19 +166,21 @@ class ReorderIn:
     def __call__(self, source: int) -> int:
         """The address of the reordered input."""
         library = self.library
-        if self.kind == dnnl.WEIGHTS and library.kept is not None and source not in library.changing:
-            kept, is_new = library.keep(((source,), self), self.size)
-            if is_new:
-                self._bring(source, kept)
-            return kept
+        if self.kind == dnnl.WEIGHTS and library.cache is not None:
+            cached = library.cache.get((source,), self, lambda: self._in_own_memory(source))
+            if cached is not None:
+                return address(cached)
         temporary = library.temporary(self.kind, self.size)
         self._bring(source, temporary)
         return temporary
 
-    def apart(self, array: np.ndarray) -> np.ndarray:
+    def in_own_memory(self, array: np.ndarray) -> np.ndarray:
         """The reordered input in memory of its own."""
+        return self._in_own_memory(address(array))
+
+    def _in_own_memory(self, source: int) -> np.ndarray:
         made: np.ndarray = aligned_zeros(np, -(-self.size // 4))
-        self._bring(address(array), address(made))
+        self._bring(source, address(made))
         return made
 
     def _bring(self, source: int, target: int) -> None:

@@ -1,0 +1,51 @@
+"""Weight cache: what an engine has derived from weights, for as long as these stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable
+from typing import Any, TypeVar
+
+Derived = TypeVar("Derived")
+
+
+class WeightCache:
+    """Reordered or folded weights, by the addresses of the weights and the kind of derivation.
+
+    `changing` are addresses of weights that may change between two passes and are not cached. `token` is another object
+    after an entry was dropped: whoever works on the memory of entries compares it.
+    """
+
+    def __init__(self) -> None:
+        self.changing: Collection[int] = ()
+        self.token = object()
+        self._entries: dict[tuple[tuple[int, ...], Hashable], Any] = {}
+
+    def get(self, addresses: tuple[int, ...], kind: Hashable, derive: Callable[[], Derived]) -> Derived | None:
+        """The result of `derive`, which runs once for each kind; None if one of the weights may change."""
+        if self.changing and any(address in self.changing for address in addresses):
+            return None
+        found: Derived | None = self._entries.get((addresses, kind))
+        if found is None:
+            found = self._entries[addresses, kind] = derive()
+        return found
+
+    def drop(self, address: int) -> None:
+        """The weights at this address change."""
+        stale = [key for key in self._entries if address in key[0]]
+        for key in stale:
+            del self._entries[key]
+        if stale:
+            self.token = object()
+
+    def clear(self) -> None:
+        """Any weights may change."""
+        self._entries.clear()
+        self.token = object()
+
+    def derived_from(self, addresses: Collection[int]) -> list[Any]:
+        """The arrays that were derived from weights at these addresses."""
+        found: list[Any] = []
+        for (sources, _), derived in self._entries.items():
+            if not set(sources).isdisjoint(addresses):
+                found += derived if isinstance(derived, tuple) else [derived]
+        return found
