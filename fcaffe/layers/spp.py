@@ -19,7 +19,7 @@ class SPP(Layer):
     With a pyramid_height of 1 the top is (N, C, 1, 1).
     """
 
-    traits = Traits(bottoms=1, tops=1)
+    traits = Traits(bottoms=1, tops=1, repeatable=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         height = self.param.spp_param.pyramid_height

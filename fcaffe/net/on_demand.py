@@ -60,6 +60,7 @@ class OnDemand:
         self._reads_before = 0  # reads by user code before these passes
         self._shapes = self._given_shapes()  # when the last whole pass began
         self._changes = Blob.changes
+        self._is_partial = False  # the last pass has hidden blobs, and has saved nothing for backward
         self._hidden: set[Storage] = set()  # without values now
         self._last_hidden: set[Storage] = set()  # after a pass of this program, since blobs changed last
         self._hidden_for: tuple[Program, int] | None = None
@@ -92,7 +93,7 @@ class OnDemand:
         """A forward pass of this program is over."""
         if not program.inference or self._net.fuses:
             return
-        self._hidden = self._hidden_by(program)
+        self._is_partial, self._hidden = True, self._hidden_by(program)
         for storage in self._hidden:
             storage.compute = self._complete_for_read
         self.preserve(self._exposed())
@@ -104,14 +105,14 @@ class OnDemand:
 
     def complete(self) -> None:
         """Compute the blobs without values. Then all is as if the pass had gone layer by layer, for backward too."""
-        if not self._hidden:
+        if not self._is_partial:
             return
         hidden = self._clear_marks()
         self._net.arena.release()
         try:
             self._run_again(hidden)
         except BaseException:
-            self._hidden = hidden
+            self._is_partial, self._hidden = True, hidden
             for storage in hidden:  # so that nobody takes for values what is there now
                 storage.compute = self._complete_for_read
             raise
@@ -125,7 +126,7 @@ class OnDemand:
 
     def preserve(self, storages: Iterable[Storage]) -> None:
         """Before the values of these storages may change: copy those that the second run reads."""
-        if not self._hidden:
+        if not self._is_partial:
             return
         sources = self._sources()
         for storage in storages:
@@ -154,7 +155,7 @@ class OnDemand:
                 node.forward_again()
 
     def _clear_marks(self) -> set[Storage]:
-        hidden, self._hidden = self._hidden, set()
+        hidden, self._hidden, self._is_partial = self._hidden, set(), False
         for storage in hidden:
             storage.compute = None
         return hidden
