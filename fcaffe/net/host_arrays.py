@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -43,6 +44,7 @@ class HostViews:
         self._copied: list[tuple[Shown, HostCopy]] = []  # of which it may have a copy
         self._given: weakref.WeakSet[Blob] = weakref.WeakSet()  # which no layer writes
         self._weights = CachedWeights(engine)
+        self._beyond: weakref.WeakKeyDictionary[Storage, Any] = weakref.WeakKeyDictionary()  # see `_in_c_order`
         self.reads = 0  # by user code, of storages
         self._followers: list[weakref.ref[Follower]] = []
         self._changing: set[Storage] = set()  # what the engine's present work changes
@@ -164,7 +166,8 @@ class HostViews:
             storage.settle()
 
     def reshape(self, blob: Blob, shape: tuple[int, ...]) -> None:
-        """Give a blob another shape, in which its values keep their places in C order as far as they fit."""
+        """Give a blob another shape. Its values keep their positions in C order; those beyond a smaller shape come back
+        with a larger one, as in Caffe."""
         with engine_lock():
             for follower in self._all_followers():
                 if follower.runs(blob) and blob.shape != shape:
@@ -172,15 +175,29 @@ class HostViews:
         with self.engine_at_work():
             if blob._data.shown is not None and blob._data.shown.copy is not None:
                 blob._data.shown.copy.values, blob._data.shown.copy.is_same = None, False
-            keeps_order = blob.shape[1:] == shape[1:]
-            before = [] if keeps_order else [blob.xp.ascontiguousarray(array) for array in (blob.data, blob.diff)]
-            storage = blob._data
+            storages = blob._data, blob._diff
+            values = [self._in_c_order(blob, storage, shape) for storage in storages]
             blob.reshape(*shape)
-            if blob._data is storage:  # else the memory is new, and zero
-                for old, array in zip(before, (blob.data, blob.diff), strict=False):
-                    values = blob.xp.zeros(blob.count, old.dtype)
-                    values[: old.size] = old.reshape(-1)[: blob.count]
-                    array[...] = values.reshape(shape)
+            if blob._data is storages[0]:  # else the memory is new, and zero
+                for storage, flat in zip(storages, values, strict=True):
+                    if flat is not None:
+                        storage.view(shape)[...] = flat[: blob.count].reshape(shape)
+
+    def _in_c_order(self, blob: Blob, storage: Storage, shape: tuple[int, ...]) -> Any:
+        """All values of a storage in C order, with those beyond a blob that was made smaller before. None if they keep
+        their positions in memory when the blob takes this shape."""
+        flat = self._beyond.pop(storage, None)
+        if flat is None and blob.shape[1:] == shape[1:]:
+            return None
+        samples = blob.shape[0] if blob.shape else 1
+        if flat is None:
+            flat = blob.xp.zeros(storage.size, storage.dtype)
+            samples = storage.size // (math.prod(blob.shape[1:]) or 1)
+        present = storage.view((samples, *blob.shape[1:]) if blob.shape else ())
+        flat[: present.size] = blob.xp.ascontiguousarray(present).reshape(-1)
+        if math.prod(shape) < storage.size:
+            self._beyond[storage] = flat
+        return flat
 
     def same_weights(self, net: Any) -> AbstractContextManager[None]:
         """Its body is a forward pass of this net. What the engine makes of the weights is kept for the next pass, but

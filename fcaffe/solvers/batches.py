@@ -196,13 +196,15 @@ class ShardedBatches:
             with run.timeline.span(FORWARD):
                 loss = run.net.forward()
             results.append(np.array([loss, *np.concatenate([[], *run.output_values()])]))
-            if not np.isfinite(loss):
-                bad = bad or first_bad_blob(run.net)
             if backward:
                 run.net.parameters.clear_diffs()
                 with run.timeline.span(BACKWARD):
                     run.net.backward()
                 self._gradients.add(run.diff)
+            if (
+                not np.isfinite(loss) and self.nan_policy.stops
+            ):  # behind backward, whose memory the search lays out anew
+                bad = bad or first_bad_blob(run.net)
         return self._add_up(results, bad)
 
     def _add_up(self, results: list[np.ndarray], bad: str | None) -> np.float32:

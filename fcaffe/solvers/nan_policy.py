@@ -30,6 +30,11 @@ class NanPolicy:
         self._last_good: _KeptState | None = None
 
     @property
+    def stops(self) -> bool:
+        """Whether a value that is not finite ends the run."""
+        return self.on_nan != "continue"
+
+    @property
     def keeps_states(self) -> bool:
         return self.on_nan == "snapshot"
 
@@ -43,12 +48,12 @@ class NanPolicy:
     def check_loss(self, loss: np.float32, iteration: int, bad_blob: str | None = None) -> None:
         """Stop at a loss over all workers that is not finite. `bad_blob` is the first bad one, unless the net's blobs
         are still those of the pass."""
-        if self.on_nan != "continue" and not np.isfinite(loss):
+        if self.stops and not np.isfinite(loss):
             self._stop(f"loss = {log.number(float(loss))}", bad_blob or first_bad_blob(self.run.net), iteration)
 
     def looks_at_weights(self, due: bool) -> bool:
         """Whether `check_weights` looks at them after this iteration, or their state is kept ahead of the next one."""
-        return self.on_nan != "continue" and (due or self.keeps_states or self.run.iteration % WEIGHTS_CHECKED == 0)
+        return self.stops and (due or self.keeps_states or self.run.iteration % WEIGHTS_CHECKED == 0)
 
     def check_weights(self, due: bool) -> None:
         """Look at the weights now and then, and if `due`: a weight that is NaN need not show in the loss, since a ReLU

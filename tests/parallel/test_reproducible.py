@@ -211,3 +211,23 @@ def test_a_loss_that_is_no_number_names_its_shard_s_blob(folder: Path) -> None:
     with pytest.raises(FcaffeError, match=r'iteration 0: .*parameter 0 of layer "conv"'):
         solver.step(1)
     solver.close()
+
+
+@pytest.mark.parametrize("on_nan", ["continue", "stop"])
+def test_an_infinite_loss_of_one_shard_that_has_no_gradient(folder: Path, on_nan: str) -> None:
+    """With `continue` the gradients are those of a run without this loss; a run that stops names the blob."""
+    far = 'layer { name: "infinite" type: "Exp" bottom: "label" top: "exp" exp_param { scale: 60 } }'
+    far += ' layer { name: "sum" type: "Reduction" bottom: "exp" top: "monitored" loss_weight: 1 }'
+    weights = []
+    for shards, more in ((0, ""), (4, far)):
+        solver = make_solver(shards, more)
+        solver.nan_policy.on_nan = on_nan
+        if on_nan == "stop" and more:
+            with pytest.raises(FcaffeError, match='iteration 0: .*blob "exp"'):
+                solver.step(1)
+        else:
+            solver.step(1)
+        weights.append(solver.data.copy())
+        solver.close()
+    if on_nan == "continue":
+        np.testing.assert_allclose(weights[1], weights[0], rtol=1e-3, atol=1e-5)

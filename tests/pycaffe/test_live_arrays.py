@@ -482,6 +482,24 @@ def test_values_keep_their_places_when_a_script_reshapes(solver: Any) -> None:
     np.testing.assert_array_equal(blob.data.ravel(), np.arange(240))
 
 
+@pytest.mark.parametrize("part", ["data", "diff"])
+def test_values_come_back_when_a_blob_is_reshaped_smaller_and_larger_again(solver: Any, part: str) -> None:
+    """As in Caffe, where a blob is one stretch of memory that never shrinks."""
+    blob, random = solver.net.blobs["x"], np.random.default_rng(1)
+    blob.reshape(4, 3, 9, 9)
+    memory = getattr(blob, part).ravel().copy()
+    shapes = [(4, 3, 9, 9), (2, 3, 9, 9), (2, 5, 4, 6), (1, 5, 4, 6), (3, 3, 4, 4), (40,), (2, 3, 4), ()]
+    for _ in range(60):
+        shape = shapes[random.integers(len(shapes))]
+        blob.reshape(*shape)
+        count = int(np.prod(shape))
+        if random.random() < 0.7:
+            np.testing.assert_array_equal(getattr(blob, part).ravel(), memory[:count])
+        if random.random() < 0.5:
+            memory[:count] = random.standard_normal(count)
+            getattr(blob, part)[...] = memory[:count].reshape(shape)
+
+
 def test_memory_of_arrays_goes_with_them(solver: Any) -> None:
     views = solver.net._views
     for blob in solver.net.blobs.values():
