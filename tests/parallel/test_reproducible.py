@@ -223,7 +223,7 @@ def test_an_infinite_loss_of_one_shard_that_has_no_gradient(folder: Path, on_nan
         solver = make_solver(shards, more)
         solver.nan_policy.on_nan = on_nan
         if on_nan == "stop" and more:
-            with pytest.raises(FcaffeError, match='iteration 0: .*blob "exp"'):
+            with pytest.raises(FcaffeError, match=r'iteration 0: .*blob "exp"'):
                 solver.step(1)
         else:
             solver.step(1)

@@ -33,15 +33,12 @@ class CacheBlocked(FusedLayer):
         self.param.name = f"{nodes[0].name} to {nodes[-1].name}"
         self._ends = ends  # the bottoms and tops of all nodes together
         self._blocks: dict[Blob, Blob] = {}  # for each blob, one that holds a block of its images
-        for node in nodes:
-            for blob in node.blobs:
-                self._blocks.setdefault(blob, Blob(blob.xp, blob.shape, channels_last=True, dtype=blob.dtype))
-            if node.layer.traits.aliases:
-                self._blocks.update(dict.fromkeys(node.tops, self._blocks[node.bottoms[0]]))
+        of_storages: dict[Storage, Blob] = {}  # blobs that share memory share a block, such as the tops of a Split
+        for blob in (blob for node in nodes for blob in node.blobs):
+            block = Blob(blob.xp, blob.shape, channels_last=True, dtype=blob.dtype)
+            self._blocks[blob] = of_storages.setdefault(blob._data, block)
         self._inside = [
-            replace(node, bottoms=self._blocks_of(node.bottoms), tops=self._blocks_of(node.tops))
-            for node in nodes
-            if not node.layer.traits.aliases
+            replace(node, bottoms=self._blocks_of(node.bottoms), tops=self._blocks_of(node.tops)) for node in nodes
         ]
         self._memory: list[Storage] = []  # of the blobs between the layers
 
@@ -113,8 +110,7 @@ def _gains(node: Node, first: Sequence[Blob], want: Want) -> bool:
     size = sum(blob._data.nbytes for blob in blobs)
     weights = sum(blob._data.nbytes for each in node.layers for blob in each.blobs)
     block = block_size(images)
-    pays = block < images and size >= SMALLEST and weights <= MOST_WEIGHTS * size * block // images
-    return layer.traits.aliases or pays
+    return block < images and size >= SMALLEST and weights <= MOST_WEIGHTS * size * block // images
 
 
 def _blocked(inside: Sequence[Node], others: Sequence[Node], want: Want) -> Node:
@@ -125,7 +121,7 @@ def _blocked(inside: Sequence[Node], others: Sequence[Node], want: Want) -> Node
     tops: dict[Blob, int] = {}
     for node in inside:
         bottoms |= {blob: i for blob, i in zip(node.bottoms, node.bottom_ids, strict=True) if blob._data not in written}
-        for blob, blob_id in zip(node.tops, node.top_ids, strict=True) if not node.layer.traits.aliases else ():
+        for blob, blob_id in zip(node.tops, node.top_ids, strict=True):
             written.add(blob._data)
             if blob._data in read_outside or blob._data not in read_inside:
                 tops[blob] = blob_id
