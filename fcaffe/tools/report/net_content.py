@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fcaffe.errors import FcaffeError
 from fcaffe.layers.convolution import Convolution
 from fcaffe.net import Net
 from fcaffe.proto import read_solver
@@ -41,8 +43,11 @@ def first_filters(net: Net) -> tuple[str, np.ndarray | None]:
 
 
 def drawing(param: Any) -> str:
-    """The net of a NetParameter, in the phase of its state, as an SVG to stand in a page."""
-    svg = draw_net(param, "TB", "svg", phase=param.state.phase).decode()
+    """The net of a NetParameter, in the phase of its state, as an SVG element; without Graphviz the reason."""
+    try:
+        svg = draw_net(param, "TB", "svg", phase=param.state.phase).decode()
+    except FcaffeError as problem:
+        return f"<p>{escape(str(problem))}</p>"
     return svg[svg.index("<svg") :]
 
 
