@@ -7,7 +7,7 @@ import click
 from fcaffe.cli.flags import common_flags
 from fcaffe.cli.usage import Command, required
 from fcaffe.errors import UsageError
-from fcaffe.tools.training_charts import CHARTS, draw_chart
+from fcaffe.tools.plot import CHARTS, plot_chart
 
 
 @click.command(
@@ -25,5 +25,5 @@ def plot_training_log(words: tuple[str, ...]) -> int:
     if not chart.isdecimal() or int(chart) >= len(CHARTS):
         kinds = "; ".join(f"{number}: {name}" for number, name in enumerate(CHARTS))
         raise UsageError(f"{chart} is not a valid chart type: give one of {kinds}")
-    draw_chart(int(chart), picture, logs)
+    plot_chart(int(chart), picture, logs)
     return 0
