@@ -1,4 +1,4 @@
-"""`fcaffe draw_net`: draws the layers and blobs of a net, as python/draw_net.py of Caffe does."""
+"""`fcaffe draw_net`: draws the layers and blobs of a net, as Caffe's python/draw_net.py does."""
 
 from __future__ import annotations
 

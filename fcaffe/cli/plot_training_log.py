@@ -1,4 +1,4 @@
-"""`fcaffe plot_training_log`: one curve of several trainings, as Caffe's tools/extra draws it."""
+"""`fcaffe plot_training_log`: draws one curve of several trainings, as Caffe's tools/extra does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fcaffe.tools.plot import CHARTS, plot_chart
     "plot_training_log",
     cls=Command,
     example="plot_training_log 6 loss.png train.log",
-    help="Draw one curve of each LOG into PICTURE. CHART_TYPE says which: "
+    help="Draw one curve of each LOG into PICTURE. CHART_TYPE is its number: "
     + "; ".join(f"{number}: {chart}" for number, chart in enumerate(CHARTS))
     + ".",
 )

@@ -1,4 +1,4 @@
-"""What Caffe's sentences are made of, to be written and read."""
+"""Sentence: a log line of Caffe's, to write and to parse; and Caffe's formats of numbers, shapes and messages."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NUMBER = _PATTERNS[".6g"]
 
 
 class Sentence:
-    """A line that Caffe prints: calling it with what stands in the braces, in their order, logs it.
+    """A line that Caffe prints. Calling it with the values for its braces, in their order, logs it.
 
-    `source` is the tag that Caffe gives it.
+    `source` is Caffe's source tag.
     """
 
     def __init__(self, text: str, source: str, level: str = "I") -> None:
@@ -30,7 +30,7 @@ class Sentence:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """It matches the sentence, with a group for each value."""
+        """A pattern that matches the sentence, with a group for each value."""
         parts = Formatter().parse(self._text)
         return re.compile("".join(re.escape(said) + _PATTERNS.get(form, "") for said, _, form, _ in parts))
 
@@ -41,7 +41,7 @@ def number(value: float) -> str:
 
 
 def weighted(name: str, value: float, loss_weight: float) -> str:
-    """A net's output and, if it is a loss, what it contributes to the sum of all losses."""
+    """A net's output and, if it is a loss, its weighted value."""
     text = f"{name} = {number(value)}"
     return text + f" (* {number(loss_weight)} = {number(loss_weight * value)} loss)" if loss_weight else text
 
@@ -52,5 +52,5 @@ def shape_string(shape: tuple[int, ...]) -> str:
 
 
 def message_string(text: str) -> str:
-    """A message as Python's protobuf prints it, with whole floats as C++ prints them: `lr_mult: 1`, not `1.0`."""
+    """Converts a message as Python's protobuf prints it to C++'s form: `lr_mult: 1`, not `lr_mult: 1.0`."""
     return re.sub(r"^( *\w+: -?\d+)\.0$", r"\1", text, flags=re.MULTILINE)
