@@ -26,20 +26,21 @@ def series_of(log: TrainingLog) -> list[Series]:
     """All series of a log that have points.
 
     The loss of a test net is the sum that Caffe logs, or else its parts. Several outputs of one name, such as
-    accuracies by class, are no scores. The learning rate extends to the last iteration.
+    accuracies by class, are numbered, and are no scores. The learning rate extends to the last iteration.
     """
     found = [Series(TRAIN_LOSS, "train loss", log.loss, log.seconds)]
     for number, net in sorted(log.test_nets.items()):
         suffix = f" (test net {number})" if len(log.test_nets) > 1 else ""
         if net.loss:
             found.append(Series(TEST_LOSS, f"test loss{suffix}", net.loss, net.seconds))
-        names = [output.name for output in net.outputs.values()]
         for output in net.outputs.values():
             if output.is_loss and net.loss:
                 continue
-            is_score = names.count(output.name) == 1 and all(0 <= value <= 1 for value in output.curve.values())
+            same = [other for other in net.outputs.values() if other.name == output.name]
+            is_score = len(same) == 1 and all(0 <= value <= 1 for value in output.curve.values())
             kind = TEST_LOSS if output.is_loss else SCORE if is_score else OTHER_OUTPUT
-            found.append(Series(kind, f"test {output.name}{suffix}", output.curve, net.seconds))
+            name = output.name if len(same) == 1 else f"{output.name}/{same.index(output)}"
+            found.append(Series(kind, f"test {name}{suffix}", output.curve, net.seconds))
     if log.rate:
         end = max(log.seconds, default=max(log.rate))
         found.append(Series(RATE, "learning rate", {**log.rate, end: log.rate[max(log.rate)]}, log.seconds))
