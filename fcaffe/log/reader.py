@@ -10,16 +10,17 @@ from datetime import datetime
 from typing import NamedTuple
 
 from fcaffe.errors import FcaffeError
-from fcaffe.log import solver
-from fcaffe.log.sentence import NUMBER
 
 Curve = dict[int, float]  # iteration -> value
 
 _PREFIX = re.compile(r"[IWEF](\d{4}|)(\d{4}) (\d\d:\d\d:\d\d\.\d{1,6})\d* +\d+ \S+:\d+\] (.*)")
+_NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))"
 _SOLVING = re.compile(r"Solving (.*)")
-_RATE, _TESTING, _TEST_LOSS = (said.pattern for said in (solver.learning_rate, solver.testing, solver.test_loss))
-_LOSS = re.compile(rf"Iteration (\d+)(?: \(.*\))?, loss = {NUMBER}")
-_OUTPUT = re.compile(rf" +(Train|Test) net output #(\d+): (\S+) = {NUMBER}( \(\* .* loss\))?")
+_TESTING = re.compile(r"Iteration (\d+), Testing net \(#(\d+)\)")
+_TEST_LOSS = re.compile(rf"Test loss: {_NUMBER}")
+_LOSS = re.compile(rf"Iteration (\d+)(?: \(.*\))?, loss = {_NUMBER}")
+RATE = re.compile(rf"Iteration (\d+), lr = {_NUMBER}")
+OUTPUT = re.compile(rf"(Train|Test) net output #(\d+): (\S+) = {_NUMBER}( \(\* .* loss\))?")
 
 
 class Message(NamedTuple):
@@ -127,7 +128,7 @@ def parse_log(lines: Iterable[str]) -> TrainingLog:
         if match := _SOLVING.fullmatch(message):
             log.net, begins = match[1], True
         elif message.startswith("Iteration "):
-            match = _LOSS.fullmatch(message) or _RATE.fullmatch(message) or _TESTING.fullmatch(message)
+            match = _LOSS.fullmatch(message) or RATE.fullmatch(message) or _TESTING.fullmatch(message)
             if match is None:
                 continue
             iteration = int(match[1])
@@ -142,7 +143,7 @@ def parse_log(lines: Iterable[str]) -> TrainingLog:
         elif match := _TEST_LOSS.fullmatch(message):
             testing.loss[iteration] = float(match[1])
             testing.seconds[iteration] = seconds
-        elif match := _OUTPUT.fullmatch(message):
+        elif match := OUTPUT.fullmatch(message.strip()):
             phase, index, name, value, loss = match.groups()
             outputs = log.outputs if phase == "Train" else testing.outputs
             output = outputs.setdefault(int(index), Output(name, int(index), loss is not None))

@@ -1,19 +1,11 @@
-"""Sentence: a log line of Caffe's, to write and to parse; and Caffe's formats of numbers, shapes and messages."""
+"""Sentence: a log line of Caffe's; and Caffe's formats of numbers, shapes and messages."""
 
 from __future__ import annotations
 
 import math
 import re
-from string import Formatter
 
 from fcaffe.log.lines import write
-
-_PATTERNS: dict[str | None, str] = {
-    "d": r"(\d+)",
-    ".6g": r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))",
-    "": "(.*)",
-}  # by format
-NUMBER = _PATTERNS[".6g"]
 
 
 class Sentence:
@@ -27,12 +19,6 @@ class Sentence:
 
     def __call__(self, *values: object) -> None:
         write(self._level, self._text.format(*values), self._source)
-
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """A pattern that matches the sentence, with a group for each value."""
-        parts = Formatter().parse(self._text)
-        return re.compile("".join(re.escape(said) + _PATTERNS.get(form, "") for said, _, form, _ in parts))
 
 
 def number(value: float) -> str:

@@ -10,15 +10,12 @@ import re
 from collections.abc import Iterable
 
 from fcaffe.errors import FcaffeError
-from fcaffe.log.reader import Message, is_start, lines_of, messages
-from fcaffe.log.sentence import NUMBER
+from fcaffe.log.reader import OUTPUT, RATE, Message, is_start, lines_of, messages
 from fcaffe.output_files import replacing
 
 Row = dict[str, float]  # column -> value
 
 _ITERATION = re.compile(r"Iteration (\d+)")
-_RATE = re.compile(rf"lr = {NUMBER}")
-_OUTPUT = re.compile(rf"(Train|Test) net output #\d+: (\S+) = {NUMBER}")
 
 
 def read_messages(path: str) -> list[Message]:
@@ -40,10 +37,10 @@ def tables(log: Iterable[Message]) -> dict[str, list[Row]]:
     for seconds, text in log:
         if match := _ITERATION.search(text):
             iteration = float(match[1])
-        if match := _RATE.search(text):
-            rate = float(match[1])
-        if iteration >= 0 and (match := _OUTPUT.search(text)):
-            phase, name, value = match.groups()
+        if match := RATE.search(text):
+            rate = float(match[2])
+        if iteration >= 0 and (match := OUTPUT.search(text)):
+            phase, _, name, value, _ = match.groups()
             parts[phase].add(iteration, seconds, rate, name, float(value))
     return {phase: rows.finished() for phase, rows in parts.items()}
 
