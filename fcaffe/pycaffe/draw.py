@@ -26,6 +26,7 @@ _COLORS = {"Convolution": "#FF5050", "Deconvolution": "#FF5050", "Pooling": "#FF
 _LEARNING = ("Convolution", "Deconvolution", "InnerProduct")
 _DIRECTIONS = ("TB", "BT", "LR", "RL")
 _DEEP = 16  # layers, not counting in-place ones; a deeper net runs down the page by default
+_MANY = 600  # nodes; in a larger graph the layout does not make room for labels of edges
 _SETTINGS = """ranksep=0.3;
 node [fontname="Helvetica,Arial,sans-serif"];
 edge [fontname="Helvetica,Arial,sans-serif", fontsize=12];"""
@@ -67,9 +68,10 @@ class Graph:
             label = separator.join(map(_label, words))
             attributes = [f'{key}="{value}"' for key, value in {"label": label, **style}.items()]
             lines.append(f"{_quoted(name)} [{', '.join(attributes)}];")
+        attribute = "label" if len(self.nodes) <= _MANY else "xlabel"  # labels in the layout make dot 5 times slower
         for (source, target), labels in self.edges.items():
             label = r"\n".join(map(_label, labels))
-            lines.append(f"{_quoted(source)} -> {_quoted(target)}" + (f' [label="{label}"];' if label else ";"))
+            lines.append(f"{_quoted(source)} -> {_quoted(target)}" + (f' [{attribute}="{label}"];' if label else ";"))
         lines += [f"{{rank=same; {_quoted(one)}; {_quoted(other)};}}" for one, other in self.rows]
         return "\n".join([*lines, "}", ""])
 

@@ -189,6 +189,17 @@ def test_a_picture_is_not_as_wide_as_its_net_is_deep(model: str, rankdir: str) -
 
 
 @pytest.mark.usefixtures("pygraphviz")
+@pytest.mark.parametrize("layers", [200, 400])
+def test_edges_of_large_nets_have_labels_too(layers: int) -> None:
+    made = pb.NetParameter()
+    for index in range(layers):
+        layer = made.layer.add(name=f"c{index}", type="Convolution", bottom=[f"x{index}"], top=[f"x{index + 1}"])
+        layer.convolution_param.num_output = 10000 + index
+    texts = texts_of(draw.draw_net(made, "TB", "svg"))
+    assert {str(10000 + index) for index in range(layers)} <= set(texts)
+
+
+@pytest.mark.usefixtures("pygraphviz")
 def test_what_graphviz_cannot_do_is_named(net: Any, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(FcaffeError, match="Graphviz cannot draw the net as xyz: "):
         draw.draw_net(net, "LR", "xyz")

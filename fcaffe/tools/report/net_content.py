@@ -20,6 +20,7 @@ from fcaffe.pycaffe.draw import draw_net
 from fcaffe.tools.summary import LayerSummary, layer_summaries
 
 FILTERS = 96  # at most, in the page
+DRAWN = 1000  # layers of the largest net that is drawn; Graphviz takes seconds for it
 LEAST_SCALE = 0.65  # of a drawing; a larger one has scroll bars
 
 
@@ -37,6 +38,8 @@ class NetContent:
 def net_content(net: Net, param: Any) -> NetContent:
     """The content for a net that was built from these parameters. It has no filters yet."""
     kind = "test" if param.state.phase == pb.TEST else "training"
+    if len(param.layer) > DRAWN:
+        return NetContent(kind, layer_summaries(net))
     try:
         svg = draw_net(param, "TB", "svg", phase=param.state.phase).decode()
         size = re.compile(r'<svg width="(\d+)pt" height="(\d+)pt"')
