@@ -18,8 +18,8 @@ from fcaffe.pycaffe.classifier import Classifier
 from fcaffe.pycaffe.detector import Detector
 from fcaffe.pycaffe.net import Net
 from tests.cli.conftest import NET as TRAINING
-from tests.conftest import GOLDEN
 from tests.cli.conftest import Result
+from tests.conftest import GOLDEN
 
 Run = Callable[..., Result]
 

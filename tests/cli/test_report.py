@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import math
 import re
@@ -206,6 +207,14 @@ def test_the_drawing_shows_the_net_of_the_table(run: Run) -> None:
     layers = re.findall(r"<td data-column='layer'>(.*?)</td>", table)
     assert layers and all(f">{name} (" in drawing for name in layers)
     assert drawing.count('class="node"') > len(layers)
+
+
+def test_without_graphviz_the_page_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("train -solver solver.prototxt -log train.log").code == 0
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert run("report train.log page.html --solver solver.prototxt").code == 0
+    assert "needs Graphviz (its program dot): pip install 'fcaffe[plot]'" in words_of(Path("page.html").read_text())
 
 
 def test_a_cell_names_its_column_for_narrow_screens() -> None:

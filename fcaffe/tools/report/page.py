@@ -173,8 +173,8 @@ def _confusion(found: Evaluation | None) -> str:
     shown = f"<div class=pictures>{figures}</div>" if figures else "<p>None among these samples.</p>"
     return (
         f"<div class=card><h2>Test net {escape(found.moment)}: {found.accuracy:.2%} of {found.samples:,} samples are "
-        f"right</h2><div class=flow><div><p class=soft><small>{heading}</small></p>"
-        f"<div class=scroll>{table}</div></div>"
+        f"right</h2><p class=soft><small>The tests in the log have other samples, unless they read all data</small></p>"
+        f"<div class=flow><div><p class=soft><small>{heading}</small></p><div class=scroll>{table}</div></div>"
         f"<div><p class=soft><small>The mistakes with the highest probability:</small></p>{shown}</div></div></div>"
     )
 
