@@ -27,7 +27,7 @@ PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
     "--rankdir", default="", metavar="LR|TB|RL|BT", help="Direction of the net: right, down, ... (LR; deep nets TB)."
 )
 @click.option("--phase", default="ALL", metavar="TRAIN|TEST|ALL", help="Draw the layers of this phase only (ALL).")
-@click.option("--display_lrm", "display_lrm", is_flag=True, help="Show the lr_mult of layers that learn.")
+@click.option("--display_lrm", is_flag=True, help="Show the lr_mult of layers that learn.")
 @common_flags
 def draw_net(net: str | None, picture: str | None, rankdir: str, phase: str, display_lrm: bool) -> int:
     if not net or not picture:

@@ -54,12 +54,9 @@ class PictureFlags:
 
 
 _OPTIONS: list[Decorator] = [
-    click.option(
-        "--model_def", "model_def", default=f"{REFERENCE}deploy.prototxt", metavar="FILE", help="Prototxt of the net."
-    ),
+    click.option("--model_def", default=f"{REFERENCE}deploy.prototxt", metavar="FILE", help="Prototxt of the net."),
     click.option(
         "--pretrained_model",
-        "pretrained_model",
         default=f"{REFERENCE}bvlc_reference_caffenet.caffemodel",
         metavar="FILE",
         help="The net's weights.",
@@ -67,17 +64,13 @@ _OPTIONS: list[Decorator] = [
     click.option("--gpu", is_flag=True, help="Compute on the GPU."),
     click.option(
         "--mean_file",
-        "mean_file",
         default="python/caffe/imagenet/ilsvrc_2012_mean.npy",
         metavar="FILE",
         help="The mean to subtract (.npy), channels x height x width; '' for none.",
     ),
-    click.option(
-        "--input_scale", "input_scale", type=float, metavar="X", help="Multiply by this after the mean is subtracted."
-    ),
+    click.option("--input_scale", type=float, metavar="X", help="Multiply by this after the mean is subtracted."),
     click.option(
         "--raw_scale",
-        "raw_scale",
         type=float,
         default=255.0,
         metavar="X",
@@ -85,7 +78,6 @@ _OPTIONS: list[Decorator] = [
     ),
     click.option(
         "--channel_swap",
-        "channel_swap",
         default="2,1,0",
         metavar="K,...",
         help="Order of the channels in the net; 2,1,0 makes BGR of RGB (2,1,0); '' leaves them.",
