@@ -1,4 +1,4 @@
-"""`fcaffe draw_net`: draws the layers and blobs of a net, as python/draw_net.py of Caffe does."""
+"""`fcaffe draw_net`: draws the layers and blobs of a net, as Caffe's python/draw_net.py does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
-from fcaffe.pycaffe.draw import draw_net_to_file
+from fcaffe.pycaffe.draw import draw_net_to_file, usual_rankdir
 
 PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
 
@@ -17,15 +17,17 @@ PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
 @click.command(
     "draw_net",
     cls=Command,
-    example="draw_net train_val.prototxt net.svg --rankdir TB",
+    example="draw_net train_val.prototxt net.svg --phase TRAIN",
     help="Draw the net IN (a prototxt) into the file OUT, whose name ends in the format: .svg, .png, .pdf, .raw "
-    "(Graphviz's language), or any other that Graphviz knows, where that is installed.",
+    "(Graphviz's language), or any other format of Graphviz.",
 )
 @click.argument("net", required=False, metavar="IN")
 @click.argument("picture", required=False, metavar="OUT")
-@click.option("--rankdir", default="LR", metavar="LR|TB|RL|BT", help="Where the net runs to: right, down, ... (LR).")
+@click.option(
+    "--rankdir", default="", metavar="LR|TB|RL|BT", help="Direction of the net: right, down, ... (LR; deep nets TB)."
+)
 @click.option("--phase", default="ALL", metavar="TRAIN|TEST|ALL", help="Draw the layers of this phase only (ALL).")
-@click.option("--display_lrm", "display_lrm", is_flag=True, help="Show the lr_mult of layers that learn.")
+@click.option("--display_lrm", is_flag=True, help="Show the lr_mult of layers that learn.")
 @common_flags
 def draw_net(net: str | None, picture: str | None, rankdir: str, phase: str, display_lrm: bool) -> int:
     if not net or not picture:
@@ -34,5 +36,5 @@ def draw_net(net: str | None, picture: str | None, rankdir: str, phase: str, dis
         raise UsageError(f'phase must be "TRAIN", "TEST" or "ALL", not "{phase}"')
     param = read_net(net)
     print(f"Drawing net to {picture}")
-    draw_net_to_file(param, picture, rankdir, PHASES[phase], display_lrm)
+    draw_net_to_file(param, picture, rankdir or usual_rankdir(param, PHASES[phase]), PHASES[phase], display_lrm)
     return 0

@@ -1,4 +1,4 @@
-"""`fcaffe parse_log` and `fcaffe extract_seconds`: tables from logs, as Caffe's tools/extra makes them."""
+"""`fcaffe parse_log` and `fcaffe extract_seconds`: write tables of logs, as Caffe's tools/extra does."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fcaffe.tools.log_tables import iteration_seconds, read_messages, table_path
     "parse_log",
     cls=Command,
     example="parse_log train.log .",
-    help="Write what LOG, of a training, says of the training net and of the test nets to the CSV files LOG.train and "
-    "LOG.test in OUTPUT_DIR: iteration, seconds, learning rate and each output.",
+    help="Write the outputs in LOG, of a training, to the CSV files LOG.train and LOG.test in OUTPUT_DIR. Columns are "
+    "iteration, seconds, learning rate and each output.",
 )
 @click.argument("words", nargs=-1, metavar="LOG OUTPUT_DIR")
-@click.option("--delimiter", default=",", metavar="C", help="What stands between columns (,).")
-@click.option("--verbose", is_flag=True, help="Print the names of the files that are written.")
+@click.option("--delimiter", default=",", metavar="C", help="Delimiter of the columns (,).")
+@click.option("--verbose", is_flag=True, help="Print the names of the written files.")
 @common_flags
 def parse_log(words: tuple[str, ...], delimiter: str, verbose: bool) -> int:
     path, folder = required(words, 2)
@@ -39,7 +39,7 @@ def parse_log(words: tuple[str, ...], delimiter: str, verbose: bool) -> int:
     "extract_seconds",
     cls=Command,
     example="extract_seconds train.log seconds.txt",
-    help="Write the seconds from the beginning of a training to each line of its LOG that names an iteration.",
+    help="Write the time of each line of LOG that names an iteration, in seconds since the training began.",
 )
 @click.argument("words", nargs=-1, metavar="LOG OUTPUT_FILE")
 @common_flags

@@ -1,4 +1,4 @@
-"""What `fcaffe classify` and `fcaffe detect` have in common: the flags of Caffe's programs for pictures."""
+"""Flags that `fcaffe classify` and `fcaffe detect` share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REFERENCE = "models/bvlc_reference_caffenet/"  # in the folder of Caffe's source
 
 @dataclass(frozen=True)
 class PictureFlags:
-    """The net, and how pictures are made ready for it."""
+    """The net, and the preprocessing of its images."""
 
     model_def: str
     pretrained_model: str
@@ -54,12 +54,9 @@ class PictureFlags:
 
 
 _OPTIONS: list[Decorator] = [
-    click.option(
-        "--model_def", "model_def", default=f"{REFERENCE}deploy.prototxt", metavar="FILE", help="Prototxt of the net."
-    ),
+    click.option("--model_def", default=f"{REFERENCE}deploy.prototxt", metavar="FILE", help="Prototxt of the net."),
     click.option(
         "--pretrained_model",
-        "pretrained_model",
         default=f"{REFERENCE}bvlc_reference_caffenet.caffemodel",
         metavar="FILE",
         help="The net's weights.",
@@ -67,17 +64,13 @@ _OPTIONS: list[Decorator] = [
     click.option("--gpu", is_flag=True, help="Compute on the GPU."),
     click.option(
         "--mean_file",
-        "mean_file",
         default="python/caffe/imagenet/ilsvrc_2012_mean.npy",
         metavar="FILE",
         help="The mean to subtract (.npy), channels x height x width; '' for none.",
     ),
-    click.option(
-        "--input_scale", "input_scale", type=float, metavar="X", help="Multiply by this after the mean is subtracted."
-    ),
+    click.option("--input_scale", type=float, metavar="X", help="Multiply by this after the mean is subtracted."),
     click.option(
         "--raw_scale",
-        "raw_scale",
         type=float,
         default=255.0,
         metavar="X",
@@ -85,7 +78,6 @@ _OPTIONS: list[Decorator] = [
     ),
     click.option(
         "--channel_swap",
-        "channel_swap",
         default="2,1,0",
         metavar="K,...",
         help="Order of the channels in the net; 2,1,0 makes BGR of RGB (2,1,0); '' leaves them.",
@@ -94,12 +86,12 @@ _OPTIONS: list[Decorator] = [
 
 
 def picture_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a click command these flags; its function gets them as `flags`."""
+    """Add these flags to a click command, whose function gets them as `flags`."""
     return with_flags("flags", PictureFlags, _OPTIONS, usage.OWN)(common_flags(function))
 
 
 def numbers(flag: str, text: str) -> list[int]:
-    """Of "256,256" and the like."""
+    """Parses "256,256"."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() for word in words):
         raise UsageError(f"--{flag} takes numbers with commas between them, not '{text}'")
@@ -107,7 +99,7 @@ def numbers(flag: str, text: str) -> list[int]:
 
 
 def load_npy(path: str) -> np.ndarray:
-    """The array in a .npy file. UsageError if it is none; OSError if it cannot be read."""
+    """The array in a .npy file. Raises UsageError if it is no .npy file, and OSError if it cannot be read."""
     require_file(path)
     try:
         with open(path, "rb") as file, asking():
@@ -118,6 +110,6 @@ def load_npy(path: str) -> np.ndarray:
 
 
 def with_progress(items: Iterable[T], count: int, what: str) -> Iterator[T]:
-    """The items, with a bar below on a terminal that says how far one has come."""
+    """Yield the items, with a progress bar on a terminal."""
     options: dict[str, Any] = {"console": Console(stderr=True), "transient": True}
     yield from track(items, what, count, disable=not sys.stderr.isatty(), **options)

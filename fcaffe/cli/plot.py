@@ -1,4 +1,4 @@
-"""`fcaffe plot`: the picture of one or several trainings, from their logs."""
+"""`fcaffe plot`: draws one or several trainings from their logs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from fcaffe.tools.plot import plot as plot_logs
     "plot",
     cls=Command,
     example="plot --out runs.png sgd.log adam.log",
-    help="Draw what each LOG, fcaffe's or Caffe's, says of a training: loss, test scores and learning rate. Several "
-    "runs share one picture, each in a color of its own.",
+    help="Draw the losses, test scores and learning rate in each LOG, fcaffe's or Caffe's. Several runs share one "
+    "picture, each in its own color.",
 )
 @click.argument("words", nargs=-1, metavar="LOG...")
 @click.option("--out", default="", metavar="FILE", help="The picture: .png, .pdf or .svg (the first LOG's name, .png).")
 @click.option(
-    "--x", type=click.Choice(["iteration", "time"]), default="iteration", help="What lies to the right (iteration)."
+    "--x",
+    type=click.Choice(["iteration", "time"]),
+    default="iteration",
+    help="Horizontal axis (iteration).",
 )
 @common_flags
 def plot(words: tuple[str, ...], out: str, x: str) -> int:

@@ -1,4 +1,4 @@
-"""`fcaffe plot_training_log`: one curve of several trainings, as Caffe's tools/extra draws it."""
+"""`fcaffe plot_training_log`: draws one curve of several trainings, as Caffe's tools/extra does."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import click
 from fcaffe.cli.flags import common_flags
 from fcaffe.cli.usage import Command, required
 from fcaffe.errors import UsageError
-from fcaffe.tools.training_charts import CHARTS, draw_chart
+from fcaffe.tools.plot import CHARTS, plot_chart
 
 
 @click.command(
     "plot_training_log",
     cls=Command,
     example="plot_training_log 6 loss.png train.log",
-    help="Draw one curve of each LOG into PICTURE. CHART_TYPE says which: "
+    help="Draw one curve of each LOG into PICTURE. CHART_TYPE is its number: "
     + "; ".join(f"{number}: {chart}" for number, chart in enumerate(CHARTS))
     + ".",
 )
@@ -25,5 +25,5 @@ def plot_training_log(words: tuple[str, ...]) -> int:
     if not chart.isdecimal() or int(chart) >= len(CHARTS):
         kinds = "; ".join(f"{number}: {name}" for number, name in enumerate(CHARTS))
         raise UsageError(f"{chart} is not a valid chart type: give one of {kinds}")
-    draw_chart(int(chart), picture, logs)
+    plot_chart(int(chart), picture, logs)
     return 0

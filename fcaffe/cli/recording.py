@@ -1,4 +1,4 @@
-"""What is written about a training while it goes on, besides its log: --report and --tensorboard."""
+"""The observers of --report and --tensorboard, which record a training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fcaffe.solvers import Solver
 
 @contextlib.contextmanager
 def recorded(solver: Solver, timing: Timing, solver_file: str, report: str, tensorboard: str) -> Iterator[None]:
-    """The body of the `with` trains. Worker 0 writes the page `report` and the folder `tensorboard`, where given."""
+    """Record the training in the body of the `with`. Worker 0 writes the page `report` and the folder `tensorboard`."""
     if solver.workers.rank or not (report or tensorboard):
         yield
         return

@@ -1,4 +1,4 @@
-"""`fcaffe report`: a page about a training that has been."""
+"""`fcaffe report`: writes a page about a finished training."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fcaffe.errors import UsageError
 @click.command(
     cls=Command,
     example="report train.log page.html --solver solver.prototxt --weights net_iter_10000.caffemodel",
-    help="Write the page PAGE.html about the training of which LOG is the log, fcaffe's or Caffe's: its curves; with "
-    "--solver the nets and their prototxts; with --weights, a model of that training, what the first test net confuses "
-    "and the first filters too. `train --report` writes such a page while it trains.",
+    help="Write the page PAGE.html about a training from its LOG, fcaffe's or Caffe's, with its curves. --solver adds "
+    "the nets and their prototxts. --weights, a model of that training, adds the mistakes of the first test net and "
+    "the first filters. `train --report` writes such a page while it trains.",
 )
 @click.argument("log_file", metavar="LOG", required=False)
 @click.argument("page", metavar="PAGE.html", required=False)

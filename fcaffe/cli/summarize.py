@@ -1,4 +1,4 @@
-"""`fcaffe summarize`: a net as a table of what its prototxt says, as Caffe's tools/extra shows it."""
+"""`fcaffe summarize`: shows the layers in a prototxt as a table, as Caffe's tools/extra does."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fcaffe.tools.net_table import net_rows, table_lines
     cls=Command,
     example="summarize train_val.prototxt",
     help="Show each layer of the net NET (a prototxt), all phases together: its type, (names and multipliers of its "
-    "parameters), bottoms -> tops, kernel/stride+pad and outputs. What it comes to is shown by `summary`.",
+    "parameters), bottoms -> tops, kernel/stride+pad and outputs. `summary` shows shapes and costs.",
 )
 @click.argument("words", nargs=-1, metavar="NET")
-@click.option("--max-width", "-w", default=30, metavar="N", help="Characters that a column may have (30).")
+@click.option("--max-width", "-w", default=30, metavar="N", help="Largest number of characters of a column (30).")
 @common_flags
 def summarize(words: tuple[str, ...], max_width: int) -> int:
     (path,) = required(words, 1)

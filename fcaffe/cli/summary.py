@@ -1,4 +1,4 @@
-"""`fcaffe summary`: shows what a net is made of, or what a file of weights holds."""
+"""`fcaffe summary`: shows the layers of a net, or the contents of a model file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from fcaffe.errors import UsageError
 from fcaffe.net.model_files import Model, read_model
 from fcaffe.proto import file_start, is_text
 from fcaffe.tools.model_summary import model_to_json, total_params
-from fcaffe.tools.summary import LayerSummary, Summary, summarize
+from fcaffe.tools.summary import COLUMNS, Summary, shape_text, summarize
 
 MODEL_COLUMNS = ("layer", "type", "blobs", "parameters")
-COLUMNS = ("layer", "type", "top shapes", "parameters", "multiply-adds", "bytes of tops")
 FOLDING = ("layer", "top shapes")
 
 
@@ -57,7 +56,7 @@ def summary(net: str | None, phase: str, level: int, stage: str, input_shape: st
 
 
 def _print(made: Summary) -> None:
-    rows = [_row(layer) for layer in made.layers]
+    rows = [layer.cells() for layer in made.layers]
     print_table(f"{made.name or 'net'} ({made.phase})", COLUMNS, rows, FOLDING, numbers_from=3)
     print(f"Parameters      {made.total_params:,}")
     of_channels = f"; {made.channel_macs:,} of them BatchNorm, Scale and Bias" if made.channel_macs else ""
@@ -68,16 +67,9 @@ def _print(made: Summary) -> None:
 def _print_model(path: str, model: Model) -> None:
     rows = []
     for layer in model.layers:
-        blobs = [" x ".join(map(str, blob.shape)) or "scalar" for blob in layer.blobs]
+        blobs = [shape_text(blob.shape) for blob in layer.blobs]
         count = sum(math.prod(blob.shape) for blob in layer.blobs)
         rows.append((layer.name, layer.param.type, ", ".join(blobs), f"{count:,}" if count else ""))
     print_table(f"{model.param.name or 'model'} ({path})", MODEL_COLUMNS, rows, ("layer", "blobs"), numbers_from=3)
     print(f"Layers          {len(model.layers):,}")
     print(f"Parameters      {total_params(model):,}")
-
-
-def _row(layer: LayerSummary) -> tuple[str, ...]:
-    texts = [" x ".join(map(str, shape)) or "scalar" for shape in layer.top_shapes]
-    shapes = f"{len(texts)} of {texts[0]}" if len(texts) > 1 and len(set(texts)) == 1 else ", ".join(texts)
-    numbers = (layer.param_count, layer.macs, layer.top_bytes)
-    return (layer.name, layer.type, shapes, *(f"{number:,}" if number else "" for number in numbers))

@@ -1,4 +1,4 @@
-"""Tables on standard output: drawn on a terminal, plain columns in a file or pipe."""
+"""Tables on standard output: with lines on a terminal, plain columns in a file or pipe."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], folding: Sequence[str], numbers_from: int
 ) -> None:
-    """On a narrow terminal the columns `folding` take several lines; those from index `numbers_from` on are numbers."""
+    """Print a table. Columns from index `numbers_from` on are numbers; narrow terminals fold the columns `folding`."""
     if sys.stdout.isatty():
-        from rich.box import SIMPLE_HEAD  # which takes a while to load
+        from rich.box import SIMPLE_HEAD  # slow to import
         from rich.console import Console, JustifyMethod
         from rich.table import Table
 
@@ -38,6 +38,6 @@ def print_table(
 
 
 def bar(share: float) -> str:
-    """A bar that fills this share of the full length, or an eighth of a character if the share is tiny but not 0."""
+    """A bar of this share of the full length; at least an eighth of a character if the share is not 0."""
     eighths = max(round(8 * BAR * share), 1 if share > 0 else 0)
     return EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()

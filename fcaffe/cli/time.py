@@ -1,4 +1,4 @@
-"""`fcaffe time`: times the layers of a net."""
+"""`fcaffe time`: times the layers of a net, or profiles them, or compares splits of the cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fcaffe.errors import UsageError
 from fcaffe.net.weights import load_weights
 from fcaffe.threads import available_cpus
 from fcaffe.tools.nets import load_net
-from fcaffe.tools.profile import describe, profile
+from fcaffe.tools.profile import COLUMNS, profile, rows_of, totals
 from fcaffe.tools.scaling import advice, measure_splits
 from fcaffe.tools.timing import benchmark
 
@@ -22,17 +22,17 @@ from fcaffe.tools.timing import benchmark
 @click.command(
     cls=Command,
     example="time --model train_val.prototxt --iterations 10",
-    help="Time forward and backward of each layer of the net --model FILE, on average over --iterations batches after "
-    "one to warm up.",
+    help="Time forward and backward of each layer of the net --model FILE: the average over --iterations batches after "
+    "a warm-up of one.",
 )
-@click.option("--profile", "profiled", is_flag=True, help="A table of all layers, held against the machine's peaks.")
+@click.option("--profile", "profiled", is_flag=True, help="Compare all layers with the machine's peaks.")
 @click.option(
     "--scaling",
     is_flag=True,
-    help="Time training steps instead, on synthetic batches, with this host's cores split in all ways between workers "
-    "and threads, and tell which is best. The workers share the net's batch.",
+    help="Time training steps instead, on synthetic batches, for each split of this host's cores between workers and "
+    "threads, and print the fastest. The workers share the net's batch.",
 )
-@click.option("--input-shape", default="", metavar="C,H,W", help="With --scaling: of a record, if nothing tells.")
+@click.option("--input-shape", default="", metavar="C,H,W", help="With --scaling: shape of a record, if it is unknown.")
 @engine_flags
 @caffe_flags
 def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, input_shape: str) -> int:
@@ -54,8 +54,9 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
         if flags.weights:
             load_weights(net, flags.weights)
         if profiled:
-            for line in describe(profile(net, iterations)):
-                click.echo(line)
+            found = profile(net, iterations)
+            print_table(f"Layers of {net.name or 'the net'}", COLUMNS, rows_of(found), ("layer",), numbers_from=2)
+            click.echo(totals(found))
         else:
             benchmark(net, iterations)
     finally:
@@ -64,7 +65,7 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
 
 
 def _scaling(flags: Flags, engines: EngineFlags, profiled: bool, input_shape: str) -> None:
-    """Measure the splits of the cores; print them, and the advice. UsageError for flags that do not go with that."""
+    """Measure the splits of the cores; print them and the advice. Raises UsageError for incompatible flags."""
     refused = {
         "--profile": profiled,
         "--gpu": flags.gpu,
@@ -75,7 +76,7 @@ def _scaling(flags: Flags, engines: EngineFlags, profiled: bool, input_shape: st
         "--math": engines.math != "fp32",
     }
     if given := [flag for flag, value in refused.items() if value]:
-        raise UsageError(f"--scaling trains on CPUs in float32, and does not go with {', '.join(given)}: leave it out")
+        raise UsageError(f"--scaling trains on CPUs in float32 and does not go with {', '.join(given)}: leave it out")
     if (cores := available_cpus()) == 1:
         raise UsageError("--scaling: this process may run on one CPU only, so there is nothing to split")
     results = measure_splits([f"--net={flags.model}", f"--input-shape={input_shape}"], cores, log.info)

@@ -1,4 +1,4 @@
-"""Where the time of a training went: in the log at its end, and in the file of --trace."""
+"""The timing of a training: the summary at the end of its log, and the file of --trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fcaffe.tools.time_summary import summarize
 
 
 class Timing:
-    """The timeline of this worker; `path` is that of the trace, or empty. Raises UsageError if it cannot be written."""
+    """The timeline of this worker. `path` is the file of the trace, or ""; UsageError if it cannot be written."""
 
     def __init__(self, path: str, world: World) -> None:
         self.path = path
@@ -23,24 +23,24 @@ class Timing:
         if path and world.rank == 0:
             trace.check_writable(path)
         self.timeline = Timeline(min(KEPT, KEPT_BY_ALL // world.size) if path else 0)
-        self._everyone: list[dict[str, float]] = []  # the seconds of all workers, at worker 0 when all is done
+        self._everyone: list[dict[str, float]] = []  # the seconds of all workers, at worker 0 after the training
 
     def by_worker(self) -> dict[str, dict[str, float]]:
-        """The seconds that each worker has spent on each kind of work; of worker 0 alone before the training's end."""
+        """The seconds of each worker by kind of work. Before the training ends, those of worker 0 alone."""
         everyone = self._everyone or [dict(self.timeline.seconds)]
         hosts = self.world.hosts if len(set(self.world.hosts)) > 1 else [""] * len(everyone)
         return {f"worker {rank} {hosts[rank]}".strip(): seconds for rank, seconds in enumerate(everyone)}
 
     @contextlib.contextmanager
     def of(self, solver: Solver) -> Iterator[None]:
-        """The body of the `with` trains; then tell. After an error there is a trace too, of worker 0 alone."""
+        """Time the training in the body of the `with`, then log and write. After an error, write worker 0's trace."""
         trace.begin_together(self.timeline, solver.workers)
         try:
             with self.timeline.span(OTHER):
                 yield
         except BaseException:
             if self.path and self.world.rank == 0:
-                with contextlib.suppress(FcaffeError):  # the error that is under way says more
+                with contextlib.suppress(FcaffeError):  # the first error says more
                     trace.write(self.path, trace.own_events(self.timeline, self.world.rank, self.world.hosts))
             raise
         self._tell(solver)

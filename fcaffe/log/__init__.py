@@ -1,11 +1,11 @@
 """The log: glog's line format and Caffe's sentences, which DIGITS and users' scripts read.
 
-Every line that Caffe 1.0 prints during a run is called by a name here, and has the source tag that Caffe gives it
-(`solver.cpp:239`); a line of fcaffe's own is written by `info`, `warning`, `error` or `fatal`, and carries the Python
-file and line that wrote it. `reader.py` reads a training's sentences back.
+Every line that Caffe 1.0 prints during a run has a function here and Caffe's source tag (`solver.cpp:239`). `info`,
+`warning`, `error` and `fatal` write fcaffe's own lines, whose tag is the caller's Python file and line. `reader.py`
+reads the log of a training.
 """
 
-# ruff: noqa: F403 - a sentence is `log.iteration(...)`, whatever file it stands in
+# ruff: noqa: F403 - callers write `log.iteration(...)` without the module that defines it
 
 from fcaffe.log.commands import *
 from fcaffe.log.data import *

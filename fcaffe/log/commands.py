@@ -1,4 +1,4 @@
-"""What `caffe test`, `caffe time` and `caffe device_query` say."""
+"""Log lines of `caffe test`, `caffe time` and `caffe device_query`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def layer_times(layer: str, forward: float, backward: float) -> None:
 
 
 def benchmark_ends(forward: float, backward: float, both: float, total: float) -> None:
-    """Milliseconds: the averages of a pass and of an iteration, and all iterations together."""
+    """In milliseconds: the averages of a pass and of an iteration, and the total of all iterations."""
     info(f"Average Forward pass: {number(forward)} ms.", "caffe.cpp:408")
     info(f"Average Backward pass: {number(backward)} ms.", "caffe.cpp:410")
     info(f"Average Forward-Backward: {number(both)} ms.", "caffe.cpp:412")
@@ -64,7 +64,7 @@ querying_gpus = Sentence("Querying GPUs {gpus}", "caffe.cpp:138")
 
 
 def gpu_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """What is known of a GPU: Caffe's 18 names and their values, one to a line."""
+    """Caffe's 18 fields of a GPU, (name, value), one a line."""
     lines = (*range(178, 189), 191, *range(194, 198), 199, 200)
     for line, (name, value) in zip(lines, fields, strict=True):
         info(f"{name + ':':<30} {value}", f"common.cpp:{line}")

@@ -1,4 +1,4 @@
-"""What Caffe says of the data that a net reads and writes."""
+"""Log lines about the data that a net reads and writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ waiting_for_data = Sentence("Waiting for data", "blocking_queue.cpp:49")
 
 
 def output_data_size(shape: tuple[int, ...], source: str = "data_layer.cpp:45") -> None:
-    """`source` differs with the type of the layer."""
+    """`source` depends on the type of the layer."""
     info("output data size: " + ",".join(map(str, shape)), source)
 
 
@@ -31,7 +31,7 @@ number_of_hdf5_files = Sentence("Number of HDF5 files: {count:d}", "hdf5_data_la
 
 
 def hdf5_datatype(kind: str) -> None:
-    """`kind` is FLOAT or INTEGER; told for the first dataset of the kind that a process reads."""
+    """`kind` is FLOAT or INTEGER. Logged for the first dataset of the kind in a process."""
     if kind not in _datatypes_told:
         _datatypes_told.add(kind)
         info(f"Datatype class: H5T_{kind}", "hdf5.cpp:33" if kind == "FLOAT" else "hdf5.cpp:36")
@@ -41,7 +41,7 @@ saving_hdf5 = Sentence("Saving HDF5 file {path}", "hdf5_output_layer.cpp:33")
 saved_hdf5 = Sentence("Successfully saved {rows:d} rows", "hdf5_output_layer.cpp:38")
 
 
-# The parameters of a WindowData layer: two thresholds of overlap, and the share of foreground in a batch.
+# The parameters of a WindowData layer: two overlap thresholds, and the fraction of foreground in a batch.
 window_data = Sentence(
     "Window data layer:\n  foreground (object) overlap threshold: {foreground:.6g}\n"
     "  background (non-object) overlap threshold: {background:.6g}\n"
@@ -56,7 +56,7 @@ def windows_of_image(index: int, path: str, shape: tuple[int, int, int], windows
 
 
 def windows_read(images: int, samples: dict[int, int]) -> None:
-    """`samples`: class -> number of windows."""
+    """`samples` maps a class to its number of windows."""
     info(f"Number of images: {images}", "window_data_layer.cpp:157")
     for label, count in sorted(samples.items()):
         info(f"class {label} has {count} samples", "window_data_layer.cpp:161")

@@ -1,7 +1,7 @@
-"""Log lines in glog's format, and where they go: standard error, and the files that were asked for.
+"""Log lines in glog's format, written to standard error and to log files.
 
-A prefix is `LMMDD HH:MM:SS.uuuuuu TID file:line] `: level, month and day, time, thread. A message with line breaks has
-the prefix on its first line only.
+A prefix is `LMMDD HH:MM:SS.uuuuuu TID file:line] `: level, month and day, time, thread. Only the first line of a
+message has it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fcaffe.errors import FcaffeError
 from fcaffe.log.outlet import Outlet
 
 LEVELS = "IWEF"
-FULL = (errno.ENOSPC, errno.EDQUOT)  # what a run must outlive, also if it is started again then
+FULL = (errno.ENOSPC, errno.EDQUOT)  # a run goes on, and starts, without a log file
 
 _lock = threading.Lock()
 _files: list[Outlet] = []
@@ -35,7 +35,7 @@ def prefix(level: str, source: str) -> str:
 
 
 def write(level: str, message: str, source: str | None = None, depth: int = 2) -> None:
-    """One message to stderr and to the log files; `source` defaults to the caller's file and line."""
+    """Write a message to stderr and to the log files. `source` defaults to the caller's file and line."""
     if LEVELS.index(level) < _minimum:
         return
     if source is None:
@@ -49,15 +49,15 @@ def write(level: str, message: str, source: str | None = None, depth: int = 2) -
             failed_before = file.problem is not None
             file.write(line.encode(errors="backslashreplace"))
             if file.problem is not None and not failed_before:
-                reason = f"{file.problem.strerror}; each line is tried anew"
+                reason = f"{file.problem.strerror}; each line is tried again"
                 _emit(prefix("W", _here()) + f"No more lines go to {file.name}: {reason}\n")
 
 
 def _emit(line: str) -> None:
-    """Write to standard error, wherever that leads at present; a run outlives that it cannot be written."""
+    """Write to the current standard error. Errors are ignored, so that a run goes on without it."""
     stream = sys.stderr
-    with contextlib.suppress(OSError, ValueError):  # ValueError: somebody has closed the stream
-        if stream is sys.__stderr__ and stream is not None:  # Python's own would keep, and try at exit, what failed
+    with contextlib.suppress(OSError, ValueError):  # ValueError: the stream is closed
+        if stream is sys.__stderr__ and stream is not None:  # Python's buffer would raise again at exit
             stream.flush()
             _own_stderr.write(line.encode(errors="backslashreplace"))
         elif stream is not None:
@@ -66,7 +66,7 @@ def _emit(line: str) -> None:
 
 
 def lines_missing(lines: int, reason: str) -> str:
-    """The line that stands where some could not be written."""
+    """The line that replaces lines that could not be written."""
     return prefix("W", _here()) + f"{lines} lines are missing here: {reason}\n"
 
 
@@ -90,17 +90,17 @@ def error(message: str, source: str | None = None) -> None:
 
 
 def fatal(message: str, source: str | None = None) -> None:
-    """The last line before an exit; it does not exit itself."""
+    """Write the last line before an exit. The caller exits."""
     write("F", message, source)
 
 
 def add_file(path: str) -> None:
-    """Append every line to `path` as well, as far as there is room. FcaffeError if that is no place for a file."""
+    """Append every further line to `path` too. A full disk is a warning; other errors raise FcaffeError."""
     try:
         _files.append(Outlet(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), path, notice=lines_missing))
     except OSError as problem:
         if problem.errno in FULL:
-            warning(f"No log is kept in {path}: {problem.strerror}")
+            warning(f"No log is written to {path}: {problem.strerror}")
             return
         message = f"log file {path}: cannot write it ({problem.strerror}); name a file in a folder that you may write"
         raise FcaffeError(message) from problem
@@ -113,14 +113,14 @@ def close_files() -> None:
 
 
 def set_minimum(level: int) -> None:
-    """Drop lines below `level` (glog's minloglevel: 0 info, 1 warning, 2 error, 3 fatal)."""
+    """Omit lines below `level` (glog's minloglevel: 0 info, 1 warning, 2 error, 3 fatal)."""
     global _minimum
     _minimum = min(level, LEVELS.index("F"))
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Drop lines of level I in the body of the `with`."""
+    """Omit lines of level I in the body of the `with`."""
     before = _minimum
     set_minimum(max(before, 1))
     try:
@@ -130,12 +130,12 @@ def quiet() -> Iterator[None]:
 
 
 def set_stderr(enabled: bool) -> None:
-    """Whether lines go to stderr at all (they always go to the log files)."""
+    """Set whether lines go to stderr. They always go to the log files."""
     global _to_stderr
     _to_stderr = enabled
 
 
 def set_show(show: Callable[[str], None] | None) -> None:
-    """Let a progress bar step aside: `show(line)` is called in place of writing the line to stderr."""
+    """Set a function that writes lines to stderr, such as one that redraws a progress bar below them."""
     global _show
     _show = show

@@ -1,4 +1,4 @@
-"""What Caffe says while it builds a net, and with debug_info of every pass."""
+"""Log lines about the construction of a net, and those of every pass with debug_info."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def rule_differs(message: str, line: int) -> None:
     info(message, f"net.cpp:{line}")
 
 
-# Also for a layer within a layer, such as the softmax of SoftmaxWithLoss.
+# Also for an inner layer, such as the softmax of SoftmaxWithLoss.
 making_layer = Sentence("Creating layer {name}", "layer_factory.hpp:77")
 creating_layer = Sentence("Creating Layer {name}", "net.cpp:86")
 bottom_connected = Sentence("{layer} <- {blob}", "net.cpp:408")
@@ -54,12 +54,12 @@ net_done = Sentence("Network initialization done.", "net.cpp:257")
 
 
 def ignoring_source_layer(name: str, sharing: bool) -> None:
-    """A layer of the model file (or, `sharing`, of the training net) that this net lacks."""
+    """This net has no such layer; it comes from a model file or, if `sharing`, from the training net."""
     info(f"Ignoring source layer {name}", "net.cpp:678" if sharing else "net.cpp:746")
 
 
 def debug_forward(layer: str, kind: str, blob: str, mean: float) -> None:
-    """`kind` is 'top blob' or 'param blob'; `mean` the mean of absolute values."""
+    """`kind` is 'top blob' or 'param blob'; `mean` is the mean of absolute values."""
     info(
         f"    [Forward] Layer {layer}, {kind} {blob} data: {number(mean)}",
         "net.cpp:593" if kind == "top blob" else "net.cpp:605",

@@ -1,4 +1,4 @@
-"""Where a run writes text on its way: standard output, standard error and log files."""
+"""Outlet: standard output, standard error or a log file, as a stream that survives write errors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def _no_notice(lines: int, reason: str) -> str:
 
 
 class Outlet(io.RawIOBase):
-    """An open file whose disk may fill up, whose terminal may be closed, whose reader may go away.
+    """An open file whose disk may fill up, whose terminal may close, or whose reader may exit.
 
-    A lasting one does not let that end a run: it drops what cannot be written, tries again with the next text, and when
-    that succeeds puts `notice(lines, reason)` before it, which says how many lines are missing. One that does not last
-    raises the OSError, with its own name as the file's. `problem` is why the last write failed, None if it did not.
+    A `lasting` outlet ignores write errors. It discards the text, tries again with the next one, and after a success
+    first writes `notice(lines, reason)`, which says how many lines are missing. Another outlet raises the OSError with
+    its own name as the file name. `problem` is the error of the last write, or None.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Outlet(io.RawIOBase):
         self._descriptor = descriptor
         self._notice = notice
         self._missing = 0  # lines
-        self._torn = False  # whether what was written last is no whole line
+        self._torn = False  # whether the last write ended within a line
 
     def write(self, data: Any) -> int:
         content = bytes(data)
@@ -56,7 +56,7 @@ class Outlet(io.RawIOBase):
         while content:
             try:
                 done = os.write(self._descriptor, content)
-            except BlockingIOError:  # another program has made it non-blocking: wait as a blocking one would
+            except BlockingIOError:  # another program has set it to non-blocking: wait for it
                 waiting = select.poll()
                 waiting.register(self._descriptor, select.POLLOUT)
                 waiting.poll()

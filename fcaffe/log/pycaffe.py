@@ -1,4 +1,4 @@
-"""What Caffe's Python interface says."""
+"""Log lines of Caffe's Python interface."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ timer_never_run = Sentence("Timer has never been run before reading time.", "ben
 
 
 def legacy_net(network_file: str, weights: str, phase: int) -> None:
-    """A script has made a net by Caffe's older constructor."""
+    """A script has called the older constructor of Net."""
     warning("DEPRECATION WARNING - deprecated use of Python interface", "_caffe.cpp:139")
     warning('Use this instead (with the named "weights" parameter):', "_caffe.cpp:140")
     warning(f"Net('{network_file}', {phase}, weights='{weights}')", "_caffe.cpp:142")

@@ -1,4 +1,4 @@
-"""The curves in a training log, fcaffe's or Caffe's: a reader for the sentences that `solver.py` beside it writes."""
+"""Reader for the log of a training, fcaffe's or Caffe's: parses the sentences that `solver.py` writes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from datetime import datetime
 from typing import NamedTuple
 
 from fcaffe.errors import FcaffeError
-from fcaffe.log import solver
-from fcaffe.log.sentence import NUMBER
 
 Curve = dict[int, float]  # iteration -> value
 
 _PREFIX = re.compile(r"[IWEF](\d{4}|)(\d{4}) (\d\d:\d\d:\d\d\.\d{1,6})\d* +\d+ \S+:\d+\] (.*)")
+_NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))"
 _SOLVING = re.compile(r"Solving (.*)")
-_RATE, _TESTING, _TEST_LOSS = (said.pattern for said in (solver.learning_rate, solver.testing, solver.test_loss))
-_LOSS = re.compile(rf"Iteration (\d+)(?: \(.*\))?, loss = {NUMBER}")
-_OUTPUT = re.compile(rf" +(Train|Test) net output #(\d+): (\S+) = {NUMBER}( \(\* .* loss\))?")
+_TESTING = re.compile(r"Iteration (\d+), Testing net \(#(\d+)\)")
+_TEST_LOSS = re.compile(rf"Test loss: {_NUMBER}")
+_LOSS = re.compile(rf"Iteration (\d+)(?: \(.*\))?, loss = {_NUMBER}")
+RATE = re.compile(rf"Iteration (\d+), lr = {_NUMBER}")
+OUTPUT = re.compile(rf"(Train|Test) net output #(\d+): (\S+) = {_NUMBER}( \(\* .* loss\))?")
 
 
 class Message(NamedTuple):
-    """A line of a log without its prefix; `seconds` since the first line, and from `Solving ...` on since that."""
+    """A line of a log without its prefix. `seconds` count from the first line, after `Solving ...` from that line."""
 
     seconds: float
     text: str
@@ -31,7 +32,7 @@ class Message(NamedTuple):
 
 @dataclass
 class Output:
-    """One value that a net gives: its blob's name, its number among the net's values, whether it is a loss."""
+    """One output value of a net: the name of its blob, its index among all values, and whether it is a loss."""
 
     name: str
     index: int
@@ -45,17 +46,17 @@ class NetCurves:
 
     loss: Curve = field(default_factory=dict)
     outputs: dict[int, Output] = field(default_factory=dict)
-    seconds: Curve = field(default_factory=dict)  # since the training began, when the values came
+    seconds: Curve = field(default_factory=dict)  # iteration -> seconds since the training began
 
 
 @dataclass
 class TrainingLog:
-    """All curves of a training; where a resumed run did iterations again, those of the later run."""
+    """All curves of a training. If a resumed run repeated iterations, the later values count."""
 
     net: str = ""
-    loss: Curve = field(default_factory=dict)  # as displayed: smoothed over average_loss iterations
+    loss: Curve = field(default_factory=dict)  # as logged: smoothed over average_loss iterations
     rate: Curve = field(default_factory=dict)
-    seconds: Curve = field(default_factory=dict)  # since the training began, when loss and rate came
+    seconds: Curve = field(default_factory=dict)  # iteration -> seconds since the training began
     outputs: dict[int, Output] = field(default_factory=dict)
     test_nets: dict[int, NetCurves] = field(default_factory=dict)
 
@@ -81,9 +82,9 @@ def lines_of(path: str | os.PathLike[str]) -> list[str]:
 
 
 def messages(lines: Iterable[str]) -> Iterator[Message]:
-    """What these lines say; what has no prefix is passed over.
+    """The messages in these lines. Lines without a prefix are skipped.
 
-    Before version 0.6 glog wrote no year; when the month falls, a new one has begun.
+    Before version 0.6 glog wrote no year. A month lower than the one before then starts a new year.
     """
     start: datetime | None = None
     year, month, solving = 2024, "", False
@@ -96,7 +97,7 @@ def messages(lines: Iterable[str]) -> Iterator[Message]:
         month = date[:2]
         try:
             moment = datetime.strptime(f"{given or year}{date} {clock}", "%Y%m%d %H:%M:%S.%f")
-        except ValueError:  # no date of that year
+        except ValueError:  # not a date of that year
             continue
         begins = not solving and is_start(text)
         if start is None or begins:
@@ -105,33 +106,33 @@ def messages(lines: Iterable[str]) -> Iterator[Message]:
 
 
 def is_start(text: str) -> bool:
-    """Whether this message begins a training."""
+    """Whether this message is the first one of a training."""
     return _SOLVING.fullmatch(text) is not None
 
 
 def read_log(path: str | os.PathLike[str]) -> TrainingLog:
-    """The curves in the log at `path`. Raises FcaffeError if it cannot be read or is not a training's log."""
+    """The curves in the log at `path`. Raises FcaffeError if it cannot be read or is no log of a training."""
     log = parse_log(lines_of(path))
     if not any(log.curves()):
         raise FcaffeError(
-            f"{path} has no line of a training in it, such as 'Iteration 0, lr = 0.01'; give the log of one"
+            f"{path} has no line of a training, such as 'Iteration 0, lr = 0.01'; give the log of a training"
         )
     return log
 
 
 def parse_log(lines: Iterable[str]) -> TrainingLog:
-    """The curves in these lines; what is not Caffe's grammar is passed over."""
+    """The curves in these lines. Lines that are not in Caffe's grammar are skipped."""
     log = TrainingLog()
     iteration, testing, begins = 0, NetCurves(), False
     for seconds, message in messages(lines):
         if match := _SOLVING.fullmatch(message):
             log.net, begins = match[1], True
         elif message.startswith("Iteration "):
-            match = _LOSS.fullmatch(message) or _RATE.fullmatch(message) or _TESTING.fullmatch(message)
+            match = _LOSS.fullmatch(message) or RATE.fullmatch(message) or _TESTING.fullmatch(message)
             if match is None:
                 continue
             iteration = int(match[1])
-            if begins:  # a run, perhaps from a snapshot that an earlier run had gone beyond
+            if begins:  # a run may resume before the last iteration of the run above it
                 log.forget_from(iteration)
                 begins = False
             if match.re is _TESTING:
@@ -142,7 +143,7 @@ def parse_log(lines: Iterable[str]) -> TrainingLog:
         elif match := _TEST_LOSS.fullmatch(message):
             testing.loss[iteration] = float(match[1])
             testing.seconds[iteration] = seconds
-        elif match := _OUTPUT.fullmatch(message):
+        elif match := OUTPUT.fullmatch(message.strip()):
             phase, index, name, value, loss = match.groups()
             outputs = log.outputs if phase == "Train" else testing.outputs
             output = outputs.setdefault(int(index), Output(name, int(index), loss is not None))

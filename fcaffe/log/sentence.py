@@ -1,25 +1,17 @@
-"""What Caffe's sentences are made of, to be written and read."""
+"""Sentence: a log line of Caffe's; and Caffe's formats of numbers, shapes and messages."""
 
 from __future__ import annotations
 
 import math
 import re
-from string import Formatter
 
 from fcaffe.log.lines import write
 
-_PATTERNS: dict[str | None, str] = {
-    "d": r"(\d+)",
-    ".6g": r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))",
-    "": "(.*)",
-}  # by format
-NUMBER = _PATTERNS[".6g"]
-
 
 class Sentence:
-    """A line that Caffe prints: calling it with what stands in the braces, in their order, logs it.
+    """A line that Caffe prints. Calling it with the values for its braces, in their order, logs it.
 
-    `source` is the tag that Caffe gives it.
+    `source` is Caffe's source tag.
     """
 
     def __init__(self, text: str, source: str, level: str = "I") -> None:
@@ -28,12 +20,6 @@ class Sentence:
     def __call__(self, *values: object) -> None:
         write(self._level, self._text.format(*values), self._source)
 
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """It matches the sentence, with a group for each value."""
-        parts = Formatter().parse(self._text)
-        return re.compile("".join(re.escape(said) + _PATTERNS.get(form, "") for said, _, form, _ in parts))
-
 
 def number(value: float) -> str:
     """`value` as C++'s `ostream <<` prints a float: with six significant digits, `1e-05`."""
@@ -41,7 +27,7 @@ def number(value: float) -> str:
 
 
 def weighted(name: str, value: float, loss_weight: float) -> str:
-    """A net's output and, if it is a loss, what it contributes to the sum of all losses."""
+    """A net's output and, if it is a loss, its weighted value."""
     text = f"{name} = {number(value)}"
     return text + f" (* {number(loss_weight)} = {number(loss_weight * value)} loss)" if loss_weight else text
 
@@ -52,5 +38,5 @@ def shape_string(shape: tuple[int, ...]) -> str:
 
 
 def message_string(text: str) -> str:
-    """A message as Python's protobuf prints it, with whole floats as C++ prints them: `lr_mult: 1`, not `1.0`."""
+    """Converts a message as Python's protobuf prints it to C++'s form: `lr_mult: 1`, not `lr_mult: 1.0`."""
     return re.sub(r"^( *\w+: -?\d+)\.0$", r"\1", text, flags=re.MULTILINE)

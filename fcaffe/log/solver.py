@@ -1,4 +1,4 @@
-"""What Caffe says while it builds a solver and trains."""
+"""Log lines about the construction of a solver and about training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ use_cpu = Sentence("Use CPU.", "caffe.cpp:197")
 
 
 def using_gpus(gpus: list[int], names: Sequence[str]) -> None:
-    """To train on; `names` are those of all GPUs there are."""
+    """`names` are those of all GPUs of the machine, `gpus` indices into them."""
     info(f"Using GPUs {', '.join(map(str, gpus))}", "caffe.cpp:204")
     for gpu in gpus:
         info(f"GPU {gpu}: {names[gpu]}", "caffe.cpp:209")
@@ -22,12 +22,12 @@ def initializing_solver(text: str) -> None:
     info(f"Initializing solver from parameters: \n{message_string(text)}", "solver.cpp:45")
 
 
-# Of the solver's field that has the training net: the line of solver.cpp that says so.
+# Line of solver.cpp for each field of the solver that can have the training net.
 _TRAIN_NET_FIELDS = {"train_net_param": 88, "train_net": 92, "net_param": 97, "net": 102}
 
 
 def creating_train_net(field: str, path: str) -> None:
-    """`path` is empty if the field holds the net itself."""
+    """`path` is empty if the field contains the net itself."""
     source = f"from {field} file: {path}" if path else f"specified in {field}."
     info(f"Creating training net {source}", f"solver.cpp:{_TRAIN_NET_FIELDS[field]}")
 
@@ -49,7 +49,7 @@ restoring_history = Sentence("{solver}Solver: restoring history", "sgd_solver.cp
 
 
 def iteration(index: int, rate: float, seconds: float, display: int, loss: float) -> None:
-    """`rate` in iterations a second; the seconds of `display` iterations are cut, not rounded, to milliseconds."""
+    """`rate` is in iterations per second. The seconds of `display` iterations are truncated to milliseconds."""
     info(
         f"Iteration {index} ({number(rate)} iter/s, {number(int(seconds * 1000) / 1000)}s/{display} iters), "
         f"loss = {number(loss)}",
@@ -58,8 +58,7 @@ def iteration(index: int, rate: float, seconds: float, display: int, loss: float
 
 
 def net_outputs(phase: str, outputs: Iterable[tuple[str, Any, float]], values: Iterable[Any]) -> None:
-    """Each output (name, blob, loss weight) of a net with its values, an array each, numbered throughout. `phase` is
-    Train or Test."""
+    """Log each output (name, blob, loss weight) with its array of values. `phase` is Train or Test."""
     source = "solver.cpp:258" if phase == "Train" else "solver.cpp:414"
     index = 0
     for (name, _, weight), array in zip(outputs, values, strict=True):

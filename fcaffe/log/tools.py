@@ -1,4 +1,4 @@
-"""What Caffe's tools say: convert_imageset, compute_image_mean, extract_features and the upgrades."""
+"""Log lines of Caffe's tools: convert_imageset, compute_image_mean, extract_features and the upgrades."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ unreadable_image = Sentence("Could not open or find file {path}", "io.cpp:80", "
 
 
 def no_encoding(path: str) -> None:
-    """The name of a picture has no ending."""
+    """The file name of an image has no extension."""
     warning(f"Failed to guess the encoding of '{path}'", "convert_imageset.cpp:117")
 
 
@@ -62,7 +62,7 @@ def already_upgraded(tool: str, path: str) -> None:
 
 
 def cannot_upgrade(tool: str, kind: str, path: str) -> None:
-    """`kind` is the message's name, with what it was read as: `binary file as NetParameter`."""
+    """`kind` is the format and the message, such as `binary file as NetParameter`."""
     error(f"Failed to parse input {kind}: {path}", f"{tool}.cpp:30")
 
 
@@ -71,6 +71,6 @@ def problems_while_upgrading(tool: str) -> None:
 
 
 def wrote_upgraded(tool: str, kind: str, path: str) -> None:
-    """`kind` is `NetParameter text`, or the like."""
+    """`kind` is the message and the format, such as `NetParameter text`."""
     line = 48 if tool.endswith("binary") else 49
     info(f"Wrote upgraded {kind} proto to {path}", f"{tool}.cpp:{line}")

@@ -1,11 +1,11 @@
-"""What Caffe says when it brings an older notation up to date."""
+"""Log lines about upgrades of older notations."""
 
 from __future__ import annotations
 
 from fcaffe.log.lines import error, info, warning
 from fcaffe.log.sentence import Sentence
 
-# Of a field of a V0 layer: the line of upgrade_proto.cpp that complains of it.
+# Line of upgrade_proto.cpp that reports each field of a V0 layer.
 _V0_FIELDS = {
     "num_output": 237, "biasterm": 249, "weight_filler": 261, "bias_filler": 273, "pad": 283, "kernelsize": 295,
     "group": 304, "stride": 316, "pool": 341, "dropout_ratio": 350, "local_size": 359, "alpha": 367, "beta": 375,
@@ -69,7 +69,7 @@ def upgraded_transformation() -> None:
     _future("only support transform_param messages for transformation fields", 51)
 
 
-# A net has both notations. Caffe 1.0 refuses it, in this line; what is said here is Caffe's of before.
+# A net has both notations. Caffe 1.0 fails at this line; the text is that of earlier versions.
 layer_beside_layers = Sentence(
     "Input NetParameter to be upgraded already specifies 'layer' fields; these will be ignored for the upgrade.",
     "upgrade_proto.cpp:671",

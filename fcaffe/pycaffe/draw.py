@@ -1,72 +1,93 @@
-"""pycaffe's `caffe.draw`: pictures of nets, by Graphviz where it is installed and by fcaffe's own drawing elsewhere."""
+"""pycaffe's `caffe.draw`: pictures of nets, drawn by Graphviz.
+
+Graphviz is either the program `dot` of the system or the copy in the package pygraphviz (`fcaffe[plot]`).
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fcaffe.errors import ArgumentError, FcaffeError
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2
-from fcaffe.pycaffe import graph_picture
-from fcaffe.pycaffe.graph_picture import Edge, Node
 
-LAYER_STYLE_DEFAULT = {"shape": "record", "fillcolor": "#6495ED", "style": "filled"}
-NEURON_LAYER_STYLE = {"shape": "record", "fillcolor": "#90EE90", "style": "filled"}
+LAYER_STYLE_DEFAULT = {"shape": "box", "fillcolor": "#6495ED", "style": "filled"}
+NEURON_LAYER_STYLE = {"shape": "box", "fillcolor": "#90EE90", "style": "filled"}
 BLOB_STYLE = {"shape": "octagon", "fillcolor": "#E0E0E0", "style": "filled"}
 
 _COLORS = {"Convolution": "#FF5050", "Deconvolution": "#FF5050", "Pooling": "#FF9900", "InnerProduct": "#CC33FF"}
 _LEARNING = ("Convolution", "Deconvolution", "InnerProduct")
-_TEXT_FORMATS = ("raw", "dot", "gv")  # the graph in Graphviz's language
+_DIRECTIONS = ("TB", "BT", "LR", "RL")
+_DEEP = 16  # layers, not counting in-place ones; a deeper net runs down the page by default
+_MANY = 600  # nodes; in a larger graph the layout does not make room for labels of edges
+_SETTINGS = """ranksep=0.3;
+node [fontname="Helvetica,Arial,sans-serif"];
+edge [fontname="Helvetica,Arial,sans-serif", fontsize=12];"""
+
+# Runs in a process of its own, which keeps warnings of the C libraries out of the log.
+_PYGRAPHVIZ = """
+import sys, pygraphviz
+try:
+    graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())
+    sys.stdout.buffer.write(graph.draw(prog=sys.argv[1], format=sys.argv[2]))
+except ValueError as problem:
+    sys.exit(str(problem))
+"""
 
 
 class Graph:
-    """A net's graph with what pydot's has for making files of it: `create`, `create_png`, `write`, `write_png`, ..."""
+    """A net's graph with pydot's methods for pictures: `create`, `create_png`, `write`, `write_png`, ..."""
 
     def __init__(self, name: str, rankdir: str) -> None:
+        if rankdir not in _DIRECTIONS:
+            raise ArgumentError(f'rankdir "{rankdir}" is none of {", ".join(_DIRECTIONS)}')
         self.name = name
         self.rankdir = rankdir
-        self.nodes: dict[str, tuple[str, dict[str, str]]] = {}  # label and attributes
-        self.edges: list[tuple[str, str, str]] = []  # source, target, label
+        self.nodes: dict[str, tuple[Sequence[str], dict[str, str]]] = {}  # words of the label, attributes
+        self.edges: dict[tuple[str, str], list[str]] = {}  # (source, target) -> labels
+        self.rows: list[tuple[str, str]] = []  # nodes to draw side by side: in-place layers and their blobs
+
+    def add_edge(self, source: str, target: str, label: str = "") -> None:
+        """Add an edge, or a label to the edge that is already there."""
+        labels = self.edges.setdefault((source, target), [])
+        if label and label not in labels:
+            labels.append(label)
 
     def to_string(self) -> str:
         """The graph in Graphviz's language."""
-        lines = [f"digraph {_quoted(self.name)} {{", f"rankdir={_quoted(self.rankdir)};"]
-        for name, (label, style) in self.nodes.items():
-            if style.get("shape") == "record":
-                label = re.sub(r"[{}|<>]", r"\\\g<0>", label)
-            attributes = {"label": label, **style}
-            lines.append(f"{_quoted(name)} [{', '.join(f'{key}={_quoted(v)}' for key, v in attributes.items())}];")
-        for source, target, label in self.edges:
-            lines.append(f"{_quoted(source)} -> {_quoted(target)} [label={_quoted(label)}];")
+        lines = [f"digraph {_quoted(self.name)} {{", f'rankdir="{self.rankdir}";', _SETTINGS]
+        separator = " " if self.rankdir in ("TB", "BT") else r"\n"
+        for name, (words, style) in self.nodes.items():
+            label = separator.join(map(_label, words))
+            attributes = [f'{key}="{value}"' for key, value in {"label": label, **style}.items()]
+            lines.append(f"{_quoted(name)} [{', '.join(attributes)}];")
+        attribute = "label" if len(self.nodes) <= _MANY else "xlabel"  # labels in the layout make dot 5 times slower
+        for (source, target), labels in self.edges.items():
+            label = r"\n".join(map(_label, labels))
+            lines.append(f"{_quoted(source)} -> {_quoted(target)}" + (f' [{attribute}="{label}"];' if label else ";"))
+        lines += [f"{{rank=same; {_quoted(one)}; {_quoted(other)};}}" for one, other in self.rows]
         return "\n".join([*lines, "}", ""])
 
     def create(self, prog: str | None = None, format: str = "ps") -> bytes:
-        """The picture in a format of Graphviz's program `prog` (dot); without that program svg, png, pdf or raw."""
-        text = self.to_string()
+        """The picture in a format of Graphviz's layout program `prog` (dot); raw is the graph in Graphviz's language.
+
+        Raises FcaffeError without Graphviz, and if it cannot draw the format.
+        """
+        text = self.to_string().encode()
         if format == "raw":
-            return text.encode()
-        if program := shutil.which(prog or "dot"):
-            done = subprocess.run([program, f"-T{format}"], input=text.encode(), capture_output=True)
-            if done.returncode:
-                problem = " ".join(done.stderr.decode(errors="replace").split())
-                raise FcaffeError(f"Graphviz's {program} cannot draw the net as {format}: {problem}")
-            return done.stdout
-        if format in _TEXT_FORMATS:
-            return text.encode()
-        nodes, edges = nodes_and_edges(self)
-        if format == "svg":
-            return graph_picture.svg(nodes, edges, self.rankdir, self.name)
-        if format in ("png", "pdf"):
-            return graph_picture.by_matplotlib(nodes, edges, self.rankdir, format)
-        raise FcaffeError(
-            f'drawing a net in the format "{format}" needs Graphviz (its program dot); without it a file can be .svg, '
-            ".png, .pdf or .raw"
-        )
+            return text
+        done = subprocess.run(_graphviz(prog or "dot", format), input=text, capture_output=True)
+        if done.returncode:
+            problem = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise FcaffeError(f"Graphviz cannot draw the net as {format}: {problem}")
+        return done.stdout
 
     def write(self, path: str | os.PathLike[str], prog: str | None = None, format: str = "raw") -> bool:
         """Write the picture, whole or not at all."""
@@ -85,18 +106,6 @@ class Graph:
             return getattr(self, action)(*args, format=format, **kwargs)
 
         return act
-
-
-def nodes_and_edges(graph: Graph) -> tuple[dict[str, Node], list[Edge]]:
-    """What fcaffe's own drawing takes of a graph; of two layers of one name and type, an edge has both labels."""
-    nodes = {
-        name: Node(label.split(r"\n"), style.get("shape", "ellipse"), style.get("fillcolor", "white"))
-        for name, (label, style) in graph.nodes.items()
-    }
-    labels: dict[tuple[str, str], dict[str, None]] = {}
-    for source, target, label in graph.edges:
-        labels.setdefault((source, target), {})[label] = None
-    return nodes, [Edge(*ends, ", ".join(of)) for ends, of in labels.items()]
 
 
 def get_pooling_types_dict() -> dict[int, str]:
@@ -129,12 +138,15 @@ def get_layer_lr_mult(layer: Any) -> tuple[float, float]:
 
 
 def get_layer_label(layer: Any, rankdir: str, display_lrm: bool = False) -> str:
-    r"""What stands in a layer's box, in quotation marks: name, type and, where it has them, kernel, stride and padding.
+    r"""The label of a layer's box in quotation marks: name, type and, for layers with windows, kernel, stride and pad.
 
-    With `display_lrm` also the lr_mult. Words are separated by blanks if the net runs up or down, else by `\n`, the
-    two characters.
+    `display_lrm` adds the lr_mult. The separator is a space if the net runs up or down, else the two characters `\n`.
     """
     separator = " " if rankdir in ("TB", "BT") else r"\n"
+    return f'"{separator.join(_layer_words(layer, display_lrm))}"'
+
+
+def _layer_words(layer: Any, display_lrm: bool) -> list[str]:
     words = [layer.name, f"({layer.type})"]
     if layer.type == "Pooling":
         pooling = layer.pooling_param
@@ -149,7 +161,7 @@ def get_layer_label(layer: Any, rankdir: str, display_lrm: bool = False) -> str:
         words += [f"kernel size: {kernel}", f"stride: {stride}", f"pad: {pad}"]
     if display_lrm and layer.type in _LEARNING and any(rates := get_layer_lr_mult(layer)):
         words.append(f"lr mult: {rates[0]:.1f}, {rates[1]:.1f}")
-    return f'"{separator.join(words)}"'
+    return words
 
 
 def choose_color_by_layertype(layertype: str) -> str:
@@ -162,26 +174,40 @@ def get_pydot_graph(
 ) -> Graph:
     """The graph of a NetParameter's layers and blobs, of all layers or of those of a phase.
 
-    It is a `Graph`, which makes pictures as pydot's do; pydot itself is not needed.
+    The result is a `Graph`, whose methods for pictures are pydot's; pydot itself is not needed.
     """
     graph = Graph(caffe_net.name or "Net", rankdir)
+    last: dict[str, str] = {}  # blob -> node of the last layer that has changed it in place
     for layer in caffe_net.layer:
         if phase is not None and not _is_in(layer, phase):
             continue
         name = f"{layer.name}_{layer.type}"
-        if len(layer.bottom) == 1 and list(layer.bottom) == list(layer.top):
-            style = NEURON_LAYER_STYLE
-        else:
-            style = {**LAYER_STYLE_DEFAULT, "fillcolor": choose_color_by_layertype(layer.type)}
-        graph.nodes[name] = (get_layer_label(layer, rankdir, display_lrm).strip('"'), style)
+        in_place = _is_in_place(layer)
+        color = choose_color_by_layertype(layer.type)
+        style = NEURON_LAYER_STYLE if in_place else {**LAYER_STYLE_DEFAULT, "fillcolor": color}
+        graph.nodes[name] = (_layer_words(layer, display_lrm), style)
         for bottom in layer.bottom:
-            graph.nodes[f"{bottom}_blob"] = (bottom, BLOB_STYLE)
-            graph.edges.append((f"{bottom}_blob", name, ""))
+            graph.nodes[f"{bottom}_blob"] = ([bottom], BLOB_STYLE)
         for top in layer.top:
-            graph.nodes[f"{top}_blob"] = (top, {})
-            label = get_edge_label(layer).strip('"') if label_edges else ""
-            graph.edges.append((name, f"{top}_blob", label))
+            graph.nodes[f"{top}_blob"] = ([top], {})
+        if in_place:
+            neighbor = last.get(layer.top[0], f"{layer.top[0]}_blob")
+            graph.add_edge(neighbor, name)
+            graph.add_edge(name, neighbor)
+            graph.rows.append((neighbor, name))
+            last[layer.top[0]] = name
+            continue
+        for bottom in layer.bottom:
+            graph.add_edge(f"{bottom}_blob", name)
+        for top in layer.top:
+            graph.add_edge(name, f"{top}_blob", get_edge_label(layer).strip('"') if label_edges else "")
     return graph
+
+
+def usual_rankdir(caffe_net: Any, phase: int | None = None) -> str:
+    """The direction that keeps the picture of a NetParameter narrow: "TB" for a deep net, else "LR"."""
+    layers = [layer for layer in caffe_net.layer if phase is None or _is_in(layer, phase)]
+    return "TB" if sum(not _is_in_place(layer) for layer in layers) > _DEEP else "LR"
 
 
 def draw_net(
@@ -208,6 +234,32 @@ def _is_in(layer: Any, phase: int) -> bool:
     return all(rule.phase != phase for rule in layer.exclude)
 
 
+def _is_in_place(layer: Any) -> bool:
+    return len(layer.bottom) == 1 and list(layer.bottom) == list(layer.top)
+
+
+def _graphviz(prog: str, format: str) -> list[str]:
+    """The command that reads a graph from stdin and writes its picture to stdout. FcaffeError if there is none."""
+    if program := shutil.which(prog):
+        return [program, f"-T{format}"]
+    if importlib.util.find_spec("pygraphviz"):
+        return [sys.executable, "-c", _PYGRAPHVIZ, prog, format]
+    raise FcaffeError(
+        f"drawing a net as {format} needs Graphviz (its program {prog}): pip install 'fcaffe[plot]'; "
+        "without it a file can be .raw, which is Graphviz's language"
+    )
+
+
 def _quoted(text: str) -> str:
-    r"""A string of Graphviz's language; `\n` stays what it is there."""
-    return '"' + text.replace('"', r"\"") + '"'
+    """The name of a node or graph as a string of Graphviz's language."""
+    return '"' + _printable(text).replace("\\", r"\\").replace('"', r"\"") + '"'
+
+
+def _label(text: str) -> str:
+    """Text as part of a label, in which Graphviz replaces escapes and entities."""
+    return _printable(text).replace("\\", r"\\").replace("&", "&amp;").replace('"', r"\"")
+
+
+def _printable(text: str) -> str:
+    """Text with control characters as Python writes them."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]", lambda match: repr(match[0])[1:-1], text)

@@ -1,4 +1,4 @@
-"""Tables made from a training's log, with the columns of Caffe's parse_log.py and extract_seconds.py."""
+"""Tables of a training's log, with the columns of Caffe's parse_log.py and extract_seconds.py."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ import re
 from collections.abc import Iterable
 
 from fcaffe.errors import FcaffeError
-from fcaffe.log.reader import Message, is_start, lines_of, messages
-from fcaffe.log.sentence import NUMBER
+from fcaffe.log.reader import OUTPUT, RATE, Message, is_start, lines_of, messages
 from fcaffe.output_files import replacing
 
 Row = dict[str, float]  # column -> value
 
 _ITERATION = re.compile(r"Iteration (\d+)")
-_RATE = re.compile(rf"lr = {NUMBER}")
-_OUTPUT = re.compile(rf"(Train|Test) net output #\d+: (\S+) = {NUMBER}")
 
 
 def read_messages(path: str) -> list[Message]:
-    """The messages of the log at `path`, from `Solving ...` on. Raises FcaffeError if there is no such line."""
+    """The messages of the log at `path`, starting at `Solving ...`. Raises FcaffeError if there is no such line."""
     found = list(itertools.dropwhile(lambda message: not is_start(message.text), messages(lines_of(path))))
     if not found:
         raise FcaffeError(f'{path} is not the log of a training: it has no line "Solving ..."')
@@ -30,26 +27,26 @@ def read_messages(path: str) -> list[Message]:
 
 
 def tables(log: Iterable[Message]) -> dict[str, list[Row]]:
-    """The rows of Train and of Test: iteration, seconds, rate, and each output by its name.
+    """The rows of Train and of Test. Columns are iteration, seconds, rate, and each output by its name.
 
-    As in Caffe, a row is full when it has as many columns as the first one; more outputs make another row of the same
-    iteration, such as of a second test net. What has several outputs of a name has the last of them.
+    As in Caffe, a row is full when it has as many columns as the first row. Further outputs of the same iteration, such
+    as those of a second test net, start another row. Of several outputs of one name, the last one counts.
     """
     parts = {"Train": _Rows(), "Test": _Rows()}
     iteration, rate = -1.0, math.nan
     for seconds, text in log:
         if match := _ITERATION.search(text):
             iteration = float(match[1])
-        if match := _RATE.search(text):
-            rate = float(match[1])
-        if iteration >= 0 and (match := _OUTPUT.search(text)):
-            phase, name, value = match.groups()
+        if match := RATE.search(text):
+            rate = float(match[2])
+        if iteration >= 0 and (match := OUTPUT.search(text)):
+            phase, _, name, value, _ = match.groups()
             parts[phase].add(iteration, seconds, rate, name, float(value))
     return {phase: rows.finished() for phase, rows in parts.items()}
 
 
 class _Rows:
-    """The rows of one phase so far, and the one that is being filled."""
+    """The full rows of one phase, and the row to which outputs are added."""
 
     def __init__(self) -> None:
         self._rows: list[Row] = []
@@ -64,7 +61,7 @@ class _Rows:
             self._close()
 
     def finished(self) -> list[Row]:
-        """All rows that are full. The first rate is told only after the first outputs: the second row has it."""
+        """All full rows. The first row takes its rate from the second, since Caffe logs it after the first outputs."""
         if not self._rows:
             self._close()
         if len(self._rows) > 1:
@@ -78,7 +75,7 @@ class _Rows:
 
 
 def write_table(path: str, rows: list[Row], delimiter: str) -> None:
-    """Write the rows as CSV, with a line of the columns' names."""
+    """Write the rows as CSV, with a header line."""
     columns = dict.fromkeys(column for row in rows for column in row)
     with replacing(path, "table") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(columns), delimiter=delimiter)
@@ -87,11 +84,11 @@ def write_table(path: str, rows: list[Row], delimiter: str) -> None:
 
 
 def table_paths(log: str, folder: str) -> dict[str, str]:
-    """Where the tables of Train and of Test lie: beside one another, under the log's name."""
+    """The files for Train and Test in `folder`, named after the log."""
     name = os.path.basename(log)
     return {phase: os.path.join(folder, f"{name}.{phase.lower()}") for phase in ("Train", "Test")}
 
 
 def iteration_seconds(log: Iterable[Message]) -> list[float]:
-    """When each line that names an iteration was written, in seconds since the training began."""
+    """The time of each line that names an iteration, in seconds since the training began."""
     return [seconds for seconds, text in log if "Iteration" in text]

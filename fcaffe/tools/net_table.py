@@ -1,4 +1,4 @@
-"""A net layer by layer as a table of what its prototxt says, as Caffe's summarize.py shows it."""
+"""Table of the layers in a prototxt, in the format of Caffe's summarize.py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-# Codes of a terminal: those of blobs in the order of their coming, over and over; of a blob that nobody makes; of a
-# top that nobody reads.
+# Terminal codes: for blobs in the order of their first use, cyclically; for a bottom that is no layer's top; for a top
+# that is no layer's bottom.
 _COLORS = ["92", "93", "94", "95", "97", "96", "42", "43;30", "100", "44", "103;30", "107;30"]
 _UNKNOWN = "41"
 _UNREAD = "\033[1;4m"
@@ -17,7 +17,7 @@ Row = Sequence[str]
 
 
 def net_rows(net: Any, colors: bool) -> list[Row]:
-    """For each layer its name, type, parameters' multipliers, bottoms, an arrow, tops, and the shape of its kernel."""
+    """For each layer: name, type, parameters and their multipliers, bottoms, an arrow, tops, and its window."""
     unread: set[str] = set()
     for layer in net.layer:
         unread = (unread | set(layer.top)) - set(layer.bottom)
@@ -37,8 +37,10 @@ def net_rows(net: Any, colors: bool) -> list[Row]:
 
 
 def table_lines(rows: list[Row], max_width: int) -> list[str]:
-    """The rows with their columns one below the other. None is wider than `max_width`: a longer text pushes what stands
-    behind it to the right, as little as may be."""
+    """The rows in aligned columns of at most `max_width` characters.
+
+    A longer cell moves the rest of its own line to the right.
+    """
     widths = [min(max(_length(cell) + 1 for cell in column), max_width) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -56,7 +58,7 @@ def _colored(text: str, color: str, colors: bool) -> str:
 
 
 def _length(text: str) -> int:
-    """How many characters are seen."""
+    """The number of visible characters."""
     return len(_CODE.sub("", text))
 
 
@@ -66,12 +68,12 @@ def _type(layer: Any) -> str:
 
 def _params(layer: Any) -> str:
     """The names of the parameters, and their multipliers of rate and decay that are not 1."""
-    said = []
+    texts = []
     for param in layer.param:
         rate = [f"x{param.lr_mult}"] if param.lr_mult != 1 else []
         decay = [f"Dx{param.decay_mult}"] if param.decay_mult != 1 else []
-        said.append(" ".join([param.name, *rate, *decay] if param.name else [*rate, *decay]))
-    return f"({', '.join(said)})" if any(said) else ""
+        texts.append(" ".join([param.name, *rate, *decay] if param.name else [*rate, *decay]))
+    return f"({', '.join(texts)})" if any(texts) else ""
 
 
 def _size(layer: Any) -> str:

@@ -1,133 +1,122 @@
-"""The picture of one or several trainings: loss, test scores and learning rate over the iterations or the time."""
+"""Pictures of trainings by matplotlib: an overview of one or several logs, and Caffe's plot_training_log.py charts."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from fcaffe.errors import FcaffeError, UsageError
-from fcaffe.log.reader import Curve, NetCurves, Output, TrainingLog, read_log
+from fcaffe.log.reader import read_log
 from fcaffe.output_files import replacing
+from fcaffe.tools.curves import RATE, SCORE, TEST_LOSS, TRAIN_LOSS, Series, series_of, smoothed
 
 Path = str | os.PathLike[str]
 
 FORMATS = ("png", "pdf", "svg")
-TRAIN_COLOR, TEST_COLOR, RATE_COLOR = "#6b93c4", "#1f3e6c", "#777777"
-SCORE_COLORS = ["#d1642a", "#3f8f4f", "#8a4f9e", "#b8962e", "#2f9a9a", "#c0436d"]
+COLORS = {TRAIN_LOSS: "#6b93c4", TEST_LOSS: "#1f3e6c", RATE: "#777777"}
 RUN_COLORS = ["#2f6db3", "#d1642a", "#3f8f4f", "#8a4f9e", "#b8962e", "#2f9a9a", "#c0436d", "#5b5b5b"]
+SCORE_COLORS = RUN_COLORS[1:7]
 TEST_STYLES = ["--", ":", "-."]
-FAINT, FAINTER = 0.5, 0.25  # of points, and of more than MANY points
+FAINT, FAINTER = 0.5, 0.25  # opacity of a point, and of a point among more than MANY
 MANY = 200
-SMOOTHED = 1 / 20  # share of a curve's points that one point of its smoothed form is the mean of
+MARKED = 60  # points of a curve up to which each gets a mark
 UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (180, 60, "minutes"), (0, 1, "seconds"))
+PANELS = {"loss": (6, (TRAIN_LOSS, TEST_LOSS)), "score": (4, (SCORE,)), "learning rate": (2, (RATE,))}
+
+# The charts of plot_training_log.py, by Caffe's numbers.
+_KINDS = {"Test accuracy": SCORE, "Test loss": TEST_LOSS, "Train learning rate": RATE, "Train loss": TRAIN_LOSS}
+CHARTS = [f"{kind} vs. {axis}" for kind in _KINDS for axis in ("Iters", "Seconds")]
 
 
-@dataclass
-class Run:
-    """One training in the picture: its curves, its name, and the color of its lines (None: one for each kind)."""
+class Run(NamedTuple):
+    """A training in the picture. Its color is None if it is the only one: then each kind of series has its own."""
 
-    log: TrainingLog
     name: str
+    series: list[Series]
     color: str | None
 
 
-@dataclass
-class Axis:
-    """What lies to the right: iterations, or time in units of `unit` seconds."""
-
-    label: str = "iteration"
-    unit: float = 0
-
-    def of(self, curve: Curve, seconds: Curve) -> list[float]:
-        """The abscissas of a curve's points; None of them is left out, since time is known where values are."""
-        return [seconds[iteration] / self.unit if self.unit else iteration for iteration in sorted(curve)]
-
-
 def plot(log_paths: Sequence[Path], picture_path: Path, by_time: bool = False) -> None:
-    """Draw the curves of logs, fcaffe's or Caffe's, into a picture, which its name makes PNG, PDF or SVG.
+    """Draw the losses, scores and learning rates of logs, fcaffe's or Caffe's, into a PNG, PDF or SVG file.
 
     Raises FcaffeError."""
     logs = [read_log(path) for path in log_paths]
-    colors = [None] if len(logs) == 1 else [RUN_COLORS[i % len(RUN_COLORS)] for i in range(len(logs))]
-    runs = [Run(*made) for made in zip(logs, run_names(log_paths), colors, strict=True)]
-    axis = Axis()
+    colors = [None] if len(logs) == 1 else [RUN_COLORS[index % len(RUN_COLORS)] for index in range(len(logs))]
+    runs = [
+        Run(name, series_of(log), color) for name, log, color in zip(run_names(log_paths), logs, colors, strict=True)
+    ]
+    unit, label = 0.0, "iteration"
     if by_time:
         longest = max(max([0.0, *log.seconds.values()]) for log in logs)
-        axis = next(Axis(f"time ({word})", unit) for least, unit, word in UNITS if longest >= least)
-    scored = any(scores_of(net) for log in logs for net in log.test_nets.values())
+        unit, label = next((unit, f"time ({word})") for least, unit, word in UNITS if longest >= least)
+    scored = any(series.kind == SCORE for run in runs for series in run.series)
+    panels = {title: panel for title, panel in PANELS.items() if scored or title != "score"}
     with new_picture(picture_path, (9, 7.5 if scored else 6)) as figure:
-        _draw(figure, runs, axis, scored)
+        heights = [height for height, _ in panels.values()]
+        all_axes = figure.subplots(len(panels), 1, sharex=True, height_ratios=heights)
+        figure.suptitle(logs[0].net or "training", fontsize=13)
+        for axes, (title, (_, kinds)) in zip(all_axes, panels.items(), strict=True):
+            axes.set_ylabel(title)
+            axes.margins(x=0.02)
+            style(axes)
+            _draw(axes, runs, kinds, unit)
+        axes.set_xlabel(label)
+        if not unit:
+            axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def plot_chart(chart: int, picture_path: Path, log_paths: Sequence[Path]) -> None:
+    """Draw the chart of this number, a curve of each log, into a PNG, PDF or SVG file. Raises FcaffeError."""
+    kind, _, axis = CHARTS[chart].partition(" vs. ")
+    found = [next((one for one in series_of(read_log(path)) if one.kind == _KINDS[kind]), None) for path in log_paths]
+    with new_picture(picture_path, (9, 5.5)) as figure:
+        axes = figure.subplots()
+        for index, (series, path, name) in enumerate(zip(found, log_paths, run_names(log_paths), strict=True)):
+            if series is None:
+                raise FcaffeError(f"{os.fspath(path)} has no {kind.lower()} to draw")
+            marker = "o" if len(series.curve) <= MARKED else ""
+            look = {"color": RUN_COLORS[index % len(RUN_COLORS)], "linewidth": 1.3, "marker": marker}
+            _line(axes, series, axis == "Seconds", name, **look)
+        if kind != "Test accuracy":
+            scale_wide(axes, [value for series in found if series for value in series.curve.values()])
+        axes.set_title(CHARTS[chart], fontsize=12)
+        axes.set_xlabel(axis)
+        axes.set_ylabel(kind)
+        axes.margins(x=0.02)
+        style(axes)
+        axes.legend(loc="lower right" if kind == "Test accuracy" else "upper right", frameon=False, fontsize=9)
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """The names of the files, without what all have in common: their ending, and the folders at the beginning."""
+    """The file names without folders and ending; the whole paths without ending if two names are the same."""
     texts = [os.path.splitext(os.fspath(path))[0] for path in paths]
     names = [os.path.basename(text) for text in texts]
     return names if len(set(names)) == len(names) else texts
 
 
-class new_picture:  # noqa: N801 - used as a context manager
-    """A matplotlib figure for the body of the `with` to draw in, written to a file when the body is done."""
-
-    def __init__(self, path: Path, size: tuple[float, float]) -> None:
-        self._path = path
-        self._format = os.path.splitext(os.fspath(path))[1].lstrip(".").lower()
-        if self._format not in FORMATS:
-            raise UsageError(f"a picture's name ends in {', '.join(f'.{form}' for form in FORMATS)}, not as {path}")
-        try:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
-        except ImportError as problem:
-            raise FcaffeError("plotting needs matplotlib: pip install 'fcaffe[plot]'") from problem
-        self._figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(self._figure)
-
-    def __enter__(self) -> Any:
-        return self._figure
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            with replacing(self._path, "picture") as temporary:
-                self._figure.savefig(temporary, dpi=120, format=self._format)
-
-
-def _draw(figure: Any, runs: list[Run], axis: Axis, scored: bool) -> None:
-    heights = [6, 4, 2] if scored else [6, 2]
-    upper, *middle, lower = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-    figure.suptitle(runs[0].log.net or "training", fontsize=13)
-    for run in runs:
-        _draw_losses(upper, run, axis, len(runs) > 1)
-        for axes in middle:
-            _draw_scores(axes, run, axis, len(runs) > 1)
-        rate = _to_the_end(run.log)
-        label = "learning rate" if run.color is None else f"_{run.name} rate"
-        _line(lower, axis, rate, run.log.seconds, label, color=run.color or RATE_COLOR, drawstyle="steps-post")
-    upper.set_ylabel("loss")
-    scale_wide(upper, [value for run in runs for value in run.log.loss.values()])
-    for axes in middle:
-        _fit_scores(axes, runs)
-    rates = [value for run in runs for value in run.log.rate.values() if math.isfinite(value)]
-    if not scale_wide(lower, rates, fine=False):
-        lower.set_ylim(0, 1.15 * max(rates, default=1) or 1)
-    lower.set_ylabel("learning rate")
-    lower.set_xlabel(axis.label)
-    if not axis.unit:
-        lower.xaxis.get_major_locator().set_params(integer=True)
-    for axes in (upper, *middle, lower):
-        axes.margins(x=0.02)
-        style(axes)
-    for axes in (upper, *middle):
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, fontsize=9)
+@contextlib.contextmanager
+def new_picture(path: Path, size: tuple[float, float]) -> Iterator[Any]:
+    """A matplotlib figure of this size in inches for the body to draw in; it is written when the body has ended."""
+    format = os.path.splitext(os.fspath(path))[1].lstrip(".").lower()
+    if format not in FORMATS:
+        raise UsageError(f"a picture's name ends in {', '.join(f'.{form}' for form in FORMATS)}, not as {path}")
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as problem:
+        raise FcaffeError("plotting needs matplotlib: pip install 'fcaffe[plot]'") from problem
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    yield figure
+    with replacing(path, "picture") as temporary:
+        figure.savefig(temporary, dpi=120, format=format)
 
 
 def style(axes: Any) -> None:
-    """A light grid behind the lines, and no frame at the right and above."""
+    """Give axes a light grid behind the lines, and no frame at the right and above."""
     axes.grid(color="#e6e6e6", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -135,105 +124,79 @@ def style(axes: Any) -> None:
     axes.tick_params(color="#999999", labelsize=9)
 
 
-def _draw_losses(axes: Any, run: Run, axis: Axis, several: bool) -> None:
-    """The training loss, smoothed over faint points, and the test losses."""
-    log = run.log
-    color = run.color or TRAIN_COLOR
-    smooth = smoothed(log.loss)
-    if smooth != log.loss:
-        values = [log.loss[iteration] for iteration in sorted(log.loss)]
-        alpha = FAINT if len(values) <= MANY else FAINTER
-        axes.scatter(axis.of(log.loss, log.seconds), values, s=7, color=color, alpha=alpha, linewidths=0)
-    _line(axes, axis, smooth, log.seconds, run.name if several else "train loss", color=color, linewidth=1.5)
-    for number, net in sorted(log.test_nets.items()):
-        for index, (label, curve) in enumerate(losses_of_test(net)):
-            label = f"{run.name}, {label}" if several else label
-            dots = TEST_STYLES[(number + index) % len(TEST_STYLES)] if several or number + index else "-"
-            look = {"color": run.color or TEST_COLOR, "linestyle": dots, "marker": "o", "markersize": 3}
-            _line(axes, axis, curve, net.seconds, label + _suffix(log, number), **look)
-
-
-def _draw_scores(axes: Any, run: Run, axis: Axis, several: bool) -> None:
-    colors = iter(SCORE_COLORS * 20)
-    dots = iter((["-", *TEST_STYLES]) * 20)
-    for number, net in sorted(run.log.test_nets.items()):
-        for output in scores_of(net):
-            last = output.curve[max(output.curve)]
-            who = f"{run.name}, {output.name}" if several else f"test {output.name}"
-            label = f"{who}{_suffix(run.log, number)}, finally {last:.4g}"
-            look = {"color": run.color or next(colors), "linestyle": next(dots) if several else "-"}
-            _line(axes, axis, output.curve, net.seconds, label, marker="o", markersize=3, **look)
-
-
-def _fit_scores(axes: Any, runs: list[Run]) -> None:
-    outputs = [output for run in runs for net in run.log.test_nets.values() for output in scores_of(net)]
-    axes.set_ylabel("accuracy" if all("accuracy" in output.name for output in outputs) else "score")
-    axes.set_ylim(min([0.0, *(value for output in outputs for value in output.curve.values())]), 1.02)
-
-
-def _suffix(log: TrainingLog, number: int) -> str:
-    return f" (test net {number})" if len(log.test_nets) > 1 else ""
-
-
-def _line(axes: Any, axis: Axis, curve: Curve, seconds: Curve, label: str, **look: Any) -> None:
-    if curve:
-        axes.plot(axis.of(curve, seconds), [curve[iteration] for iteration in sorted(curve)], label=label, **look)
-
-
-def smoothed(curve: Curve) -> Curve:
-    """Each value with those around it averaged; what is no number stays so, and does not count."""
-    iterations = sorted(curve)
-    values = np.array([curve[iteration] for iteration in iterations], np.float64)
-    reach = int(len(values) * SMOOTHED / 2)
-    if reach == 0:
-        return curve
-    finite = np.isfinite(values)
-    sums, counts = (np.cumsum([0.0, *part]) for part in (np.where(finite, values, 0), finite))
-    index = np.arange(len(values))
-    width = np.minimum(reach, np.minimum(index, index[::-1]))  # the same to both sides, so that nothing leans,
-    width = np.maximum(width, reach // 2)  # but for the very ends
-    first, last = np.maximum(index - width, 0), np.minimum(index + width + 1, len(values))
-    with np.errstate(all="ignore"):
-        means = np.where(finite, (sums[last] - sums[first]) / (counts[last] - counts[first]), values)
-    return dict(zip(iterations, means.tolist(), strict=True))
-
-
-def losses_of_test(net: NetCurves) -> list[tuple[str, Curve]]:
-    """The test loss that Caffe summed up, or the parts that it logged."""
-    if net.loss:
-        return [("test loss", net.loss)]
-    return [(f"test {output.name}", output.curve) for output in net.outputs.values() if output.is_loss]
-
-
-def scores_of(net: NetCurves) -> list[Output]:
-    """Outputs between 0 and 1 that are no losses. A row of several values of one name, such as accuracies by class, is
-    left out."""
-    names = [output.name for output in net.outputs.values()]
-    return [
-        output
-        for output in net.outputs.values()
-        if not output.is_loss
-        and names.count(output.name) == 1
-        and all(0 <= value <= 1 for value in output.curve.values())
-    ]
-
-
-def _to_the_end(log: TrainingLog) -> Curve:
-    """The learning rate, which stays as it was told last to the end of the training."""
-    end = max(log.seconds, default=0)
-    return {**log.rate, end: log.rate[max(log.rate)]} if log.rate else {}
-
-
 def scale_wide(axes: Any, values: list[float], fine: bool = True) -> bool:
-    """Make the vertical axis logarithmic if these values show more on one; returns whether they do. A fine one has
-    ticks between the powers of ten."""
+    """Make the vertical axis logarithmic if these values span a wide range, and return whether they do.
+
+    A `fine` axis has ticks between the powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     finite = [value for value in values if math.isfinite(value)]
-    if not finite or min(finite) <= 0 or max(finite) <= 20 * min(finite):
+    if not is_wide(finite):
         return False
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if fine and max(finite) < 1000 * min(finite) else (1,)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
     return True
+
+
+def is_wide(values: Sequence[float]) -> bool:
+    """Whether finite values are best shown on a logarithmic axis."""
+    return bool(values) and min(values) > 0 and max(values) > 20 * min(values)
+
+
+def _draw(axes: Any, runs: list[Run], kinds: Sequence[str], unit: float) -> None:
+    """Draw the series of these kinds, and fit the vertical axis to them."""
+    drawn = []
+    for run in runs:
+        for kind in kinds:
+            of_kind = [series for series in run.series if series.kind == kind]
+            for index, series in enumerate(of_kind):
+                _draw_series(axes, run, series, index, unit)
+            drawn += of_kind
+    values = [value for series in drawn for value in series.curve.values() if math.isfinite(value)]
+    if RATE in kinds:
+        if not scale_wide(axes, values, fine=False):
+            axes.set_ylim(0, 1.15 * max(values, default=1) or 1)
+        return
+    if SCORE in kinds:
+        axes.set_ylim(0, 1.02)
+        axes.set_ylabel("accuracy" if all("accuracy" in series.name for series in drawn) else "score")
+    else:
+        scale_wide(axes, [value for series in drawn if series.kind == TRAIN_LOSS for value in series.curve.values()])
+    if drawn:
+        axes.legend(frameon=False, fontsize=9)
+
+
+def _draw_series(axes: Any, run: Run, series: Series, index: int, unit: float) -> None:
+    """Draw the series of this index among those of its kind. The train loss is smoothed over its faint points."""
+    several, kind = run.color is not None, series.kind
+    color = run.color or COLORS.get(kind) or SCORE_COLORS[index % len(SCORE_COLORS)]
+    if kind == RATE:
+        _line(axes, series, unit, f"_{run.name} rate" if several else series.name, color=color)
+    elif kind == TRAIN_LOSS:
+        smooth = smoothed(series.curve)
+        if smooth != series.curve:
+            alpha = FAINT if len(smooth) <= MANY else FAINTER
+            axes.scatter(*_points(series, unit), s=7, color=color, alpha=alpha, linewidths=0)
+        label = run.name if several else series.name
+        _line(axes, series._replace(curve=smooth), unit, label, color=color, linewidth=1.5)
+    else:
+        label = f"{run.name}, {series.name}" if several else series.name
+        styles = TEST_STYLES if several and kind == TEST_LOSS else ["-", *TEST_STYLES]
+        if kind == SCORE:
+            label += f", finally {series.curve[max(series.curve)]:.4g}"
+            styles = styles if several else ["-"]
+        _line(axes, series, unit, label, color=color, linestyle=styles[index % len(styles)], marker="o")
+
+
+def _line(axes: Any, series: Series, unit: float, label: str, **look: Any) -> None:
+    steps = "steps-post" if series.kind == RATE else "default"
+    axes.plot(*_points(series, unit), label=label, drawstyle=steps, markersize=3, **look)
+
+
+def _points(series: Series, unit: float) -> tuple[list[float], list[float]]:
+    """Abscissas (iterations, or time in units of so many seconds if `unit` is not 0) and values."""
+    iterations = sorted(series.curve)
+    x = [series.seconds[iteration] / unit if unit else iteration for iteration in iterations]
+    return x, [series.curve[iteration] for iteration in iterations]

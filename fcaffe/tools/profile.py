@@ -1,4 +1,4 @@
-"""A profile of a net: what each layer takes, and how far that is from what the machine can do."""
+"""Profile of a net: the time of each layer, compared with the peak rates of the machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from fcaffe.net.graph import Node
 from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
 from fcaffe.tools.timing import time_backward, time_forward
 
+COLUMNS = ("layer", "type", "fwd ms", "bwd ms", "share", "GFLOP/s", "GB/s", "of peak")
+
 
 @dataclass
 class Row:
-    """One layer, per pass over a batch: milliseconds, floating-point operations, and the bytes that it must read and
-    write at least."""
+    """One layer, per pass over a batch: milliseconds, floating-point operations, and the least bytes to move."""
 
     name: str
     type: str
@@ -33,8 +34,10 @@ class Row:
 
 @dataclass
 class Profile:
-    """All layers; the machine's peaks in GFLOP/s and GB/s; the milliseconds of a whole pass forward and backward, and
-    how many of them are spent outside of the engine's compiled operations, which bounds what Python costs."""
+    """All layers; the machine's peaks in GFLOP/s and GB/s; the milliseconds of a whole pass forward and backward.
+
+    `python_ms` is the part of `pass_ms` outside of the engine's compiled operations: an upper bound of Python's cost.
+    """
 
     rows: list[Row]
     gflops_peak: float
@@ -44,7 +47,7 @@ class Profile:
 
 
 def profile(net: Net, iterations: int) -> Profile:
-    """Mean over this many passes, after one to warm up."""
+    """Mean over this many passes, after a warm-up of one."""
     engine = net.context.engine
     net.forward()
     net.backward()
@@ -78,32 +81,32 @@ def profile(net: Net, iterations: int) -> Profile:
     return Profile(rows, gemm_gflops(engine), memory_gbytes(engine), per_pass * whole, per_pass * (host - sum(spent)))
 
 
-def describe(found: Profile) -> Iterator[str]:
-    """The table, the slowest layer first, and what it is held against."""
-    yield f"{'layer':<28}{'type':<18}{'fwd ms':>9}{'bwd ms':>9}{'share':>8}{'GFLOP/s':>10}{'GB/s':>8}{'of peak':>9}"
+def rows_of(found: Profile) -> list[tuple[str, ...]]:
+    """The texts of a table with COLUMNS, the slowest layer first."""
     total = sum(row.ms for row in found.rows) or 1.0
+    rows: list[tuple[str, ...]] = []
     for row in sorted(found.rows, key=lambda row: -row.ms):
         seconds = row.ms / 1000 or 1e-9
         gflops, gbytes = row.flops / seconds / 1e9, row.bytes / seconds / 1e9
         best = max(gflops / found.gflops_peak, gbytes / found.gbytes_peak)
-        yield (
-            f"{row.name[:27]:<28}{row.type:<18}{row.forward_ms:9.3f}{row.backward_ms:9.3f}{row.ms / total:8.1%}"
-            f"{gflops:10.1f}{gbytes:8.1f}{best:9.0%}"
-        )
+        times = (f"{row.forward_ms:.3f}", f"{row.backward_ms:.3f}", f"{row.ms / total:.1%}")
+        rows.append((row.name, row.type, *times, f"{gflops:.1f}", f"{gbytes:.1f}", f"{best:.0%}"))
+    return rows
+
+
+def totals(found: Profile) -> str:
+    """Two lines: the machine's peaks, and a whole pass."""
     flops = sum(row.flops for row in found.rows)
-    yield (
+    return (
         f"This machine: {found.gflops_peak:.0f} GFLOP/s in matrix products, {found.gbytes_peak:.0f} GB/s in copies. "
-        f"Of peak: the better of the two."
-    )
-    yield (
+        f"Of peak: the better of the two.\n"
         f"A pass forward and backward: {found.pass_ms:.2f} ms, {flops / found.pass_ms / 1e6:.0f} GFLOP/s; outside of "
         f"compiled operations: {found.python_ms:.2f} ms, {found.python_ms / found.pass_ms:.1%}"
     )
 
 
 def _flops(node: Node) -> float:
-    """Operations of the layer's matrix products: forward, and backward for the gradients of weights and, where needed,
-    of the bottom."""
+    """Operations of the layer's matrix products: forward, and backward for weights and, if needed, the bottom."""
     if not hasattr(node.layer, "macs"):
         return 0.0
     passes = 1 + node.needs_backward * (any(node.layer.param_propagate_down) + any(node.bottom_need_backward))
@@ -111,8 +114,11 @@ def _flops(node: Node) -> float:
 
 
 def _bytes(node: Node) -> float:
-    """Forward reads bottoms and parameters and writes tops; backward reads these again with the tops' gradients, and
-    writes those of bottoms and parameters."""
+    """Bytes of the arrays that the layer reads and writes.
+
+    Forward reads bottoms and parameters and writes tops. Backward reads bottoms, parameters and the tops' gradients,
+    and writes the gradients of bottoms and parameters.
+    """
     bottoms, tops, parameters = (
         sum(blob.count for blob in blobs) for blobs in (node.bottoms, node.tops, node.layer.blobs)
     )
@@ -123,8 +129,10 @@ def _bytes(node: Node) -> float:
 
 @contextmanager
 def counted(engine: Any) -> Iterator[list[float]]:
-    """A list that gets the seconds of every compiled operation that runs in the body, called or played by a tape; empty
-    for an engine that has none."""
+    """A list with the seconds of every compiled operation that runs in the body, called or replayed.
+
+    It stays empty if the engine has no compiled operations.
+    """
     spent: list[float] = []
     library = getattr(engine, "library", None)
     if library is None:

@@ -1,4 +1,4 @@
-"""A net built for its shapes alone: no memory for its values, no data sets, no random numbers."""
+"""Hollow nets: built for their shapes alone, without memory for values, data sets or random numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fcaffe.tools.nets import read_net_for
 
 Shape = tuple[int, ...]
 
-# Layers that read files, and the fields that name these and the size of a batch.
+# Layer types that read files, and the fields with their source and batch size.
 READERS = {
     "Data": "data_param",
     "HDF5Data": "hdf5_data_param",
@@ -31,14 +31,14 @@ READERS = {
 
 
 class _HollowArray(np.ndarray):
-    """An array without values of its own: writing to it, or to a view of it, does nothing."""
+    """An array that ignores writes, also those to its views."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass
 
 
 class _Hollow:
-    """NumPy, except that an array of zeros takes no memory: all its elements are one and the same, and stay so."""
+    """NumPy, except that `zeros` allocates one element, which all indices share."""
 
     holds_values = False
 
@@ -55,10 +55,11 @@ class _Hollow:
 def hollow_net(
     path: str, phase: int, level: int = 0, stages: Sequence[str] = (), input_shape: Sequence[int] | None = None
 ) -> tuple[Net, dict[str, str]]:
-    """The net of a prototxt, not to be run, and the type of each of its layers that another stands in for.
+    """The net of a prototxt, which cannot run, and the type of each layer that an Input replaces.
 
-    A layer whose files are missing gives way to an Input of the shape that its records must have: `input_shape` (C, H,
-    W), else its crop, else that of the same blob in a deploy.prototxt beside the net. NetError if there is neither.
+    An Input replaces a layer whose files are missing. The shape of its records is `input_shape` (C, H, W), or else the
+    layer's crop, or else the shape of the same blob in a deploy.prototxt in the net's folder. Raises NetError without
+    any of these.
     """
     return hollow_net_of(filter_net(read_net_for(path, phase, level, stages)), path, input_shape)
 
@@ -66,10 +67,10 @@ def hollow_net(
 def hollow_net_of(
     param: Any, path: str, input_shape: Sequence[int] | None = None, whole_passes: bool = False
 ) -> tuple[Net, dict[str, str]]:
-    """`hollow_net` of parameters in the state that is wanted, from the file `path`; `whole_passes` as in Context."""
+    """`hollow_net` of filtered parameters from the file `path`. `whole_passes` is that of Context."""
     stood_in = {}
     for layer in param.layer:
-        if layer.type == "Python":  # the user has asked what is in a file, and is told first that this runs it
+        if layer.type == "Python":  # users may not expect that a summary runs code
             log.warning(f"{code_of(layer)} runs from here on, to learn its shapes")
         if layer.type in READERS and not os.path.exists(reader_of(layer).source):
             stood_in[layer.name] = layer.type
@@ -78,8 +79,10 @@ def hollow_net_of(
 
 
 def with_batch(param: Any, shapes: Mapping[str, Sequence[Shape]], batch: int) -> Any:
-    """A copy of filtered parameters in which Input layers stand in for those that `shapes` names, with these shapes of
-    their tops but so many samples."""
+    """A copy of filtered parameters in which Input layers replace the layers named in `shapes`.
+
+    Their tops have these shapes, but a first axis of `batch`.
+    """
     made = pb.NetParameter()
     made.CopyFrom(param)
     for layer in made.layer:
@@ -89,7 +92,7 @@ def with_batch(param: Any, shapes: Mapping[str, Sequence[Shape]], batch: int) ->
 
 
 def reader_of(layer: Any) -> Any:
-    """The message that says what a layer that reads files reads."""
+    """The message with the source and the batch size of a layer that reads files."""
     return getattr(layer, READERS[layer.type])
 
 
@@ -111,7 +114,7 @@ def _become_input(layer: Any, shapes: Sequence[Shape]) -> None:
 
 
 def record_shape(layer: Any, path: str, input_shape: Sequence[int] | None) -> tuple[Shape, str]:
-    """(C, H, W) of the records of a layer that reads files, as in `hollow_net`, and where they come from. NetError."""
+    """(C, H, W) of the records of a layer that reads files, as in `hollow_net`, and the origin of this shape."""
     if input_shape:
         return tuple(input_shape), "--input-shape"
     transform = layer.transform_param
@@ -132,7 +135,7 @@ def record_shape(layer: Any, path: str, input_shape: Sequence[int] | None) -> tu
 
 
 def _input_shape(path: str, blob: str) -> Shape:
-    """The shape, without the batch, of an input blob of the net at `path`; () if there is none."""
+    """The shape, without the batch, of an input blob of the net at `path`, or () if there is none."""
     if not os.path.exists(path):
         return ()
     try:

@@ -1,9 +1,9 @@
-"""Summary: what a net is made of, and what it costs."""
+"""Summary of a net: its layers with their shapes, parameters, multiply-adds and memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,12 @@ from fcaffe.net.node import Node
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.shapes import Shape, hollow_net
 
+COLUMNS = ("layer", "type", "top shapes", "parameters", "multiply-adds", "bytes of tops")
+
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One layer; `macs` are its `multiply_adds`, `top_bytes` what its tops add to Caffe's memory figure."""
+    """One layer. `macs` are its `multiply_adds`; `top_bytes` is its part of Caffe's memory figure."""
 
     name: str
     type: str
@@ -35,12 +37,19 @@ class LayerSummary:
     def top_bytes(self) -> int:
         return 4 * sum(math.prod(shape) for shape in self.top_shapes)
 
+    def cells(self) -> tuple[str, ...]:
+        """The layer as a row of a table with COLUMNS. Numbers are empty instead of 0."""
+        texts = [shape_text(shape) for shape in self.top_shapes]
+        shapes = f"{len(texts)} of {texts[0]}" if len(texts) > 1 and len(set(texts)) == 1 else ", ".join(texts)
+        numbers = (self.param_count, self.macs, self.top_bytes)
+        return (self.name, self.type, shapes, *(f"{number:,}" if number else "" for number in numbers))
+
 
 @dataclass(frozen=True)
 class Summary:
-    """A net: parameters shared by several layers count once; macs and bytes are those of one batch.
+    """A net. Shared parameters count once; macs and bytes are those of one batch.
 
-    Of the macs `channel_macs` are those of BatchNorm, Scale and Bias, which published figures mostly leave out.
+    `channel_macs` is the part of `macs` in BatchNorm, Scale and Bias, which most published figures omit.
     """
 
     name: str
@@ -72,8 +81,11 @@ class Summary:
 
 
 def multiply_adds(node: Node) -> int:
-    """Those of a forward pass: of the layer's products, or, of a BatchNorm, Scale or Bias, one for each value that it
-    writes, and two more where a BatchNorm takes mean and variance of the batch. Other layers have none."""
+    """Multiply-adds of a layer's forward pass.
+
+    BatchNorm, Scale and Bias count one for each value that they write. A BatchNorm that computes the mean and variance
+    of the batch counts three. Layers without products count none.
+    """
     layer = node.layer
     if isinstance(layer, BatchNorm | Broadcasting):
         each = 3 if isinstance(layer, BatchNorm) and not layer.use_global_stats else 1
@@ -89,9 +101,9 @@ def summarize(
     stages: Sequence[str] = (),
     input_shape: Sequence[int] | None = None,
 ) -> Summary:
-    """The summary of the net of a prototxt, whose data sets need not exist (see `hollow_net`)."""
+    """The summary of the net of a prototxt. Its data sets need not exist (see `hollow_net`)."""
     net, stood_in = hollow_net(path, phase, level, stages, input_shape)
-    layers = [_layer(net, index, stood_in) for index in range(len(net.nodes))]
+    layers = layer_summaries(net, stood_in)
     net.close()
     return Summary(
         name=net.name,
@@ -106,14 +118,22 @@ def summarize(
     )
 
 
-def _layer(net: Net, index: int, stood_in: dict[str, str]) -> LayerSummary:
-    node = net.nodes[index]
-    return LayerSummary(
-        name=node.name,
-        type=stood_in.get(node.name, node.layer.type),
-        bottoms=[net.blob_names[i] for i in node.bottom_ids],
-        tops=[net.blob_names[i] for i in node.top_ids],
-        top_shapes=[blob.shape for blob in node.tops],
-        params=[blob.shape for blob in node.layer.blobs],
-        macs=multiply_adds(node),
-    )
+def layer_summaries(net: Net, stood_in: Mapping[str, str] | None = None) -> list[LayerSummary]:
+    """All layers of a net. `stood_in` has the type of each layer that an Input replaces, as `hollow_net` returns it."""
+    return [
+        LayerSummary(
+            name=node.name,
+            type=(stood_in or {}).get(node.name, node.layer.type),
+            bottoms=[net.blob_names[i] for i in node.bottom_ids],
+            tops=[net.blob_names[i] for i in node.top_ids],
+            top_shapes=[blob.shape for blob in node.tops],
+            params=[blob.shape for blob in node.layer.blobs],
+            macs=multiply_adds(node),
+        )
+        for node in net.nodes
+    ]
+
+
+def shape_text(shape: Shape) -> str:
+    """A shape for people: "2 x 3 x 4", or "scalar"."""
+    return " x ".join(map(str, shape)) or "scalar"

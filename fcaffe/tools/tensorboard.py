@@ -1,4 +1,4 @@
-"""The curves of a training for TensorBoard, by the optional package tensorboardX."""
+"""TensorBoard: writes the curves of a training by the optional package tensorboardX."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from fcaffe.solvers import Observer, Solver
 
 
 class TensorBoard(Observer):
-    """Writes events into `folder`: train/loss (smoothed, as in the log) and train/lr of each iteration, and the outputs
-    of test net N as test/NAME, or testN/NAME where there are several. Raises UsageError if it cannot."""
+    """Writes events into `folder`.
+
+    Tags are train/loss (smoothed, as in the log) and train/lr for each iteration, and test/NAME for the outputs of the
+    test net, or testN/NAME if there are several test nets. Raises UsageError if it cannot write.
+    """
 
     looks = False
 

@@ -1,4 +1,4 @@
-"""What a training tells at its end of where its time went."""
+"""Summary of the time of a training, for the end of its log."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ COLUMNS = f"{'':<16}{'share':>8}{'min':>10}{'median':>10}{'max':>10}"
 def summarize(everyone: Sequence[dict[str, float]], hosts: Sequence[str]) -> list[str]:
     """Lines for the log, from the `seconds` of each worker's timeline and its host.
 
-    For several workers: the share of all time, and the smallest, median and largest number of seconds of a worker. The
-    slowest is the one with the most time of its own in forward and backward, for which the others wait.
+    For several workers each line has a share of the total time, and the minimum, median and maximum over the workers.
+    The slowest worker is the one with the most seconds in forward and backward.
     """
     total = sum(sum(seconds.values()) for seconds in everyone) or 1e-9
     kinds = [kind for kind in KINDS if any(seconds[kind] for seconds in everyone)]

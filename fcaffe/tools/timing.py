@@ -1,4 +1,4 @@
-"""Timing: how long each layer of a net takes."""
+"""Timing of a net layer by layer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Seconds = list[float]  # one for each layer
 
 
 def benchmark(net: Net, iterations: int) -> None:
-    """Time forward and backward of every layer, after one of each to warm up, and log the averages in Caffe's form.
+    """Time forward and backward of every layer, after a warm-up of one pass, and log the averages as Caffe does.
 
-    As in Caffe every layer's backward counts, also that of layers which training would pass over, and reading data is
-    part of the forward time of the layer that reads.
+    As in Caffe, every layer runs backward, also those that training would skip, and the forward time of a data layer
+    includes reading.
     """
     nothing = [0.0] * len(net.nodes)
     log.performing_forward()
@@ -38,7 +38,7 @@ def benchmark(net: Net, iterations: int) -> None:
 
 
 def time_forward(net: Net, seconds: Seconds) -> float:
-    """Run all layers, adding to each one's `seconds` until it is through; returns the loss."""
+    """Run all layers forward, add the seconds of each to `seconds`, and return the loss."""
     loss, engine = 0.0, net.context.engine
     engine.synchronize()
     for index in range(len(net.nodes)):
@@ -50,7 +50,7 @@ def time_forward(net: Net, seconds: Seconds) -> float:
 
 
 def time_backward(net: Net, seconds: Seconds) -> None:
-    """The same with their backward passes."""
+    """Run all layers backward, and add the seconds of each to `seconds`."""
     engine = net.context.engine
     engine.synchronize()
     for index, node in reversed(list(enumerate(net.nodes))):

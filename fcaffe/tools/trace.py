@@ -1,4 +1,4 @@
-"""Traces in Chrome's format, for chrome://tracing or ui.perfetto.dev."""
+"""Traces of a training in Chrome's format, for chrome://tracing or ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THREADS = {TRAINING: "training", EXCHANGE: "gradient exchange"}
 
 
 def check_writable(path: str) -> None:
-    """Raises UsageError if no trace could be written there."""
+    """Raises UsageError if no file can be written at `path`."""
     target = Path(os.path.realpath(path))
     remove_leftovers(str(target))
     probe = target.with_name(temporary_name(target.name))
@@ -27,29 +27,29 @@ def check_writable(path: str) -> None:
         probe.touch()
         probe.unlink()
     except OSError as problem:
-        raise UsageError(f"--trace {path}: cannot write there ({problem.strerror}); name another place") from problem
+        raise UsageError(f"--trace {path}: cannot write there ({problem.strerror}); name another file") from problem
 
 
 def begin_together(timeline: Timeline, workers: Workers) -> None:
-    """Begin all workers' timelines at one moment, to the time that a message takes: their clocks differ."""
-    for _ in range(3):  # the first may wait for a late worker, and be slow itself
+    """Start the timelines of all workers at the same moment, up to the latency of a message. Their clocks differ."""
+    for _ in range(3):  # the first may wait for a late worker, and is slower
         workers.sum(0)
     timeline.begin()
 
 
 def gather(timeline: Timeline, workers: Workers, hosts: Sequence[str]) -> list[dict[str, Any]]:
-    """Chrome's events of all workers; empty but at worker 0. Collective."""
+    """Chrome's events of all workers at worker 0, and none at the others. Collective."""
     everyone = workers.gather(_since_beginning(timeline)) or []
     return [line for rank, events in enumerate(everyone) for line in _events_of(rank, hosts[rank], events)]
 
 
 def own_events(timeline: Timeline, rank: int, hosts: Sequence[str]) -> list[dict[str, Any]]:
-    """The same of this worker alone."""
+    """Chrome's events of this worker alone."""
     return _events_of(rank, hosts[rank], _since_beginning(timeline))
 
 
 def _since_beginning(timeline: Timeline) -> list[tuple[Any, ...]]:
-    """Tuples, which take less space in a message."""
+    """The events as tuples, which are smaller in a message."""
     return [
         (event.name, event.thread, event.begin - timeline.origin, event.end - timeline.origin, event.iteration)
         for event in list(timeline.events)
@@ -62,7 +62,7 @@ def write(path: str, events: list[dict[str, Any]]) -> None:
 
 
 def _events_of(rank: int, host: str, events: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-    """Names of process and threads, and complete events ("X"), whose times are in microseconds."""
+    """Names of process and threads, and complete events ("X"). Times are in microseconds."""
     lines: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank} on {host}"}},
         {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}},

@@ -19,6 +19,7 @@ from fcaffe.pycaffe.detector import Detector
 from fcaffe.pycaffe.net import Net
 from tests.cli.conftest import NET as TRAINING
 from tests.cli.conftest import Result
+from tests.conftest import GOLDEN
 
 Run = Callable[..., Result]
 
@@ -59,6 +60,11 @@ def test_a_net_is_drawn(run: Run) -> None:
     assert "accuracy (Accuracy)" in Path("x.svg").read_text()
     assert run("draw_net", "-phase=TRAIN", "-display_lrm", "training.prototxt", "y.raw").code == 0
     assert "Accuracy" not in Path("y.raw").read_text() and "lr mult: 1.0, 1.0" in Path("y.raw").read_text()
+    for model, flags, direction in (("googlenet", (), "TB"), ("lenet", (), "LR"), ("lenet", ("--rankdir", "BT"), "BT")):
+        assert (
+            run("draw_net", str(GOLDEN.parents[1] / "models" / model / "train_val.prototxt"), "z.raw", *flags).code == 0
+        )
+        assert f'rankdir="{direction}"' in Path("z.raw").read_text()
     assert 'phase must be "TRAIN", "TEST" or "ALL"' in run("draw_net", "net.prototxt", "x.svg", "--phase", "x").fatal
     assert "draw_net IN.prototxt OUT.svg" in run("draw_net", "net.prototxt").fatal
 

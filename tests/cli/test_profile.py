@@ -17,7 +17,7 @@ def test_every_layer_beside_the_peaks(run: Callable[..., Result], monkeypatch: p
     monkeypatch.setattr("fcaffe.tools.peaks.FLOATS", 1 << 16)
     result = run("time -model net.prototxt -iterations 2 -profile")
     assert result.code == 0
-    head, *layers, peaks, whole = result.out.splitlines()
+    _, head, *layers, _, peaks, whole = result.out.splitlines()
     assert head.split()[:2] == ["layer", "type"] and any(line.startswith("ip ") for line in layers)
     shares = [float(re.search(r"([\d.]+)%", line)[1]) for line in layers]
     assert sum(shares) == pytest.approx(100, abs=1) and shares == sorted(shares, reverse=True)

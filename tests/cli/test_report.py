@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import math
 import re
+import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,7 +22,9 @@ from fcaffe.solvers import Solver
 from fcaffe.tools.report import recorder
 from fcaffe.tools.report.evaluation import Evaluation, Mistake
 from fcaffe.tools.report.images import data_uri, picture, sheet
-from fcaffe.tools.report.page import Content, render, smooth, write_page
+from fcaffe.tools.report.net_content import NetContent
+from fcaffe.tools.report.page import Content, render, write_page
+from fcaffe.tools.summary import LayerSummary
 from tests.cli.conftest import Result
 from tests.conftest import GOLDEN
 
@@ -74,13 +78,13 @@ def test_a_training_writes_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
     assert "const refresh = 0," in pages[-1] and all("const refresh = 0," not in page for page in pages[:-1])
     texts = [words_of(page) for page in pages]
     assert "Iteration 3 of 8" in texts[3] and "Ended at iteration 8" in texts[-1]
+    assert " left." in texts[3] and " left." not in texts[-1] and all("Written 20" in text for text in texts)
     loss, scores, rate = charts_of(pages[-1])
     assert [point[0] for point in loss["series"][0]["points"]] == list(range(1, 9))
-    assert [point[0] for point in scores["series"][0]["points"]] == [0, 4, 8] and scores["series"][0][
-        "name"
-    ] == "accuracy"
-    assert rate["step"] if "step" in rate else rate["series"][0]["step"]
-    assert "test samples are right" in texts[-1] and "forward ms" in texts[-1] and "Where the time goes" in texts[-1]
+    assert [point[0] for point in scores["series"][0]["points"]] == [0, 4, 8]
+    assert scores["series"][0]["name"] == "test accuracy" and rate["series"][0]["step"]
+    assert "test accuracy, iteration 8" in texts[-1] and "samples are right" in texts[-1]
+    assert "Test net at iteration 8: " in texts[-1] and "forward ms" in texts[-1] and "Where the time goes" in texts[-1]
     assert "solver.prototxt" in texts[-1] and "base_lr" in texts[-1]
 
 
@@ -100,10 +104,10 @@ def test_looking_ends_in_time_and_is_heard_of(run: Run, monkeypatch: pytest.Monk
     monkeypatch.setattr(Heartbeat, "test_batch_begins", lambda self: heard.append("batch"))
     assert run("train -solver solver.prototxt -report page.html").code == 0
     tests = len(heard)
-    assert "test samples are right" not in words_of(Path("page.html").read_text())
+    assert "samples are right" not in words_of(Path("page.html").read_text())
     monkeypatch.setattr(recorder, "LONGEST", 30)
     assert run("train -solver solver.prototxt -report page.html").code == 0
-    assert "test samples are right" in words_of(Path("page.html").read_text())
+    assert "samples are right" in words_of(Path("page.html").read_text())
     assert len(heard) > 2 * tests
 
 
@@ -159,7 +163,7 @@ def test_with_solver_and_weights(run: Run) -> None:
     assert run("train -solver solver.prototxt -log train.log").code == 0
     assert run("report train.log page.html --solver solver.prototxt --weights small_iter_8.caffemodel").code == 0
     text = words_of(Path("page.html").read_text())
-    assert "test samples are right" in text and "parameters" in text and "net.prototxt" in text
+    assert "samples are right" in text and "parameters" in text and "net.prototxt" in text
 
 
 @pytest.mark.parametrize(
@@ -179,10 +183,45 @@ def test_what_is_missing_is_told(run: Run, words: str, message: str) -> None:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_number_is_left_out_of_curves() -> None:
+def test_what_is_not_finite_is_not_drawn() -> None:
     log = TrainingLog(loss={0: 1.0, 1: math.nan, 2: math.inf, 3: 0.5}, rate={0: 0.1})
     assert charts_of(render(Content("t", "s", log)))[0]["series"][0]["points"] == [[0, 1.0], [3, 0.5]]
-    assert smooth(log.loss) == {0: 1.0, 3: 0.5}
+
+
+def test_a_running_page_says_when_it_is_too_old() -> None:
+    """The script in the page compares its age with `patience`."""
+    before = time.time()
+    page = render(Content("t", "s", TrainingLog(), left="About 14 s left.", refresh=10, patience=77))
+    found = re.search(r"refresh = 10, written = (\d+), patience = 77\b", page)
+    assert found and before - 1 <= int(found[1]) <= time.time() + 1
+    assert "<span id=left>About 14 s left.</span>" in page and "id=written" in page and "Not running" in page
+
+
+def test_the_drawing_shows_the_net_of_the_table(run: Run) -> None:
+    """Of the net that is tested, if there is one: batch, layers and times are its own."""
+    pytest.importorskip("pygraphviz", reason="needs the extra fcaffe[plot]")
+    assert run("train -solver solver.prototxt -report page.html").code == 0
+    page = Path("page.html").read_text()
+    assert "Layers of the test net" in page and "The test net" in page
+    table, _, drawing = page.partition("<svg width=")
+    layers = re.findall(r"<td data-column='layer'>(.*?)</td>", table)
+    assert layers and all(f">{name} (" in drawing for name in layers)
+    assert drawing.count('class="node"') > len(layers)
+
+
+def test_without_graphviz_the_page_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("train -solver solver.prototxt -log train.log").code == 0
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert run("report train.log page.html --solver solver.prototxt").code == 0
+    assert "needs Graphviz (its program dot): pip install 'fcaffe[plot]'" in words_of(Path("page.html").read_text())
+
+
+def test_a_cell_names_its_column_for_narrow_screens() -> None:
+    layer = LayerSummary("conv", "Convolution", [], ["conv"], [(1, 2)], [(3,)], 5)
+    page = render(Content("t", "s", TrainingLog(), net=NetContent("test", [layer])))
+    for name, value in (("top shapes", "1 x 2"), ("parameters", "3"), ("multiply-adds", "5")):
+        assert re.search(rf"<td[^>]* data-column='{name}'>{value}</td>", page)
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_end() -> None:
@@ -194,7 +233,8 @@ def test_a_long_curve_is_thinned_and_keeps_its_end() -> None:
 def test_names_are_escaped_wherever_they_stand() -> None:
     evil = "</script><b>&'\""
     log = TrainingLog(net=evil, loss={0: 1.0})
-    content = Content(evil, evil, log, tiles=[(evil, evil)], filters_of=evil, prototxts=[(evil, evil)])
+    net = NetContent("test", [LayerSummary(evil, evil, [], [], [], [], 0)], "", evil, np.zeros((1, 1, 2, 2)))
+    content = Content(evil, evil, log, evil, tiles=[(evil, evil)], net=net, prototxts=[(evil, evil)])
     content.seconds = {evil: {"forward": 1.0}}
     page = render(content)
     assert "<b>&'" not in page and page.count("</script>") == 1
@@ -205,10 +245,11 @@ def test_names_are_escaped_wherever_they_stand() -> None:
 def test_few_classes_make_a_matrix_and_many_a_list(classes: int) -> None:
     counts = np.eye(classes, dtype=np.int64) * 5
     counts[0, 1] = 3
-    mistake = Mistake(0.75, 0, 0, 1, np.zeros((3, 4, 4), np.float32))
-    page = render(Content("t", "s", TrainingLog(loss={0: 1.0}), evaluation=Evaluation(counts, [mistake], [])))
-    assert (f"{5 * classes / (5 * classes + 3):.2%} of {5 * classes + 3:,} test samples are right") in words_of(page)
-    assert ("class=matrix" in page) == (classes <= 40) and "0, not 1" in page
+    mistake = Mistake(0.75, 0, 1, np.zeros((3, 4, 4), np.float32))
+    page = render(Content("t", "s", TrainingLog(loss={0: 1.0}), evaluation=Evaluation(counts, [mistake], {}, "now")))
+    right = f"Test net now: {5 * classes / (5 * classes + 3):.2%} of {5 * classes + 3:,} samples are right"
+    assert right in words_of(page) and "label 0 guess 1" in " ".join(words_of(page).split())
+    assert ("class=matrix" in page) == (classes <= 40)
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 7), (3, 6, 4), (2, 3, 3)])

@@ -39,5 +39,5 @@ def test_after_an_error_there_is_what_was(run: Run, folder: Path) -> None:
 @pytest.mark.parametrize(("path", "why"), [("none/trace.json", "No such file or directory"), (".", "it is a folder")])
 def test_a_path_that_cannot_be_written(run: Run, folder: Path, path: str, why: str) -> None:
     result = run("train", "--solver", "solver.prototxt", "--trace", path)
-    assert result.fatal == f"--trace {path}: cannot write there ({why}); name another place"
+    assert result.fatal == f"--trace {path}: cannot write there ({why}); name another file"
     assert not list(folder.glob("*.caffemodel"))

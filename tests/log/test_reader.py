@@ -64,13 +64,14 @@ def test_a_resumed_run_overrides_what_was_beyond_its_snapshot(capsys: pytest.Cap
 def test_everything_that_fcaffe_writes(capsys: pytest.CaptureFixture[str]) -> None:
     log.iteration(7, 2e6, 0.1, 5, math.inf)
     log.net_outputs("Train", [("a/b", None, 0.5)], [[math.nan]])
+    log.learning_rate(7, 1e-05)
     log.testing(7, 0)
     log.test_loss(1e-9)
     log.net_outputs("Test", [("top-1", None, 0)], [[1e9]])
     log.final_loss(8, -1.5)
     log.info("Iteration something else, loss = 3")
     made = parse_log(capsys.readouterr().err.splitlines())
-    assert made.loss == {7: math.inf, 8: -1.5}
+    assert made.loss == {7: math.inf, 8: -1.5} and made.rate == {7: 1e-05}
     assert made.outputs[0].name == "a/b" and math.isnan(made.outputs[0].curve[7])
     assert list(made.test_nets) == [0] and made.test_nets[0].loss == {7: 1e-9}
     assert made.test_nets[0].outputs[0].curve == {7: 1e9}

@@ -1,24 +1,26 @@
-"""pycaffe's draw: pictures of nets, with Graphviz and without."""
+"""pycaffe's draw: nets in Graphviz's language, and the pictures that Graphviz makes of them."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fcaffe.errors import ArgumentError, FcaffeError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net
-from fcaffe.pycaffe import draw, graph_picture
+from fcaffe.pycaffe import draw
 from tests.conftest import GOLDEN
 
 ROOT = Path(__file__).parents[2]
-MODELS = sorted((ROOT / "models").glob("*/train_val.prototxt"))
+SVG = "{http://www.w3.org/2000/svg}"
 
 NET = """
 name: "small"
@@ -38,12 +40,22 @@ def net() -> Any:
 
 
 @pytest.fixture(autouse=True)
-def no_graphviz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No program is found but those of this folder."""
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder where programs are found; it is empty, so pygraphviz draws."""
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     return folder
+
+
+@pytest.fixture
+def pygraphviz() -> None:
+    pytest.importorskip("pygraphviz", reason="needs the extra fcaffe[plot]")
+
+
+def texts_of(svg: bytes) -> list[str]:
+    """The texts of a picture, with single spaces."""
+    return [" ".join("".join(text.itertext()).split()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
 def test_labels_are_caffes(net: Any) -> None:
@@ -79,14 +91,53 @@ def test_learning_rate_multipliers() -> None:
 def test_the_graph_in_graphvizs_language(net: Any) -> None:
     text = draw.draw_net(net, "LR", "raw").decode()
     assert text.splitlines()[:2] == ['digraph "small" {', 'rankdir="LR";']
-    box = 'shape="record", fillcolor="#90EE90", style="filled"'
+    box = 'shape="box", fillcolor="#90EE90", style="filled"'
     assert rf'"relu_ReLU" [label="relu\n(ReLU)", {box}];' in text
     assert '"loss_blob" [label="loss"];' in text and '"label_blob" [label="label", shape="octagon"' in text
     assert '"data_Data" -> "label_blob" [label="Batch 64"];' in text
-    assert '"conv_blob" -> "relu_ReLU" [label=""];' in text and '"relu_ReLU" -> "conv_blob"' in text
+    assert '"conv_blob" -> "relu_ReLU";' in text and '"relu_ReLU" -> "conv_blob"' in text
     assert '[label="20"]' not in draw.get_pydot_graph(net, "LR", label_edges=False).to_string()
-    odd = pb.NetParameter(layer=[pb.LayerParameter(name='a|"b', type="X", top=["<t>"])])
-    assert r'[label="a\|\"b (X)", shape="record"' in draw.draw_net(odd, "TB", "raw").decode()
+    with pytest.raises(ArgumentError, match='rankdir "XX" is none of TB, BT, LR, RL'):
+        draw.draw_net(net, "XX", "raw")
+
+
+def test_in_place_layers_stand_in_a_row_in_their_order(net: Any) -> None:
+    net.layer.add(name="drop", type="Dropout", bottom=["conv"], top=["conv"])
+    text = draw.draw_net(net, "TB", "raw").decode()
+    assert '{rank=same; "conv_blob"; "relu_ReLU";}\n{rank=same; "relu_ReLU"; "drop_Dropout";}' in text
+    assert '"relu_ReLU" -> "drop_Dropout";' in text and '"drop_Dropout" -> "relu_ReLU";' in text
+
+
+def test_layers_of_one_name_share_their_edges() -> None:
+    """The data layers of both phases."""
+    lenet = read_net(ROOT / "models" / "lenet" / "train_val.prototxt")
+    text = draw.draw_net(lenet, "LR", "raw").decode()
+    edges = re.findall(r'^(".*" -> ".*?")', text, re.MULTILINE)
+    assert len(edges) == len(set(edges))
+    assert r'"mnist_Data" -> "data_blob" [label="Batch 64\nBatch 100"];' in text
+    assert '"mnist_Data" -> "data_blob" [label="Batch 100"];' in draw.draw_net(lenet, "LR", "raw", pb.TEST).decode()
+
+
+NAMES = st.lists(st.text(min_size=1), unique=True, min_size=10, max_size=30)
+
+
+@settings(max_examples=15, deadline=None)
+@given(names=NAMES, rankdir=st.sampled_from(["TB", "BT", "LR", "RL"]))
+def test_any_name_is_drawn_as_it_is(names: list[str], rankdir: str) -> None:
+    pytest.importorskip("pygraphviz", reason="needs the extra fcaffe[plot]")
+    odd = ["\\", "a\\", '"', '\\"', "\\N\\G\\l", "{a|<b>}", "&lt;", "a\nb", "\0", "-->", "]; x [", "#", "é\u4e2d"]
+    names = list(dict.fromkeys([*names, *odd]))
+    chain = [
+        pb.LayerParameter(name=name, type="X", bottom=[before], top=[name])
+        for before, name in zip(["first", *names], names, strict=False)
+    ]
+    made = pb.NetParameter(name=names[0], layer=chain)
+    texts = "\n".join(texts_of(draw.draw_net(made, rankdir, "svg")))
+    for name in names:
+        shown = re.sub(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]", lambda match: repr(match[0])[1:-1], name)
+        assert " ".join(shown.split()) in texts, repr(name)
+    nodes = re.findall('class="node"', draw.draw_net(made, rankdir, "svg").decode())
+    assert len(nodes) == 2 * len(names) + 1
 
 
 def test_layers_of_a_phase(net: Any) -> None:
@@ -101,75 +152,68 @@ def test_layers_of_a_phase(net: Any) -> None:
         layers(pb.TRAIN)
 
 
+@pytest.mark.usefixtures("pygraphviz")
 @pytest.mark.parametrize("rankdir", ["TB", "LR", "BT", "RL"])
-def test_an_svg_needs_nothing_else(net: Any, rankdir: str, tmp_path: Path) -> None:
+def test_an_svg_runs_in_its_direction(net: Any, rankdir: str, tmp_path: Path) -> None:
     path = tmp_path / "net.svg"
     draw.draw_net_to_file(net, str(path), rankdir)
-    root = ElementTree.fromstring(path.read_bytes())
-    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    texts = texts_of(path.read_bytes())
     assert {"Batch 64", "20", "10", "label", "loss"} <= set(texts)
     whole = "conv (Convolution) kernel size: 5 stride: 2 pad: 1"
     assert (whole in texts) == (rankdir in ("TB", "BT")) and ("kernel size: 5" in texts) == (rankdir in ("LR", "RL"))
-    assert "href" not in path.read_text()
-    places = {
-        text: (float(e.get("x", "0")), float(e.get("y", "0")))
-        for text, e in zip(texts, root.iter("{http://www.w3.org/2000/svg}text"), strict=True)
-    }
+    elements = ElementTree.fromstring(path.read_bytes()).iter(f"{SVG}text")
+    at = {text: (float(e.get("x", "0")), float(e.get("y", "0"))) for text, e in zip(texts, elements, strict=True)}
     axis, sign = {"TB": (1, 1), "LR": (0, 1), "BT": (1, -1), "RL": (0, -1)}[rankdir]
-    order = [sign * places[name][axis] for name in ("data", "conv", "pool", "ip", "loss") if name in places]
+    order = [sign * at[name][axis] for name in ("data", "conv", "pool", "ip", "loss")]
     assert order == sorted(order)
 
 
-@pytest.mark.parametrize("rankdir", ["TB", "LR"])
-@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.parent.name)
-def test_boxes_do_not_overlap_and_lines_go_around_them(path: Path, rankdir: str) -> None:
-    nodes, edges = draw.nodes_and_edges(draw.get_pydot_graph(read_net(path), rankdir))
-    drawing = graph_picture._draw(nodes, edges, rankdir)
-    least = np.array([np.min(corners, 0) for _, _, corners in drawing.outlines])
-    most = np.array([np.max(corners, 0) for _, _, corners in drawing.outlines])
-    apart = (most[:, np.newaxis] < least) | (least[:, np.newaxis] > most)
-    assert np.all(apart.any(2) | np.eye(len(least), dtype=bool))
-    t = np.linspace(0, 1, 9)[:, np.newaxis, np.newaxis]
-    names = list(nodes)
-    for edge, curve in zip(edges, drawing.curves, strict=True):
-        a, b, c, d = (np.array(curve[n : len(curve) - 3 + n : 3]) for n in range(4))
-        points = (1 - t) ** 3 * a + 3 * t * (1 - t) ** 2 * b + 3 * t**2 * (1 - t) * c + t**3 * d
-        inside = np.all((points[..., np.newaxis, :] > least + 1) & (points[..., np.newaxis, :] < most - 1), -1)
-        crossed = {names[n] for n in np.unique(np.nonzero(inside)[-1])}
-        assert crossed <= {edge.source, edge.target}, edge
-
-
-def test_every_letter_fits_into_its_box() -> None:
-    font = pytest.importorskip("matplotlib.ft2font").FT2Font(
-        pytest.importorskip("matplotlib.font_manager").findfont("DejaVu Sans")
-    )
-    font.set_size(graph_picture.FONT, 72)
-    for text in ("inception_3a/5x5_reduce (Convolution) kernel size: 1 stride: 1 pad: 0", "WWW@%mmm", "iillff"):
-        font.set_text(text)
-        estimate = graph_picture._width(text, graph_picture.FONT)
-        assert abs(font.get_width_height()[0] / 64 - estimate) < graph_picture.PADDING
-
-
-@pytest.mark.parametrize(("ext", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
-def test_other_formats_are_drawn_by_matplotlib(net: Any, ext: str, start: bytes, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+@pytest.mark.usefixtures("pygraphviz")
+@pytest.mark.parametrize(
+    ("ext", "start"),
+    [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("gif", b"GIF8"), ("dot", b"digraph"), ("raw", b"digraph")],
+)
+def test_formats(net: Any, ext: str, start: bytes, tmp_path: Path) -> None:
     assert draw.draw_net(net, "LR", ext).startswith(start)
     draw.get_pydot_graph(net, "TB").write(tmp_path / f"x.{ext}", format=ext)
     assert (tmp_path / f"x.{ext}").read_bytes().startswith(start)
 
 
-def test_what_is_missing_is_named(net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(FcaffeError, match=r"PNG needs Graphviz .*or matplotlib \(pip install 'fcaffe\[plot\]'\)"):
+@pytest.mark.usefixtures("pygraphviz")
+@pytest.mark.parametrize(("model", "rankdir"), [("googlenet", "TB"), ("resnet50", "TB"), ("lenet", "LR")])
+def test_a_picture_is_not_as_wide_as_its_net_is_deep(model: str, rankdir: str) -> None:
+    made = read_net(ROOT / "models" / model / "train_val.prototxt")
+    assert draw.usual_rankdir(made) == rankdir
+    root = ElementTree.fromstring(draw.draw_net(made, rankdir, "svg"))
+    assert float(root.get("width", "0").removesuffix("pt")) < 3200
+
+
+@pytest.mark.usefixtures("pygraphviz")
+@pytest.mark.parametrize("layers", [200, 400])
+def test_edges_of_large_nets_have_labels_too(layers: int) -> None:
+    made = pb.NetParameter()
+    for index in range(layers):
+        layer = made.layer.add(name=f"c{index}", type="Convolution", bottom=[f"x{index}"], top=[f"x{index + 1}"])
+        layer.convolution_param.num_output = 10000 + index
+    texts = texts_of(draw.draw_net(made, "TB", "svg"))
+    assert {str(10000 + index) for index in range(layers)} <= set(texts)
+
+
+@pytest.mark.usefixtures("pygraphviz")
+def test_what_graphviz_cannot_do_is_named(net: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(FcaffeError, match="Graphviz cannot draw the net as xyz: "):
+        draw.draw_net(net, "LR", "xyz")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_graphviz_it_says_what_to_install(net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(FcaffeError, match=r"as png needs Graphviz .*pip install 'fcaffe\[plot\]'"):
         draw.draw_net(net, "LR")
-    with pytest.raises(FcaffeError, match='format "gif" needs Graphviz'):
-        draw.draw_net(net, "LR", "gif")
-    with pytest.raises(ArgumentError, match='rankdir "XX" is none of TB, BT, LR and RL'):
-        draw.draw_net(net, "XX", "svg")
 
 
-def test_graphviz_is_asked_where_it_is_installed(net: Any, no_graphviz: Path) -> None:
-    program = no_graphviz / "dot"
+def test_the_program_dot_comes_first(net: Any, programs: Path) -> None:
+    program = programs / "dot"
     program.write_text(
         f"#!{sys.executable}\nimport sys\ntext = sys.stdin.read()\n"
         "if sys.argv[1] == '-Tgif': sys.exit('Format: \"gif\" not recognized.')\n"
@@ -178,15 +222,16 @@ def test_graphviz_is_asked_where_it_is_installed(net: Any, no_graphviz: Path) ->
     program.chmod(0o755)
     assert draw.draw_net(net, "LR", "svg") == b'-Tsvg digraph "small" {\n'
     assert draw.get_pydot_graph(net, "LR").create_png() == b'-Tpng digraph "small" {\n'
-    with pytest.raises(FcaffeError, match=r'dot cannot draw the net as gif: Format: "gif" not recognized'):
+    with pytest.raises(FcaffeError, match=r'Graphviz cannot draw the net as gif: Format: "gif" not recognized'):
         draw.draw_net(net, "LR", "gif")
 
 
+@pytest.mark.usefixtures("pygraphviz")
 def test_an_empty_net_and_odd_graphs() -> None:
     assert b"<svg" in draw.draw_net(pb.NetParameter(), "TB", "svg")
     with pytest.raises(AttributeError):
         _ = draw.get_pydot_graph(pb.NetParameter(), "TB").nothing
-    for path in sorted((GOLDEN / "nets").glob("*.prototxt")):
+    for path in sorted((GOLDEN / "logs").glob("net*.prototxt")):
         assert re.search(rb"</svg>\s*$", draw.draw_net(read_net(path), "TB", "svg"))
     eltwise = parse_text(
         'layer { name: "e" type: "Eltwise" bottom: "a" bottom: "b" top: "a" }'

@@ -1,41 +1,42 @@
-"""What a net confuses: its guesses on test data against the labels, and the pictures that it is most wrong about."""
+"""Evaluation of a test net for a report: its confusion matrix, its worst mistakes, and the time of each layer."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from fcaffe.net import Net
 from fcaffe.tools.timing import time_forward
 
-WORST = 24  # pictures that are kept
-CLASSES = 10_000  # more are told apart by no table
+WORST = 24  # mistakes with a picture in the page
+CLASSES = 10_000  # largest number of classes for which a matrix is counted
 SCORING = ("Accuracy", "SoftmaxWithLoss", "MultinomialLogisticLoss", "HingeLoss")  # bottoms: scores, labels
 
 
-@dataclass(order=True)
+@dataclass
 class Mistake:
-    """A sample whose guess is wrong: the probability that the net gave to its guess, and its picture (C, H, W)."""
+    """A sample that the net guesses wrong: the probability of the guess, and the picture (C, H, W)."""
 
     probability: float
-    number: int
-    label: int = field(compare=False)
-    guess: int = field(compare=False)
-    values: np.ndarray = field(compare=False)
+    label: int
+    guess: int
+    values: np.ndarray
 
 
 @dataclass
 class Evaluation:
-    """`counts` (K, K) has for each label (row) how often each class was the guess; `seconds` of a forward pass for each
-    layer; `worst` begins with the surest mistake."""
+    """The result of `evaluate`.
+
+    `counts[label, guess]` is a number of samples; `worst` has the mistakes of the highest probability first; `seconds`
+    are those of a forward pass, by layer; `moment` says which weights were evaluated, such as "at iteration 100".
+    """
 
     counts: np.ndarray
     worst: list[Mistake]
-    seconds: list[float]
+    seconds: dict[str, float]
+    moment: str = ""
 
     @property
     def samples(self) -> int:
@@ -46,9 +47,11 @@ class Evaluation:
         return float(np.trace(self.counts)) / max(self.samples, 1)
 
 
-def evaluate(net: Net, batches: Iterable[Any]) -> Evaluation | None:
-    """Run a batch for each of `batches` through a net that runs its layers one by one. None if nothing in it compares
-    the scores of classes with one label a sample."""
+def evaluate(net: Net, batches: Iterable[object], moment: str) -> Evaluation | None:
+    """Run the net, layer by layer, once for each item of `batches`.
+
+    Returns None if no layer compares the scores of classes with one label a sample.
+    """
     scoring = next((node for node in net.nodes if node.layer.type in SCORING), None)
     if scoring is None or len(scoring.bottoms) < 2:
         return None
@@ -58,24 +61,26 @@ def evaluate(net: Net, batches: Iterable[Any]) -> Evaluation | None:
         return None
     pictures = next((blob for node in net.nodes for blob in node.tops if len(blob.shape) == 4), None)
     to_numpy, seconds = net.context.engine.to_numpy, [0.0] * len(net.nodes)
-    counts, worst, seen, passes = np.zeros((classes, classes), np.int64), list[Mistake](), 0, 0
+    counts, worst, passes = np.zeros((classes, classes), np.int64), list[Mistake](), 0
     for _ in batches:
         passes += 1
         time_forward(net, seconds)
         labels = to_numpy(labels_blob.data).reshape(-1).astype(int)
-        chances = _probabilities(to_numpy(scores_blob.data).reshape(len(labels), classes))
-        guesses = chances.argmax(axis=1)
+        probabilities = _probabilities(to_numpy(scores_blob.data).reshape(len(labels), classes))
+        guesses = probabilities.argmax(axis=1)
         valid = (labels >= 0) & (labels < classes)
         np.add.at(counts, (labels[valid], guesses[valid]), 1)
-        for index in np.flatnonzero(valid & (labels != guesses)):
-            chance = float(chances[index, guesses[index]])
-            if len(worst) == WORST and chance <= worst[0].probability:
-                continue
+        wrong = np.flatnonzero(valid & (labels != guesses))
+        of_guess = probabilities[wrong, guesses[wrong]]
+        for index in wrong[np.argsort(-of_guess, kind="stable")[:WORST]]:
             values = to_numpy(pictures.data[index]).copy() if pictures is not None else np.zeros((1, 1, 1))
-            mistake = Mistake(chance, seen + int(index), int(labels[index]), int(guesses[index]), values)
-            (heapq.heappushpop if len(worst) == WORST else heapq.heappush)(worst, mistake)
-        seen += len(labels)
-    return Evaluation(counts, sorted(worst, reverse=True), [one / max(passes, 1) for one in seconds])
+            probability = float(probabilities[index, guesses[index]])
+            worst.append(Mistake(probability, int(labels[index]), int(guesses[index]), values))
+        worst = sorted(worst, key=lambda mistake: -mistake.probability)[:WORST]
+    names = [node.name for node in net.nodes]
+    return Evaluation(
+        counts, worst, {name: one / max(passes, 1) for name, one in zip(names, seconds, strict=True)}, moment
+    )
 
 
 def _probabilities(scores: np.ndarray) -> np.ndarray:

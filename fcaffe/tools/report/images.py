@@ -1,4 +1,4 @@
-"""Arrays as pictures in a page."""
+"""Converts arrays to images in a page."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 
 def data_uri(pixels: np.ndarray) -> str:
-    """A PNG of uint8 pixels, (H, W) gray or (H, W, 3) RGB, as the address of an image in HTML."""
+    """A PNG of uint8 pixels, (H, W) gray or (H, W, 3) RGB, as a data URI for HTML."""
     rows = np.ascontiguousarray(pixels).reshape(pixels.shape[0], -1)
-    lines = np.hstack([np.zeros((len(rows), 1), np.uint8), rows]).tobytes()  # each line begins with its filter, none
+    lines = np.hstack([np.zeros((len(rows), 1), np.uint8), rows]).tobytes()  # filter type 0 begins each line
     header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
     png = b"\x89PNG\r\n\x1a\n" + b"".join(
@@ -22,7 +22,7 @@ def data_uri(pixels: np.ndarray) -> str:
 
 
 def picture(values: np.ndarray) -> np.ndarray:
-    """Values (C, H, W) of any range as uint8 pixels. Three channels are taken as BGR; of others the first is shown."""
+    """Values (C, H, W), scaled to uint8 pixels. Three channels are BGR; otherwise only the first channel counts."""
     low, high = float(values.min()), float(values.max())
     scaled = (values - low) * (255 / (high - low) if high > low else 0)
     pixels = scaled.round().astype(np.uint8)
@@ -30,9 +30,9 @@ def picture(values: np.ndarray) -> np.ndarray:
 
 
 def sheet(filters: np.ndarray) -> np.ndarray:
-    """The filters (N, C, H, W) of a convolution side by side with a pixel between them, on white.
+    """The filters (N, C, H, W) of a convolution as a grid with a white pixel between them.
 
-    Filters of other than one or three channels are shown channel by channel, one filter a row.
+    If they have neither one nor three channels, a row has the channels of one filter.
     """
     number, channels, height, width = filters.shape
     in_rows = channels not in (1, 3)

@@ -1,35 +1,53 @@
-"""What a page shows of a net: its layers, the filters of its first convolution, its prototxts."""
+"""The part of a page about the net: its layers, its drawing, the filters of its first convolution; and prototxts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fcaffe.errors import FcaffeError
 from fcaffe.layers.convolution import Convolution
 from fcaffe.net import Net
+from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe.draw import draw_net
-from fcaffe.tools.report.page import LayerRow
-from fcaffe.tools.summary import multiply_adds
+from fcaffe.tools.summary import LayerSummary, layer_summaries
 
-FILTERS = 96  # that are shown at most
+FILTERS = 96  # at most, in the page
+DRAWN = 1000  # layers of the largest net that is drawn; Graphviz takes seconds for it
+LEAST_SCALE = 0.65  # of a drawing; a larger one has scroll bars
 
 
-def layer_rows(net: Net, seconds: Sequence[float] | None = None) -> list[LayerRow]:
-    """The layers but for the splits that the net puts in by itself; `seconds` of each layer's forward pass."""
-    rows = []
-    for index, node in enumerate(net.nodes):
-        if node.layer.type == "Split":
-            continue
-        shapes = [blob.shape for blob in node.tops]
-        parameters = sum(blob.count for blob in node.layer.blobs)
-        spent = None if seconds is None else seconds[index]
-        rows.append(LayerRow(node.name, node.layer.type, shapes, parameters, multiply_adds(node), spent))
-    return rows
+@dataclass
+class NetContent:
+    """A net in a page: "test" or "training", its layers, an SVG element, and the filters (N, C, H, W) of a layer."""
+
+    kind: str = ""
+    layers: list[LayerSummary] = field(default_factory=list)
+    drawing: str = ""
+    filters_of: str = ""
+    filters: np.ndarray | None = None
+
+
+def net_content(net: Net, param: Any) -> NetContent:
+    """The content for a net that was built from these parameters. It has no filters yet."""
+    kind = "test" if param.state.phase == pb.TEST else "training"
+    if len(param.layer) > DRAWN:
+        return NetContent(kind, layer_summaries(net))
+    try:
+        svg = draw_net(param, "TB", "svg", phase=param.state.phase).decode()
+        size = re.compile(r'<svg width="(\d+)pt" height="(\d+)pt"')
+        scaled = f"min-width: calc({LEAST_SCALE} * \\1px)"
+        drawing = size.sub(rf'<svg width="\1" height="\2" style="{scaled}"', svg[svg.index("<svg") :], count=1)
+    except FcaffeError as problem:
+        drawing = f"<p>{escape(str(problem))}</p>"
+    return NetContent(kind, layer_summaries(net), drawing)
 
 
 def first_filters(net: Net) -> tuple[str, np.ndarray | None]:
@@ -40,14 +58,8 @@ def first_filters(net: Net) -> tuple[str, np.ndarray | None]:
     return "", None
 
 
-def drawing(param: Any) -> str:
-    """The net of a NetParameter, in the phase of its state, as an SVG to stand in a page."""
-    svg = draw_net(param, "TB", "svg", phase=param.state.phase).decode()
-    return svg[svg.index("<svg") :]
-
-
 def prototxts(solver_file: str | os.PathLike[str]) -> list[tuple[str, str]]:
-    """The solver's file and those of its nets, by name; what cannot be read is left out."""
+    """Names and texts of the solver's file and of those of its nets. A file that is not there is omitted."""
     param = read_solver(solver_file)
     paths = [os.fspath(solver_file), param.net, param.train_net, *param.test_net]
     return [(path, Path(path).read_text(errors="replace")) for path in dict.fromkeys(paths) if os.path.isfile(path)]

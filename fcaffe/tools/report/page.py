@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -14,65 +15,67 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.log.reader import Curve, NetCurves, TrainingLog
+from fcaffe.log.reader import Curve, TrainingLog
 from fcaffe.output_files import replacing
 from fcaffe.timeline import KINDS
+from fcaffe.tools.curves import OTHER_OUTPUT, RATE, SCORE, TEST_LOSS, TRAIN_LOSS, Series, series_of, smoothed
+from fcaffe.tools.plot import is_wide
 from fcaffe.tools.report.evaluation import Evaluation
 from fcaffe.tools.report.images import data_uri, picture, sheet
+from fcaffe.tools.report.net_content import NetContent
+from fcaffe.tools.summary import COLUMNS
 
-POINTS = 1200  # of a curve, which is thinned to about so many
-MATRIX = 40  # classes up to which every pair is shown; of more, the pairs that are confused most often
+POINTS = 1200  # of a curve, approximately, after thinning
+MATRIX = 40  # classes up to which the page shows every pair; above, it lists the most frequent mistakes
 PAIRS = 25
-
-
-@dataclass
-class LayerRow:
-    """A layer of the table; `seconds` of its forward pass, None where it was not timed."""
-
-    name: str
-    type: str
-    shapes: list[tuple[int, ...]]
-    parameters: int
-    macs: int
-    seconds: float | None = None
+TEST_TILES = 4
+COLORS = 6  # of series in page.html
 
 
 @dataclass
 class Content:
-    """What the page shows; what is empty or None is left out.
+    """The content of a page. Parts that are empty or None are omitted.
 
-    `state` is a sentence about how far the run is, `progress` from 0 to 1. `seconds` has the timeline of each worker,
-    by kind of work. `drawing` is an SVG of the net. A page with `refresh` loads itself anew after so many seconds.
+    `state` says how far the run is, and `left` how long it will take, which only a running training has; `progress` is
+    from 0 to 1. `seconds` has the timeline of each worker, by kind of work. A page with `refresh` reloads itself after
+    so many seconds; if it is older than `patience` seconds then, it says that the training is not running.
     """
 
     title: str
     state: str
     log: TrainingLog
+    left: str = ""
     progress: float | None = None
     tiles: list[tuple[str, str]] = field(default_factory=list)
     evaluation: Evaluation | None = None
-    filters: np.ndarray | None = None
-    filters_of: str = ""
-    drawing: str = ""
-    layers: list[LayerRow] = field(default_factory=list)
+    net: NetContent = field(default_factory=NetContent)
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)
     prototxts: list[tuple[str, str]] = field(default_factory=list)
     refresh: int = 0
+    patience: float = 0
 
 
 def write_page(path: str | os.PathLike[str], content: Content) -> None:
-    """Write the page whole or not at all (FcaffeError)."""
+    """Write the page to a temporary file, then rename it. Raises FcaffeError."""
     with replacing(path, "report") as temporary:
         temporary.write_text(render(content), encoding="utf-8")
 
 
 def render(content: Content) -> str:
-    """The page, which needs no other file."""
-    charts = list(_charts(content.log))
-    parts = [_head(content), *_curves(charts), *_confusion(content.evaluation), *_inside(content), *_time(content)]
-    parts += [
-        f"<div class=card><details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details></div>"
-        for name, text in content.prototxts
+    """The page as one file of HTML, without references to others."""
+    series = series_of(content.log)
+    charts = list(_charts(series))
+    now = time.time()
+    parts = [
+        _head(content, series, now),
+        _curves(charts),
+        _confusion(content.evaluation),
+        _inside(content),
+        _time(content),
+        *(
+            f"<div class=card><details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details></div>"
+            for name, text in content.prototxts
+        ),
     ]
     template = Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
     return template.substitute(
@@ -80,109 +83,100 @@ def render(content: Content) -> str:
         body="\n".join(parts),
         charts=json.dumps([chart for _, chart in charts]).replace("<", "\\u003c"),
         refresh=content.refresh,
+        written=f"{now:.0f}",
+        patience=f"{content.patience:.0f}",
     )
 
 
-def _head(content: Content) -> str:
+def _head(content: Content, series: Sequence[Series], now: float) -> str:
     bar = "" if content.progress is None else f"<div class=bar><div style='width:{content.progress:.1%}'></div></div>"
-    tiles = "".join(
-        f"<div class=card><small class=soft>{escape(name)}</small><b>{escape(value)}</b></div>"
-        for name, value in content.tiles
+    order = (SCORE, TEST_LOSS, OTHER_OUTPUT)
+    tests = sorted((one for one in series if one.kind in order), key=lambda one: order.index(one.kind))
+    tiles = content.tiles + [
+        (f"{one.name}, iteration {max(one.curve):,}", f"{one.curve[max(one.curve)]:.4g}") for one in tests[:TEST_TILES]
+    ]
+    cells = "".join(
+        f"<div class=card><small class=soft>{escape(name)}</small><b>{escape(value)}</b></div>" for name, value in tiles
     )
+    left = f" <span id=left>{escape(content.left)}</span>" if content.left else ""
+    written = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     return (
-        f"<h1>{escape(content.title)}</h1><p class=soft>{escape(content.state)}</p>{bar}<div class=tiles>{tiles}</div>"
+        f"<h1>{escape(content.title)}</h1><p class=soft>{escape(content.state)}{left}<br>"
+        f"<small id=written>Written {written}.</small></p>{bar}<div class=tiles>{cells}</div>"
     )
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
-def _charts(log: TrainingLog) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Titles, and what the page's script draws."""
+def _charts(found: Sequence[Series]) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Titles of charts, and their data for the script in the page."""
     losses: list[dict[str, Any]] = []
-    if log.loss:
-        losses.append({**_series("training", log.loss, 0), "faint": True})
-        losses.append(_series("training, smoothed", smooth(log.loss), 0))
-    scores: list[dict[str, Any]] = []
-    for number, net in sorted(log.test_nets.items()):
-        of = f" (net {number})" if len(log.test_nets) > 1 else ""
-        for name, curve in _test_losses(net):
-            losses.append(_series(f"test {name}{of}", curve, 1 + (len(losses) - 2 * bool(log.loss)) % 5))
-        for output in net.outputs.values():
-            if not output.is_loss:
-                scores.append(_series(f"{output.name}{of}", output.curve, len(scores) % 6))
-    positive = all(point[1] > 0 for series in losses for point in series["points"])
-    values = [point[1] for series in losses for point in series["points"]]
-    wide = bool(values) and positive and max(values) > 20 * min(values)
-    yield "Loss", {"series": losses, "log": wide}
-    if scores:
-        yield "Test outputs", {"series": scores}
-    if log.rate:
-        yield "Learning rate", {"series": [{**_series("rate", log.rate, 3), "step": True}], "from_zero": True}
+    for one in found:
+        if one.kind == TRAIN_LOSS:
+            losses.append({**_data("train loss", one.curve, 0), "faint": True})
+            losses.append(_data("train loss, smoothed", smoothed(one.curve), 0))
+    for index, one in enumerate(one for one in found if one.kind == TEST_LOSS):
+        losses.append(_data(one.name, one.curve, 1 + index % (COLORS - 1)))
+    yield "Loss", {"series": losses, "log": is_wide([point[1] for one in losses for point in one["points"]])}
+    for title, kind in (("Test scores", SCORE), ("Other test outputs", OTHER_OUTPUT)):
+        of_kind = [one for one in found if one.kind == kind]
+        if of_kind:
+            data = [_data(one.name, one.curve, index % COLORS) for index, one in enumerate(of_kind)]
+            yield title, {"series": data, "from_zero": kind == SCORE}
+    for one in found:
+        if one.kind == RATE:
+            yield "Learning rate", {"series": [{**_data("rate", one.curve, 3), "step": True}], "from_zero": True}
 
 
-def _test_losses(net: NetCurves) -> list[tuple[str, Curve]]:
-    named = [(output.name, output.curve) for output in net.outputs.values() if output.is_loss]
-    return named or ([("loss", net.loss)] if net.loss else [])
-
-
-def _series(name: str, curve: Curve, colour: int) -> dict[str, Any]:
+def _data(name: str, curve: Curve, color: int) -> dict[str, Any]:
     points = [[iteration, float(f"{value:.6g}")] for iteration, value in sorted(curve.items()) if math.isfinite(value)]
     stride = -(-len(points) // POINTS) or 1
-    return {"name": name, "colour": colour, "points": points[:-1:stride] + points[-1:]}
+    return {"name": name, "colour": color, "points": points[:-1:stride] + points[-1:]}
 
 
-def smooth(curve: Curve) -> Curve:
-    """The running mean over a thirtieth of the points, of as many on either side as there are."""
-    iterations = sorted(iteration for iteration in curve if math.isfinite(curve[iteration]))
-    values = np.array([curve[iteration] for iteration in iterations])
-    half = len(values) // 60
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    smoothed = {}
-    for index, iteration in enumerate(iterations):
-        first, last = max(0, index - half), min(len(values), index + half + 1)
-        smoothed[iteration] = float(sums[last] - sums[first]) / (last - first)
-    return smoothed
-
-
-def _curves(charts: Sequence[tuple[str, dict[str, Any]]]) -> Iterable[str]:
+def _curves(charts: Sequence[tuple[str, dict[str, Any]]]) -> str:
+    """The first chart in full width, the others in two columns."""
+    cards = []
     for title, chart in charts:
         keys = "".join(
-            _key(one["name"], "var(--faint)" if one.get("faint") else _colour(one["colour"])) for one in chart["series"]
+            _key(one["name"], "var(--faint)" if one.get("faint") else _color(one["colour"])) for one in chart["series"]
         )
         scale = " <small class=soft>(logarithmic)</small>" if chart.get("log") else ""
         drawing = "<div class=chart><svg></svg><div class=told></div></div>"
-        yield f"<div class=card><h2>{title}{scale}</h2>{drawing}{keys}</div>"
+        cards.append(f"<div class=card><h2>{title}{scale}</h2>{drawing}{keys}</div>")
+    return f"{cards[0]}<div class=pair>{''.join(cards[1:])}</div>"
 
 
-def _colour(index: int) -> str:
-    return f"var(--s{index})" if index < 6 else "var(--soft)"
+def _color(index: int) -> str:
+    return f"var(--s{index})" if index < COLORS else "var(--soft)"
 
 
-def _key(name: str, colour: str) -> str:
-    return f"<span class=key><i style='background:{colour}'></i>{escape(name)}</span>"
+def _key(name: str, color: str) -> str:
+    return f"<span class=key><i style='background:{color}'></i>{escape(name)}</span>"
 
 
-# --- what is confused -------------------------------------------------------------------------------------------------
+# --- evaluation -------------------------------------------------------------------------------------------------------
 
 
-def _confusion(found: Evaluation | None) -> Iterable[str]:
+def _confusion(found: Evaluation | None) -> str:
     if found is None or not found.samples:
-        return
-    classes = len(found.counts)
-    table = _matrix(found.counts) if classes <= MATRIX else _pairs(found.counts)
-    heading = "Rows are labels, columns guesses" if classes <= MATRIX else "Most frequent mistakes"
-    yield (
-        f"<div class=pair><div class=card><h2>{found.accuracy:.2%} of {found.samples:,} test samples are right</h2>"
-        f"<p class=soft><small>{heading}.</small></p><div class=scroll>{table}</div></div>"
-    )
+        return ""
+    few = len(found.counts) <= MATRIX
+    heading = "Rows are labels, columns are guesses." if few else "The most frequent mistakes:"
+    table = _matrix(found.counts) if few else _pairs(found.counts)
     figures = "".join(
-        f"<figure><img alt='' src='{data_uri(picture(one.values))}'>{one.label}, not {one.guess}<br>"
+        f"<figure><img alt='' src='{data_uri(picture(one.values))}'>label {one.label}<br>guess {one.guess}<br>"
         f"<span class=soft>{one.probability:.1%} sure</span></figure>"
         for one in found.worst
     )
     shown = f"<div class=pictures>{figures}</div>" if figures else "<p>None among these samples.</p>"
-    yield f"<div class=card><h2>The surest mistakes</h2>{shown}</div></div>"
+    return (
+        f"<div class=card><h2>Test net {escape(found.moment)}: {found.accuracy:.2%} of {found.samples:,} samples are "
+        f"right</h2><p class=soft><small>The tests in the log have other samples, unless they read all data</small></p>"
+        f"<div class=flow><div><p class=soft><small>{heading}</small></p><div class=scroll>{table}</div></div>"
+        f"<div><p class=soft><small>The mistakes with the highest probability:</small></p>{shown}</div></div></div>"
+    )
 
 
 def _matrix(counts: np.ndarray) -> str:
@@ -194,8 +188,8 @@ def _matrix(counts: np.ndarray) -> str:
         for guess, count in enumerate(row):
             share = count / max(1, row.sum()) if label == guess else count / most
             depth = 0.1 + 0.55 * share if count else 0.0
-            colour = "good" if label == guess else "bad"
-            cells.append(f"<td style='background:rgba(var(--{colour}),{depth:.2f})'>{count or ''}</td>")
+            color = "good" if label == guess else "bad"
+            cells.append(f"<td style='background:rgba(var(--{color}),{depth:.2f})'>{count or ''}</td>")
         right = row[label] / max(1, row.sum())
         rows.append(f"<tr><th>{label}</th>{''.join(cells)}<td class=soft>{right:.1%}</td></tr>")
     return f"<table class=matrix><tr><th></th>{head}<th></th></tr>{''.join(rows)}</table>"
@@ -209,58 +203,59 @@ def _pairs(counts: np.ndarray) -> str:
     return _table(("label", "guess", "times"), rows, numbers_from=2)
 
 
-# --- what is inside ---------------------------------------------------------------------------------------------------
+# --- net and time -----------------------------------------------------------------------------------------------------
 
 
-def _inside(content: Content) -> Iterable[str]:
-    if content.filters is not None:
-        image = f"<div class=filters><img alt='' src='{data_uri(sheet(content.filters))}'></div>"
-        yield f"<div class=card><h2>Filters of {escape(content.filters_of)}</h2>{image}</div>"
-    if content.layers:
-        timed = any(layer.seconds is not None for layer in content.layers)
+def _inside(content: Content) -> str:
+    net, cards = content.net, []
+    if net.filters is not None:
+        image = f"<div class=filters><img alt='' src='{data_uri(sheet(net.filters))}'></div>"
+        cards.append(f"<div class=card><h2>Filters of {escape(net.filters_of)}</h2>{image}</div>")
+    if net.layers:
+        spent = content.evaluation.seconds if content.evaluation else {}
+        columns = [*COLUMNS[:5], *(["forward ms"] if spent else [])]
         rows = [
-            (
-                layer.name,
-                layer.type,
-                ", ".join(" x ".join(map(str, shape)) or "scalar" for shape in layer.shapes),
-                f"{layer.parameters:,}" if layer.parameters else "",
-                f"{layer.macs:,}" if layer.macs else "",
-                *([f"{1000 * (layer.seconds or 0):.3f}"] if timed else []),
-            )
-            for layer in content.layers
+            [*layer.cells()[:5], *([f"{1000 * spent.get(layer.name, 0):.3f}"] if spent else [])]
+            for layer in net.layers
+            if layer.type != "Split"
         ]
-        columns = ["layer", "type", "top shapes", "parameters", "multiply-adds", *(["forward ms"] if timed else [])]
-        yield f"<div class=card><h2>Layers</h2><div class=scroll>{_table(columns, rows, numbers_from=3)}</div></div>"
-    if content.drawing:
-        yield f"<div class=card><h2>The net</h2><div class='scroll graph'>{content.drawing}</div></div>"
+        table = _table(columns, rows, numbers_from=3)
+        cards.append(f"<div class=card><h2>Layers of the {net.kind} net</h2><div class=scroll>{table}</div></div>")
+    if net.drawing:
+        cards.append(f"<div class=card><h2>The {net.kind} net</h2><div class='scroll graph'>{net.drawing}</div></div>")
+    return "".join(cards)
 
 
-def _time(content: Content) -> Iterable[str]:
-    if not any(sum(spent.values()) for spent in content.seconds.values()):
-        return
+def _time(content: Content) -> str:
     kinds = [kind for kind in KINDS if any(spent.get(kind, 0) >= 0.005 for spent in content.seconds.values())]
-    colours = [_colour(index) for index in range(len(kinds))]
+    if not kinds:
+        return ""
+    colors = [_color(index) for index in range(len(kinds))]
     bars = []
     for name, spent in content.seconds.items():
         total = sum(spent.values()) or 1.0
         shares = "".join(
-            f"<div title='{kind} {spent.get(kind, 0):.2f} s' style='width:{spent.get(kind, 0) / total:.2%};"
-            f"background:{colour}'></div>"
-            for kind, colour in zip(kinds, colours, strict=True)
+            f"<div style='width:{spent.get(kind, 0) / total:.2%};background:{color}'></div>"
+            for kind, color in zip(kinds, colors, strict=True)
         )
         bars.append(f"<small class=soft>{escape(name)}, {total:.1f} s</small><div class=shares>{shares}</div>")
-    keys = "".join(map(_key, kinds, colours))
+    keys = "".join(map(_key, kinds, colors))
     rows = [(name, *(f"{spent.get(kind, 0):.2f}" for kind in kinds)) for name, spent in content.seconds.items()]
     table = _table(("seconds", *kinds), rows, numbers_from=1)
-    yield f"<div class=card><h2>Where the time goes</h2>{''.join(bars)}{keys}<div class=scroll>{table}</div></div>"
+    return f"<div class=card><h2>Where the time goes</h2>{''.join(bars)}{keys}<div class=scroll>{table}</div></div>"
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int) -> str:
-    def cells(tag: str, texts: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{' class=number' if index >= numbers_from else ''}>{escape(text)}</{tag}>"
-            for index, text in enumerate(texts)
+    """A table. Each cell names its column too, for narrow screens, where the cells of a row are below one another."""
+    classes = [" class=number" if index >= numbers_from else "" for index in range(len(columns))]
+    head = "".join(f"<th{style}>{escape(name)}</th>" for name, style in zip(columns, classes, strict=True))
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{style} data-column='{escape(name)}'>{escape(text)}</td>"
+            for name, style, text in zip(columns, classes, row, strict=True)
         )
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table class=list><thead><tr>{cells('th', columns)}</tr></thead><tbody>{body}</tbody></table>"
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table class=list><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
