@@ -46,6 +46,8 @@ class PlainConvolution:
 
         def add_relu(self, a: Array, b: Array, y: Array) -> None: ...
 
+        def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
+
         def of_weights(self, sources: Sequence[Array], what: Hashable, make: Callable[[], Made]) -> Made | None: ...
 
     def convolution_forward(
@@ -67,7 +69,7 @@ class PlainConvolution:
         if bias is not None:
             out += bias
         if relu:
-            xp.maximum(y, 0, out=y)
+            self.relu_forward(y, y, 0)
 
     def folded_convolution(
         self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None

@@ -25,6 +25,7 @@ class PlainNormalization:
     if TYPE_CHECKING:
 
         def channel_sums(self, x: Array) -> Array: ...
+        def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
 
     def lrn_forward(
         self, x: Array, y: Array, memory: Array | None, size: int, alpha: float, beta: float, k: float
@@ -102,7 +103,7 @@ class PlainNormalization:
             y *= self._along_channels(affine[0], x)
             y += self._along_channels(affine[1], x)
         if relu:
-            self.xp.maximum(y, 0, out=y)
+            self.relu_forward(y, y, 0)
 
     def batch_norm_train_backward(
         self,
@@ -142,7 +143,7 @@ class PlainNormalization:
         """y = the larger of 0 and the sum of `other` and x as batch_norm_apply normalises it."""
         self.batch_norm_apply(x, y, mean, variance, affine, eps, False)
         y += other
-        self.xp.maximum(y, 0, out=y)
+        self.relu_forward(y, y, 0)
 
     def batch_norm_add_relu_backward(
         self,
@@ -170,7 +171,7 @@ class PlainNormalization:
         self.xp.multiply(x, self._along_channels(scale, x), out=y)
         y += self._along_channels(shift, x)
         if relu:
-            self.xp.maximum(y, 0, out=y)
+            self.relu_forward(y, y, 0)
 
     def scale_channels_backward(
         self, x: Array, dy: Array, dx: Array, scale: Array, dscale: Array, dshift: Array

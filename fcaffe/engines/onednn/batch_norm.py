@@ -61,9 +61,16 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
             source, target, kept = address(x), address(out), address(memory)
             pieces = cut_in_pieces(x, self._threads)
             made = alike(pieces, lambda piece: self._normalize_piece(x, piece, affine is not None, eps).as_it_is())
-            for piece, normalize in zip(pieces, made, strict=True):
-                start = x.itemsize * piece.start
-                normalize(source + start, *numbers.addresses(piece), target + start, kept + piece.start)
+            with self.library.unrecorded():
+                for piece, normalize in zip(pieces, made, strict=True):
+                    start = x.itemsize * piece.start
+                    normalize(source + start, *numbers.addresses(piece), target + start, kept + piece.start)
+        undefined = ~np.isfinite(sum(affine or (), mean + variance))
+        if undefined.any():  # there oneDNN's ReLU has written 0 for NaN
+            some = (affine[0][undefined], affine[1][undefined]) if affine else None
+            part = np.empty_like(x[:, undefined])
+            super().batch_norm_apply(x[:, undefined], part, mean[undefined], variance[undefined], some, eps, relu)
+            y[:, undefined] = part
 
     def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
         """From the moments that oneDNN finds in each piece, which it normalises too, into memory that nobody reads."""
@@ -99,12 +106,13 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         if not _is_taken(x):
             super().batch_norm_apply(x, y, mean, variance, affine, eps, relu)
             return
+        deviation = np.sqrt(variance + np.float32(eps))
+        steps = [(dnnl.SUBTRACT, mean)]
         if affine is None:
-            deviation = np.sqrt(variance + np.float32(eps))
-            self.along_channels(x, y, [(dnnl.SUBTRACT, mean), (dnnl.DIVIDE, deviation)], relu)
-            return
-        ins = (address(x), address(mean), address(variance), *map(address, affine))
-        self._application(x, y, eps, relu)(ins, (address(y),))
+            steps.append((dnnl.DIVIDE, deviation))
+        else:
+            steps += [(dnnl.MULTIPLY, affine[0] / deviation), (dnnl.ADD, affine[1])]
+        self.along_channels(x, y, steps, relu)
 
     def batch_norm_add_relu(
         self, x: Array, other: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float

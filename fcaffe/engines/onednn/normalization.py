@@ -5,6 +5,8 @@ from __future__ import annotations
 from ctypes import c_float, c_int, c_int64
 from typing import Any
 
+import numpy as np
+
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm import BatchNorm
 from fcaffe.engines.onednn.calls import address
@@ -94,7 +96,11 @@ class Normalization(BatchNorm):
             inputs, outputs = {dnnl.SRC: library.layout(x)}, {dnnl.DST: library.layout(y)}
             return Operation(library, self._describe_softmax(x, axis), inputs, outputs)
 
-        self.operation(("softmax", x.shape, x.strides, y.strides, axis), build, (x, y))((address(x),), (address(y),))
+        operation = self.operation(("softmax", x.shape, x.strides, y.strides, axis), build, (x, y))
+        with self.library.unrecorded():
+            operation((address(x),), (address(y),))
+        if np.isnan(y.sum()):  # of scores with NaN or inf oneDNN makes one NaN among zeros
+            np.copyto(y, np.nan, where=np.isnan(y).any(axis=axis, keepdims=True))
 
     def softmax_backward(self, y: Array, dy: Array, dx: Array, axis: int) -> None:
         if not y.size or not self.library.has_avx512():  # there it has its reference code only
