@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from ctypes import c_float, c_int, c_void_p
 from typing import Any
@@ -35,6 +36,9 @@ class Library(Calls):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self._attributes: dict[tuple[bool, bool], c_void_p] = {}
+        # Held while an operator builds or runs primitives, whose arguments and temporary memory all callers share:
+        # update rules run on several threads.
+        self.lock = threading.RLock()
 
     def layout(self, array: np.ndarray) -> Layout:
         """The descriptor of an array as it lies in memory."""

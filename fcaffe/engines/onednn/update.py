@@ -30,11 +30,12 @@ class Update(Operations, PlainUpdate):
             super().sgd_update(w, g, h, rate, momentum, decay)
             return
         key = w.size, bool(decay)
-        update = self._updates.get(key)
-        if update is None:
-            with self.library.threads.one(is_small((w, g, h))):
-                update = self._updates[key] = SgdUpdate(self.library, *key)
-        update(address(w), address(g), address(h), decay, rate, momentum)
+        with self.library.lock:  # the numbers and the primitives' arguments are the update's own
+            update = self._updates.get(key)
+            if update is None:
+                with self.library.threads.one(is_small((w, g, h))):
+                    update = self._updates[key] = SgdUpdate(self.library, *key)
+            update(address(w), address(g), address(h), decay, rate, momentum)
 
     def sgd_updates(self, blocks: Sequence[Block]) -> SgdUpdates:
         return SgdUpdates(self.library, blocks)
