@@ -26,6 +26,11 @@ class AlongAxis(Layer):
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
 
+    @property
+    def ignores_propagate_down(self) -> bool:
+        """With one bottom and one top, these share their gradient in Caffe."""
+        return len(self.param.bottom) == len(self.param.top) == 1
+
     def sizes(self, blobs: list[Blob]) -> list[int]:
         """Of these blobs along the axis."""
         return [blob.shape[self.axis] for blob in blobs]

@@ -35,6 +35,10 @@ class LRN(Layer):
         images, *rest = bottom[0].shape
         self.scale.reshape(images * self._memory(), *rest)
 
+    @property
+    def ignores_propagate_down(self) -> bool:
+        return bool(self.param.lrn_param.norm_region == pb.LRNParameter.ACROSS_CHANNELS)
+
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*bottom, *top, self.scale]
 
