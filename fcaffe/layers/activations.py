@@ -39,8 +39,13 @@ class ReLU(Activation):
 
     @property
     def _reads_bottom(self) -> bool:
-        """Of the output the sign will do, unless it is turned round or does not last."""
-        return self.param.relu_param.negative_slope < 0 or self.top_is_overwritten
+        """Whether backward reads the bottom, as in Caffe, where a script may have written it since forward.
+
+        Whole passes need not keep the bottom: the top has the same signs, unless the slope turns them round or a later
+        layer overwrites the top.
+        """
+        turned = self.param.relu_param.negative_slope < 0
+        return turned or self.top_is_overwritten or not self.context.whole_passes
 
 
 def is_plain_relu(layer: Layer) -> TypeGuard[ReLU]:
