@@ -161,7 +161,7 @@ class PlainNormalization:
         whole: Whole | None = None,
     ) -> None:
         """dother = the sum of `dys`, one or two, where y > 0; dx and `gradients` are as of batch_norm_train_backward
-        from that. All of these lie apart."""
+        from that. No two of these arrays share memory."""
         self.xp.multiply(sum(dys[1:], dys[0]), y > 0, out=dother)
         numbers = mean, variance, affine, gradients, eps, False, memory
         self.batch_norm_train_backward(x, dother, dx, *numbers, whole)

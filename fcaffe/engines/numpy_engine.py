@@ -59,7 +59,7 @@ class NumpyEngine(Engine):
         if kept is None:
             return None
         addresses = tuple([address(array) for array in sources])
-        if changing and any(place in changing for place in addresses):
+        if changing and any(each in changing for each in addresses):
             return None
         found: Made | None = kept.get((addresses, what))
         if found is None:

@@ -9,9 +9,9 @@ Array = Any
 
 
 class Part(NamedTuple):
-    """Where a parameter lies in the flat buffers, its weight decay, and what the rate is multiplied by for it."""
+    """A parameter's slice of the flat buffers, its weight decay and its multiplier of the rate."""
 
-    place: slice
+    span: slice
     decay: float
     lr_mult: float
 

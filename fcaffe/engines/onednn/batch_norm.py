@@ -244,9 +244,9 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         first = address(found)
         for piece, backward in zip(pieces, made, strict=True):
             start, second = x.itemsize * piece.start, piece.groups * x.shape[1]
-            places = source + start, slope + start, *numbers.addresses(piece)
-            places += target + start, first, first + second * found.itemsize
-            backward(*places, *(() if kept is None else (kept + piece.start,)))
+            addresses = source + start, slope + start, *numbers.addresses(piece)
+            addresses += target + start, first, first + second * found.itemsize
+            backward(*addresses, *(() if kept is None else (kept + piece.start,)))
             of_piece = found.reshape(-1)[: 2 * second].reshape(2, piece.groups, -1)
             sums += of_piece.sum(axis=1, dtype=np.float64)
         return sums

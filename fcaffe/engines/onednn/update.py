@@ -61,12 +61,12 @@ class SgdUpdate:
         self._lower = binary(dnnl.SUBTRACT, flat)
         self._numbers = aligned_zeros(np, 4)
         first, step = address(self._numbers), self._numbers.itemsize
-        self._places = [first + step * index for index in range(4)]
+        self._addresses = [first + step * index for index in range(4)]
 
     def __call__(self, w: int, g: int, h: int, *numbers: float) -> None:
         """Of the weights, gradients and history at these addresses; the numbers are decay, rate and momentum."""
         self._numbers[:] = *numbers, 1
-        for primitive, addresses in self.calls(w, g, h, *self._places):
+        for primitive, addresses in self.calls(w, g, h, *self._addresses):
             primitive(*addresses)
 
     def calls(
@@ -97,8 +97,8 @@ class SgdUpdates:
             if key not in made:
                 with library.threads.one(is_small((w, g, h))):
                     made[key] = SgdUpdate(library, *key)
-            places = [first + step * (4 * index + number) for number in range(4)]
-            for primitive, addresses in made[key].calls(address(w), address(g), address(h), *places):
+            numbers = [first + step * (4 * index + number) for number in range(4)]
+            for primitive, addresses in made[key].calls(address(w), address(g), address(h), *numbers):
                 primitive.take_down(self._tape, addresses)
         self._tape.hold([array for block in blocks for array in block[:3]])
 
