@@ -252,4 +252,4 @@ def test_a_net_of_all_sizes_has_the_bits_of_a_fresh_one_with_one_thread(many_thr
                 assert net.blob("prob").data.tobytes() == fresh.blob("prob").data.tobytes(), f"batch {batch}, {number}"
             if batch == 1:
                 played |= {node.name for node in net.program.nodes if node._recorded and node._recorded._play}
-    assert played == {"c1", "p1", "c2", "p2", "f1", "f2", "prob"}
+    assert played == {"c1", "p1", "c2", "p2", "f1", "f2"}  # Softmax is followed by a check in Python

@@ -1,4 +1,4 @@
-"""What is done value by value, with all cores: ReLU, sums, products, copies."""
+"""Operators on single values by oneDNN's primitives: ReLU, sums, products, copies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Array = Any
 
 
 class Elementwise(Operations, PlainElementwise):
-    """Arrays that lie alike are taken as they lie; others are brought into channels-last order first."""
+    """Arrays of equal strides are used in place; others are reordered to channels-last first."""
 
     def channel_sums(self, x: Array) -> Array:
         return sum_channels(x, self._add_rows)
@@ -193,7 +193,7 @@ class Elementwise(Operations, PlainElementwise):
         self.operation(("copy", x.shape, x.strides, y.strides), build, (x, y))((address(x),), (address(y),))
 
     def concat(self, parts: Sequence[Array], whole: Array, axis: int) -> None:
-        """Of channels in one call, which goes through the memory in its order, unlike copies of one part at a time."""
+        """For channels in one call, which writes memory in order; copies of one part at a time do not."""
         if axis != 1 or whole.ndim < 3 or whole.size < SMALL or not all(part.size for part in parts):
             super().concat(parts, whole, axis)
             return
@@ -219,7 +219,7 @@ class Elementwise(Operations, PlainElementwise):
 
 
 def _has_layout(x: Array) -> bool:
-    """Whether oneDNN has a descriptor of it: along no axis the last step leads to where the next outer one is."""
+    """Whether oneDNN can describe the array: no axis overlaps the next outer one in memory."""
     reached = 0
     for stride, count in sorted(zip(x.strides, x.shape, strict=True)):
         if count > 1 and stride < reached:

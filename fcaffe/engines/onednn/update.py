@@ -1,4 +1,4 @@
-"""The update of SGD with all cores, in four passes over memory instead of seven."""
+"""SGD's update by oneDNN's primitives, in four passes over memory instead of seven."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ class Update(Operations, PlainUpdate):
 
 
 class SgdUpdate:
-    """Of so many values, with weight decay or without. Each product and each sum is rounded as the plain operator does
-    it, so the bits are the same."""
+    """The update of `size` values. Each product and each sum rounds as in the plain operator, so the bits are the same."""
 
     def __init__(self, library: Library, size: int, decays: bool) -> None:
         flat, number = Layout(library, (size,), dnnl.F32, (1,)), Layout(library, (1,), dnnl.F32, (1,))
@@ -64,7 +63,7 @@ class SgdUpdate:
         self._addresses = [first + step * index for index in range(4)]
 
     def __call__(self, w: int, g: int, h: int, *numbers: float) -> None:
-        """Of the weights, gradients and history at these addresses; the numbers are decay, rate and momentum."""
+        """Update the weights, gradients and history at these addresses; `numbers` are decay, rate and momentum."""
         self._numbers[:] = *numbers, 1
         for primitive, addresses in self.calls(w, g, h, *self._addresses):
             primitive(*addresses)
@@ -72,7 +71,7 @@ class SgdUpdate:
     def calls(
         self, w: int, g: int, h: int, decay: int, rate: int, momentum: int, one: int
     ) -> list[tuple[Primitive, tuple[int, ...]]]:
-        """The same with the numbers at these addresses, where the last is a 1."""
+        """The primitives of an update with the addresses of its arrays and numbers; `one` is the address of a 1."""
         return [
             (self._scale, (g, rate, g))  # g = rate * g
             if self._decay is None
@@ -84,7 +83,7 @@ class SgdUpdate:
 
 
 class SgdUpdates:
-    """Of many slices, as one tape. Of small ones NumPy's part would take longer than the arithmetic."""
+    """The updates of many slices as one tape. For small slices Python would take longer than the arithmetic."""
 
     def __init__(self, library: Library, blocks: Sequence[Block]) -> None:
         self._tape = Tape(library)
