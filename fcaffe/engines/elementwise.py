@@ -81,7 +81,7 @@ class PlainElementwise:
         """y (N, C, ...) += bias (C,), followed by ReLU with `relu`."""
         y += bias.reshape(-1, *(1,) * (y.ndim - 2))
         if relu:
-            self.relu_forward(y, y, 0)
+            PlainElementwise.relu_forward(self, y, y, 0)
 
     def bias_backward(self, dy: Array, dbias: Array, add: bool) -> None:
         """dbias (C,) = dy (N, C, ...) summed over all axes but 1; with `add` the sums are added to dbias."""

@@ -53,8 +53,10 @@ class PlainUpdate:
         w -= g
 
     def sgd_updates(self, blocks: Sequence[Block]) -> Callable[[Sequence[float], Sequence[float], float], None] | None:
-        """A function that updates all these blocks, given their rates, their decays and the momentum; None if `sgd_update`
-        of one block after the other is as fast."""
+        """A function that updates all these blocks, given their rates, their decays and the momentum.
+
+        None if `sgd_update` of one block after the other is as fast.
+        """
         return None
 
     def nesterov_update(self, w: Array, g: Array, h: Array, rate: float, momentum: float) -> None:

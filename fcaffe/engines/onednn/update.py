@@ -42,7 +42,7 @@ class Update(Operations, PlainUpdate):
 
 
 class SgdUpdate:
-    """The update of `size` values. Each product and each sum rounds as in the plain operator, so the bits are the same."""
+    """The update of `size` values. Products and sums round as in the plain operator, so the bits are the same."""
 
     def __init__(self, library: Library, size: int, decays: bool) -> None:
         flat, number = Layout(library, (size,), dnnl.F32, (1,)), Layout(library, (1,), dnnl.F32, (1,))
