@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 Array = Any
@@ -23,9 +23,6 @@ class Settings(NamedTuple):
     momentum2: float = 0.0
     delta: float = 0.0
     rms_decay: float = 0.0
-
-
-Block = tuple[Array, Array, Array, bool]  # of weights, gradients and history, and whether the weights decay
 
 
 class PlainUpdate:
@@ -51,13 +48,6 @@ class PlainUpdate:
         h += g
         g[...] = h
         w -= g
-
-    def sgd_updates(self, blocks: Sequence[Block]) -> Callable[[Sequence[float], Sequence[float], float], None] | None:
-        """A function that updates all these blocks, given their rates, their decays and the momentum.
-
-        None if `sgd_update` of one block after the other is as fast.
-        """
-        return None
 
     def nesterov_update(self, w: Array, g: Array, h: Array, rate: float, momentum: float) -> None:
         """h' = momentum * h + rate * g; w -= (1 + momentum) * h' - momentum * h."""
