@@ -36,12 +36,12 @@ class Affine:
         InnerProduct.
         """
         each = self.scale.size // group
-        places = group, weights.shape[0] // group if outputs_axis else 1, each, -1
+        shape = group, weights.shape[0] // group if outputs_axis else 1, each, -1
         folded = np.empty(weights.shape, np.float32)
         np.multiply(  # with no array of float64
-            weights.reshape(places),
+            weights.reshape(shape),
             self.scale.reshape(group, 1, each, 1),
-            out=folded.reshape(places),
+            out=folded.reshape(shape),
             dtype=np.float64,
             casting="same_kind",
         )

@@ -1,8 +1,7 @@
-"""Arrays of N x C x spatial axes seen with the channels last, which is how they mostly lie in memory, and sums of each
-channel's values.
+"""Channels-last views of N x C x spatial arrays, which mostly lie so in memory, and sums of each channel's values.
 
-A float32 sum that takes one value after the other loses a digit with every hundredfold of them. Here a sum is float32
-over some dozen values only; what comes of those is added up in float64. The order is always the same.
+A float32 sum that adds one value after the other loses a digit with every hundredfold of values. Here float32 sums have
+some dozen values each, and float64 adds the sums. The order of additions is always the same.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ Array = Any
 ForEach = Callable[[Callable[..., None], Sequence[tuple[Any, ...]]], None]  # as Engine.for_each
 AddRows = Callable[[Array], Array]  # (rows, columns) float32, few rows -> the sums of the columns, each in float32
 
-FEWEST, MOST = 16, 64  # values that are added up in float32
-PIECE = 1 << 16  # values that are taken at a time: they stay near a core from one sum to the next
-FEW = 1 << 14  # values that are taken in float64 right away
-FAR = 16  # times the variance: from where on the square of a mean leaves too few digits of the mean square
+FEWEST, MOST = 16, 64  # values that are added in float32
+PIECE = 1 << 16  # values per step, which stay in a core's cache between two sums
+FEW = 1 << 14  # values below which all sums are in float64
+FAR = 16  # mean^2 / variance above which mean squares have too few digits
 
 
 def channels_last(x: Array) -> Array:
@@ -41,7 +40,7 @@ def add_rows(rows: Array) -> Array:
 
 
 def sum_channels(x: Array, add_rows: AddRows = add_rows) -> Array:
-    """channel_sums of NumPy's array; `add_rows` is whatever does that fastest."""
+    """`channel_sums` of a NumPy array. `add_rows` is the fastest routine for sums of columns."""
     rows = channels_last(x).reshape(-1, x.shape[1]) if x.size > FEW and not x.flags.c_contiguous else None
     if rows is None or rows.dtype != np.float32 or x.ndim < 3 or len(rows) < MOST:
         return _add_up(None, x, None, one_by_one)[0].astype(np.float32)
@@ -58,17 +57,20 @@ def one_by_one(work: Callable[..., None], items: Sequence[tuple[Any, ...]]) -> N
 
 
 def channel_products(a: Array, b: Array, shift: Array | None = None, for_each: ForEach = one_by_one) -> Array:
-    """(2, C) float64: for each channel the sums of b and of a * b over all other axes. NumPy's arrays of one shape
-    (N, C, spatial...). With a `shift` (C,) it is a - shift instead of a, in both if a and b are the same."""
+    """For each channel the sums of b and of a * b over all other axes, (2, C) in float64.
+
+    a and b are NumPy arrays of one shape (N, C, spatial...). A `shift` (C,) is subtracted from a, and from b if that is
+    the same array.
+    """
     return _add_up(a, b, shift, for_each)
 
 
 def channel_moments(x: Array, for_each: ForEach = one_by_one) -> tuple[Array, Array]:
-    """Mean and biased variance of each channel, (C,) float64. NumPy's array (N, C, spatial...)."""
+    """Mean and biased variance of each channel of a NumPy array (N, C, spatial...), each (C,) in float64."""
     values = max(1, x.size // x.shape[1])
     mean, squares = channel_products(x, x, None, for_each) / values
     variance = squares - mean * mean
-    if not np.all(is_near(mean, variance)):  # then distances from the mean must be squared
+    if not np.all(is_near(mean, variance)):  # square distances from the mean instead
         shift = mean.astype(np.float32)
         distance, squares = channel_products(x, x, shift, for_each) / values
         mean, variance = shift + distance, squares - distance * distance
@@ -76,12 +78,12 @@ def channel_moments(x: Array, for_each: ForEach = one_by_one) -> tuple[Array, Ar
 
 
 def is_near(mean: Array, variance: Array) -> Array:
-    """Where a mean is so near to 0 that sums of products need no shift."""
+    """Where a mean is near enough to 0 for sums of products without a shift."""
     return mean * mean <= FAR * variance
 
 
 def _add_up(a: Array | None, b: Array, shift: Array | None, for_each: ForEach) -> Array:
-    """channel_products; without `a` the second sum is left at anything."""
+    """`channel_products`; without `a` the second sum is undefined."""
     channels = b.shape[1]
     if not b.size:
         return np.zeros((2, channels))
@@ -90,7 +92,7 @@ def _add_up(a: Array | None, b: Array, shift: Array | None, for_each: ForEach) -
     dtype = np.float64 if b.size <= FEW else np.float32
     left, right = None if a is None else _rows(a, dtype), _rows(b, dtype)
     length = max(FEWEST, min(MOST, len(right) >> 10))
-    together = max(1, PIECE // (length * channels))  # rows that are one, so that many sums go on side by side
+    together = max(1, PIECE // (length * channels))  # rows that count as one, so that a vector holds many sums
     step = length * together
     whole = len(right) - len(right) % together
     pieces = [(start, min(start + step, whole), together) for start in range(0, whole, step)]
@@ -116,7 +118,7 @@ def _add_up(a: Array | None, b: Array, shift: Array | None, for_each: ForEach) -
 
 
 def _add_up_planes(a: Array | None, b: Array, shift: Array | None) -> Array:
-    """The same where each channel of an image is a stretch of memory."""
+    """The same for arrays in C order, where each channel of an image is contiguous."""
     found = np.zeros((2, b.shape[1]))
     for index, second in enumerate(b.reshape(*b.shape[:2], -1)):
         first = None if a is None else a[index].reshape(second.shape)

@@ -25,7 +25,7 @@ class Folded:
 
 
 class PlainConvolution:
-    """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, places...)."""
+    """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, output_size...)."""
 
     xp: Any
 
@@ -35,6 +35,8 @@ class PlainConvolution:
 
         def add_relu(self, a: Array, b: Array, y: Array) -> None: ...
 
+        def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
+
         def of_weights(self, sources: Sequence[Array], what: Hashable, make: Callable[[], Made]) -> Made | None: ...
 
     def convolution_forward(
@@ -43,12 +45,12 @@ class PlainConvolution:
         """y = x * weights + bias, or with `relu` the larger of that and 0."""
         xp = self.xp
         out = channels_last(y)
-        places = out.shape[1:-1]
-        padded = pad_channels_last(xp, channels_last(x), windows, places)
+        output_size = out.shape[1:-1]
+        padded = pad_channels_last(xp, channels_last(x), windows, output_size)
         matrices = _weight_matrices(xp, weights, group)
-        for batch in self._batches(x.shape[0], places, windows, x.shape[1]):
+        for batch in self._batches(x.shape[0], output_size, windows, x.shape[1]):
             for matrix, columns, part in _groups(matrices, padded[batch], out[batch], group):
-                rows = self._unfold(columns, windows, places)
+                rows = self._unfold(columns, windows, output_size)
                 if part.flags.c_contiguous:
                     xp.matmul(rows, matrix.T, out=part.reshape(rows.shape[0], -1))
                 else:
@@ -56,7 +58,7 @@ class PlainConvolution:
         if bias is not None:
             out += bias
         if relu:
-            xp.maximum(y, 0, out=y)
+            self.relu_forward(y, y, 0)
 
     def folded_convolution(
         self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
@@ -81,9 +83,9 @@ class PlainConvolution:
         """dx = the gradient of x; also the forward pass of the transposed convolution."""
         xp = self.xp
         dy, out = channels_last(dy), channels_last(dx)
-        places = dy.shape[1:-1]
+        output_size = dy.shape[1:-1]
         matrices = _weight_matrices(xp, weights, group)
-        for batch in self._batches(dy.shape[0], places, windows, dx.shape[1]):
+        for batch in self._batches(dy.shape[0], output_size, windows, dx.shape[1]):
             for matrix, part, target in _groups(matrices, dy[batch], out[batch], group):
                 rows = xp.ascontiguousarray(part).reshape(-1, part.shape[-1])
                 columns = (rows @ matrix).reshape(*part.shape[:-1], *windows.kernel, target.shape[-1])
@@ -104,13 +106,13 @@ class PlainConvolution:
         if not x.shape[0]:
             return
         dy = channels_last(dy)
-        places = dy.shape[1:-1]
-        padded = pad_channels_last(xp, channels_last(x), windows, places)
+        output_size = dy.shape[1:-1]
+        padded = pad_channels_last(xp, channels_last(x), windows, output_size)
         sums = [0.0] * group
-        for batch in self._batches(x.shape[0], places, windows, x.shape[1]):
+        for batch in self._batches(x.shape[0], output_size, windows, x.shape[1]):
             for index, columns, part in _groups(range(group), padded[batch], dy[batch], group):
                 rows = xp.ascontiguousarray(part).reshape(-1, part.shape[-1])
-                sums[index] = sums[index] + rows.T @ self._unfold(columns, windows, places)
+                sums[index] = sums[index] + rows.T @ self._unfold(columns, windows, output_size)
         kernel_first = xp.concatenate(sums).reshape(dweights.shape[0], *windows.kernel, dweights.shape[1])
         dweights += xp.moveaxis(kernel_first, -1, 1)
 
@@ -120,38 +122,38 @@ class PlainConvolution:
         dbias[...] = dbias + sums if add else sums
 
     def im2col(self, x: Array, y: Array, windows: Windows) -> None:
-        """y (N, C * kernel, places...) = the windows of x side by side, for each channel its whole window."""
+        """y (N, C * kernel, output_size...) = the windows of x side by side, for each channel its whole window."""
         out = channels_last(y)
-        places = out.shape[1:-1]
-        padded = pad_channels_last(self.xp, channels_last(x), windows, places)
-        columns = patches(self.xp, padded, windows, places)
-        out[...] = self.xp.moveaxis(columns, -1, 1 + len(places)).reshape(out.shape)
+        output_size = out.shape[1:-1]
+        padded = pad_channels_last(self.xp, channels_last(x), windows, output_size)
+        columns = patches(self.xp, padded, windows, output_size)
+        out[...] = self.xp.moveaxis(columns, -1, 1 + len(output_size)).reshape(out.shape)
 
     def col2im(self, dy: Array, dx: Array, windows: Windows) -> None:
-        """dx = every value of dy (N, C * kernel, places...) added up at the place where im2col took it from."""
+        """dx = every value of dy (N, C * kernel, output_size...) added to the element that im2col read it from."""
         dy, out = channels_last(dy), channels_last(dx)
         columns = dy.reshape(*dy.shape[:-1], out.shape[-1], *windows.kernel)
         self._fold(self.xp.moveaxis(columns, dy.ndim - 1, -1), out, windows)
 
     def _fold(self, columns: Array, out: Array, windows: Windows) -> None:
-        """out (N, spatial..., C) = the columns (N, places..., kernel..., C) added up where their windows lie."""
-        places, size = columns.shape[1 : out.ndim - 1], out.shape[1:-1]
-        shape = (out.shape[0], *windows.padded_size(size, places), out.shape[-1])
+        """out (N, spatial..., C) = the columns (N, output_size..., kernel..., C) added up where their windows lie."""
+        output_size, size = columns.shape[1 : out.ndim - 1], out.shape[1:-1]
+        shape = (out.shape[0], *windows.padded_size(size, output_size), out.shape[-1])
         padded = self.xp.zeros(shape, columns.dtype)
         for offset in windows.offsets():
-            element = (slice(None),) * (1 + len(places)) + offset
-            padded[windows.shifted(offset, places)] += columns[element]
+            element = (slice(None),) * (1 + len(output_size)) + offset
+            padded[windows.shifted(offset, output_size)] += columns[element]
         out[...] = padded[windows.interior(size)]
 
-    def _unfold(self, padded: Array, windows: Windows, places: tuple[int, ...]) -> Array:
-        """The patches as rows of a matrix (N * places, kernel * C)."""
+    def _unfold(self, padded: Array, windows: Windows, output_size: tuple[int, ...]) -> Array:
+        """The patches as rows of a matrix (N * output_size, kernel * C)."""
         channels = padded.shape[-1]
-        view = patches(self.xp, padded, windows, places)
-        return view.reshape(padded.shape[0] * math.prod(places), windows.size * channels)
+        view = patches(self.xp, padded, windows, output_size)
+        return view.reshape(padded.shape[0] * math.prod(output_size), windows.size * channels)
 
-    def _batches(self, n: int, places: tuple[int, ...], windows: Windows, channels: int) -> Iterator[slice]:
+    def _batches(self, n: int, output_size: tuple[int, ...], windows: Windows, channels: int) -> Iterator[slice]:
         """Slices of the batch whose patches fit PATCH_BYTES (at least one image each)."""
-        step = max(1, PATCH_BYTES // max(1, 4 * math.prod(places) * windows.size * channels))
+        step = max(1, PATCH_BYTES // max(1, 4 * math.prod(output_size) * windows.size * channels))
         for start in range(0, n, step):
             yield slice(start, start + step)
 

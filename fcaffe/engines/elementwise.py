@@ -1,4 +1,4 @@
-"""What is done value by value."""
+"""Operators on single values: ReLU, sums, products, copies, biases."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from fcaffe.engines.channels import channel_sums
 
 Array = Any
 
+FLT_MAX = 3.4028234663852886e38
+
 
 class PlainElementwise:
     """Arrays have one shape, and any strides. Outputs may be the same memory as an input."""
@@ -17,11 +19,21 @@ class PlainElementwise:
     xp: Any
 
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
-        """y = max(x, 0) + slope * min(x, 0)."""
-        leak = self.xp.float32(slope) * self.xp.minimum(x, 0) if slope else None
+        """y = max(x, 0) + slope * min(x, 0): NaN where x is, and for -inf if the slope is 0."""
+        leak = self.xp.minimum(x, 0)
+        leak *= self.xp.float32(slope)
         self.xp.maximum(x, 0, out=y)
-        if leak is not None:
-            y += leak
+        y += leak
+
+    def relu_of_maxima(self, y: Array) -> None:
+        """Replace maxima of windows by those of the ReLU of the same windows.
+
+        ReLU makes NaN of NaN and of -inf, and Caffe's maximum passes over NaN. A window of nothing else has the maximum
+        -FLT_MAX, which therefore stays. Values whose double is infinite may become infinite.
+        """
+        none = y == -FLT_MAX
+        self.relu_forward(y, y, 0)
+        self.xp.copyto(y, self.xp.float32(-FLT_MAX), where=none)
 
     def relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None:
         """dx = dy where y > 0, else slope * dy. Instead of y it may be given x."""
@@ -39,7 +51,7 @@ class PlainElementwise:
     def add_relu(self, a: Array, b: Array, y: Array) -> None:
         """y = max(a + b, 0)."""
         self.xp.add(a, b, out=y)
-        self.xp.maximum(y, 0, out=y)
+        PlainElementwise.relu_forward(self, y, y, 0)
 
     def add_relu_backward(self, y: Array, dy: Array, da: Array, db: Array) -> None:
         """da = db = dy where y > 0, else 0; either may be dy."""
@@ -55,29 +67,29 @@ class PlainElementwise:
         y[...] = x
 
     def concat(self, parts: Sequence[Array], whole: Array, axis: int) -> None:
-        """whole = the parts side by side along the axis; they fill it."""
+        """whole = the parts one after the other along the axis."""
         for part, slice_ in zip(parts, _slices([part.shape[axis] for part in parts], axis), strict=True):
             self.copy(part, whole[slice_])
 
     def split(self, whole: Array, parts: Sequence[Array | None], sizes: Sequence[int], axis: int) -> None:
-        """The other way round, but for parts that are None; `sizes` are those of all parts along the axis."""
+        """Copy slices of `whole`, of these sizes along the axis, to the parts that are not None."""
         for part, slice_ in zip(parts, _slices(sizes, axis), strict=True):
             if part is not None:
                 self.copy(whole[slice_], part)
 
     def add_bias(self, y: Array, bias: Array, relu: bool) -> None:
-        """y (N, C, ...) += bias (C,); with `relu` it is then the larger of that and 0."""
+        """y (N, C, ...) += bias (C,), followed by ReLU with `relu`."""
         y += bias.reshape(-1, *(1,) * (y.ndim - 2))
         if relu:
-            self.xp.maximum(y, 0, out=y)
+            PlainElementwise.relu_forward(self, y, y, 0)
 
     def bias_backward(self, dy: Array, dbias: Array, add: bool) -> None:
-        """dbias (C,) = dy (N, C, ...) summed over everything but channels; with `add` += it."""
+        """dbias (C,) = dy (N, C, ...) summed over all axes but 1; with `add` the sums are added to dbias."""
         sums = self.channel_sums(dy)
         dbias[...] = dbias + sums if add else sums
 
     def channel_sums(self, x: Array) -> Array:
-        """(C,) float32: x (N, C, ...) summed over everything but channels."""
+        """x (N, C, ...) summed over all axes but 1, (C,) in float32."""
         return channel_sums(self.xp, x)
 
     def relu_bias_backward(self, y: Array, dy: Array, dx: Array, dbias: Array | None, add: bool) -> None:
@@ -88,6 +100,6 @@ class PlainElementwise:
 
 
 def _slices(sizes: Sequence[int], axis: int) -> list[tuple[slice, ...]]:
-    """Where parts of these sizes lie along the axis of all of them together."""
+    """Indices of parts of these sizes, one after the other along the axis."""
     ends = list(itertools.accumulate(sizes))
     return [(slice(None),) * axis + (slice(end - size, end),) for size, end in zip(sizes, ends, strict=True)]

@@ -10,10 +10,11 @@ SMALLEST = 1.1754943508222875e-38  # FLT_MIN: probabilities below it count as th
 
 
 class PlainLosses:
-    """Scores and what has their shape have the classes on `axis`; `labels` has one value for each position of the other
-    axes, in their order, in whatever shape. A position counts unless its label, cut to an integer, is `ignored` (None:
-    all count). `valid`, `loss` and `slope` are float32 arrays without axes, so that none of this waits for a device.
-    The `divisor` is None for the number of positions that count, or 1 if none does.
+    """Scores and probabilities have the classes on `axis`; `labels` has one value for each position of the other axes.
+
+    A position counts unless its label, truncated to an integer, is `ignored` (None: all count). `valid`, `loss` and
+    `slope` are float32 arrays without axes, so no operator waits for a device. `divisor` None stands for the number of
+    positions that count, at least 1.
     """
 
     xp: Any
@@ -63,8 +64,8 @@ class PlainLosses:
         ignored: int | None,
         divisor: float | None,
     ) -> None:
-        """dx = slope times the gradient of the scores, from what softmax_loss_forward has left; not said where a label
-        is no class."""
+        """dx = slope times the gradient of the scores, from the results of softmax_loss_forward. Undefined where
+        a label is no class."""
         xp = self.xp
         scale = slope / self._loss_divisor(valid, divisor)
         classes, skipped, _ = self._loss_labels(labels, probability, axis, ignored)
@@ -91,8 +92,10 @@ class PlainLosses:
     def _loss_labels(
         self, labels: Array, scores: Array, axis: int, ignored: int | None
     ) -> tuple[Array, Array | None, Array]:
-        """In the shape of the scores, with a single class: the classes (0 where there is none), where they are ignored
-        (None if nowhere), and where they are wrong."""
+        """The classes (0 where a label is none), where labels are ignored (None if nowhere), and where they are wrong.
+
+        All three have the shape of the scores with one class.
+        """
         shape = (*scores.shape[:axis], 1, *scores.shape[axis + 1 :])
         classes = labels.reshape(shape).astype(self.xp.int64)
         wrong = (classes < 0) | (classes >= scores.shape[axis])

@@ -1,4 +1,4 @@
-"""Dropout: plain array code over masks that the host draws."""
+"""Dropout in array code, with masks that the host draws."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ Array = Any
 class PlainNoise:
     """x, y, dy, dx and mask have one shape; outputs may be the same memory as an input.
 
-    A mask has `mask_dtype`, and is channels-last or in C order in memory; what is in it is the engine's business.
-    `noise` is the run's source of randomness (see fcaffe.net.Context): what it draws depends on its kind, and on the
-    name of the layer.
+    A mask has `mask_dtype` and is channels-last or in C order; each engine chooses its contents. `noise` is the run's
+    source of random numbers (see fcaffe.net.Context), which depend on its kind and on the layer's name.
     """
 
     xp: Any

@@ -25,6 +25,7 @@ class PlainNormalization:
     if TYPE_CHECKING:
 
         def channel_sums(self, x: Array) -> Array: ...
+        def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
 
     def lrn_forward(
         self, x: Array, y: Array, memory: Array | None, size: int, alpha: float, beta: float, k: float
@@ -57,8 +58,8 @@ class PlainNormalization:
     def batch_norm_train(
         self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool, memory: Array
     ) -> None:
-        """y = (x - mean) / sqrt(variance + eps), times scale plus shift (each (C,)) if there is an `affine`, and with
-        `relu` the larger of that and 0. Mean and variance are those of the batch, of which x is a part or the whole.
+        """y = (x - mean) / sqrt(variance + eps), times scale plus shift (each (C,)) if there is an `affine`, then
+        ReLU with `relu`. Mean and variance are those of the batch, of which x is all or a part.
 
         `memory`, at least batch_norm_memory times as large as x, is kept for the backward pass.
         """
@@ -72,8 +73,10 @@ class PlainNormalization:
         variance[...] = channel_sums(self.xp, centred * centred) / values
 
     def merge_moments(self, parts: Array, mean: Array, variance: Array) -> None:
-        """mean, variance (C,) = those of several batches together. `parts` (batches, 1 + 2 C) has of each how many
-        values a channel has, their means and their variances."""
+        """mean, variance (C,) = those of several batches together.
+
+        A row of `parts` (batches, 1 + 2 C) has the number of values per channel, their means and their variances.
+        """
         xp = self.xp
         counts, means, variances = (
             part.astype(xp.float64) for part in (parts[:, :1], parts[:, 1 : 1 + mean.size], parts[:, 1 + mean.size :])
@@ -95,14 +98,14 @@ class PlainNormalization:
     def batch_norm_apply(
         self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool
     ) -> None:
-        """The same without a backward pass."""
+        """As batch_norm_train, without a backward pass."""
         self.xp.subtract(x, self._along_channels(mean, x), out=y)
         y /= self._along_channels(self.xp.sqrt(variance + self.xp.float32(eps)), y)
         if affine:
             y *= self._along_channels(affine[0], x)
             y += self._along_channels(affine[1], x)
         if relu:
-            self.xp.maximum(y, 0, out=y)
+            self.relu_forward(y, y, 0)
 
     def batch_norm_train_backward(
         self,
@@ -118,8 +121,10 @@ class PlainNormalization:
         memory: Array,
         whole: Whole | None = None,
     ) -> None:
-        """dx from dy, through mean and variance too; `gradients` = those of scale and shift from this dy. These and dx
-        are of a part of the `whole`, in which all of dy counts; None: x is the whole."""
+        """dx = the gradient of x, also through mean and variance; `gradients` = those of scale and shift.
+
+        If x is a part of a batch, `whole` adds up the sums that dx needs over the workers.
+        """
         xp = self.xp
         deviation = self._along_channels(xp.sqrt(variance + xp.float32(eps)), x)
         normalized = (x - self._along_channels(mean, x)) / deviation
@@ -139,10 +144,10 @@ class PlainNormalization:
     def batch_norm_add_relu(
         self, x: Array, other: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float
     ) -> None:
-        """y = the larger of 0 and the sum of `other` and x as batch_norm_apply normalises it."""
+        """y = ReLU of the sum of `other` and of x as batch_norm_apply normalises it."""
         self.batch_norm_apply(x, y, mean, variance, affine, eps, False)
         y += other
-        self.xp.maximum(y, 0, out=y)
+        self.relu_forward(y, y, 0)
 
     def batch_norm_add_relu_backward(
         self,
@@ -160,17 +165,17 @@ class PlainNormalization:
         whole: Whole | None = None,
     ) -> None:
         """dother = the sum of `dys`, one or two, where y > 0; dx and `gradients` are as of batch_norm_train_backward
-        from that. All of these lie apart."""
+        from that. No two of these arrays share memory."""
         self.xp.multiply(sum(dys[1:], dys[0]), y > 0, out=dother)
         numbers = mean, variance, affine, gradients, eps, False, memory
         self.batch_norm_train_backward(x, dother, dx, *numbers, whole)
 
     def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:
-        """y (N, C, ...) = x * scale + shift, each (C,), or with `relu` the larger of that and 0; y may be x."""
+        """y (N, C, ...) = x * scale + shift, each (C,), followed by ReLU with `relu`; y may be x."""
         self.xp.multiply(x, self._along_channels(scale, x), out=y)
         y += self._along_channels(shift, x)
         if relu:
-            self.xp.maximum(y, 0, out=y)
+            self.relu_forward(y, y, 0)
 
     def scale_channels_backward(
         self, x: Array, dy: Array, dx: Array, scale: Array, dscale: Array, dshift: Array

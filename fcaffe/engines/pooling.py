@@ -12,14 +12,15 @@ LOWEST = -3.4028234663852886e38  # -FLT_MAX: what Caffe's MAX gives for a window
 
 
 class PlainPooling:
-    """x (N, C, H, W), y (N, C, places...). `mask` (N, C, places...) holds each maximum's place in its H * W plane.
+    """x (N, C, H, W), y (N, C, output_size...). `mask` (N, C, output_size...) holds the index of each
+    maximum in its H * W plane.
 
     `memory`, of the same shape, is what max_pool_forward leaves to max_pool_backward, whatever that is.
     """
 
     xp: Any
 
-    def place_dtype(self, windows: Windows) -> str:
+    def index_dtype(self, windows: Windows) -> str:
         """Of the `memory` of these windows."""
         return "float32"
 
@@ -29,123 +30,123 @@ class PlainPooling:
 
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
         """y = the largest values; -FLT_MAX where no element is inside. No `memory`: there will be no backward pass."""
-        self.max_pool_with_places(x, y, self.xp.empty_like(y) if memory is None else memory, windows)
+        self.max_pool_with_indices(x, y, self.xp.empty_like(y) if memory is None else memory, windows)
 
     def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:
-        """dx = each dy at the place of its maximum; places met by several windows add up."""
-        self.place_backward(dy, memory, dx, windows)
+        """dx = each dy at the index of its maximum; the gradients of windows with the same maximum add up."""
+        self.index_backward(dy, memory, dx, windows)
 
-    def max_pool_with_places(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
+    def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
         """y = the first of the largest values in row order; mask -1 and y -FLT_MAX where no element is inside."""
         best, where = channels_last(y), channels_last(mask)
-        places = best.shape[1:-1]
-        padded = pad_channels_last(self.xp, channels_last(x), windows, places, LOWEST)
+        output_size = best.shape[1:-1]
+        padded = pad_channels_last(self.xp, channels_last(x), windows, output_size, LOWEST)
         best[...] = LOWEST
         where[...] = 0
         for offset in windows.offsets():
-            element = padded[windows.shifted(offset, places)]
+            element = padded[windows.shifted(offset, output_size)]
             larger = element > best
             self.xp.fmax(best, element, out=best)  # a NaN is never larger
-            # Offsets come in row order, so the newest place of a window is also its highest.
-            place = self._plane_index(offset, places, x.shape[2:], windows) + 1
-            self.xp.maximum(where, place * larger, out=where)
+            # Offsets come in row order, so the newest index of a window is also its highest.
+            index = self._plane_index(offset, output_size, x.shape[2:], windows) + 1
+            self.xp.maximum(where, index * larger, out=where)
         where -= 1
 
-    def place_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
-        """dx = each dy at the place in its window that `mask` names; places met by several windows add up."""
+    def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
+        """dx = each dy at the index that `mask` holds for its window; gradients at the same index add up."""
         dy, where, out = channels_last(dy), channels_last(mask), channels_last(dx)
-        places, size = dy.shape[1:-1], out.shape[1:-1]
-        padded = self.xp.zeros((out.shape[0], *windows.padded_size(size, places), out.shape[-1]), dy.dtype)
+        output_size, size = dy.shape[1:-1], out.shape[1:-1]
+        padded = self.xp.zeros((out.shape[0], *windows.padded_size(size, output_size), out.shape[-1]), dy.dtype)
         for offset in windows.offsets():
-            here = where == self._plane_index(offset, places, size, windows)
-            padded[windows.shifted(offset, places)] += dy * here
+            here = where == self._plane_index(offset, output_size, size, windows)
+            padded[windows.shifted(offset, output_size)] += dy * here
         out[...] = padded[windows.interior(size)]
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
-        """dx = dy added up at the places that `mask` names; places outside the plane are left out."""
-        count, places, size = dx.shape[0] * dx.shape[1], dy.shape[2] * dy.shape[3], dx.shape[2] * dx.shape[3]
-        planes = self.xp.zeros((count, size + 1), dx.dtype)  # the last value is for those left out
+        """dx = dy added up at the indices in `mask`; indices outside the plane are ignored."""
+        count, windows, size = dx.shape[0] * dx.shape[1], dy.shape[2] * dy.shape[3], dx.shape[2] * dx.shape[3]
+        planes = self.xp.zeros((count, size + 1), dx.dtype)  # the last value takes the ignored ones
         rows = self.xp.arange(count)[:, None]
-        where = mask.reshape(count, places).astype(self.xp.int64)
+        where = mask.reshape(count, windows).astype(self.xp.int64)
         where = self.xp.where((where >= 0) & (where < size), where, size)
-        self.xp.add.at(planes, (rows, where), dy.reshape(count, places))
+        self.xp.add.at(planes, (rows, where), dy.reshape(count, windows))
         dx[...] = planes[:, :size].reshape(dx.shape)
 
     def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:
         """y = the window's sum over its area, of which padding counts but what lies beyond the padding does not."""
         out = channels_last(y)
-        places = out.shape[1:-1]
-        padded = pad_channels_last(self.xp, channels_last(x), windows, places)
+        output_size = out.shape[1:-1]
+        padded = pad_channels_last(self.xp, channels_last(x), windows, output_size)
         out[...] = 0
         for offset in windows.offsets():
-            out += padded[windows.shifted(offset, places)]
-        out /= self._areas(places, x.shape[2:], windows)  # a window outside the image is 0 / 0, as in Caffe
+            out += padded[windows.shifted(offset, output_size)]
+        out /= self._areas(output_size, x.shape[2:], windows)  # a window outside the image is 0 / 0, as in Caffe
 
     def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
-        """dx = each dy, divided by its window's area, at every place of the window."""
+        """dx = each dy, divided by its window's area, at every element of the window."""
         dy, out = channels_last(dy), channels_last(dx)
-        places, size = dy.shape[1:-1], out.shape[1:-1]
-        padded = self.xp.zeros((out.shape[0], *windows.padded_size(size, places), out.shape[-1]), dy.dtype)
-        share = dy / self._areas(places, size, windows)
+        output_size, size = dy.shape[1:-1], out.shape[1:-1]
+        padded = self.xp.zeros((out.shape[0], *windows.padded_size(size, output_size), out.shape[-1]), dy.dtype)
+        share = dy / self._areas(output_size, size, windows)
         for offset in windows.offsets():
-            padded[windows.shifted(offset, places)] += share
+            padded[windows.shifted(offset, output_size)] += share
         out[...] = padded[windows.interior(size)]
 
     def stochastic_pool_forward(self, x: Array, y: Array, mask: Array, dice: Array, windows: Windows) -> None:
         """Zeiler and Fergus: pick an element with probability in proportion to its value, by `dice` in [0, 1)."""
         best, where = channels_last(y), channels_last(mask)
-        places = best.shape[1:-1]
-        padded = pad_channels_last(self.xp, channels_last(x), windows, places)
-        total = sum(padded[windows.shifted(offset, places)] for offset in windows.offsets())
+        output_size = best.shape[1:-1]
+        padded = pad_channels_last(self.xp, channels_last(x), windows, output_size)
+        total = sum(padded[windows.shifted(offset, output_size)] for offset in windows.offsets())
         threshold = channels_last(dice) * total
         where[...] = -1
         best[...] = 0
         running = self.xp.zeros_like(best)
         for offset in windows.offsets():
-            element = padded[windows.shifted(offset, places)]
+            element = padded[windows.shifted(offset, output_size)]
             running += element
-            index = self._plane_index(offset, places, x.shape[2:], windows)
-            picked = (where < 0) & (running >= threshold) & self._inside(offset, places, x.shape[2:], windows)
+            index = self._plane_index(offset, output_size, x.shape[2:], windows)
+            picked = (where < 0) & (running >= threshold) & self._inside(offset, output_size, x.shape[2:], windows)
             self.xp.copyto(best, element, where=picked)
             self.xp.copyto(where, index, where=picked)
 
     def stochastic_pool_test(self, x: Array, y: Array, windows: Windows) -> None:
         """The expectation of the above: sum of squares over sum."""
         out = channels_last(y)
-        places = out.shape[1:-1]
-        padded = pad_channels_last(self.xp, channels_last(x), windows, places)
+        output_size = out.shape[1:-1]
+        padded = pad_channels_last(self.xp, channels_last(x), windows, output_size)
         squares = self.xp.zeros_like(out)
         total = self.xp.full_like(out, 1.17549435e-38)  # FLT_MIN: an all-zero window gives 0
         for offset in windows.offsets():
-            element = padded[windows.shifted(offset, places)]
+            element = padded[windows.shifted(offset, output_size)]
             squares += element * element
             total += element
         out[...] = squares / total
 
     def _plane_index(
-        self, offset: tuple[int, ...], places: tuple[int, ...], size: tuple[int, ...], windows: Windows
+        self, offset: tuple[int, ...], output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows
     ) -> Array:
-        """(H', W', 1): the place in the H * W plane of element `offset` of every window."""
-        rows, columns = self._coordinates(offset, places, windows)
+        """(H', W', 1): the index in the H * W plane of element `offset` of every window."""
+        rows, columns = self._coordinates(offset, output_size, windows)
         return (rows[:, None] * size[1] + columns[None, :])[..., None].astype(self.xp.float32)
 
     def _inside(
-        self, offset: tuple[int, ...], places: tuple[int, ...], size: tuple[int, ...], windows: Windows
+        self, offset: tuple[int, ...], output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows
     ) -> Array:
-        rows, columns = self._coordinates(offset, places, windows)
+        rows, columns = self._coordinates(offset, output_size, windows)
         inside_rows, inside_columns = (rows >= 0) & (rows < size[0]), (columns >= 0) & (columns < size[1])
         return (inside_rows[:, None] & inside_columns[None, :])[..., None]
 
-    def _coordinates(self, offset: tuple[int, ...], places: tuple[int, ...], windows: Windows) -> list[Array]:
+    def _coordinates(self, offset: tuple[int, ...], output_size: tuple[int, ...], windows: Windows) -> list[Array]:
         return [
             self.xp.arange(o) * s - p + e
-            for o, s, p, e in zip(places, windows.stride, windows.pad, offset, strict=True)
+            for o, s, p, e in zip(output_size, windows.stride, windows.pad, offset, strict=True)
         ]
 
-    def _areas(self, places: tuple[int, ...], size: tuple[int, ...], windows: Windows) -> Array:
+    def _areas(self, output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows) -> Array:
         """(H', W', 1): elements of each window clipped to the padded image."""
         lengths = []
-        for n, o, k, s, p in zip(size, places, windows.kernel, windows.stride, windows.pad, strict=True):
+        for n, o, k, s, p in zip(size, output_size, windows.kernel, windows.stride, windows.pad, strict=True):
             start = self.xp.arange(o) * s - p
             lengths.append(self.xp.minimum(start + k, n + p) - start)
         return (lengths[0][:, None] * lengths[1][None, :])[..., None].astype(self.xp.float32)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 Array = Any
 
 
 class Part(NamedTuple):
-    """Where a parameter lies in the flat buffers, its weight decay, and what the rate is multiplied by for it."""
+    """A parameter's slice of the flat buffers, its weight decay and its multiplier of the rate."""
 
-    place: slice
+    span: slice
     decay: float
     lr_mult: float
 
@@ -25,9 +25,6 @@ class Settings(NamedTuple):
     rms_decay: float = 0.0
 
 
-Block = tuple[Array, Array, Array, bool]  # of weights, gradients and history, and whether the weights decay
-
-
 class PlainUpdate:
     """Arrays are flat and of one length: weights w, gradients g, histories. Afterwards g holds what w was lowered by.
 
@@ -35,8 +32,8 @@ class PlainUpdate:
     """
 
     xp: Any
-    sgd_takes_all_cores = False  # sgd_update does, so slices are to be updated one after the other
-    update_block = 1 << 17  # values that are updated at a time: they stay near a core from one line to the next
+    sgd_takes_all_cores = False  # sgd_update computes with all cores, so blocks are updated one after the other
+    update_block = 1 << 17  # values of a block, which stays in a core's cache from one operation to the next
 
     def add_decay(self, w: Array, g: Array, decay: float, kind: str) -> None:
         """g += decay * w (L2) or decay * sign(w) (L1)."""
@@ -51,11 +48,6 @@ class PlainUpdate:
         h += g
         g[...] = h
         w -= g
-
-    def sgd_updates(self, blocks: Sequence[Block]) -> Callable[[Sequence[float], Sequence[float], float], None] | None:
-        """What does `sgd_update` of all these blocks, given the rates and decays of each, and the momentum; None if
-        that is no faster."""
-        return None
 
     def nesterov_update(self, w: Array, g: Array, h: Array, rate: float, momentum: float) -> None:
         """h' = momentum * h + rate * g; w -= (1 + momentum) * h' - momentum * h."""
@@ -113,11 +105,11 @@ class PlainUpdate:
     # --- all parameters at once, for engines that do so (Engine.updates_at_once) --------------------------------------
 
     def prepare_update(self, parts: Sequence[Part], regularization: str) -> Any:
-        """What update_all has to know of the parameters; the regularization is "L1" or "L2"."""
+        """The table of parameters that update_all takes; the regularization is "L1" or "L2"."""
         raise NotImplementedError
 
     def set_step(self, rate: float, gradient_scale: float) -> None:
-        """The rate of the coming update_all, and what it multiplies gradients by."""
+        """Set the rate of the next update_all and the factor of its gradients."""
         raise NotImplementedError
 
     def update_all(
@@ -132,7 +124,7 @@ class PlainUpdate:
     ) -> None:
         """Scale the gradients, regularise, and apply the rule of solver type `rule` to all parameters of the `table`.
 
-        The rate (with Adam's bias correction in it) and what gradients are multiplied by are those of `set_step`.
-        `half`, if there is one, gets the new weights in 16 bits.
+        `set_step` has set the rate, which includes Adam's bias correction, and the factor of the gradients. `half`, if
+        given, receives the new weights in 16 bits.
         """
         raise NotImplementedError

@@ -44,7 +44,7 @@ class Windows:
         return math.prod(self.kernel)
 
     def is_pointwise(self) -> bool:
-        """A 1x1 window at every place: nothing slides."""
+        """A 1x1 window at every pixel: nothing slides."""
         return self.size == 1 and set(self.stride) == {1} and set(self.pad) == {0}
 
     def overlap(self) -> bool:
@@ -65,11 +65,13 @@ class Windows:
             for n, k, s, p, d in zip(size, self.kernel, self.stride, self.pad, self.dilation, strict=True)
         )
 
-    def padded_size(self, size: tuple[int, ...], places: tuple[int, ...]) -> tuple[int, ...]:
+    def padded_size(self, size: tuple[int, ...], output_size: tuple[int, ...]) -> tuple[int, ...]:
         """Spatial size of a buffer that holds the padded input and every element of every window."""
         return tuple(
             max(n + p, (o - 1) * s + d * (k - 1) + 1)
-            for n, o, k, s, p, d in zip(size, places, self.kernel, self.stride, self.pad, self.dilation, strict=True)
+            for n, o, k, s, p, d in zip(
+                size, output_size, self.kernel, self.stride, self.pad, self.dilation, strict=True
+            )
         )
 
     def interior(self, size: tuple[int, ...]) -> tuple[slice, ...]:
@@ -80,19 +82,19 @@ class Windows:
         """The elements of a window in row order."""
         return itertools.product(*(range(k) for k in self.kernel))
 
-    def shifted(self, offset: tuple[int, ...], places: tuple[int, ...]) -> tuple[slice, ...]:
+    def shifted(self, offset: tuple[int, ...], output_size: tuple[int, ...]) -> tuple[slice, ...]:
         """Index of the padded buffer: for every window its element `offset`."""
         index = (
             slice(e * d, e * d + (o - 1) * s + 1, s)
-            for e, o, s, d in zip(offset, places, self.stride, self.dilation, strict=True)
+            for e, o, s, d in zip(offset, output_size, self.stride, self.dilation, strict=True)
         )
         return (slice(None), *index)
 
 
-def pad_channels_last(xp: Any, x: Array, windows: Windows, places: tuple[int, ...], fill: float = 0.0) -> Array:
+def pad_channels_last(xp: Any, x: Array, windows: Windows, output_size: tuple[int, ...], fill: float = 0.0) -> Array:
     """x (N, spatial..., C) in a buffer that every window lies within; x itself if it does already."""
     size = x.shape[1:-1]
-    padded = windows.padded_size(size, places)
+    padded = windows.padded_size(size, output_size)
     if padded == size and not any(windows.pad):
         return x
     check_room(x.shape[0] * math.prod(padded) * x.shape[-1] * x.dtype.itemsize)
@@ -101,10 +103,10 @@ def pad_channels_last(xp: Any, x: Array, windows: Windows, places: tuple[int, ..
     return buffer
 
 
-def patches(xp: Any, padded: Array, windows: Windows, places: tuple[int, ...]) -> Array:
-    """A view (N, places..., kernel..., C) of the padded buffer: each window's elements side by side."""
+def patches(xp: Any, padded: Array, windows: Windows, output_size: tuple[int, ...]) -> Array:
+    """A view (N, output_size..., kernel..., C) of the padded buffer: each window's elements side by side."""
     n, *spatial = padded.strides[:-1]
-    shape = (padded.shape[0], *places, *windows.kernel, padded.shape[-1])
+    shape = (padded.shape[0], *output_size, *windows.kernel, padded.shape[-1])
     strides = (
         n,
         *(step * s for step, s in zip(spatial, windows.stride, strict=True)),

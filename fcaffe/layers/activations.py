@@ -23,7 +23,7 @@ class Activation(Layer):
 class ReLU(Activation):
     """top = max(x, 0) + negative_slope * min(x, 0). At 0 the gradient is that of the negative side."""
 
-    traits = replace(Activation.traits, half=Half.SAME, by_operators=True, by_sample=True)
+    traits = replace(Activation.traits, half=Half.SAME, by_sample=True)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.engine.relu_forward(bottom[0].data, top[0].data, self.param.relu_param.negative_slope)
@@ -39,8 +39,13 @@ class ReLU(Activation):
 
     @property
     def _reads_bottom(self) -> bool:
-        """Of the output the sign will do, unless it is turned round or does not last."""
-        return self.param.relu_param.negative_slope < 0 or self.top_is_overwritten
+        """Whether backward reads the bottom, as in Caffe, where a script may have written it since forward.
+
+        Whole passes need not keep the bottom: the top has the same signs, unless the slope turns them round or a later
+        layer overwrites the top.
+        """
+        turned = self.param.relu_param.negative_slope < 0
+        return turned or self.top_is_overwritten or not self.context.whole_passes
 
 
 def is_plain_relu(layer: Layer) -> TypeGuard[ReLU]:

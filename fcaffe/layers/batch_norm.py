@@ -23,6 +23,7 @@ class BatchNorm(Layer):
     traits = Traits(
         bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, learns=False, held=Held.MEAN
     )
+    ignores_propagate_down = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.batch_norm_param

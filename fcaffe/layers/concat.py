@@ -26,6 +26,11 @@ class AlongAxis(Layer):
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
 
+    @property
+    def ignores_propagate_down(self) -> bool:
+        """With one bottom and one top, these share their gradient in Caffe."""
+        return len(self.param.bottom) == len(self.param.top) == 1
+
     def sizes(self, blobs: list[Blob]) -> list[int]:
         """Of these blobs along the axis."""
         return [blob.shape[self.axis] for blob in blobs]
@@ -41,9 +46,7 @@ def places(sizes: Sequence[int]) -> list[slice]:
 class Concat(AlongAxis):
     """top = the bottoms one after the other along `axis`; their other axes agree."""
 
-    traits = replace(
-        AlongAxis.traits, bottoms=(1, None), tops=1, reshapes_by_shape=True, by_operators=True, by_sample=True
-    )
+    traits = replace(AlongAxis.traits, bottoms=(1, None), tops=1, reshapes_by_shape=True, by_sample=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.axis = axis = self.find_axis(bottom[0], self.param.concat_param, "concat_dim")

@@ -85,7 +85,6 @@ class Convolution(Sliding):
         half=Half.ANY,
         reshapes_by_shape=True,
         repeatable=True,
-        by_operators=True,
         by_sample=True,
         reads_before_writing=True,
     )

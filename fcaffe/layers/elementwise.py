@@ -97,7 +97,7 @@ class Clip(Activation):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, y = self.param.clip_param, top[0].data
         self.xp.minimum(bottom[0].data, p.max, out=y)
-        self.xp.maximum(y, p.min, out=y)
+        self.xp.fmax(y, p.min, out=y)  # NaN becomes `min`, as in Caffe
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return bottom

@@ -29,8 +29,6 @@ class Eltwise(Layer):
             raise self.error(f"coeff must be given once per bottom or not at all: {len(p.coeff)} for {len(bottom)}")
         if self.operation != SUM or top[0] is bottom[0]:
             self.traits = replace(self.traits, half=Half.SAME_IN_XP)
-        else:
-            self.traits = replace(self.traits, by_operators=True)
         if self.operation == MAX:  # `largest` is of the whole batch
             self.traits = replace(self.traits, by_sample=False)
         self.coeffs = list(p.coeff) or [1.0] * len(bottom)

@@ -14,6 +14,7 @@ class Im2col(Sliding):
     """
 
     traits = Traits(bottoms=1, tops=1)
+    ignores_propagate_down = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.find_windows(bottom[0])

@@ -22,7 +22,6 @@ class InnerProduct(Layer):
         reshapes_by_shape=True,
         repeatable=True,
         reads_before_writing=True,
-        by_operators=True,
     )
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

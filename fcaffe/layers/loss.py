@@ -191,7 +191,8 @@ class SigmoidCrossEntropyLoss(LossLayer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         xp = self.xp
         x, target = bottom[0].data, bottom[1].data.reshape(bottom[0].shape)
-        losses = xp.log1p(xp.exp(-abs(x))) - x * (target - (x >= 0))
+        positive = x >= 0
+        losses = xp.log1p(xp.exp(x - 2 * x * positive)) - x * (target - positive)  # for infinite x NaN, as in Caffe
         valid: int | Array = x.size
         ignored = self._ignored(target)
         if ignored is not None:

@@ -24,8 +24,8 @@ class LRN(Layer):
         if size % 2 == 0:
             raise self.error(f"local_size must be odd, not {size}")
         self.windows = Windows((size, size), (1, 1), (size // 2, size // 2), (1, 1))
-        if self.param.lrn_param.norm_region == pb.LRNParameter.ACROSS_CHANNELS:
-            self.traits = replace(self.traits, half=Half.SAME, by_operators=True)
+        if self._across_channels:
+            self.traits = replace(self.traits, half=Half.SAME)
         self.scale = Blob(self.xp, (), channels_last=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -35,13 +35,21 @@ class LRN(Layer):
         images, *rest = bottom[0].shape
         self.scale.reshape(images * self._memory(), *rest)
 
+    @property
+    def _across_channels(self) -> bool:
+        return bool(self.param.lrn_param.norm_region == pb.LRNParameter.ACROSS_CHANNELS)
+
+    @property
+    def ignores_propagate_down(self) -> bool:
+        return self._across_channels
+
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [*bottom, *top, self.scale]
+        return [*bottom, *(top if self._across_channels else []), self.scale]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.lrn_param
         x, y = bottom[0].data, top[0].data
-        if p.norm_region == pb.LRNParameter.ACROSS_CHANNELS:
+        if self._across_channels:
             memory = self.scale.data if self.context.saves_for_backward else None
             self.engine.lrn_forward(x, y, memory, p.local_size, p.alpha, p.beta, p.k)
             return
@@ -53,8 +61,7 @@ class LRN(Layer):
 
     def _memory(self) -> int:
         """Arrays of the bottom's shape that are kept from forward to backward."""
-        across = self.param.lrn_param.norm_region == pb.LRNParameter.ACROSS_CHANNELS
-        return self.engine.lrn_memory if across else 1
+        return self.engine.lrn_memory if self._across_channels else 1
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
@@ -62,12 +69,12 @@ class LRN(Layer):
         p = self.param.lrn_param
         x, y, dy, dx = bottom[0].data, top[0].data, top[0].diff, bottom[0].diff
         scale = self.scale.data
-        if p.norm_region == pb.LRNParameter.ACROSS_CHANNELS:
+        if self._across_channels:
             self.engine.lrn_backward(x, y, scale, dy, dx, p.local_size, p.alpha, p.beta, p.k)
             return
-        spread = self.xp.empty_like(x)
-        self.engine.average_pool_backward(dy * y / scale, spread, self.windows)
+        gain, spread = scale ** self.xp.float32(-p.beta), self.xp.empty_like(x)
+        self.engine.average_pool_backward(dy * x * (gain / scale), spread, self.windows)
         spread *= x
         spread *= 2 * p.alpha * p.beta
-        self.xp.multiply(dy, scale ** self.xp.float32(-p.beta), out=dx)
+        self.xp.multiply(dy, gain, out=dx)
         dx -= spread

@@ -91,6 +91,7 @@ class LSTMUnit(Layer):
     """One step of an LSTM. Bottoms: c_prev (1, N, H), gates (1, N, 4H), cont (1, N). Tops: c and h, (1, N, H)."""
 
     traits = Traits(bottoms=3, tops=2)
+    ignores_propagate_down = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if any(blob in bottom for blob in top):

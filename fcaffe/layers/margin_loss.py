@@ -38,7 +38,7 @@ class HingeLoss(LossLayer):
         xp, signs, violations = self.xp, self.signs.data, self.violations.data
         labels, wrong = find_sample_labels(self, bottom)
         signs[...] = xp.where(xp.arange(signs.shape[1]) == labels, -1, 1)
-        xp.maximum(0, 1 + signs * rows_of(bottom[0].data), out=violations)
+        xp.fmax(0, 1 + signs * rows_of(bottom[0].data), out=violations)  # NaN counts as 0, as in Caffe
         total = (violations**2 if self._is_squared() else violations).sum()
         self.samples = self.count_samples(bottom)
         top[0].data[...] = xp.where(wrong.any(), xp.nan, total / self.samples)

@@ -15,6 +15,7 @@ class MVN(Layer):
     """
 
     traits = Traits(bottoms=1, tops=1)
+    ignores_propagate_down = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.deviation = Blob(self.xp)

@@ -14,7 +14,7 @@ MAX, AVE, STOCHASTIC = pb.PoolingParameter.MAX, pb.PoolingParameter.AVE, pb.Pool
 
 @register("Pooling")
 class Pooling(Layer):
-    """top (N, C, H', W') from windows of bottom (N, C, H, W); the second top of MAX is the position of each maximum.
+    """top (N, C, H', W') from windows of bottom (N, C, H, W); the second top of MAX has the index of each maximum.
 
     Output size: ceil((n + 2 pad - kernel) / stride) + 1, or floor with `round_mode: FLOOR`; with padding, one less if
     the last window would start beyond the image and its first padding. Without padding it stays, so a window may lie
@@ -45,13 +45,18 @@ class Pooling(Layer):
         if pad[0] >= kernel[0] or pad[1] >= kernel[1]:
             raise self.error(f"pad {pad} must be smaller than the kernel {kernel}")
         self.windows = Windows(kernel, stride, pad, (1, 1))
-        if self.method != STOCHASTIC and len(top) == 1:  # positions and probabilities want float32
-            self.traits = replace(self.traits, half=Half.SAME)
-        draws = self.method == STOCHASTIC and self.phase == pb.TRAIN  # on the host
-        certain = self.method != STOCHASTIC
+        random = self.method == STOCHASTIC
         self.traits = replace(
-            self.traits, needs_host=draws, repeatable=certain, by_operators=certain, by_sample=certain
+            self.traits,
+            half=Half.NONE if random or len(top) == 2 else Half.SAME,  # indices and probabilities are float32
+            needs_host=random and self.phase == pb.TRAIN,  # where the random numbers are drawn
+            repeatable=not random,
+            by_sample=not random,
         )
+        by_engine = self.method == MAX and not p.global_pooling
+        dtype = self.engine.index_dtype(self.windows) if by_engine else "float32"
+        self.memory = Blob(self.xp, (), channels_last=True, dtype=dtype)
+        self.own_indices = len(top) == 1 and self.method != AVE  # in `memory`
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.check_axes(bottom[0])
@@ -63,11 +68,7 @@ class Pooling(Layer):
             raise self.error(f"its window of {self.windows.kernel} does not fit into the bottom of shape {shape}")
         for blob in top:
             blob.reshape(*shape[:2], *size)
-        if len(top) == 1 and self.method != AVE:
-            if not hasattr(self, "memory"):
-                lasting = self.method == MAX and not self.param.pooling_param.global_pooling
-                dtype = self.engine.place_dtype(self.windows) if lasting else "float32"
-                self.memory = Blob(self.xp, (), channels_last=True, dtype=dtype)
+        if self.own_indices:
             self.memory.reshape(*shape[:2], *size)
 
     def check_axes(self, bottom: Blob) -> None:
@@ -75,12 +76,12 @@ class Pooling(Layer):
             raise self.error(f"needs a bottom of four axes (N, C, H, W), not {bottom.shape}")
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [*top[1:], *([self.memory] if len(top) == 1 and self.method != AVE else [])]
+        return [*top[1:], *([self.memory] if self.own_indices else [])]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
         if self.method == MAX and len(top) == 2:
-            self.engine.max_pool_with_places(x, y, top[1].data, self.windows)
+            self.engine.max_pool_with_indices(x, y, top[1].data, self.windows)
         elif self.method == MAX:
             memory = self.memory.data if self.context.saves_for_backward else None
             self.engine.max_pool_forward(x, y, memory, self.windows)
@@ -98,12 +99,12 @@ class Pooling(Layer):
         dy, dx = top[0].diff, bottom[0].diff
         if self.method == AVE:
             self.engine.average_pool_backward(dy, dx, self.windows)
-        elif len(top) == 2:  # a mask that others can see may have been changed: its word counts
+        elif len(top) == 2:  # a script may have changed the indices
             self.engine.scatter_to_plane(dy, top[1].data, dx)
         elif self.method == MAX:
             self.engine.max_pool_backward(dy, self.memory.data, dx, self.windows)
         else:
-            self.engine.place_backward(dy, self.memory.data, dx, self.windows)
+            self.engine.index_backward(dy, self.memory.data, dx, self.windows)
 
     @property
     def fills_windows(self) -> bool:

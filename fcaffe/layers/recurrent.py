@@ -31,6 +31,7 @@ class Recurrent(Layer):
     """
 
     traits = Traits(held=Held.STREAMS)
+    ignores_propagate_down = True
     states = 1  # arrays (N, num_output) that pass from step to step
     gates = 1  # values per output that a step computes from the input and the state
 

@@ -12,6 +12,7 @@ class Reshaping(Layer):
     """Base: copies, since channels-last memory has no view of another shape in C order."""
 
     traits = Traits(bottoms=1, tops=1, half=Half.SAME, repeatable=True)
+    ignores_propagate_down = True  # Caffe's top and bottom share their gradient
 
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
         raise NotImplementedError

@@ -13,6 +13,7 @@ class Softmax(Activation):
     """top = exp(x) / sum of exp(x) along `axis`; the maximum is subtracted first. In place too."""
 
     traits = replace(Activation.traits, half=Half.FIRST)
+    ignores_propagate_down = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.axis = bottom[0].canonical_axis(self.param.softmax_param.axis)

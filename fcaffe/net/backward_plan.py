@@ -12,7 +12,8 @@ from fcaffe.net.node import Node
 def plan_backward(nodes: Sequence[Node], force: bool) -> None:
     """Set `needs_backward` and `bottom_need_backward` of every node, from the last to the first.
 
-    `force` (the prototxt's force_backward) then turns all of it on, but for bottoms that never have a gradient.
+    `force` (the prototxt's force_backward) then turns all of it on, but for bottoms that never have a gradient. Last
+    come the bottoms to which Caffe's layers write gradients whatever `propagate_down` says.
     """
     under_loss: set[int] = set()
     skipped: set[int] = set()
@@ -34,7 +35,13 @@ def plan_backward(nodes: Sequence[Node], force: bool) -> None:
     if force:
         for node in nodes:
             node.needs_backward = True
-            node.bottom_need_backward = [
-                needed or node.layer.allow_force_backward(i) for i, needed in enumerate(node.bottom_need_backward)
-            ]
             node.layer.param_propagate_down = [True] * len(node.layer.blobs)
+    read = {i for node in nodes if node.needs_backward for i in node.top_ids}
+    for node in nodes:
+        layer = node.layer
+        ignored = node.needs_backward and layer.ignores_propagate_down
+        for index, blob_id in enumerate(node.bottom_ids):
+            # In training from the command line nobody sees a gradient that no layer reads.
+            written = ignored and (blob_id in read or not layer.context.whole_passes)
+            if (force or written) and layer.allow_force_backward(index):
+                node.bottom_need_backward[index] = True

@@ -90,6 +90,11 @@ class Layer:
         not depend on its values."""
         return True
 
+    @property
+    def ignores_propagate_down(self) -> bool:
+        """Whether backward writes the gradients of its bottoms also where nobody has asked for them, as in Caffe."""
+        return False
+
     def explain(self, bottom: list[Blob]) -> None:
         """Raise the error for which an asynchronous engine left a top that is no number; nothing if it was not this
         layer's to find. Waits for the bottoms."""

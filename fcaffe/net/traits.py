@@ -35,7 +35,6 @@ class Traits:
     reshapes_by_shape: bool = False  # `reshape` does nothing unless a shape has changed
     repeatable: bool = False  # `forward_again` writes the same bits as `forward`
     reads_before_writing: bool = False  # `backward` reads the data of its bottom before it writes the gradient
-    by_operators: bool = False  # passes of training call operators of the engine on blobs, and do nothing else
     by_sample: bool = False  # sample i of each top depends only on sample i of the bottoms; no state spans the batch
     keeps_signs: bool = False  # a top is 0 or has the sign of its bottom wherever backward lets a gradient through
     aliases: bool = False  # the tops share the memory of the bottom

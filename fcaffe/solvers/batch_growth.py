@@ -49,7 +49,7 @@ class GrowingBatch(Schedule):
         self.phases = list(phases(param, self.most_passes))
         self._max_iter = self.phases.pop().first
         self._told = param.iter_size
-        iterations = f"{self.max_iter} iterations take the place of {param.max_iter}"
+        iterations = f"{self.max_iter} iterations replace {param.max_iter}"
         log.info(f"The batch grows where the rate would drop, up to {largest} samples: {iterations}")
 
     @property
@@ -60,7 +60,7 @@ class GrowingBatch(Schedule):
         return self.phases[self._index(iteration)].passes
 
     def next_step(self, iteration: int, current_step: int) -> int:
-        """How many drops growth has taken the place of."""
+        """How many drops of the rate the growth has replaced."""
         if (passes := self.passes(iteration)) != self._told:
             log.info(f"Effective batch: {passes * self.samples} samples an iteration from {iteration} on")
             self._told = passes
@@ -79,7 +79,7 @@ def phases(param: Any, most: int) -> Iterator[Phase]:
     if param.lr_policy not in ("step", "multistep"):
         raise SolverError(f"batch growth needs lr_policy 'step' or 'multistep', not '{param.lr_policy}'")
     if not 0 < param.gamma < 1:
-        raise SolverError(f"batch growth takes the place of drops by gamma, between 0 and 1, not {param.gamma:g}")
+        raise SolverError(f"batch growth replaces drops by a gamma between 0 and 1, not {param.gamma:g}")
     drops = list(_drops(param))
     if drops and drops[0] < warm_up_end(param):
         raise SolverError(f"batch growth at iteration {drops[0]} would begin before warm-up ends")

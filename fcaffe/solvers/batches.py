@@ -69,8 +69,8 @@ class WholeBatches:
             run.exchange.finish(1)  # the bucket in front, with what rides along; `update` waits for the others
         self._arrived = run.exchange.arrived() if rides else None
         if rides:
-            losses = [known(self._checked(loss, run.iteration)) for loss in self._sums(slice(passes), np.float64)]
-        return lambda: sum((np.float32(loss()) for loss in losses), np.float32(0)) / np.float32(passes)
+            return known(_mean([self._checked(loss, run.iteration) for loss in self._sums(slice(passes), np.float64)]))
+        return lambda: _mean([loss() for loss in losses])
 
     def agreed_action(self) -> Action:
         """The most far-reaching action that any worker was asked for; all workers must call this after the passes."""
@@ -135,6 +135,11 @@ class WholeBatches:
         if run.workers.sum(for_each) < run.workers.size:
             return run.workers.sum_array(values)
         return np.concatenate(run.workers.gather(values) or [values])
+
+
+def _mean(losses: Sequence[float]) -> np.float32:
+    """Added in float32, as Caffe does."""
+    return sum(map(np.float32, losses), np.float32(0)) / np.float32(len(losses))
 
 
 class ShardedBatches:

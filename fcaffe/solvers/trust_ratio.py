@@ -5,7 +5,7 @@ Each parameter's rate is multiplied by a ratio of its own, on top of its lr_mult
     local_lr_auto (LARS)  local_gw_ratio * |w| / (|g| + weight_decay * |w|)
     larc                  (1 - momentum) * larc_eta * |w| / |g|; larc_policy "clip": the ratio is the rate, if lower
 
-Names and formulas are those of Intel's and NVIDIA's forks, where the ratio takes the place of an lr_mult above 0; g is
+Names and formulas are those of Intel's and NVIDIA's forks, where the ratio replaces an lr_mult above 0; g is
 the gradient before the decay is added. A parameter whose weights or gradients are all zero keeps its rate.
 """
 

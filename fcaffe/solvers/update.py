@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,6 @@ from fcaffe.net.parameters import Parameter
 from fcaffe.solvers import trust_ratio
 from fcaffe.solvers.run import Run
 from fcaffe.timeline import UPDATE
-
-Updates = Callable[[Sequence[float], Sequence[float]], None]  # given rates and decays
 
 
 class Update:
@@ -31,8 +29,6 @@ class Update:
         self.run = run
         self._left: list[tuple[Parameter, slice]] = []  # parameters to be updated, in the order of the flat buffer
         self._rate, self._correction, self._passes = 0.0, 1.0, 1  # of the update
-        self._updates: Updates | None = None  # of the parameters that were updated together the last time
-        self._updates_of: tuple[Any, list[Any]] | None = None
         self._table: Any = None  # of all parameters, as an engine that takes them in one go wants it
         self._table_of: Any = None  # what the table was made of
 
@@ -85,10 +81,6 @@ class Update:
             rate = float(np.float32(rate) * np.float32(parameter.lr_mult)) * self._correction
             for start in range(own.start, own.stop, engine.update_block):
                 blocks.append((slice(start, min(start + engine.update_block, own.stop)), float(decay), rate))
-        is_all = len(now) == len(run.net.parameters.owned)  # otherwise they are others each time, as sums arrive
-        if is_all and (updates := self._together(blocks)) is not None:
-            updates([rate for _, _, rate in blocks], [decay for _, decay, _ in blocks])
-            return
 
         def update(block: slice, decay: float, rate: float) -> None:
             histories = [history[block] for history in run.history]
@@ -99,24 +91,6 @@ class Update:
                 update(*block)
         else:
             engine.for_each(update, blocks)
-
-    def _together(self, blocks: list[tuple[slice, float, float]]) -> Updates | None:
-        """What the rule has for all of these slices, decays and rates; made anew when others are updated together than
-        the last time, or lie elsewhere."""
-        run = self.run
-        arrays = [run.data, run.diff, *run.history]
-        signature = (
-            [(block.start, block.stop, bool(decay)) for block, decay, _ in blocks],
-            run.param.regularization_type,
-        )
-        before = self._updates_of
-        if before is None or before[0] != signature or any(a is not b for a, b in zip(before[1], arrays, strict=True)):
-            self._updates_of = signature, arrays
-            w, g, *histories = arrays
-            self._updates = run.rule.updates(
-                [(w[block], g[block], [h[block] for h in histories], bool(decay)) for block, decay, _ in blocks]
-            )
-        return self._updates
 
     def _apply_at_once(self) -> None:
         """The same by an engine that takes all parameters in one go."""

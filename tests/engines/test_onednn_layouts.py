@@ -172,8 +172,8 @@ def test_pooling(engine: Any, chosen: Chosen, channels: int) -> None:
 
         def places_too(x: Any, dy: Any, y: Any, dx: Any, o: Any = windows) -> None:
             mask = np.empty_like(y, np.float32)
-            engine.max_pool_with_places(x, y, mask, o)
-            engine.place_backward(dy, mask, dx, o)
+            engine.max_pool_with_indices(x, y, mask, o)
+            engine.index_backward(dy, mask, dx, o)
 
         for call in (largest, mean, places_too):
             check(chosen, [x, y], [y, x], call)

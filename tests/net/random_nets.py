@@ -1,4 +1,5 @@
-"""Random nets: valid prototxts with branches, layers in place, references, several losses and frozen layers."""
+"""Random nets: valid prototxts with branches, layers in place, references, several losses and frozen layers, layers
+along any axis, and batches that Filter makes smaller or empty."""
 
 from __future__ import annotations
 
@@ -36,19 +37,20 @@ class RandomNet:
     """The text of a net that this seed stands for. Blobs that nobody reads in the end go to losses, to a Silence, or
     are outputs."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, size: int = 0, batch: int = BATCH, fed: bool = False) -> None:
+        """`size` is the images' height and width, 6 to 8 unless given. A net that is `fed` has Input layers in place of
+        data, whose first axis may change from pass to pass unless it has a `fixed_batch`; `inputs` has their names and
+        what they hold."""
         self.random = random.Random(seed)
+        self.batch, self.fed, self.fixed_batch = batch, fed, False
+        self.inputs: dict[str, str] = {}
         self.layers: list[str] = []
         self.shapes: dict[str, Shape] = {}  # of blobs that may be read
         self.unread: set[str] = set()
         self.numbers: dict[str, int] = {}
-        size = self.random.choice([6, 7, 8])
-        shapes = f"shape {{ dim: {BATCH} dim: 3 dim: {size} dim: {size} }} shape {{ dim: {BATCH} }}"
-        fillers = 'data_filler { type: "gaussian" } data_filler { type: "uniform" min: 0 max: 3.99 }'
-        self.layers.append(
-            'layer { name: "data" type: "DummyData" top: "x" top: "label" '
-            f"dummy_data_param {{ {shapes} {fillers} }} }}"
-        )
+        size = size or self.random.choice([6, 7, 8])
+        self._source("x", "images", 'type: "gaussian"', f"dim: 3 dim: {size} dim: {size}")
+        self._source("label", "labels", f'type: "uniform" min: 0 max: {CLASSES - 0.01}')
         self._made("x", (3, size, size))
         for _ in range(self.random.randint(3, 12)):
             self._grow()
@@ -75,6 +77,9 @@ class RandomNet:
             (self._reshape, 1),
             (self._user_layer, 1),
             (self._samples, 1),
+            (self._maximum, 2),
+            (self._other_axis, 3),
+            (self._filter, 1),
         ]
         step = self.random.choices([step for step, _ in steps], [weight for _, weight in steps])[0]
         step()
@@ -108,8 +113,8 @@ class RandomNet:
         in_place = kind not in NOT_IN_PLACE and bottom in self.unread and bottom != "x" and self.random.random() < 0.7
         return self._layer(kind, [bottom], f"{more} {frozen}", self.shapes[bottom], in_place=in_place)
 
-    def _pooling(self) -> None:
-        bottom = self._pick()
+    def _pooling(self, bottom: str = "") -> None:
+        bottom = bottom or self._pick()
         channels, height, width = self.shapes[bottom]
         method, stride = self.random.choice(["MAX", "AVE"]), self.random.choice([1, 2])
         size = (height, width) if stride == 1 else tuple(-(-(n - 2) // 2) + 1 for n in (height, width))
@@ -191,12 +196,74 @@ class RandomNet:
         """Samples in another order."""
         bottom = self._pick()
         index = self._name("index")
-        filler = 'data_filler { type: "uniform" min: 0 max: 2.99 }'
-        self.layers.append(
-            f'layer {{ name: "{index}" type: "DummyData" top: "{index}" '
-            f"dummy_data_param {{ shape {{ dim: {BATCH} }} {filler} }} }}"
-        )
+        self._source(index, "indices", f'type: "uniform" min: 0 max: {self.batch - 0.01}')
         self._layer("BatchReindex", [bottom, index], "", self.shapes[bottom], propagate=[True, False])
+
+    def _maximum(self) -> None:
+        """The maximum of two convolutions, and Pooling behind it."""
+        bottom, outputs = self._pick(), self.random.choice([2, 4, 16])
+        filler = f'num_output: {outputs} kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }}'
+        shape = (outputs, *self.shapes[bottom][1:])
+        parts = [self._layer("Convolution", [bottom], f"convolution_param {{ {filler} }}", shape) for _ in range(2)]
+        top = self._layer("Eltwise", parts, "eltwise_param { operation: MAX }", shape)
+        if self.random.random() < 0.5:
+            top = self._activation(top, "ReLU")
+        if self.random.random() < 0.7:
+            self._pooling(top)
+
+    def _other_axis(self) -> None:
+        """A layer that works along another axis than that of the channels."""
+        bottom = self._pick()
+        channels, height, width = shape = self.shapes[bottom]
+        kind = self.random.choice(["Concat", "batch", "Convolution", "InnerProduct", "Scale", "Softmax", "Slice"])
+        if kind == "Concat" and height <= 16:
+            self._layer(kind, [bottom, bottom], "concat_param { axis: 2 }", (channels, 2 * height, width))
+        elif kind == "batch":  # put together and taken apart again
+            both, halves = self._name("Concat"), [self._name("half") for _ in range(2)]
+            self._write(both, "Concat", [bottom, bottom], [both], "concat_param { axis: 0 }")
+            self._write(f"slice {both}", "Slice", [both], halves, "slice_param { axis: 0 }")
+            for top in halves:
+                self._made(top, shape)
+        elif kind == "Convolution":
+            self.fixed_batch = True  # by the weights
+            filler = f'num_output: {self.batch} kernel_size: 1 axis: 0 weight_filler {{ type: "xavier" }}'
+            top = self._layer(kind, [bottom], f"convolution_param {{ {filler} }}", shape)
+            self._activation(top, "ReLU")
+            self._pooling(top)
+        elif kind == "InnerProduct":
+            filler = 'axis: -1 num_output: 5 weight_filler { type: "xavier" }'
+            self._layer(kind, [bottom], f"inner_product_param {{ {filler} }}", (channels, height, 5))
+        elif kind == "Scale":
+            self._layer(kind, [bottom], "scale_param { axis: 2 bias_term: true }", shape)
+        elif kind == "Softmax":
+            self._layer(kind, [bottom], "softmax_param { axis: -1 }", shape)
+        elif kind == "Slice" and height % 2 == 0:
+            halves = [self._name("half") for _ in range(2)]
+            self._write(self._name("slice"), kind, [bottom], halves, "slice_param { axis: 2 }")
+            for top in halves:
+                self._made(top, (channels, height // 2, width))
+
+    def _filter(self) -> None:
+        """Some of the samples, all or none, through layers of their own to a loss."""
+        bottom, noise, selector, top = self._pick(), self._name("noise"), self._name("chosen"), self._name("filter")
+        self._source(noise, "noise", 'type: "uniform" min: 0 max: 1')
+        threshold = self.random.choice([-1, 0.5, 0.5, 2])
+        self._write(selector, "Threshold", [noise], [selector], f"threshold_param {{ threshold: {threshold} }}")
+        self._write(top, "Filter", [bottom, selector], [top], "propagate_down: true propagate_down: false")
+        filler = 'num_output: 16 kernel_size: 3 pad: 1 weight_filler { type: "xavier" }'
+        for kind, more in (
+            ("Convolution", f"convolution_param {{ {filler} }}"),
+            ("ReLU", ""),
+            ("Pooling", "pooling_param { kernel_size: 2 stride: 1 }"),
+            ("Convolution", f"convolution_param {{ {filler} }}"),
+        ):
+            if kind == "Pooling" and min(self.shapes[bottom][1:]) < 2:
+                continue
+            following = top if kind == "ReLU" else self._name("chosen")
+            self._write(self._name(kind), kind, [top], [following], more)
+            top = following
+        loss = self._name("loss")
+        self._write(loss, "Reduction", [top], [loss], "reduction_param { operation: SUMSQ } loss_weight: 0.1")
 
     def _observer(self) -> None:
         """A layer without a gradient that reads what learns."""
@@ -269,6 +336,14 @@ class RandomNet:
         if unread and self.random.random() < 0.6:
             return self.random.choice(unread)
         return self.random.choice(list(self.shapes))
+
+    def _source(self, name: str, holds: str, filler: str, dims: str = "") -> None:
+        """A blob that comes from outside: numbers of this filler for each sample."""
+        self.inputs[name] = holds
+        shape = f"shape {{ dim: {self.batch} {dims} }}"
+        of_data = f"dummy_data_param {{ {shape} data_filler {{ {filler} }} }}"
+        kind, param = ("Input", f"input_param {{ {shape} }}") if self.fed else ("DummyData", of_data)
+        self.layers.append(f'layer {{ name: "{name}" type: "{kind}" top: "{name}" {param} }}')
 
     def _name(self, kind: str) -> str:
         self.numbers[kind] = self.numbers.get(kind, 0) + 1

@@ -53,7 +53,7 @@ def test_a_rate_that_hardly_drops_but_often() -> None:
     ("text", "message"),
     [
         ('lr_policy: "poly" power: 1', "needs lr_policy 'step' or 'multistep', not 'poly'"),
-        ('lr_policy: "step" stepsize: 10 gamma: 2', "by gamma, between 0 and 1, not 2"),
+        ('lr_policy: "step" stepsize: 10 gamma: 2', "by a gamma between 0 and 1, not 2"),
         ('lr_policy: "step" gamma: 0.1', "positive stepsize"),
         ('lr_policy: "step" gamma: 0.1 stepsize: 10 warmup_iter: 11', "iteration 10 would begin before warm-up ends"),
     ],
@@ -96,7 +96,7 @@ def test_rates_passes_and_records(growing: Any, capfd: pytest.CaptureFixture[str
     assert rates == [np.float32(0.1)] * 6 + [pytest.approx(0.0875)] * 2
     assert seen == [(i, 12 * part) for i, n in enumerate(passes) for part in range(n)]
     log = capfd.readouterr().err
-    assert "up to 84 samples: 8 iterations take the place of 12" in log
+    assert "up to 84 samples: 8 iterations replace 12" in log
     assert "Effective batch: 48 samples an iteration from 4 on" in log
     assert "Effective batch: 84 samples an iteration from 6 on" in log
 

@@ -23,10 +23,10 @@ PACKS = 32  # side by side in a block of average_pool_whole
 
 
 class Pooling(Packs, PlainPooling):
-    """x (N, C, H, W), y (N, C, places...). `memory`, of `place_dtype`, says of each maximum where it lies: in its
+    """x (N, C, H, W), y (N, C, places...). `memory`, of `index_dtype`, says of each maximum where it lies: in its
     window, as an integer of one or two bytes, or in the plane, as float32, where the window is too large for these."""
 
-    def place_dtype(self, windows: Windows) -> str:
+    def index_dtype(self, windows: Windows) -> str:
         return {IN_WINDOW: "uint8", IN_LARGE_WINDOW: "uint16"}.get(_code(windows), "float32")
 
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
@@ -49,20 +49,20 @@ class Pooling(Packs, PlainPooling):
         else:
             self._pool_backward("max_pool_backward", dy, dx, windows, memory, code=(code,))
 
-    def max_pool_with_places(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
+    def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
         if not _fits(x, y):
-            super().max_pool_with_places(x, y, mask, windows)
+            super().max_pool_with_indices(x, y, mask, windows)
             return
         places = self.result(mask, FLOAT)
         self._pool("max_pool_forward", x, y, windows, places, code=(IN_PLANE,))
         self.deliver(places, mask)
 
-    def place_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
+    def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
         if _fits(dx, dy):
             places = self.operand(mask, FLOAT)
             self._pool_backward("max_pool_backward", dy, dx, windows, places, code=(IN_PLANE,))
         else:
-            super().place_backward(dy, mask, dx, windows)
+            super().index_backward(dy, mask, dx, windows)
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
         """dx = dy added up, in order, at the places that `mask` names; places outside the plane are left out."""

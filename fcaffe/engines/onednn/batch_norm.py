@@ -1,9 +1,9 @@
 """Batch normalisation by oneDNN's primitives, in pieces, with sums whose error does not grow with the number of values.
 
-oneDNN adds up each channel's values one after the other in float32, so a mean over 10^5 of them has lost its last three
-digits. So the moments are those of `fcaffe.engines.channels`, and oneDNN normalises by statistics that it is given. In
-backward it sees an array piece by piece, and neighbouring rows of a piece as further channels: each of its sums is over
-some hundred values. What the pieces give is added up in float64.
+oneDNN adds each channel's values one after the other in float32, so a mean over 10^5 values loses three digits.
+Therefore `fcaffe.engines.channels` computes the moments, and oneDNN normalises with given statistics. In backward
+oneDNN gets an array in pieces whose neighbouring rows count as further channels, so each of its sums is over some
+hundred values. float64 adds the sums of the pieces.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array = Any
 
 
 class BatchNorm(BatchNormOperations, PlainNormalization):
-    """Memory for the backward pass holds for each piece where its ReLU has let through."""
+    """Memory for the backward pass has the signs that the ReLU of each piece has found."""
 
     batch_norm_memory = 0.25
     _threads: int
@@ -61,12 +61,19 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
             source, target, kept = address(x), address(out), address(memory)
             pieces = cut_in_pieces(x, self._threads)
             made = alike(pieces, lambda piece: self._normalize_piece(x, piece, affine is not None, eps).as_it_is())
-            for piece, normalize in zip(pieces, made, strict=True):
-                start = x.itemsize * piece.start
-                normalize(source + start, *numbers.addresses(piece), target + start, kept + piece.start)
+            with self.library.unrecorded():
+                for piece, normalize in zip(pieces, made, strict=True):
+                    start = x.itemsize * piece.start
+                    normalize(source + start, *numbers.addresses(piece), target + start, kept + piece.start)
+        undefined = ~np.isfinite(sum(affine or (), mean + variance))
+        if undefined.any():  # there oneDNN's ReLU has written 0 for NaN
+            some = (affine[0][undefined], affine[1][undefined]) if affine else None
+            part = np.empty_like(x[:, undefined])
+            super().batch_norm_apply(x[:, undefined], part, mean[undefined], variance[undefined], some, eps, relu)
+            y[:, undefined] = part
 
     def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
-        """From the moments that oneDNN finds in each piece, which it normalises too, into memory that nobody reads."""
+        """From the moments of pieces. oneDNN also normalises the pieces, into scratch memory."""
         if not _is_taken(x) or not is_channels_last(x) or x.size < PIECE:
             super().batch_norm_moments(x, mean, variance)
             return
@@ -90,7 +97,7 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         variance64 = share @ variances
         if x.dtype == BFLOAT16 or np.all(is_near(mean64, variance64)):
             mean[...], variance[...] = mean64, variance64
-        else:  # then float32 has too few digits for the sums of a piece; bfloat16 has fewer from the start
+        else:  # float32 has too few digits for the sums of a piece, unless bfloat16 has fewer anyway
             super().batch_norm_moments(x, mean, variance)
 
     def batch_norm_apply(
@@ -99,12 +106,13 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         if not _is_taken(x):
             super().batch_norm_apply(x, y, mean, variance, affine, eps, relu)
             return
+        deviation = np.sqrt(variance + np.float32(eps))
+        steps = [(dnnl.SUBTRACT, mean)]
         if affine is None:
-            deviation = np.sqrt(variance + np.float32(eps))
-            self.along_channels(x, y, [(dnnl.SUBTRACT, mean), (dnnl.DIVIDE, deviation)], relu)
-            return
-        ins = (address(x), address(mean), address(variance), *map(address, affine))
-        self._application(x, y, eps, relu)(ins, (address(y),))
+            steps.append((dnnl.DIVIDE, deviation))
+        else:
+            steps += [(dnnl.MULTIPLY, affine[0] / deviation), (dnnl.ADD, affine[1])]
+        self.along_channels(x, y, steps, relu)
 
     def batch_norm_add_relu(
         self, x: Array, other: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float
@@ -151,10 +159,9 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         memory: Array,
         whole: Whole | None = None,
     ) -> None:
-        """dx of each piece as if mean and variance were constants, which gives the sums as well; then what comes
-        through mean and variance, for which all sums must be there.
+        """First dx with mean and variance as constants, and all sums; then the gradient through mean and variance.
 
-        What path is taken goes by x alone, as in the forward pass, which has left `memory` in the order of x.
+        As in the forward pass, x alone selects the routine, since `memory` is in the order of x.
         """
         if not _is_taken(x):
             super().batch_norm_train_backward(x, dy, dx, mean, variance, affine, gradients, eps, relu, memory, whole)
@@ -182,9 +189,10 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         self.along_channels(x, y, [(dnnl.MULTIPLY, scale), (dnnl.ADD, shift)], relu)
 
     def along_channels(self, x: Array, y: Array, steps: Sequence[tuple[int, Array]], relu: bool) -> None:
-        """y = x after these steps, each a binary operation of each channel with its number of an array (C,), and with
-        `relu` the larger of that and 0. Every step rounds, as in Caffe, where oneDNN's batch normalisation would do a
-        multiplication and an addition in one."""
+        """y = x after these steps, then ReLU with `relu`. A step is a binary operation with an array (C,).
+
+        Every step rounds, as in Caffe. oneDNN's batch normalisation would round a product and a sum once.
+        """
         if not steps:
             self.relu_forward(x, y, 0) if relu else self.copy(x, y)
             return
@@ -207,14 +215,14 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
 
     @contextlib.contextmanager
     def _lying_like(self, x: Array, y: Array) -> Iterator[Array]:
-        """What its body writes to the array that it is given, laid out like x, is in y afterwards."""
+        """An array with the layout of x, whose values are in y after the body."""
         out = y if y.strides == x.strides else np.empty_like(x)
         yield out
         if out is not y:
             self.copy(out, y)
 
     def _normal(self, channels: int) -> tuple[Array, Array]:
-        """The mean 0 and the variance 1 of this many channels, with which normalising does nothing."""
+        """Mean 0 and variance 1 for each channel."""
         if channels not in self._normals:
             self._normals[channels] = np.zeros(channels, np.float32), np.ones(channels, np.float32)
         return self._normals[channels]
@@ -222,8 +230,10 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
     def _backward_by_constants(
         self, x: Array, dy: Array, dx: Array, numbers: Repeated, eps: float, memory: Array | None
     ) -> Array:
-        """Write dx, laid out like x, as if mean and variance were constants; returns the gradients of scale and shift,
-        (2, C) in float64. With `memory` there was a ReLU behind."""
+        """Write dx, laid out like x, with mean and variance as constants. `memory` is that of a following ReLU.
+
+        Returns the gradients of scale and shift, (2, C) in float64.
+        """
         if dy.strides != x.strides:
             given, dy = dy, np.empty_like(x)
             self.copy(given, dy)
@@ -236,15 +246,17 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         first = address(found)
         for piece, backward in zip(pieces, made, strict=True):
             start, second = x.itemsize * piece.start, piece.groups * x.shape[1]
-            places = source + start, slope + start, *numbers.addresses(piece)
-            places += target + start, first, first + second * found.itemsize
-            backward(*places, *(() if kept is None else (kept + piece.start,)))
+            addresses = source + start, slope + start, *numbers.addresses(piece)
+            addresses += target + start, first, first + second * found.itemsize
+            backward(*addresses, *(() if kept is None else (kept + piece.start,)))
             of_piece = found.reshape(-1)[: 2 * second].reshape(2, piece.groups, -1)
             sums += of_piece.sum(axis=1, dtype=np.float64)
         return sums
 
 
 def _is_taken(x: Array) -> bool:
-    """Whether oneDNN takes it, forward and backward: with spatial axes, several values a channel (the gradient through
-    the mean of a single one leaves just 0), and without gaps in memory."""
+    """Whether oneDNN computes it, forward and backward: dense arrays with spatial axes and several values per channel.
+
+    (The gradient through the mean of a single value is 0.)
+    """
     return x.ndim > 2 and x.size > x.shape[1] and bool(x.flags.c_contiguous or is_channels_last(x))

@@ -66,17 +66,6 @@ class BatchNormOperations(Operations):
 
         return self.operation(("batch norm backward", *kind_of(x, piece), eps, relu), build)
 
-    def _application(self, x: Array, y: Array, eps: float, relu: bool) -> Operation:
-        """By mean and variance as given, of a whole array, with a scale and a shift."""
-
-        def build() -> Operation:
-            library, flags = self.library, _flags(True, relu) | GLOBAL_STATISTICS
-            description = self._describe_batch_norm(library.channels_last(x), eps, flags, dnnl.FORWARD_INFERENCE)
-            inputs = self._inputs(library.layout(x), x.shape[1], True)
-            return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
-
-        return self.operation(("batch norm applied", x.shape, x.strides, y.strides, eps, relu), build, (x, y))
-
     def _steps(self, x: Array, kinds: tuple[int, ...], together: int, relu: bool) -> Operation:
         """Binary operations of channels, one after the other, from x to an array that is laid out alike; `together`
         rows of channels count as one."""

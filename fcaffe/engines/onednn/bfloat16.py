@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_float, c_int, c_void_p
 from typing import Any
@@ -28,7 +27,7 @@ Array = Any
 
 
 class Copies:
-    """float32 copies of arrays of BFLOAT16, one for each place in memory; other things stand for themselves."""
+    """float32 copies of arrays of BFLOAT16, one for each address and layout; other values are returned as they are."""
 
     def __init__(self, copy: Callable[[Array, Array], None]) -> None:
         self._copy = copy
@@ -57,10 +56,8 @@ class Copies:
             self._copy(self.of(thing), thing)
 
 
-def on_copies(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator with float32 copies of the arrays of bfloat16 that it is given; those that it writes are called y
-    and dx."""
-    outputs = [index for index, name in enumerate(inspect.signature(operator).parameters, -1) if name in ("y", "dx")]
+def on_copies(operator: Callable[..., Any], outputs: Sequence[int]) -> Callable[..., Any]:
+    """The operator on float32 copies of its bfloat16 arguments. `outputs` are the positions of those that it writes."""
 
     @functools.wraps(operator)
     def with_copies(self: Any, *arguments: Any, **settings: Any) -> Any:
@@ -78,17 +75,35 @@ def _is_narrow(thing: Any) -> bool:
 
 
 class PlainOperators(NumpyEngine):
-    """NumPy's engine for blobs of both types. What is not here consists of other operators."""
+    """NumPy's engine for blobs of both types. Operators that are not in OUTPUTS call others."""
 
 
-for name in (
-    *("add_bias", "add_relu", "multiply", "relu_backward", "relu_forward", "weighted_sum"),
-    *("average_pool_backward", "average_pool_forward", "max_pool_with_places", "place_backward"),
-    *("batch_norm_apply", "batch_norm_moments", "batch_norm_train_backward", "scale_channels"),
-    *("lrn_backward", "lrn_forward", "scale_channels_backward"),
-    *("convolution_backward_data", "convolution_backward_weights", "convolution_forward"),
-):
-    setattr(PlainOperators, name, on_copies(getattr(NumpyEngine, name)))
+# For each operator in array code: the positions of the arguments of activations or their gradients that it writes.
+OUTPUTS = {
+    "add_bias": [0],
+    "add_relu": [2],
+    "average_pool_backward": [1],
+    "average_pool_forward": [1],
+    "batch_norm_apply": [1],
+    "batch_norm_moments": [],
+    "batch_norm_train_backward": [2],
+    "convolution_backward_data": [2],
+    "convolution_backward_weights": [],
+    "convolution_forward": [3],
+    "index_backward": [2],
+    "lrn_backward": [4],
+    "lrn_forward": [1],
+    "max_pool_with_indices": [1],
+    "multiply": [2],
+    "relu_backward": [2],
+    "relu_forward": [1],
+    "relu_of_maxima": [0],
+    "scale_channels": [1],
+    "scale_channels_backward": [2],
+    "weighted_sum": [2],
+}
+for name, written in OUTPUTS.items():
+    setattr(PlainOperators, name, on_copies(getattr(NumpyEngine, name), written))
 
 
 class Bfloat16Engine(OneDnnEngine, PlainOperators):
@@ -101,8 +116,8 @@ class Bfloat16Engine(OneDnnEngine, PlainOperators):
     half_dtype = BFLOAT16
     half_arithmetic = False
     convolves_in_steps = False  # whose numbers between two layers have 16 bits
-    softmax_forward = on_copies(OneDnnEngine.softmax_forward)
-    softmax_backward = on_copies(OneDnnEngine.softmax_backward)
+    softmax_forward = on_copies(OneDnnEngine.softmax_forward, [1])
+    softmax_backward = on_copies(OneDnnEngine.softmax_backward, [2])
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

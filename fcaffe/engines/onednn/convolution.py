@@ -14,7 +14,7 @@ from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.inner_product import ENOUGH
 from fcaffe.engines.onednn.library import type_of
-from fcaffe.engines.onednn.operation import SMALL, Operation, Operations
+from fcaffe.engines.onednn.operation import Operation, Operations
 from fcaffe.engines.onednn.pieces import VECTOR
 from fcaffe.engines.onednn.primitives import Description, Layout, dims
 from fcaffe.engines.windows import Windows
@@ -29,9 +29,6 @@ class Convolution(Operations, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, places...)."""
 
     if TYPE_CHECKING:
-        cache: Any
-
-        def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
 
         def product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False, relu: bool = False) -> None: ...
 
@@ -42,17 +39,14 @@ class Convolution(Operations, PlainConvolution):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
 
-        apart = relu and self._keeps_nan(y)
         if windows.is_pointwise() and self._is_product(weights, y, windows, group):
             with self.channels_last([x], [y]) as (x_, y_):
                 numbers = None if bias is None else bias[None]
-                self.product(rows_of(x_), matrix_of(weights).T, numbers, rows_of(y_), relu=relu and not apart)
+                self.product(rows_of(x_), matrix_of(weights).T, numbers, rows_of(y_), relu=relu)
         else:
-            operation = self._forward(x, weights, bias is not None, y, windows, group, relu and not apart)
+            operation = self._forward(x, weights, bias is not None, y, windows, group, relu)
             ins = (address(x), address(weights)) if bias is None else (address(x), address(weights), address(bias))
             operation(ins, (address(y),))
-        if apart:
-            self.relu_forward(y, y, 0)
 
     def _is_product(self, weights: Array, y: Array, windows: Windows, group: int) -> bool:
         """Whether outputs, or the gradient of the weights, are faster as a product of matrices of bfloat16 numbers, as
@@ -63,11 +57,6 @@ class Convolution(Operations, PlainConvolution):
         few = y.size // y.shape[1] <= FEW_PLACES
         worth = self.math == dnnl.BF16 and few and min(weights.shape[:2]) >= ENOUGH
         return worth and group == 1 and windows.size == 1 and set(windows.pad) == {0}
-
-    def _keeps_nan(self, y: Array) -> bool:
-        """Whether NaN stays NaN in a ReLU of y, as in one that is NumPy's, while within a convolution it becomes 0. It
-        may do so where weights are fixed, so that the convolution can be recorded."""
-        return y.size < SMALL and self.cache is None
 
     def _forward(
         self,

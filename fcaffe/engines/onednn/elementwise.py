@@ -1,4 +1,4 @@
-"""What is done value by value, with all cores: ReLU, sums, products, copies."""
+"""Operators on single values by oneDNN's primitives: ReLU, sums, products, copies."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ from fcaffe.engines.channels import sum_channels
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.library import type_of
+from fcaffe.engines.onednn.library import LARGEST, RELU, Step, type_of
 from fcaffe.engines.onednn.operation import SMALL, Operation, Operations
 from fcaffe.engines.onednn.primitives import Description, Layout
+
+# 1 for positive values, 0 for others and NaN: clip(FLT_MAX * x, 0, 1).
+IS_POSITIVE: Sequence[Step] = ((dnnl.LINEAR, LARGEST, 0), (dnnl.CLIP, 0, 1))
+
+# Of x + x: ReLU, but of -FLT_MAX, which has become -inf and then NaN, it is -FLT_MAX.
+RELU_OF_MAXIMA: Sequence[Step] = (*RELU[:1], (dnnl.LINEAR, 0.5, 0), (dnnl.CLIP, -LARGEST, np.inf))
 
 Array = Any
 
 
 class Elementwise(Operations, PlainElementwise):
-    """Arrays that lie alike are taken as they lie; others are brought into channels-last order first."""
+    """Arrays of equal strides are used in place; others are reordered to channels-last first."""
 
     def channel_sums(self, x: Array) -> Array:
         return sum_channels(x, self._add_rows)
@@ -39,19 +45,58 @@ class Elementwise(Operations, PlainElementwise):
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
         if x.size < SMALL or slope < 0:
             super().relu_forward(x, y, slope)
-            return
+        elif slope:
+            self._leaky_relu(x, y, slope)
+        else:
+            self._map(x, y, RELU)
 
-        def build() -> Operation:
-            inputs, outputs = {dnnl.SRC: self.library.layout(x)}, {dnnl.DST: self.library.layout(y)}
-            return Operation(self.library, self._describe_relu(self.library.common(x, y), slope), inputs, outputs)
-
-        self.operation(("relu", x.shape, x.strides, y.strides, slope), build, (x, y))((address(x),), (address(y),))
+    def relu_of_maxima(self, y: Array) -> None:
+        if y.size < SMALL:
+            super().relu_of_maxima(y)
+        else:
+            self._map(y, y, RELU_OF_MAXIMA, dnnl.ADD)
 
     def relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None:
         if y.size < SMALL or slope < 0:
             super().relu_backward(y, dy, dx, slope)
-            return
+        elif slope:
+            self._leaky_relu_backward(y, dy, dx, slope)
+        elif y.strides == dy.strides == dx.strides:
+            self._map(y, dx, IS_POSITIVE, factor=dy)
+        else:
+            with self.channels_last([y, dy], [dx]) as (y_, dy_, dx_):
+                self._map(y_, dx_, IS_POSITIVE, factor=dy_)
 
+    def _map(
+        self, x: Array, y: Array, steps: Sequence[Step], kind: int = dnnl.MAX, factor: Array | None = None
+    ) -> None:
+        """y = f(x), or f(x) * factor, in one pass over memory. f applies the operation `kind` to x and x, and then the
+        steps. The factor lies as x and y do."""
+
+        def build() -> Operation:
+            library, layout = self.library, self.library.common(x, y)
+            chain = steps if factor is None else (*steps, (dnnl.MULTIPLY, layout))
+            description = library.describe(
+                "binary", library.engine, c_int(kind), layout, layout, layout, library.chain(chain)
+            )
+            inputs = {dnnl.SRC: library.layout(x), dnnl.SRC_1: library.layout(x)}
+            chained = {} if factor is None else {len(steps): layout}
+            return Operation(library, description, inputs, {dnnl.DST: library.layout(y)}, chained=chained)
+
+        rest = () if factor is None else (factor,)
+        operation = self.operation(("map", steps, kind, x.shape, x.strides, y.strides, len(rest)), build, (x, y, *rest))
+        operation((address(x), address(x)), (address(y), *map(address, rest)))
+
+    def _leaky_relu(self, x: Array, y: Array, slope: float) -> None:
+        def build() -> Operation:
+            description = self._describe_relu(self.library.common(x, y), slope)
+            return Operation(
+                self.library, description, {dnnl.SRC: self.library.layout(x)}, {dnnl.DST: self.library.layout(y)}
+            )
+
+        self.operation(("relu", x.shape, x.strides, y.strides, slope), build, (x, y))((address(x),), (address(y),))
+
+    def _leaky_relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None:
         def build() -> Operation:
             library, layout = self.library, self.library.common(y, dy, dx)
             description = library.describe(
@@ -148,7 +193,7 @@ class Elementwise(Operations, PlainElementwise):
         self.operation(("copy", x.shape, x.strides, y.strides), build, (x, y))((address(x),), (address(y),))
 
     def concat(self, parts: Sequence[Array], whole: Array, axis: int) -> None:
-        """Of channels in one call, which goes through the memory in its order, unlike copies of one part at a time."""
+        """For channels in one call, which writes memory in order; copies of one part at a time do not."""
         if axis != 1 or whole.ndim < 3 or whole.size < SMALL or not all(part.size for part in parts):
             super().concat(parts, whole, axis)
             return
@@ -174,7 +219,7 @@ class Elementwise(Operations, PlainElementwise):
 
 
 def _has_layout(x: Array) -> bool:
-    """Whether oneDNN has a descriptor of it: along no axis the last step leads to where the next outer one is."""
+    """Whether oneDNN can describe the array: no axis overlaps the next outer one in memory."""
     reached = 0
     for stride, count in sorted(zip(x.strides, x.shape, strict=True)):
         if count > 1 and stride < reached:

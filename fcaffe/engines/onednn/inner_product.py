@@ -14,11 +14,11 @@ from fcaffe.engines.onednn.library import type_of
 from fcaffe.engines.onednn.operation import Operation, Operations
 from fcaffe.engines.onednn.primitives import Layout
 
-THIN, LARGE = 16, 1 << 20  # rows of the input, and values of the weights
-ENOUGH = 64  # products that each factor must be used for, or its conversion to bfloat16 takes longer than it saves
-LARGE_FOR_ONE = 1 << 16  # values of the weights, where the input has one row
+THIN, LARGE = 16, 1 << 20  # at most this many rows of input, at least this many weights
+ENOUGH = 64  # uses of each factor above which its conversion to bfloat16 pays
+LARGE_FOR_ONE = 1 << 16  # weights, for an input of one row
 FLAT = -2  # the use of temporary memory for inputs in C order
-LONGEST = 1024  # products that are added up by one thread, however many there are
+LONGEST = 1024  # length of sums that one thread computes, however many threads there are
 
 Array = Any
 
@@ -65,7 +65,7 @@ class InnerProduct(Operations, PlainInnerProduct):
             self.product(dy.T, x, None, dweights, add)
 
     def product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False, relu: bool = False) -> None:
-        """c = a @ b + bias, or with `add` so much more, or with `relu` the larger of that and 0."""
+        """c = a @ b + bias; with `add` this is added to c, with `relu` ReLU follows."""
         if not a.size or not b.size:
             if not add:
                 c[...] = 0 if bias is None else bias
@@ -96,13 +96,15 @@ class InnerProduct(Operations, PlainInnerProduct):
 
 
 def _is_thin(rows: int, weights: np.ndarray) -> bool:
-    """Whether the product is a matter of reading, or writing, the weights once: the plain routine does that faster than
-    the primitive, which brings them into blocks first."""
+    """Whether reading or writing the weights once takes most of the time.
+
+    The plain routine is then faster than the primitive, which reorders them into blocks first.
+    """
     return 0 < rows <= THIN and weights.size >= LARGE
 
 
 def _strides(matrix: np.ndarray) -> tuple[int, int]:
-    """In elements, with those of an axis of one element such that the matrix is dense."""
+    """Strides in elements; an axis of length 1 gets the stride of a dense matrix."""
     rows, columns = (step // matrix.itemsize for step in matrix.strides)
     if matrix.shape[0] == 1 and columns == 1:
         rows = matrix.shape[1]

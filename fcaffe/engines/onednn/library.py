@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
 from ctypes import c_float, c_int, c_void_p
 from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.onednn.calls import Calls
-from fcaffe.engines.onednn.dnnl import BF16, F32, POST_OPERATION, RELU, SRC_1
+from fcaffe.engines.onednn.dnnl import BF16, F32, HARD_SWISH, LINEAR, POST_OPERATION, SRC_1
 from fcaffe.engines.onednn.primitives import Description, Layout
 
 SCRATCHPAD_OF_USER = 1  # dnnl_scratchpad_mode_t
+LARGEST = 3.4028234663852886e38  # FLT_MAX
 
 # The upper two bytes of a float32. NumPy has no such type; with opaque bytes it refuses to compute, where with integers
 # it would compute nonsense.
 BFLOAT16 = np.dtype("V2")
+
+# A step of a `chain`: a binary operation with an array of this layout, which is the argument `post_operand` of the
+# step's index; a function of single values with its parameters alpha and beta; or None, adding what the output holds.
+Step = tuple[int, Layout] | tuple[int, float, float] | None
+
+# Caffe's ReLU, max(x, 0) + 0 * min(x, 0). oneDNN's own gives 0 for NaN; its hard swish, x * clip(FLT_MAX * x, 0, 1),
+# gives NaN for NaN and for -inf, as Caffe does, and takes the same time. Adding 0 makes 0 of its -0.
+RELU: Sequence[Step] = ((HARD_SWISH, LARGEST, 0), (LINEAR, 1, 0))
 
 
 class Library(Calls):
@@ -25,6 +36,9 @@ class Library(Calls):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self._attributes: dict[tuple[bool, bool], c_void_p] = {}
+        # Held while an operator builds or runs primitives, whose arguments and temporary memory all callers share:
+        # update rules run on several threads.
+        self.lock = threading.RLock()
 
     def layout(self, array: np.ndarray) -> Layout:
         """The descriptor of an array as it lies in memory."""
@@ -57,35 +71,34 @@ class Library(Calls):
         """Attributes of a primitive: with `add` it adds to what its output holds, with `relu` it applies ReLU then."""
         key = (relu, add)
         if key not in self._attributes:
-            attributes = self.create("primitive_attr_create")
-            self.call("primitive_attr_set_scratchpad_mode", attributes, c_int(SCRATCHPAD_OF_USER))
-            if relu or add:
-                chain = self.create("post_ops_create")
-                if add:
-                    self.call("post_ops_append_sum", chain, c_float(1), c_int(0), c_int(0))
-                if relu:
-                    self.call("post_ops_append_eltwise", chain, c_int(RELU), c_float(0), c_float(0))
-                self.call("primitive_attr_set_post_ops", attributes, chain)
-                self.call("post_ops_destroy", chain)
-            self._attributes[key] = attributes
+            self._attributes[key] = self.chain([None] * add, relu)
         return self._attributes[key]
 
-    def chain(self, steps: Sequence[tuple[int, Layout] | None], relu: bool = False) -> c_void_p:
-        """Attributes of a primitive that does these steps with its result: a binary operation with an array of this
-        layout, which is the argument `post_operand` of the step's number, or None: adding what its output holds. With
-        `relu` it applies ReLU then."""
+    def chain(self, steps: Sequence[Step], relu: bool = False) -> c_void_p:
+        """Attributes of a primitive that applies these steps, and with `relu` Caffe's ReLU, to its result."""
         attributes, chain = self.create("primitive_attr_create"), self.create("post_ops_create")
         self.call("primitive_attr_set_scratchpad_mode", attributes, c_int(SCRATCHPAD_OF_USER))
-        for step in steps:
+        for step in (*steps, *(RELU if relu else ())):
             if step is None:
                 self.call("post_ops_append_sum", chain, c_float(1), c_int(0), c_int(0))
-            else:
+            elif len(step) == 2:
                 self.call("post_ops_append_binary", chain, c_int(step[0]), step[1])
-        if relu:
-            self.call("post_ops_append_eltwise", chain, c_int(RELU), c_float(0), c_float(0))
+            else:
+                kind, alpha, beta = step
+                self.call("post_ops_append_eltwise", chain, c_int(kind), c_float(alpha), c_float(beta))
         self.call("primitive_attr_set_post_ops", attributes, chain)
         self.call("post_ops_destroy", chain)
         return attributes
+
+    @contextlib.contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """In its body the tape records nothing, so that whoever replays it has to call the operator again. For
+        operators that check in Python what their primitives have written."""
+        before, self.tape = self.tape, None
+        try:
+            yield
+        finally:
+            self.tape = before
 
     def describe(self, name: str, *arguments: Any) -> Description:
         """dnnl_`name`_primitive_desc_create with these arguments."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from ctypes import c_float, c_int, c_int64
 from typing import Any
 
+import numpy as np
+
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm import BatchNorm
 from fcaffe.engines.onednn.calls import address
@@ -66,8 +68,11 @@ class Normalization(BatchNorm):
         self.operation(key, build, (x, dy, dx))((address(x), address(dy)), (address(dx), address(memory)))
 
     def _lrn_is_fast(self, x: Array, size: int, beta: float, training: bool) -> bool:
-        """Whether oneDNN has more than its reference code for it, and in training for its backward pass too. That code
-        errs (version 3.2) with a part of a vector, and ends the process where its backward pass has one channel."""
+        """Whether oneDNN has more than its reference code for this LRN, and in training for its gradient.
+
+        The reference code of version 3.2 errs for channels that fill a part of a vector, and its backward pass ends the
+        process for one channel.
+        """
         known = 1 < size <= VECTOR if self.library.has_avx512() else size == 5 and not training
         return known and x.size > 0 and beta == 0.75 and x.shape[1] % VECTOR == 0
 
@@ -94,7 +99,12 @@ class Normalization(BatchNorm):
             inputs, outputs = {dnnl.SRC: library.layout(x)}, {dnnl.DST: library.layout(y)}
             return Operation(library, self._describe_softmax(x, axis), inputs, outputs)
 
-        self.operation(("softmax", x.shape, x.strides, y.strides, axis), build, (x, y))((address(x),), (address(y),))
+        operation = self.operation(("softmax", x.shape, x.strides, y.strides, axis), build, (x, y))
+        with self.library.unrecorded():
+            operation((address(x),), (address(y),))
+        total = y.sum()
+        if total != total:  # for scores with NaN or inf oneDNN writes one NaN and zeros
+            np.copyto(y, np.nan, where=np.isnan(y).any(axis=axis, keepdims=True))
 
     def softmax_backward(self, y: Array, dy: Array, dx: Array, axis: int) -> None:
         if not y.size or not self.library.has_avx512():  # there it has its reference code only
@@ -122,8 +132,8 @@ class Normalization(BatchNorm):
         self.operation(key, build, (y, dy, dx))((address(y), address(dy)), (address(dx),))
 
     def _describe_softmax(self, x: Array, axis: int) -> Description:
-        """Of arrays in which the values that are summed up lie side by side: it is slow on others, and version 3.2 errs
-        where the three of the backward pass lie differently."""
+        """For arrays whose axis `axis` is contiguous. Others are slow, and version 3.2 errs if the three arrays of the
+        backward pass have different layouts."""
         library, layout = self.library, self.library.with_last(x, axis)
         kind = c_int(dnnl.FORWARD_TRAINING)
         return library.describe(

@@ -56,21 +56,22 @@ class Operation:
     ) -> None:
         """Write the outputs, or with `add` add to what is there. The input of index `ready` lies as is wanted."""
         library = self.library
-        addresses = list(inputs)
-        for index, reorder in enumerate(self._inputs):
-            if reorder is not None and index != ready:
-                addresses[index] = reorder(addresses[index])
-        after = []
-        for (kind, layout), target in zip(self._outputs, outputs, strict=False):
-            reorder_out = self._reorder_out(kind, layout, add)
-            if reorder_out is None:
-                addresses.append(target)
-            else:
-                addresses.append(library.temporary(kind, self.description.size_of(kind)))
-                after.append((reorder_out, addresses[-1], target))
-        self.primitive(*addresses, *outputs[len(self._outputs) :])
-        for back, temporary, target in after:
-            back(temporary, target)
+        with library.lock:
+            addresses = list(inputs)
+            for index, reorder in enumerate(self._inputs):
+                if reorder is not None and index != ready:
+                    addresses[index] = reorder(addresses[index])
+            after = []
+            for (kind, layout), target in zip(self._outputs, outputs, strict=False):
+                reorder_out = self._reorder_out(kind, layout, add)
+                if reorder_out is None:
+                    addresses.append(target)
+                else:
+                    addresses.append(library.temporary(kind, self.description.size_of(kind)))
+                    after.append((reorder_out, addresses[-1], target))
+            self.primitive(*addresses, *outputs[len(self._outputs) :])
+            for back, temporary, target in after:
+                back(temporary, target)
 
     def as_it_is(self) -> Primitive:
         """The primitive alone, for calls by the hundred: all arguments must be taken as they lie."""
@@ -144,7 +145,7 @@ class Operations:
                 self._operations.clear()
                 if self.library.cache is not None:
                     self.library.cache.clear()  # its entries belong to the operations
-            with self.library.threads.one(bool(arrays) and is_small(arrays, multiply_adds)):
+            with self.library.lock, self.library.threads.one(bool(arrays) and is_small(arrays, multiply_adds)):
                 found = self._operations[key] = build()
         return found
 

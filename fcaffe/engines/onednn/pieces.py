@@ -1,4 +1,4 @@
-"""Pieces of arrays for oneDNN's batch normalisation: small enough for a core's cache, and for sums in float32."""
+"""Pieces of arrays for oneDNN's batch normalisation, which fit a core's cache and sums in float32."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Made = TypeVar("Made")
 
 
 class Piece(NamedTuple):
-    """A stretch of an array: where it begins, in values, and how oneDNN sees it: `groups` times as many channels as
-    there are, of `length` values each."""
+    """A slice of an array: its offset in values, and its shape for oneDNN: `groups` times the channels of the array, of
+    `length` values each."""
 
     start: int
     groups: int
@@ -33,13 +33,13 @@ class Piece(NamedTuple):
 
 
 def cut_in_pieces(x: Array, threads: int, longest: int = PIECE) -> tuple[Piece, ...]:
-    """All of x, in pieces; of channels-last arrays a channel of a group has at most `longest` values."""
+    """Cut x into pieces. In channels-last arrays a channel of a group has at most `longest` values."""
     return _pieces(x.shape, is_channels_last(x), PIECE * threads * 4 // x.itemsize, longest)
 
 
 @functools.lru_cache(1024)
 def _pieces(shape: tuple[int, ...], last: bool, values: int, longest: int) -> tuple[Piece, ...]:
-    """With about as many `values` in a piece."""
+    """Pieces of about this many `values`."""
     return tuple(_cut(shape, last, values, longest))
 
 
@@ -62,7 +62,7 @@ def _cut(shape: tuple[int, ...], last: bool, values: int, longest: int) -> Itera
 
 
 def alike(pieces: Sequence[Piece], make: Callable[[Piece], Made]) -> list[Made]:
-    """For each of the pieces, what is made of it; made once for those of one size."""
+    """make(piece) for each piece, called once per size."""
     made: dict[tuple[int, int], Made] = {}
     for piece in pieces:
         if piece[1:] not in made:
@@ -77,8 +77,7 @@ def piece_layout(library: Library, x: Array, piece: Piece) -> Layout:
 
 
 def side_by_side(x: Array) -> int:
-    """How many rows of channels of a channels-last array to take for one, of which two or more are left: a row of few
-    channels is done too soon."""
+    """How many rows of a channels-last array count as one, since short rows are slow. At least two are left."""
     together = 1
     if is_channels_last(x):
         rows = x.size // x.shape[1]
@@ -88,18 +87,18 @@ def side_by_side(x: Array) -> int:
 
 
 def of_channels(library: Library, channels: int, axes: int) -> Layout:
-    """Of a number for each channel, that counts for all values of it in an array of so many axes."""
+    """Layout of one number per channel, broadcast over an array of this many axes."""
     ones = (1,) * (axes - 2)
     return Layout(library, (1, channels, *ones), F32, (channels, 1, *ones))
 
 
 def kind_of(x: Array, piece: Piece) -> tuple[Any, ...]:
-    """What the operations of a piece depend on."""
+    """Key of the operations on a piece."""
     return x.itemsize, is_channels_last(x), x.shape[1], piece.groups, piece.length
 
 
 class Repeated:
-    """Numbers of channels (C,), each as often one after the other as a piece has groups of channels."""
+    """Arrays (C,), repeated for each group of a piece's channels."""
 
     def __init__(self, *numbers: Array) -> None:
         self._numbers = numbers

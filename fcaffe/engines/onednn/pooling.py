@@ -28,7 +28,7 @@ Array = Any
 
 
 class Pooling(Operations, PlainPooling):
-    """x (N, C, H, W), y (N, C, places...). `memory` of y's shape holds oneDNN's workspace from forward to backward.
+    """x (N, C, H, W), y (N, C, output_size...). `memory`, of y's shape, holds oneDNN's workspace for backward.
 
     The workspace is that of channels-last arrays, however x, y and their gradients lie: they may lie otherwise in the
     backward pass than in the forward pass before.
@@ -72,13 +72,13 @@ class Pooling(Operations, PlainPooling):
         operation = self.operation(key, build, () if windows.overlap() else (dx, dy))
         operation((address(dy),), (address(dx), address(memory)))
 
-    def max_pool_with_places(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
+    def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
         with self.channels_last([x], [y, mask]) as (x_, y_, mask_):
-            super().max_pool_with_places(x_, y_, mask_, windows)
+            super().max_pool_with_indices(x_, y_, mask_, windows)
 
-    def place_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
+    def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
         with self.channels_last([dy, mask], [dx]) as (dy_, mask_, dx_):
-            super().place_backward(dy_, mask_, dx_, windows)
+            super().index_backward(dy_, mask_, dx_, windows)
 
     def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:
         if not self._fits(x, y, windows):
@@ -169,14 +169,14 @@ class Pooling(Operations, PlainPooling):
 
 
 @functools.lru_cache(1024)
-def _all_inside(size: tuple[int, ...], places: tuple[int, ...], windows: Windows) -> bool:
+def _all_inside(size: tuple[int, ...], output_size: tuple[int, ...], windows: Windows) -> bool:
     """Whether every window begins before the end of the image."""
-    axes = zip(size, places, windows.stride, windows.pad, strict=True)
+    axes = zip(size, output_size, windows.stride, windows.pad, strict=True)
     return all((o - 1) * s - p < n for n, o, s, p in axes)
 
 
 @functools.lru_cache(1024)
-def _any_beyond(size: tuple[int, ...], places: tuple[int, ...], windows: Windows) -> bool:
+def _any_beyond(size: tuple[int, ...], output_size: tuple[int, ...], windows: Windows) -> bool:
     """Whether a window goes beyond the padding behind the image."""
-    axes = zip(size, places, windows.kernel, windows.stride, windows.pad, strict=True)
+    axes = zip(size, output_size, windows.kernel, windows.stride, windows.pad, strict=True)
     return any((o - 1) * s + k > n + 2 * p for n, o, k, s, p in axes)

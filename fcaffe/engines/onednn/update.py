@@ -1,8 +1,8 @@
-"""The update of SGD with all cores, in four passes over memory instead of seven."""
+"""SGD's update by oneDNN's primitives, in four passes over memory instead of seven."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from ctypes import c_int
 from typing import Any
 
@@ -13,9 +13,8 @@ from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.library import Library, post_operand
 from fcaffe.engines.onednn.operation import SMALL, Operations
 from fcaffe.engines.onednn.primitives import Layout, Primitive
-from fcaffe.engines.onednn.tape import Tape
 from fcaffe.engines.onednn.threads import is_small
-from fcaffe.engines.update import Block, PlainUpdate
+from fcaffe.engines.update import PlainUpdate
 
 Array = Any
 
@@ -30,19 +29,16 @@ class Update(Operations, PlainUpdate):
             super().sgd_update(w, g, h, rate, momentum, decay)
             return
         key = w.size, bool(decay)
-        update = self._updates.get(key)
-        if update is None:
-            with self.library.threads.one(is_small((w, g, h))):
-                update = self._updates[key] = SgdUpdate(self.library, *key)
-        update(address(w), address(g), address(h), decay, rate, momentum)
-
-    def sgd_updates(self, blocks: Sequence[Block]) -> SgdUpdates:
-        return SgdUpdates(self.library, blocks)
+        with self.library.lock:  # the numbers and the primitives' arguments are the update's own
+            update = self._updates.get(key)
+            if update is None:
+                with self.library.threads.one(is_small((w, g, h))):
+                    update = self._updates[key] = SgdUpdate(self.library, *key)
+            update(address(w), address(g), address(h), decay, rate, momentum)
 
 
 class SgdUpdate:
-    """Of so many values, with weight decay or without. Each product and each sum is rounded as the plain operator does
-    it, so the bits are the same."""
+    """The update of `size` values. Products and sums round as in the plain operator, so the bits are the same."""
 
     def __init__(self, library: Library, size: int, decays: bool) -> None:
         flat, number = Layout(library, (size,), dnnl.F32, (1,)), Layout(library, (1,), dnnl.F32, (1,))
@@ -60,47 +56,16 @@ class SgdUpdate:
         self._lower = binary(dnnl.SUBTRACT, flat)
         self._numbers = aligned_zeros(np, 4)
         first, step = address(self._numbers), self._numbers.itemsize
-        self._places = [first + step * index for index in range(4)]
+        self._addresses = [first + step * index for index in range(4)]
 
     def __call__(self, w: int, g: int, h: int, *numbers: float) -> None:
-        """Of the weights, gradients and history at these addresses; the numbers are decay, rate and momentum."""
+        """Update the weights, gradients and history at these addresses; `numbers` are decay, rate and momentum."""
         self._numbers[:] = *numbers, 1
-        for primitive, addresses in self.calls(w, g, h, *self._places):
-            primitive(*addresses)
-
-    def calls(
-        self, w: int, g: int, h: int, decay: int, rate: int, momentum: int, one: int
-    ) -> list[tuple[Primitive, tuple[int, ...]]]:
-        """The same with the numbers at these addresses, where the last is a 1."""
-        return [
-            (self._scale, (g, rate, g))  # g = rate * g
-            if self._decay is None
-            else (self._decay, (w, decay, g, g, rate)),  # g = rate * (g + decay * w)
-            (self._gather, (h, momentum, h, g)),  # h = momentum * h + g
-            (self._lower, (w, h, w)),
-            (self._scale, (h, one, g)),  # g = h
-        ]
-
-
-class SgdUpdates:
-    """Of many slices, as one tape. Of small ones NumPy's part would take longer than the arithmetic."""
-
-    def __init__(self, library: Library, blocks: Sequence[Block]) -> None:
-        self._tape = Tape(library)
-        self._numbers: Array = aligned_zeros(np, 4 * len(blocks)).reshape(-1, 4)
-        self._numbers[:, 3] = 1
-        first, step = address(self._numbers), self._numbers.itemsize
-        made: dict[tuple[int, bool], SgdUpdate] = {}
-        for index, (w, g, h, decays) in enumerate(blocks):
-            key = w.size, decays
-            if key not in made:
-                with library.threads.one(is_small((w, g, h))):
-                    made[key] = SgdUpdate(library, *key)
-            places = [first + step * (4 * index + number) for number in range(4)]
-            for primitive, addresses in made[key].calls(address(w), address(g), address(h), *places):
-                primitive.take_down(self._tape, addresses)
-        self._tape.hold([array for block in blocks for array in block[:3]])
-
-    def __call__(self, rates: Sequence[float], decays: Sequence[float], momentum: float) -> None:
-        self._numbers[:, 0], self._numbers[:, 1], self._numbers[:, 2] = decays, rates, momentum
-        self._tape()
+        decay, rate, momentum, one = self._addresses
+        if self._decay is None:
+            self._scale(g, rate, g)  # g = rate * g
+        else:
+            self._decay(w, decay, g, g, rate)  # g = rate * (g + decay * w)
+        self._gather(h, momentum, h, g)  # h = momentum * h + g
+        self._lower(w, h, w)
+        self._scale(h, one, g)  # g = h

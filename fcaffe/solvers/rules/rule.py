@@ -43,13 +43,6 @@ class Rule:
             self.engine.add_decay(w, g, decay, self.param.regularization_type)
         self.update(w, g, histories, rate)
 
-    def updates(
-        self, blocks: Sequence[tuple[Array, Array, Sequence[Array], bool]]
-    ) -> Callable[[Sequence[float], Sequence[float]], None] | None:
-        """What does `decay_and_update` of all these blocks (weights, gradients, histories, and whether they decay),
-        given the rates and decays of each; None if there is nothing faster than one after the other."""
-        return None
-
     @property
     def takes_all_cores(self) -> bool:
         """Whether `decay_and_update` does, so that slices are to be updated one after the other."""

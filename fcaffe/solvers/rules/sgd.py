@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fcaffe.net.blob import Array
 from fcaffe.solvers.rules.rule import Rule, register_rule
@@ -26,14 +26,6 @@ class SGD(Rule):
         else:
             super().decay_and_update(w, g, histories, rate, decay)
 
-    def updates(
-        self, blocks: Sequence[tuple[Array, Array, Sequence[Array], bool]]
-    ) -> Callable[[Sequence[float], Sequence[float]], None] | None:
-        if self.param.regularization_type != "L2":
-            return None
-        updates = self.engine.sgd_updates([(w, g, histories[0], decays) for w, g, histories, decays in blocks])
-        return None if updates is None else lambda rates, decays: updates(rates, decays, self.param.momentum)
-
     @property
     def takes_all_cores(self) -> bool:
         return self.engine.sgd_takes_all_cores
@@ -46,11 +38,6 @@ class DecayWithMomentum(SGD):
     """SGD for gradients that come with their momentum: these are applied as they are, the decay gets its own."""
 
     all_at_once = False
-
-    def updates(
-        self, blocks: Sequence[tuple[Array, Array, Sequence[Array], bool]]
-    ) -> Callable[[Sequence[float], Sequence[float]], None] | None:
-        return None
 
     def decay_and_update(self, w: Array, g: Array, histories: Sequence[Array], rate: float, decay: float) -> None:
         gradients = g.copy()

@@ -37,9 +37,9 @@ def numbers(seed):
 
 
 def plain_update(rule, part, data, diff, history, regularization, rate=RATE, gain=GAIN):
-    engine, place, s = NumpyEngine(), part.place, SETTINGS
+    engine, span, s = NumpyEngine(), part.span, SETTINGS
     rate = np.float32(rate) * np.float32(part.lr_mult)
-    w, g, histories = data[place], diff[place], [h[place] for h in history]
+    w, g, histories = data[span], diff[span], [h[span] for h in history]
     g *= np.float32(gain)
     if part.decay:
         engine.add_decay(w, g, part.decay, regularization)

@@ -55,9 +55,8 @@ INSTANCES(relu_forward, FLOATS)
 template <typename T>
 __global__ void __launch_bounds__(256) relu_forward(const T* x, T* y, float slope, int64 count) {
     const T* inputs[] = {x};
-    map(inputs, y, count, [=](const float (&at)[1]) {
-        return at[0] < 0 ? (slope == 0 ? 0.0f : slope * at[0]) : at[0];
-    });
+    // Adding 0 makes 0 of -0. With slope 0, -inf becomes NaN, as in Caffe.
+    map(inputs, y, count, [=](const float (&at)[1]) { return at[0] < 0 ? slope * at[0] + 0.0f : at[0]; });
 }
 
 INSTANCES(relu_backward, FLOATS)

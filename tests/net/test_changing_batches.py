@@ -1,0 +1,76 @@
+"""Random nets for inference, of small blobs and of some MiB, fed with batches of other sizes from pass to pass: whole
+passes give what the layers one by one give."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from fcaffe.net import Net
+from tests.engine_choice import engine
+from tests.net import test_random_nets
+from tests.net.random_nets import CLASSES, RandomNet
+from tests.net.test_inference_nets import check, net_of
+
+BATCHES = [3, 3, 3, 5, 1, 1, 4, 3]
+LARGE = [16, 16, 8, 16]
+SEEDS, LARGE_SEEDS = range(12), range(6)
+
+
+@pytest.fixture(params=[1, 2], autouse=True)
+def threads(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    openmp: ctypes.CDLL | None,
+    on_each_engine: None,
+) -> Iterator[None]:
+    """This many threads for NumPy's engine and for oneDNN."""
+    monkeypatch.setenv("OMP_NUM_THREADS", str(request.param))
+    before = openmp.omp_get_max_threads() if openmp else 1
+    if openmp:
+        openmp.omp_set_num_threads(request.param)
+    yield
+    if openmp:
+        openmp.omp_set_num_threads(before)
+
+
+def feed(net: Net, random_net: RandomNet, batch: int, seed: int) -> None:
+    """Give the inputs of a net another batch."""
+    random = np.random.default_rng(seed)
+    for name, holds in random_net.inputs.items():
+        blob = net.blob(name)
+        blob.reshape(batch, *blob.shape[1:])
+        drawn = random.uniform(0, 1, blob.shape)
+        of = {"images": 4 * drawn - 2, "labels": drawn * CLASSES, "indices": drawn * batch, "noise": drawn}[holds]
+        blob.data[...] = of if holds in ("images", "noise") else np.floor(of)
+    net.reshape()
+
+
+def compare(seed: int, batches: list[int], **settings: int) -> None:
+    made, used = RandomNet(seed, fed=True, **settings), engine()
+    whole, plain = net_of(made.text, True, used), net_of(made.text, False, used)
+    with used.fixed_weights():
+        for number, batch in enumerate([made.batch] * 4 if made.fixed_batch else batches):
+            for net in whole, plain:
+                feed(net, made, batch, number)
+                net.forward()
+            check(whole, plain, f"seed {seed}, pass {number} of batch {batch}\n{made.text}")
+
+
+def test_small_blobs() -> None:
+    for seed in SEEDS:
+        compare(seed, BATCHES)
+
+
+def test_blobs_of_some_mebibytes() -> None:
+    """Of which chains of layers run a few images at a time, while these are in the caches."""
+    for seed in LARGE_SEEDS:
+        compare(seed, LARGE, size=48, batch=16)
+
+
+def test_training_with_blobs_of_some_mebibytes() -> None:
+    for seed in LARGE_SEEDS[::2]:
+        test_random_nets.check(RandomNet(seed, size=32, batch=8).text)
