@@ -52,12 +52,9 @@ def set_for_command() -> None:
     """Tell the libraries that compute, which read the environment once when they are loaded. For the command line only.
 
     Every BLAS takes the number of its own variable before that of OMP_NUM_THREADS, so where the user has set the latter
-    nothing is added. Products that several threads share are cut, and so rounded, in other places: for --reproducible
-    on the command line there is one thread, whatever the environment says.
+    nothing is added.
     """
-    if any(re.fullmatch("--?reproducible(=.*)?", word) for word in sys.argv[1:]):
-        os.environ.update(dict.fromkeys(VARIABLES, "1"))
-    elif not os.environ.get("OMP_NUM_THREADS"):
+    if not os.environ.get("OMP_NUM_THREADS"):
         for variable in VARIABLES:
             if variable not in os.environ:
                 os.environ[variable] = str(fair_threads())
@@ -70,6 +67,15 @@ def set_for_command() -> None:
     # neighbours or ranks, that takes them from the thread that is waited for: a step took more than twice as long.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+def compute_with_one_thread() -> None:
+    """Give the libraries one thread, whatever the environment says; call this before they are loaded.
+
+    Several threads cut a product elsewhere, and so round it differently, which --reproducible rules out.
+    """
+    os.environ.update(dict.fromkeys(VARIABLES, "1"))
+    _limited.clear()
 
 
 def wanted_threads() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
@@ -36,11 +36,18 @@ def completion(words: tuple[str, ...]) -> int:
     return 0
 
 
-def answer(program: str, commands: Mapping[str, tuple[click.Command, str]]) -> int:
-    """Print how the line that the shell asks about may go on, by the commands and what usage says of them."""
-    completed = {name: _completed(name, *command) for name, command in commands.items()}
+def answer(program: str, load: Callable[[str], click.Command], short_help: Mapping[str, str]) -> int:
+    """Print how the line that the shell asks about may go on; `load` returns the command of a name."""
+
+    class Commands(click.Group):
+        def list_commands(self, context: click.Context) -> list[str]:
+            return list(short_help)
+
+        def get_command(self, context: click.Context, name: str) -> click.Command | None:
+            return _completed(name, load(name), short_help[name]) if name in short_help else None
+
     question = os.environ[_variable(program)]
-    return shell_complete(click.Group(program, commands=completed), {}, program, _variable(program), question)
+    return shell_complete(Commands(program), {}, program, _variable(program), question)
 
 
 def _variable(program: str) -> str:

@@ -138,19 +138,28 @@ LOG: list[Decorator] = [
     *(_silent(name, default) for name, default in _WITHOUT_EFFECT),
 ]
 
+
+def _load_plugins(context: click.Context, param: click.Parameter, modules: tuple[str, ...]) -> None:
+    if not context.resilient_parsing:  # as for completion
+        from fcaffe import plugins
+
+        plugins.load(modules)
+
+
 COMMON: list[Decorator] = [
+    click.option(
+        "--import",
+        "imports",
+        multiple=True,
+        expose_value=False,
+        callback=_load_plugins,
+        metavar="MODULE",
+        help="Import this Python module first, which registers layers, update rules, reductions and the like.",
+    ),
     click.option(
         "--traceback", is_flag=True, expose_value=False, help="After an error, show where in fcaffe it arose."
     ),
     click.option("--version", is_flag=True, expose_value=False, help="Print the version."),
-]
-
-HELP = [
-    *(
-        click.Option([f"--{name}"], is_flag=True)
-        for name in ("help", "helpshort", "helpfull", "helppackage", "helpxml")
-    ),
-    *(click.Option([f"--{name}"]) for name in ("helpmatch", "helpon")),
 ]
 
 

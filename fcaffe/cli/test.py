@@ -19,6 +19,7 @@ from fcaffe.tools.scoring import score
 @click.command(
     cls=Command,
     example="test --model train_val.prototxt --weights net.caffemodel --iterations 100",
+    file_flag="--model",
     help="Run --iterations batches of the net --model FILE in phase TEST with --weights FILE, and print each of its "
     "outputs and their means.",
 )

@@ -22,6 +22,7 @@ from fcaffe.tools.timing import benchmark
 @click.command(
     cls=Command,
     example="time --model train_val.prototxt --iterations 10",
+    file_flag="--model",
     help="Time forward and backward of each layer of the net --model FILE, on average over --iterations batches after "
     "one to warm up.",
 )

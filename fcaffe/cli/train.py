@@ -45,6 +45,7 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
 @click.command(
     cls=Command,
     example="train --solver solver.prototxt --snapshot auto",
+    file_flag="--solver",
     help="Train the net of --solver FILE, from the start, from a snapshot or from given weights. SIGTERM snapshots "
     f"and ends with exit code {TERMINATED}.",
 )
@@ -104,7 +105,7 @@ def train(
         remove_leftovers(f"{prefix}_iter_", tell=False)  # the log's last line stays the one that names a dead rank
         return code
     with world:
-        launching.check(world)
+        launching.check(world, restarts)
         check_same_flags(world)
         param = _solver_param(flags)
         gpu = gpus.take(param, world, on_cpu=bool(engines.engine))

@@ -57,6 +57,7 @@ def test_help_shows_every_flag(name: str, run: Run) -> None:
         ("fcaffe train --sol", ["plain,--solver"]),
         ("fcaffe train --solver s", ["file,s"]),
         ("fcaffe train --on-nan c", ["plain,continue"]),
+        ("fcaffe train --reduce tr", ["plain,tree"]),
         ("fcaffe summary n", ["file,n"]),
         ("fcaffe lmdb sh", ["plain,shuffle"]),
         ("fcaffe lmdb info x", ["file,x"]),
