@@ -150,7 +150,7 @@ def _called(name: str) -> str:
 def _flags_of_test() -> click.Command:
     """A command with the flags of `test`, without loading that."""
     with_engine = flags.with_options(flags.ENGINE, usage.ENGINE)
-    return click.command(cls=usage.Command)(with_engine(flags.caffe_flags(lambda: 0)))
+    return click.command(cls=usage.Command)(with_engine(flags.caffe_flags()(lambda: 0)))
 
 
 def _load(name: str) -> click.Command:

@@ -21,7 +21,7 @@ from fcaffe.parallel.devices import find_devices, parse_devices
     example="device_query --gpu all",
     help="Show what NVIDIA's driver knows of the GPUs --gpu ID,... or of all (--gpu all).",
 )
-@caffe_flags
+@caffe_flags("gpu")
 def device_query(flags: Flags) -> int:
     log.querying_gpus(flags.gpu)
     devices = find_devices()

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fcaffe import log
 from fcaffe.cli import glog, usage
 from fcaffe.errors import UsageError
 
@@ -204,6 +205,23 @@ def log_flags(function: Callable[..., int]) -> Callable[..., int]:
     return with_options(LOG, usage.LOG)(common_flags(with_log))
 
 
-def caffe_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a click command Caffe's and glog's flags; its function gets Caffe's as `flags`, with the log set up."""
-    return with_flags("flags", Flags, CAFFE, usage.CAFFE)(log_flags(function))
+def caffe_flags(*used: str) -> Decorator:
+    """A decorator that gives a click command Caffe's and glog's flags.
+
+    Its function gets Caffe's as `flags`, with the log set up. As in Caffe each command accepts all of them; a warning
+    names those that it was given and that are not among the `used` ones.
+    """
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(function)
+        def with_warnings(**values: Any) -> int:
+            context = click.get_current_context()
+            for field in fields(Flags):
+                given = context.get_parameter_source(field.name) is click.core.ParameterSource.COMMANDLINE
+                if given and field.name not in used:
+                    log.warning(f"--{field.name} has no effect on {context.command.name}")
+            return function(**values)
+
+        return with_flags("flags", Flags, CAFFE, usage.CAFFE)(log_flags(with_warnings))
+
+    return decorate

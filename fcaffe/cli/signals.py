@@ -22,9 +22,9 @@ class Signals:
     """
 
     def __init__(self, sigint_effect: str, sighup_effect: str) -> None:
-        self._effects = {signal.SIGINT: effect(sigint_effect), signal.SIGTERM: Action.TERMINATE}
+        self._effects = {signal.SIGINT: effect(sigint_effect, "--sigint_effect"), signal.SIGTERM: Action.TERMINATE}
         if hasattr(signal, "SIGHUP"):  # Windows has none
-            self._effects[signal.SIGHUP] = effect(sighup_effect)
+            self._effects[signal.SIGHUP] = effect(sighup_effect, "--sighup_effect")
         self._noted: deque[Action] = deque()  # a signal may come between any two steps: what is in here is not lost
         self._before: dict[signal.Signals, Any] = {}
         self.terminated = False
@@ -55,7 +55,8 @@ class Signals:
         self._noted.append(self._effects[signal.Signals(number)])
 
 
-def effect(name: str) -> Action:
+def effect(name: str, flag: str) -> Action:
+    """Return the action of this name. Raises UsageError, which names the flag."""
     if name not in EFFECTS:
-        raise UsageError(f'Invalid signal effect "{name}" was specified; give one of {", ".join(EFFECTS)}')
+        raise UsageError(f'Invalid signal effect "{name}" was specified; give {flag} one of {", ".join(EFFECTS)}')
     return EFFECTS[name]

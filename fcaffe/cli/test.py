@@ -24,7 +24,7 @@ from fcaffe.tools.scoring import score
     "outputs and their means.",
 )
 @engine_flags
-@caffe_flags
+@caffe_flags("model", "weights", "iterations", "gpu", "level", "stage")
 def test(flags: Flags, engines: EngineFlags) -> int:
     if not flags.model:
         raise UsageError("Need a model definition to score. Give it as --model FILE")

@@ -35,7 +35,7 @@ from fcaffe.tools.timing import benchmark
 )
 @click.option("--input-shape", default="", metavar="C,H,W", help="With --scaling: of a record, if nothing tells.")
 @engine_flags
-@caffe_flags
+@caffe_flags("model", "weights", "iterations", "gpu", "phase", "level", "stage")
 def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, input_shape: str) -> int:
     if not flags.model:
         raise UsageError("Need a model definition to time. Give it as --model FILE")

@@ -72,7 +72,7 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
 @launch_flags
 @sharing_flags
 @engine_flags
-@caffe_flags
+@caffe_flags("solver", "weights", "snapshot", "gpu", "level", "stage", "sigint_effect", "sighup_effect")
 def train(
     flags: Flags,
     engines: EngineFlags,
