@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.parallel.conftest import MPIEXEC, folder, needs_mpi  # noqa: F401
+from tests.cli.conftest import NET, SOLVER, write_records
+from tests.parallel.conftest import MPIEXEC, needs_mpi
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "contributing.md").read_text()
@@ -59,25 +60,30 @@ class Half(Fp16):
         (["--reduce", "torus"], "Optimization Done."),
     ],
 )
-def test_a_package_outside_the_repository(flags: list[str], expected: str, folder: Path) -> None:
+def test_a_package_outside_the_repository(flags: list[str], expected: str, tmp_path: Path) -> None:
     """Every rank knows its layer, update rule, reduction, compression and source of data."""
-    first = [code(name).partition("\n\n\nSOLVER")[0] for name in ("A layer", "A reduction", "A data source")]
-    rule = code("An update rule").partition("SOLVER")[0]
-    source = first[2].partition("import tempfile")[0]
-    reduction = first[1].partition("comm = MPI")[0]
+    folder = tmp_path
+    write_records(str(folder / "lmdb"), [0, 1, 2] * 4)
+    ends = {
+        "A layer": "\0",
+        "An update rule": "SOLVER",
+        "A reduction": "comm = MPI",
+        "A data source": "import tempfile",
+    }
+    classes = [code(name).partition(end)[0] for name, end in ends.items()]
     (folder / "mine").mkdir()
     (folder / "mine" / "__init__.py").write_text("")
-    (folder / "mine" / "parts.py").write_text("\n".join([first[0], rule, reduction, source, PLUGIN]))
+    (folder / "mine" / "parts.py").write_text("\n".join([*classes, PLUGIN]))
     if "--import" not in flags:
         (folder / "mine-1.0.dist-info").mkdir()
         (folder / "mine-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
         (folder / "mine-1.0.dist-info" / "entry_points.txt").write_text("[fcaffe.plugins]\nparts = mine.parts\n")
-    net, solver = folder / "net.prototxt", folder / "solver.prototxt"
-    layer = 'layer { name: "sign" type: "Softsign" bottom: "ip" top: "sign" }\nlayer { name: "loss"'
-    net.write_text(
-        net.read_text().replace('layer { name: "loss"', layer).replace('Loss" bottom: "ip"', 'Loss" bottom: "sign"')
+    net = NET.replace('Loss" bottom: "ip"', 'Loss" bottom: "sign"')
+    net = net.replace(
+        'layer { name: "loss"', 'layer { name: "sign" type: "Softsign" bottom: "ip" top: "sign" }\nlayer { name: "loss"'
     )
-    solver.write_text(solver.read_text() + 'type: "Lion"')
+    (folder / "net.prototxt").write_text(net)
+    (folder / "solver.prototxt").write_text(SOLVER + 'type: "Lion"')
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "fcaffe", "train", "--solver", "solver.prototxt", *flags]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
