@@ -24,8 +24,8 @@ import click
 
 import fcaffe
 from fcaffe import log
-from fcaffe.cli import flags, gflags, glog, last_words, streams, usage
-from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS
+from fcaffe.cli import gflags, glog, last_words, streams
+from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS, module_of
 from fcaffe.errors import FcaffeError, RankError
 from fcaffe.interruption import INTERRUPTED
 from fcaffe.parallel.started import started_as
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get(f"_{glog.program().upper()}_COMPLETE"):  # a shell asks how the present line may go on
             from fcaffe.cli.completion import answer
 
-            return answer(glog.program(), _load, {name: entry.short_help for name, entry in COMMANDS.items()})
+            return answer(glog.program(), _load)
         code = _run(_command_first(words))
         sys.stdout.flush()
         return code
@@ -147,17 +147,11 @@ def _called(name: str) -> str:
     return name if glog.program() == name else f"{glog.program()} {name}"
 
 
-def _flags_of_test() -> click.Command:
-    """A command with the flags of `test`, without loading that."""
-    with_engine = flags.with_options(flags.ENGINE, usage.ENGINE)
-    return click.command(cls=usage.Command)(with_engine(flags.caffe_flags()(lambda: 0)))
-
-
 def _load(name: str) -> click.Command:
     from fcaffe.pycaffe import python
 
     python.keeps_current_folder = True
-    command: click.Command = getattr(import_module(COMMANDS[name].module), name.replace("-", "_"))
+    command: click.Command = getattr(import_module(module_of(name)), name.replace("-", "_"))
     return command
 
 
@@ -166,13 +160,12 @@ def _usage() -> str:
     formatter.write_usage(glog.program(), "<command> <flags>", prefix="usage: ")
     for heading, commands in (("commands", CAFFE_COMMANDS), ("Caffe's tools", TOOLS), ("more", OTHERS)):
         with formatter.section(heading):
-            formatter.write_dl([(name, entry.short_help) for name, entry in commands.items()])
-    _flags_of_test().format_options(click.Context(click.Command("test")), formatter)
+            formatter.write_dl(list(commands.items()))
     formatter.write_paragraph()
     formatter.write_text(
         "Flags are -flag value, --flag value, -flag=value or --flag=value, or lines of --flagfile=FILE."
     )
-    formatter.write_text(f"More on a command: {glog.program()} help <command>")
+    formatter.write_text(f"{glog.program()} help <command> shows its flags and an example.")
     return formatter.getvalue().rstrip()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,9 +34,15 @@ class Command(click.Command):
         super().__init__(*args, **settings)
         self.example = example
         self.file_flag = file_flag
+        for param in self.params:  # so that the shell completes files
+            named = isinstance(param, click.Argument) or re.search("FILE|FOLDER", param.metavar or "")
+            if named and param.type is click.STRING and param._custom_shell_complete is None:
+                param.type = click.Path()
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse `args`, in gflags' spellings. The root context's `obj` gets the command's name and click's words."""
+        if context.resilient_parsing:  # a line that the shell completes
+            return super().parse_args(context, args)
         if any(flag_name(word).startswith("help") for word in args):
             return super().parse_args(context, ["--help"])
         words = spell(args, self.params)

@@ -38,7 +38,6 @@ def test_flags_are_in_groups_and_in_the_order_of_use(run: Run) -> None:
     assert found == HEADINGS
     flags = [line.split()[0] for line in out.splitlines() if line.startswith("  --")]
     assert flags[:4] == ["--solver", "--model", "--weights", "--snapshot"] and flags[-1] == "--version"
-    assert next(line for line in run("--help").out.splitlines() if line.startswith("  --")).startswith("  --solver")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

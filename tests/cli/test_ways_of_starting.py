@@ -144,8 +144,12 @@ def observed(run: Run, folder: Path, words: str) -> tuple[Any, ...]:
     written = {path for path in folder.rglob("*") if path.is_file() and before.get(path) != path.stat().st_mtime_ns}
     names = sorted(re.sub(r"log\.INFO.*", "log", path.name) for path in written)
     weights = [path.read_bytes() for path in sorted(written) if path.suffix == ".caffemodel"]
-    pattern = r"[\d.e+-]+" if words.startswith("time") else r"[\d.e+-]+ iter/s, [\d.e+-]+s/"
-    log = [re.sub(pattern, "", message) for message in result.messages if "took" not in message]
+    pattern = r"[\d.e+-]+" if words.startswith("time") else r"\(.* iter/s, .*\)"
+    log = [
+        re.sub(pattern, "", message)
+        for message in result.messages
+        if not re.search("took|Waiting for data|queue", message)
+    ]
     others = [line for line in result.err.splitlines() if not re.match(r"[IWEF]\d{4} ", line)]
     for path in written:
         path.unlink()
