@@ -1,8 +1,8 @@
 """fcaffe: FireCaffe for today's machines. `import fcaffe as caffe` drives nets and solvers from a script.
 
-Importing it changes nothing in the process, and loads next to nothing: what a script uses is loaded when it is asked
-for. So the command line can tell the libraries below NumPy how many threads to use before they are there, and a
-program that uses fcaffe as a library keeps its own settings. Their types stand in `__init__.pyi`.
+Importing the package changes nothing in the process and loads next to nothing; each name is loaded at its first use.
+So the command line can set the number of threads before NumPy's libraries load, and a program that uses fcaffe as a
+library keeps its own settings. `__init__.pyi` has the types.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
     "solver_count",
     "solver_rank",
 ]
-# Further names, of modules that even pycaffe's nets do not load; `from fcaffe import *` leaves them out.
+# Names of modules that pycaffe's nets do not need; `from fcaffe import *` does not import them.
 _LATER = (
     "Classifier",
     "Detector",
@@ -61,12 +61,12 @@ _LATER = (
 
 
 def __getattr__(name: str) -> Any:
-    """A name of pycaffe, or a module of this package, that nobody has asked for before."""
+    """Load a name of pycaffe, or a module of this package, at its first use."""
     if name == "_caffe" or name in _LATER or (name in __all__ and name != "layers"):
         found = getattr(importlib.import_module("fcaffe.pycaffe.interface"), name)
         globals()[name] = found
         return found
-    from importlib.util import find_spec  # which takes as long to load as all that is here
+    from importlib.util import find_spec  # slow to load
 
     if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

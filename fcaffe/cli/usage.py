@@ -16,7 +16,7 @@ CAFFE, OWN, WORKERS, ENGINE, LOG, COMMON = (
     "Caffe's flags",
     "Flags",
     "Several workers",
-    "What computes",
+    "Engine",
     "Log",
     "Any command",
 )
