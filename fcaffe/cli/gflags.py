@@ -18,10 +18,6 @@ from fcaffe.input_files import read_input, reading
 from fcaffe.suggestions import did_you_mean
 
 LARGEST = 1 << 20  # bytes of a flag file
-BOOLEANS = {
-    **dict.fromkeys(("1", "t", "true", "y", "yes"), True),
-    **dict.fromkeys(("0", "f", "false", "n", "no"), False),
-}
 
 
 def flag_name(word: str) -> str:
@@ -87,7 +83,7 @@ def spell(words: Iterable[str], params: Iterable[click.Parameter]) -> list[str]:
         elif option is None:
             unknown.append(word.partition("=")[0].removeprefix("-").removeprefix("-"))
         elif _is_boolean(option):
-            if _boolean(word) is not negated:
+            if click.BOOL.convert(word.partition("=")[2] if "=" in word else "true", option, None) is not negated:
                 spelled.append(option.opts[0])
         elif isinstance(option.flag_value, str) and "=" not in word:
             spelled.append(option.opts[0])  # click decides whether the next word is the value
@@ -137,13 +133,6 @@ def _value(word: str, rest: Iterator[str], flags: Container[str] = ()) -> str:
 
 def _is_boolean(option: click.Option | None) -> bool:
     return option is not None and option.is_flag
-
-
-def _boolean(word: str) -> bool:
-    value = word.partition("=")[2] if "=" in word else "true"
-    if value.lower() not in BOOLEANS:
-        raise click.UsageError(f"illegal value '{value}' specified for bool flag '{flag_name(word)}'")
-    return BOOLEANS[value.lower()]
 
 
 def _hint(name: str, options: dict[str, click.Option]) -> str:

@@ -64,7 +64,7 @@ def test_flags_as_gflags_reads_them(words: str, spelled: str) -> None:
     [
         ("-solver", "flag 'solver' is missing its argument"),
         ("-solver -json", "flag 'solver' is missing its argument"),
-        ("-json=maybe", "illegal value 'maybe' specified for bool flag 'json'"),
+        ("-json=maybe", "Invalid value for '--json': 'maybe' is not a valid boolean."),
         ("-nosolver", "unknown command line flag 'nosolver'"),
         ("--x=1 -y", "unknown command line flag 'x'\nunknown command line flag 'y'"),
         ("--d --undefok=a", "unknown command line flag 'd'"),
@@ -73,7 +73,7 @@ def test_flags_as_gflags_reads_them(words: str, spelled: str) -> None:
 def test_wrong_flags(words: str, message: str) -> None:
     with pytest.raises(click.UsageError) as raised:
         read(words.split())
-    assert raised.value.message == message
+    assert raised.value.format_message().startswith(message)
 
 
 def test_flags_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_flags_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("--flagfile=flags", "flag file flags reads itself; take --flagfile=flags out of it"),
         ("\n--solver", "flag 'solver' is missing its argument"),
         ("--solver\n-json", "flag 'solver' is missing its argument"),
-        ("--json=maybe", "illegal value 'maybe' specified for bool flag 'json'"),
+        ("--json=maybe", "Invalid value for '--json': 'maybe' is not a valid boolean."),
         ("--lvel=1", "unknown command line flag 'lvel' (did you mean --level?)"),
     ],
 )
@@ -104,7 +104,7 @@ def test_files_of_flags_that_are_wrong(
     Path("flags").write_text(content)
     with pytest.raises(click.UsageError) as raised:
         read(["--flagfile=flags"])
-    assert raised.value.message == message
+    assert raised.value.format_message().startswith(message)
 
 
 def test_a_file_of_flags_that_is_missing(run: Run) -> None:
