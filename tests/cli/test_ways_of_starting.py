@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -18,8 +19,9 @@ from fcaffe.cli.commands import COMMANDS
 from fcaffe.cli.workers import LAUNCHING
 from fcaffe.parallel.launch import Plan
 from fcaffe.parallel.world import World
+from fcaffe.threads import VARIABLES
 from tests.cli.conftest import Result
-from tests.parallel.conftest import MPIEXEC, needs_mpi
+from tests.parallel.conftest import MPIEXEC, ROOT, needs_mpi
 
 Run = Callable[..., Result]
 TRAIN = import_module("fcaffe.cli.train")
@@ -268,7 +270,11 @@ def test_real_starts(inputs: Path) -> None:
     command = [sys.executable, "-m", "fcaffe", "train", "--flagfile=flags"]
 
     def log_of(*words: object) -> tuple[int, str]:
-        done = subprocess.run([*map(str, words)], cwd=inputs, capture_output=True, text=True, timeout=300)
+        environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+        environment["PYTHONPATH"] = str(ROOT)
+        done = subprocess.run(
+            [*map(str, words)], cwd=inputs, env=environment, capture_output=True, text=True, timeout=300
+        )
         return done.returncode, done.stderr
 
     for words in (command, [*command, "--workers", "2"], [MPIEXEC, "-n", "2", *command]):
