@@ -27,7 +27,7 @@ def flag_name(word: str) -> str:
 
 
 def inline(words: Iterable[str], opened: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield `words` with the flags that --flagfile, --fromenv and --tryfromenv stand for in their place.
+    """Yield `words`, with --flagfile, --fromenv and --tryfromenv replaced by the flags that they stand for.
 
     `opened` are the flag files that are being read, outermost first. Raises click.UsageError and FcaffeError.
     """
@@ -38,10 +38,10 @@ def inline(words: Iterable[str], opened: tuple[str, ...] = ()) -> Iterator[str]:
             yield word
             yield from rest
         elif name == "flagfile":
-            for path in _value(word, rest).split(","):
+            for path in filter(None, _value(word, rest).split(",")):
                 yield from _lines(path, opened)
         elif name in ("fromenv", "tryfromenv"):
-            for flag in _value(word, rest).split(","):
+            for flag in filter(None, _value(word, rest).split(",")):
                 yield from _from_environment(flag, required=name == "fromenv")
         else:
             yield word

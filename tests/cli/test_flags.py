@@ -52,6 +52,7 @@ def test_flags_in_all_spellings_before_and_after_the_verb(words: str, run: Run) 
         ("--plan=x train", "--plan=x train"),
         ("a -- -solver x", "a -- -solver x"),
         ("- a --", "- a"),
+        ("--flagfile= --fromenv= --tryfromenv= x", "x"),
         ("--undefok=a,b-c -a=1 --b_c --noa x", "x"),
     ],
 )
