@@ -240,6 +240,13 @@ def test_under_mpiexec(flag: str, run: Run, inputs: Path, monkeypatch: pytest.Mo
         assert ("ReachedError" in result.err) is not own
 
 
+@pytest.mark.parametrize("words", ["--hosts a:1,b:1", "--hostfile hosts", "--mpi-args=-v"])
+def test_bench_under_mpiexec(words: str, run: Run, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("fcaffe.cli.bench"), "join", lambda _: World(size=2))
+    monkeypatch.setattr(World, "__exit__", lambda *_: None)
+    assert "another launcher has started these 2 ranks" in run(f"bench reduce {words}").fatal
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_flag_file_says_what_the_command_line_says(command: str, tmp_path: Path) -> None:
     """Every flag of every command, with a value made from its type, has the same value by either way."""
