@@ -1,19 +1,30 @@
 """`fcaffe`, `caffe` and `python -m fcaffe`.
 
 `fcaffe run` starts its script before any of the command line is loaded: the script may set environment variables that
-NumPy and others read when they are loaded, signals are Python's, and its arguments are not ours to read.
+NumPy reads when it is loaded, its signals are Python's, and its arguments are its own.
 """
 
+import os
 import sys
 
 
 def main() -> int:
-    """Run the command that the process was started for; returns the exit code."""
-    if sys.argv[1:2] == ["run"] and len(sys.argv) > 2 and not sys.argv[2].startswith("-"):
-        from fcaffe.as_caffe import run_script
+    """Run the command of the process's arguments; returns the exit code."""
+    words = sys.argv[2:]
+    if sys.argv[1:2] == ["run"]:
+        if words[:1] == ["--gpu-optional"]:
+            os.environ["FCAFFE_GPU"] = "optional"
+            del words[0]
+        if words[:1] == ["-m"] and words[1:]:
+            from fcaffe.as_caffe import run_module
 
-        run_script(sys.argv[2], sys.argv[3:])
-        return 0
+            run_module(words[1], words[2:])
+            return 0
+        if words and not words[0].startswith("-"):
+            from fcaffe.as_caffe import run_script
+
+            run_script(words[0], words[1:])
+            return 0
     from fcaffe.cli import main as run_command
 
     return run_command()

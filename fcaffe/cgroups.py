@@ -1,7 +1,7 @@
-"""What the control groups that hold this process allow it: containers and batch systems limit memory and CPUs by these.
+"""The limits of this process's control groups, by which containers and batch systems limit memory and CPUs.
 
-A group lies in others, and each may have limits: the tightest of them counts. Version 1 has a tree of groups for each
-controller, version 2 one for all; a host may have both mounted at once. Linux only; elsewhere nothing is limited.
+Groups are nested, and the tightest limit counts. Version 1 has a tree of groups for each controller, version 2 has one
+tree, and a host may mount both. Only Linux has control groups.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-ROOT = Path("/")  # of the file system that is looked at; tests have one of their own
+ROOT = Path("/")  # of the file system; tests replace it
 UNLIMITED = 2**60  # bytes; version 1 writes a number as large as this where version 2 writes "max"
 
 
@@ -23,12 +23,12 @@ class Group(NamedTuple):
     version: int
 
     def number(self, name: str) -> int | None:
-        """The number in the file of this name; None if there is no such file, or no limit in it."""
+        """Return the number in the file of this name; None if there is no such file or no limit in it."""
         text = self.text(name)
         return int(text) if text.isdecimal() and int(text) < UNLIMITED else None
 
     def text(self, name: str) -> str:
-        """What is in the file of this name; nothing if there is no such file."""
+        """Return the content of the file of this name; '' if there is no such file."""
         try:
             return (self.folder / name).read_text().strip()
         except OSError:
@@ -36,23 +36,23 @@ class Group(NamedTuple):
 
 
 def free_memory(swap: int = 0) -> int | None:
-    """The bytes that processes of this process's groups can still have; None if no group has a limit.
+    """Return the bytes that this process's groups can still allocate; None if no group has a limit.
 
-    The kernel's cache of file pages, which it would drop, counts as free, and so does the part of the machine's free
-    `swap` that the groups may use.
+    The kernel's cache of file pages counts as free, and so does the part of the machine's free `swap` that the groups
+    may use.
     """
-    rooms = [room for group in groups("memory") if (room := _room(group, swap)) is not None]
-    return max(0, min(rooms)) if rooms else None
+    free = [left for group in groups("memory") if (left := _free(group, swap)) is not None]
+    return max(0, min(free)) if free else None
 
 
 def cpu_quota() -> float | None:
-    """How many CPUs' time this process's groups may use; None if no group has a quota."""
+    """Return the CPUs' worth of time that this process's groups may use; None if no group has a quota."""
     quotas = [quota for group in groups("cpu") if (quota := _quota(group)) is not None]
     return min(quotas, default=None)
 
 
 def groups(controller: str) -> Iterator[Group]:
-    """The groups of this process that have the controller, and all groups around them that can be seen from here."""
+    """Yield the groups of this process that have the controller, and their visible ancestors."""
     try:
         own = (ROOT / "proc/self/cgroup").read_text().splitlines()
         mounts = (ROOT / "proc/self/mountinfo").read_text().splitlines()
@@ -81,8 +81,10 @@ def groups(controller: str) -> Iterator[Group]:
 
 
 def _below(path: str, mounted: str) -> tuple[str, ...]:
-    """The names on the way down from the mounted group to the group `path`. Empty if that is not below it: then `path`
-    is as a container sees it, and the group is what is mounted."""
+    """Return the names on the way from the mounted group down to the group `path`.
+
+    Empty if `path` is not below it: then `path` is a container's view, and the mounted group is the group itself.
+    """
     here, there = PurePosixPath(path).parts, PurePosixPath(mounted).parts
     if here[: len(there)] != there or ".." in here:
         return ()
@@ -90,12 +92,12 @@ def _below(path: str, mounted: str) -> tuple[str, ...]:
 
 
 def _unescaped(name: str) -> str:
-    """A path from mountinfo, where blanks and the like are octal numbers behind a backslash."""
+    """Decode a path of mountinfo, which writes blanks as a backslash and an octal number."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), name)
 
 
-def _room(group: Group, swap: int) -> int | None:
-    """The bytes that a group has left; None if it has no limit."""
+def _free(group: Group, swap: int) -> int | None:
+    """Return the bytes that a group has left; None if it has no limit."""
     pairs = [line.split() for line in group.text("memory.stat").splitlines()]
     stat = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
     if group.version == 2:
@@ -119,7 +121,7 @@ def _room(group: Group, swap: int) -> int | None:
 
 
 def _quota(group: Group) -> float | None:
-    """How many CPUs' time a group may use; None if it has no quota."""
+    """Return the CPUs' worth of time that a group may use; None if it has no quota."""
     if group.version == 2:
         quota, _, period = group.text("cpu.max").partition(" ")
     else:
@@ -130,5 +132,5 @@ def _quota(group: Group) -> float | None:
 
 
 def whole_cpus(quota: float) -> int:
-    """How many threads a quota keeps busy; with a part of a CPU left over, one more is still of use."""
+    """Return how many threads a quota keeps busy, rounded up."""
     return max(1, math.ceil(quota))

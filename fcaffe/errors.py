@@ -1,6 +1,6 @@
-"""Everything that fcaffe raises on purpose.
+"""The exceptions that fcaffe raises on purpose.
 
-A message is one line: what is wrong, where (file, line, layer, blob, shapes) and what to do about it.
+A message is one line: what is wrong, where (file, line, layer, blob, shapes) and what to do.
 Only `fcaffe.cli` turns these into a log line and an exit code.
 """
 
@@ -12,7 +12,7 @@ class FcaffeError(RuntimeError):
 
 
 class ProtoError(FcaffeError):
-    """A prototxt or binary message cannot be read as what it should be."""
+    """A prototxt or binary message cannot be parsed."""
 
 
 class NetError(FcaffeError):
@@ -20,15 +20,15 @@ class NetError(FcaffeError):
 
 
 class LayerError(NetError):
-    """A NetError that says which layer of the net has it."""
+    """A NetError that names the layer."""
 
 
 class OutOfMemoryError(NetError, MemoryError):
-    """Something does not fit into the memory that this process can have; found out before it is taken."""
+    """Something does not fit into this process's memory; raised before it is allocated."""
 
 
 class LayerMemoryError(LayerError, OutOfMemoryError):
-    """The same, where one layer is what does not fit."""
+    """An OutOfMemoryError that names the layer."""
 
 
 class DataError(FcaffeError):
@@ -36,24 +36,26 @@ class DataError(FcaffeError):
 
 
 class SnapshotError(FcaffeError):
-    """A model or solver state cannot be written, read or fitted to the net."""
+    """A model or solver state cannot be written, be read, or be loaded into the net."""
 
 
 class OtherRunError(SnapshotError):
-    """A solver state is whole, but of a run that this one cannot continue: its net or type of solver is another."""
+    """A solver state is intact, but belongs to another net or type of solver."""
 
 
 class SolverError(FcaffeError):
-    """A solver's parameters contradict one another, or training cannot go on."""
+    """A solver's parameters contradict one another, or training cannot continue."""
 
 
 class UsageError(FcaffeError):
-    """Flags on the command line that do not go together."""
+    """Flags or arguments that are wrong or contradict one another."""
 
 
 class RankError(Exception):
-    """Carries an error of one of several ranks, its `__cause__`, to where it is told and ends all of them: the ranks of
-    `world`, a fcaffe.parallel.world.World."""
+    """Wraps an error of one of several ranks, its `__cause__`, for the handler that prints it and ends all ranks.
+
+    `world` is their fcaffe.parallel.world.World.
+    """
 
     def __init__(self, world: Any) -> None:
         super().__init__()
@@ -61,7 +63,7 @@ class RankError(Exception):
 
 
 class LostRankError(FcaffeError):
-    """MPI cannot reach another rank, and nobody knows more."""
+    """MPI cannot reach another rank, for an unknown reason."""
 
 
 class CallError(UsageError, TypeError):

@@ -1,7 +1,7 @@
-"""Files that a user names as input, opened so that reading them comes to an end.
+"""Opens the input files that a user names, such that reading them ends.
 
-A path may name something else than a file. A device such as /dev/zero has no end and is refused. A pipe is read whole,
-since `--solver <(sed ... solver.prototxt)` and /dev/stdin are pipes; but nobody waits for ever for what comes from it.
+A device such as /dev/zero has no end and is refused. A pipe, such as /dev/stdin or `--solver <(sed ...)`, is read
+whole, with a time-out.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from typing import Any, BinaryIO
 from fcaffe import log
 from fcaffe.errors import FcaffeError
 
-LARGEST = 2**31 - 1  # bytes that are taken from a pipe
-UNOPENED = 1.0  # seconds within which somebody must have opened a pipe for writing
-SILENT = 60.0  # seconds within which somebody who has opened it must have written something
+LARGEST = 2**31 - 1  # bytes read from a pipe
+UNOPENED = 1.0  # seconds within which a writer must open a pipe
+SILENT = 60.0  # seconds within which a writer must write
 TOLD = 1.0  # seconds of waiting after which the log says so
-STEP = 0.05  # seconds between two looks at a pipe that nobody has opened
+STEP = 0.05  # seconds between two polls of a pipe without a writer
 
-# zlib packs about a thousandfold at most; a file that says it holds more is damaged, and nobody allocates for it.
+# zlib compresses at most about a thousandfold; a file that claims more is damaged, and nothing is allocated for it.
 MOST_PACKED = 2000
 
 Path = str | os.PathLike[str]
 
-_seen: dict[tuple[int, int], bytes] = {}  # what pipes held that were looked into and not yet read, by device and inode
+_peeked: dict[tuple[int, int], bytes] = {}  # the content of pipes opened with `peek`, by device and inode
 
 
 def open_input(path: Path, most: int = LARGEST, look: bool = False) -> BinaryIO:
-    """The file of this name, opened for reading, or what a pipe of this name has brought until its end.
+    """Open a file for reading, or return the whole content of a pipe.
 
-    Whoever only wants to `look` what it is leaves a pipe's content to the next one who opens it. Raises OSError, whose
-    text says what is wrong, if there is no file, or a device, or a pipe that brings nothing or more than `most` bytes.
+    With `look` the content of a pipe stays for the next call. Raises OSError, whose text says what is wrong, for a
+    missing file, a device, and a pipe with no bytes or more than `most`.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without O_NONBLOCK a pipe would make this call wait
     try:
@@ -50,21 +50,21 @@ def open_input(path: Path, most: int = LARGEST, look: bool = False) -> BinaryIO:
         if not stat.S_ISFIFO(status.st_mode):
             raise OSError(errno.EINVAL, "it is a device, which may have no end; give the name of a file")
         key = (status.st_dev, status.st_ino)
-        content = _seen.pop(key, None)
+        content = _peeked.pop(key, None)
         if content is None:
             content = _drain(descriptor, path, most)
         if look:
-            _seen[key] = content
+            _peeked[key] = content
         return io.BytesIO(content)
     finally:
         os.close(descriptor)
 
 
 def read_input(path: Path, most: int = LARGEST, look: bool = False) -> bytes:
-    """The bytes of the file or pipe of this name. Arguments and errors as in `open_input`."""
+    """Return the bytes of a file or pipe. Arguments and errors as in `open_input`."""
     with open_input(path, most, look) as file:
         size = os.fstat(file.fileno()).st_size if not isinstance(file, io.BytesIO) else 0
-        if size > most:  # asked first, since a read of so many bytes allocates them all
+        if size > most:  # a read of so many bytes would allocate them all
             raise _too_large(most)
         content = file.read()
     if len(content) > most:
@@ -73,14 +73,14 @@ def read_input(path: Path, most: int = LARGEST, look: bool = False) -> bytes:
 
 
 def require_file(path: Path) -> None:
-    """Raise OSError if there is something of this name that is no file, for libraries that open names themselves."""
+    """Raise OSError if the path names a pipe or a device, for libraries that open paths themselves."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-        raise OSError(errno.EINVAL, "it is a pipe or a device, and must be a file; copy what it brings into one")
+        raise OSError(errno.EINVAL, "it is a pipe or a device, and must be a file; copy its content into one")
 
 
 @contextlib.contextmanager
 def reading(path: Path, error: type[FcaffeError], noun: str = "file") -> Iterator[None]:
-    """What goes wrong in the body, where the file is read, becomes an `error` that names it."""
+    """Turn an OSError of the body, which reads the file, into an `error` that names the file."""
     try:
         yield
     except FileNotFoundError:
@@ -92,12 +92,12 @@ def reading(path: Path, error: type[FcaffeError], noun: str = "file") -> Iterato
 
 
 class UnreadableError(FcaffeError):
-    """What a library said of a file that is damaged, or of a name that the file cannot take."""
+    """A library's error about a damaged file, or about a name that the file format cannot hold."""
 
 
 @contextlib.contextmanager
 def asking() -> Iterator[None]:
-    """For one call of a library that reads a file: what it raises, of many kinds, becomes an UnreadableError."""
+    """Turn any exception of the body, one call of a library that reads a file, into an UnreadableError."""
     try:
         yield
     except MemoryError:
@@ -108,7 +108,7 @@ def asking() -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened_by(library: Callable[[Path], Any], path: Path) -> Iterator[Any]:
-    """What a library's function returns for the name of a file, closed behind the body. Raises UnreadableError."""
+    """Yield what a library's function returns for a path, and close it after the body. Raises UnreadableError."""
     try:
         require_file(path)
     except OSError as problem:
@@ -120,7 +120,7 @@ def opened_by(library: Callable[[Path], Any], path: Path) -> Iterator[Any]:
 
 
 def _drain(descriptor: int, path: Path, most: int) -> bytes:
-    """Everything that comes from a pipe, which does not block, until all who write to it have closed it."""
+    """Read a non-blocking pipe until all writers have closed it."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     pieces: list[bytes] = []
@@ -130,7 +130,7 @@ def _drain(descriptor: int, path: Path, most: int) -> bytes:
         try:
             piece = os.read(descriptor, 1 << 20)
             opened = bool(piece)
-        except BlockingIOError:  # somebody has opened it for writing, and has written nothing new
+        except BlockingIOError:  # a writer has it open, and has written nothing new
             piece, opened = b"", True
         if piece:
             pieces.append(piece)
@@ -144,10 +144,10 @@ def _drain(descriptor: int, path: Path, most: int) -> bytes:
         waited = time.monotonic() - since
         if waited > (SILENT if opened else UNOPENED):
             what = f"nothing has come from it for {waited:.0f} s" if opened else "nobody writes to it"
-            raise OSError(errno.ETIMEDOUT, f"it is a pipe, and {what}; give a file, or start first what writes to it")
+            raise OSError(errno.ETIMEDOUT, f"it is a pipe, and {what}; give a file, or start its writer first")
         if waited > TOLD and not told:
             told = True
-            log.warning(f"Waiting for what is to be written to the pipe {os.fspath(path)}")
+            log.warning(f"Waiting for data from the pipe {os.fspath(path)}")
         if not opened:
             time.sleep(STEP)
 

@@ -1,12 +1,10 @@
-"""Ctrl-C and last words of the command line, from its first import to its end.
+"""Ctrl-C in the command line, from its first import to its end.
 
-`import fcaffe` takes half a second, and Ctrl-C must not print a traceback of it. So where fcaffe was started as a
-command (and only there: in somebody else's program signals are not ours) SIGINT ends the process with exit code 130 and
-no word while modules are imported, raises KeyboardInterrupt while a command runs, and ends the process again after it.
-Python itself takes some hundredths of a second before that, in which Ctrl-C has a traceback of Python's.
+Imports take half a second, and Ctrl-C must not print a traceback of them. If fcaffe was started as a command, SIGINT
+silently ends the process with exit code 130 while modules are imported, raises KeyboardInterrupt while a command runs,
+and ends the process again afterwards. In another program the signals are not fcaffe's.
 
-This is imported before everything else, and so itself imports next to nothing: `signal` and `typing` would take longer
-than all that is here.
+This module is imported first, so it imports next to nothing: `signal` and `typing` take longer to load than all of it.
 """
 
 import _signal as signal
@@ -14,7 +12,7 @@ import os
 import sys
 
 INTERRUPTED = 128 + signal.SIGINT
-PROGRAMS = (  # that are installed; pyproject.toml has the same
+PROGRAMS = (  # the installed programs; pyproject.toml lists the same
     "fcaffe",
     "caffe",
     "convert_imageset",
@@ -25,20 +23,20 @@ PROGRAMS = (  # that are installed; pyproject.toml has the same
     "upgrade_solver_proto_text",
 )
 
-is_command = False  # whether this process was started as one
-_told = False
+is_command = False  # whether this process was started as a command
+_raised = False
 
 
 def started_as_command() -> bool:
     """Whether this process is `fcaffe`, another name of it or `python -m fcaffe`."""
     if os.path.basename(sys.argv[0] if sys.argv else "") in PROGRAMS:
         return True
-    words = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]  # those of the interpreter
+    words = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]  # the interpreter's arguments
     return words[-2:] == ["-m", "fcaffe"] or words[-1:] == ["-mfcaffe"]
 
 
 def begin() -> None:
-    """If this is a command, SIGINT ends the process at once, unless somebody has said otherwise (as nohup does)."""
+    """In a command let SIGINT end the process at once, unless its handler was changed (as nohup does)."""
     global is_command
     is_command = started_as_command()
     if is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -47,20 +45,20 @@ def begin() -> None:
 
 
 def raise_in_command() -> None:
-    """From now on SIGINT raises KeyboardInterrupt, once; a second one ends the process at once."""
+    """Let the next SIGINT raise KeyboardInterrupt, and a second one end the process at once."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, _raise)
 
 
 def end() -> None:
-    """From now on SIGINT ends the process at once."""
+    """Let SIGINT end the process at once again."""
     if signal.getsignal(signal.SIGINT) is _raise:
         signal.signal(signal.SIGINT, _leave)
 
 
 def has_come() -> bool:
-    """Whether KeyboardInterrupt was raised: some libraries make another exception of it while they are imported."""
-    return _told
+    """Whether KeyboardInterrupt was raised; some libraries turn it into another exception while they are imported."""
+    return _raised
 
 
 def _leave(number: int, frame: object) -> None:
@@ -68,14 +66,14 @@ def _leave(number: int, frame: object) -> None:
 
 
 def _raise(number: int, frame: object) -> None:
-    global _told
+    global _raised
     signal.signal(signal.SIGINT, _leave)
-    _told = True
+    _raised = True
     raise KeyboardInterrupt
 
 
 def _unraisable(problem: "sys.UnraisableHookArgs") -> None:
-    """KeyboardInterrupt in a destructor, which Python would print and forget."""
+    """End the process on a KeyboardInterrupt in a destructor, which Python would print and ignore."""
     if isinstance(problem.exc_value, KeyboardInterrupt):
         os._exit(INTERRUPTED)
     sys.__unraisablehook__(problem)

@@ -1,9 +1,8 @@
-"""Files that appear whole or not at all.
+"""Output files that appear complete or not at all.
 
-Each is written under a temporary name, which says who writes: the machine, since when it has been up and which process
-numbers count (in a container they are others than outside), the process, and when that began. So the next one to write
-there can tell that a writer was killed, and remove what it left. Files of other machines and containers stay: nobody
-here knows whether their writers live, and a lock may not reach from one machine to another.
+Each is written under a temporary name, which identifies the writer: the machine's boot and container, the process, and
+the time when that began. So the next writer can tell that a writer was killed, and remove its unfinished file. Files of
+other machines and containers stay, because their processes cannot be checked from here.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from fcaffe import log
 from fcaffe.errors import FcaffeError
 
 _NAME = re.compile(r"\.(?P<target>.*)\.(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-(?P<began>\d+)\.tmp", re.DOTALL)
-_LONGEST = 200  # bytes of the target's name; file systems take 255 in all
+_LONGEST = 200  # bytes of the target's name; file systems allow 255 in all
 
 
 @contextlib.contextmanager
 def replacing(
     path: str | os.PathLike[str], noun: str = "file", error: type[FcaffeError] = FcaffeError
 ) -> Iterator[Path]:
-    """A temporary path beside `path`, for the body to write; it takes the place of `path` when the body is done. A
-    device or a pipe, such as /dev/null or /dev/stdout, stays and is given what the body has written.
+    """Yield a temporary path beside `path` for the body to write, and rename it to `path` after the body.
 
-    If anything fails, the temporary file goes and an old file at `path` stays as it was. An OSError (no space, no
-    permission, no such folder) becomes an `error` that names `path`; `noun` says what was being written.
+    A device or a pipe, such as /dev/stdout, is not replaced: the body's file is copied into it. If anything fails, the
+    temporary file is removed and an old file at `path` stays. An OSError (no space, no permission, no such folder)
+    becomes an `error` that names `path` and the `noun` that was written.
     """
     target = Path(os.path.realpath(path))  # a link stays a link
     stays = _takes_bytes(path)
     folder = Path(tempfile.gettempdir()) if stays else target.parent
-    temporary = folder / temporary_name(target.name)  # of / too, which has no name to replace
+    temporary = folder / temporary_name(target.name)  # also for the path /, which has no name
     try:
         yield temporary
         if stays:
@@ -59,14 +58,14 @@ def replacing(
         if isinstance(problem, OSError):
             limit = " (ulimit -f limits the size of files)" if problem.errno == errno.EFBIG else ""
             raise error(
-                f"cannot write {path}: {problem.strerror or problem}; make room there{limit} or name another place for "
+                f"cannot write {path}: {problem.strerror or problem}; make room there{limit} or name another path for "
                 f"the {noun} (an earlier file of that name is as it was)"
             ) from problem
         raise
 
 
 def _takes_bytes(path: str | os.PathLike[str]) -> bool:
-    """Whether a device, a pipe or the like is there; as root one could replace even those by a file."""
+    """Whether the path is a device, a pipe or the like, which root could replace by a file."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -75,31 +74,31 @@ def _takes_bytes(path: str | os.PathLike[str]) -> bool:
 
 
 def _opened(path: str | os.PathLike[str]) -> BinaryIO:
-    """To write into it. A pipe that nobody reads is an OSError, rather than something to wait for."""
+    """Open a device or pipe for writing. Raises OSError for a pipe without a reader, instead of waiting."""
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     os.set_blocking(descriptor, True)
     return open(descriptor, "wb")
 
 
 def temporary_name(target: str) -> str:
-    """The name under which this process writes what is to become the file `target`, in the same folder."""
+    """Return the temporary name, in the same folder, under which this process writes the file `target`."""
     target = os.fsdecode(os.fsencode(target)[:_LONGEST])
     return f".{target}.{_machine()}-{os.getpid()}-{_began(os.getpid())}.tmp"
 
 
 def remove_leftovers(target: str, tell: bool = True) -> None:
-    """Remove what dead processes of this machine left of files whose paths begin with `target`; the log may `tell`."""
+    """Remove unfinished files of dead processes of this machine whose targets begin with `target`; `tell` logs it."""
     folder, beginning = os.path.split(os.path.realpath(target))
     if target.endswith("/"):
         folder, beginning = os.path.join(folder, beginning), ""
     removed = []
-    with contextlib.suppress(OSError):  # no folder, or one that may not be read: there is nothing to remove
+    with contextlib.suppress(OSError):  # the folder is missing or unreadable
         for name in os.listdir(folder):
             match = _NAME.fullmatch(name)
             if match is None or not match["target"].startswith(beginning) or match["machine"] != _machine():
                 continue
             if _is_dead(int(match["process"]), int(match["began"])):
-                with contextlib.suppress(OSError):  # another worker was faster, or the folder may not be written
+                with contextlib.suppress(OSError):  # another worker was faster, or the folder is read-only
                     os.unlink(os.path.join(folder, name))
                     removed.append(match["target"])
     if removed and tell:
@@ -108,7 +107,7 @@ def remove_leftovers(target: str, tell: bool = True) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _machine() -> str:
-    """A short name for this boot of this machine and this container: within it a process number means one process."""
+    """Return a hash of this boot and this container, within which process numbers are unique."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             words = file.read() + os.readlink("/proc/self/ns/pid")
@@ -118,7 +117,7 @@ def _machine() -> str:
 
 
 def _stat(process: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; none where there is no such file."""
+    """Return the fields of /proc/PID/stat from the state on; none if there is no such file."""
     try:
         with open(f"/proc/{process}/stat") as file:
             return file.read().rpartition(")")[2].split()
@@ -127,18 +126,18 @@ def _stat(process: int) -> list[str]:
 
 
 def _began(process: int) -> int:
-    """When it began, in ticks since the machine did; 0 if unknown."""
+    """Return the start time of a process, in ticks since the boot; 0 if unknown."""
     fields = _stat(process)
     return int(fields[19]) if fields else 0
 
 
 def _is_dead(process: int, began: int) -> bool:
-    """Whether the process that had this number and began then has ended; another one may have the number by now."""
+    """Whether the process of this number and start time has ended; another may have the number now."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return True
     except OSError:
-        pass  # it lives, and belongs to somebody else
+        pass  # it is alive, and belongs to another user
     fields = _stat(process)
     return bool(fields) and (fields[0] in "ZX" or (began > 0 and int(fields[19]) != began))

@@ -1,4 +1,4 @@
-"""How soon the kernel lets a thread run that has something to do."""
+"""Asks the kernel to schedule a thread promptly when it becomes ready."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ctypes
 import platform
 import sys
 
-SLICE = 100_000  # nanoseconds, the least that Linux takes; its own choice is some milliseconds
-# Numbers of the system calls sched_setattr and sched_getattr, for which the C library has no functions.
+SLICE = 100_000  # nanoseconds, Linux's minimum; its default is some milliseconds
+# Numbers of the system calls sched_setattr and sched_getattr, which the C library does not wrap.
 SYSTEM_CALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}
 
 
@@ -27,10 +27,10 @@ class _Attributes(ctypes.Structure):
 
 
 def answer_promptly() -> None:
-    """Ask for short slices of time for the calling thread, which waits for others most of the time.
+    """Ask for short time slices for the calling thread, which waits most of the time.
 
-    It gets no larger share of the cores for that, but what computes there need not end its own slice first. Linux does
-    so from 6.12 on; elsewhere nothing changes.
+    Its share of the cores stays the same, but it need not wait for the end of another thread's slice. Effective on
+    Linux from 6.12 on; elsewhere nothing changes.
     """
     calls = SYSTEM_CALLS.get(platform.machine())
     if sys.platform != "linux" or calls is None:

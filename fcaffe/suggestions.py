@@ -1,4 +1,4 @@
-"""What a misspelt name was perhaps meant to be."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one, if any is; whether letters are large or small does not count."""
+    """Return the known name that is most similar, ignoring case; None if none is similar."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
     return by_lower[close[0]] if close else None
 
 
 def did_you_mean(name: str, known: Iterable[str], before: str = "") -> str:
-    """The nearest known name as the end of a message, with what stands `before` it; empty if none is near."""
+    """Return the end of a message that suggests the nearest known name, after `before`; '' if none is similar."""
     near = nearest(name, known)
     return f" (did you mean {before}{near}?)" if near else ""

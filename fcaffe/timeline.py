@@ -1,4 +1,4 @@
-"""Where the time of a training goes."""
+"""Measures where the time of a training goes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 TRAINING, EXCHANGE = range(2)  # threads
-KEPT = 100_000  # events that one worker keeps for a trace; a long run's trace has its end
+KEPT = 100_000  # the last events that a worker retains for a trace
 KEPT_BY_ALL = 1_000_000
 
 DATA, FORWARD, BACKWARD, REDUCE, WAIT, UPDATE, TEST, SNAPSHOT, OTHER = KINDS = (
@@ -36,10 +36,10 @@ class Event(NamedTuple):
 
 
 class Timeline:
-    """Adds up how long the training thread is in spans of each kind, and keeps the last `kept` of them as events.
+    """Sums the training thread's time by kind of span, and retains the last `kept` spans as events.
 
-    `seconds` has the own time of each kind: that of a span in another one does not count for the outer one. So the
-    sum over all kinds is the time since `begin`, while a span of kind OTHER is around everything.
+    `seconds` has the exclusive time of each kind: the time of an inner span does not count for the outer one. With a
+    span of kind OTHER around everything, the kinds add up to the time since `begin`.
     """
 
     def __init__(self, kept: int = 0) -> None:
@@ -49,15 +49,15 @@ class Timeline:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what has been, and count from now."""
+        """Reset all times and events."""
         self.events.clear()
         self.seconds = dict.fromkeys(KINDS, 0.0)
         self.origin = time.perf_counter()
-        self._inner = [0.0]  # for each open span the seconds in those within it
+        self._inner = [0.0]  # seconds of the inner spans of each open span
 
     @contextlib.contextmanager
     def span(self, kind: str) -> Iterator[None]:
-        """The body of the `with`, in the training thread, is of this kind."""
+        """Count the body, in the training thread, as this kind."""
         self._inner.append(0.0)
         iteration, began = self.iteration, time.perf_counter()
         try:
@@ -69,7 +69,7 @@ class Timeline:
             self.add(Event(kind, TRAINING, began, ended, iteration))
 
     def add(self, event: Event) -> None:
-        """Keep an event of any thread."""
+        """Retain an event of any thread."""
         if self.events.maxlen:
             self.dropped += len(self.events) == self.events.maxlen
             self.events.append(event)

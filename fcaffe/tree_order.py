@@ -1,7 +1,7 @@
 """Sums in the order of one binary tree: neighbours first, then neighbouring pairs, and so on.
 
-Floating-point sums depend on their order. This one is the same however the leaves are dealt out to workers in blocks of
-a power of two: each block is a subtree, and what the workers have goes on up the same tree.
+Floating-point sums depend on their order. This order is the same for any division of the leaves among workers into
+blocks of a power of two: each block is a subtree, and the workers' sums continue up the same tree.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ Array = Any
 
 
 def add_in_tree_order(rows: np.ndarray, out: np.ndarray, spare: np.ndarray | None = None) -> None:
-    """out = (rows[0] + rows[1]) + (rows[2] + rows[3]) + ...; a number of rows that is no power of two is cut at one.
+    """out = (rows[0] + rows[1]) + (rows[2] + rows[3]) + ...; other numbers of rows are split at a power of two.
 
-    `spare` has `spare_rows(len(rows))` rows at least, which are overwritten; without it they are made.
+    `spare` is a workspace of at least `spare_rows(len(rows))` rows, allocated if it is None.
     """
     if len(rows) == 1:
         out[...] = rows[0]
@@ -34,25 +34,25 @@ def add_in_tree_order(rows: np.ndarray, out: np.ndarray, spare: np.ndarray | Non
 
 
 def spare_rows(count: int) -> int:
-    """How many rows beside the result `add_in_tree_order` needs for `count` rows."""
+    """Return the rows of workspace that `add_in_tree_order` needs for `count` rows."""
     return max((count - 1).bit_length() - 1, 0)
 
 
 def left_leaves(count: int) -> int:
-    """How many of `count` leaves, two or more, are to the left of the root."""
+    """Return how many of `count` leaves (at least two) are left of the root."""
     return 1 << ((count - 1).bit_length() - 1)
 
 
 class TreeSum:
-    """Adds up `leaves` arrays, a power of two, that come one after the other; keeps log2(leaves) partial sums."""
+    """Sums `leaves` arrays (a power of two) one after the other, with log2(leaves) partial sums."""
 
     def __init__(self, leaves: int) -> None:
         self.leaves = leaves
         self._count = 0
-        self._partials: list[Array] = []  # of 1, 2, 4, ... leaves, where there is an odd number of such
+        self._partials: list[Array] = []  # of 1, 2, 4, ... leaves, for each bit of `_count`
 
     def add(self, leaf: Array) -> None:
-        """Take in the next leaf, adding to it what it completes: the last one becomes the sum of all."""
+        """Add the next leaf; it is overwritten by the largest subtree that it completes, at last by the sum of all."""
         level = 0
         while self._count >> level & 1:
             leaf += self._partials[level]

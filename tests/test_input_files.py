@@ -99,7 +99,7 @@ def test_a_writer_that_writes_nothing(fifo: str, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(FcaffeError, match="it is a pipe, and nothing has come from it for 0 s"):
         read_net(fifo)
     thread.join()
-    assert f"Waiting for what is to be written to the pipe {fifo}" in capsys.readouterr().err
+    assert f"Waiting for data from the pipe {fifo}" in capsys.readouterr().err
 
 
 def test_too_much(tmp_path: Path, fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:

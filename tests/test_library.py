@@ -128,8 +128,9 @@ def test_the_names_of_the_package_are_those_of_the_interface_and_of_the_stub() -
     stub = ast.parse((ROOT / "fcaffe" / "__init__.pyi").read_text())
     stars = [node.module for node in stub.body if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"]
     assert stars == ["fcaffe.pycaffe.interface"]
-    assert set(fcaffe.__all__) == {*interface.__all__, "layers"}
-    assert {*fcaffe._LATER, "layers"} == set(interface.LATER)
+    assert set(fcaffe.__all__) == {*interface.__all__, "layers"} and {*fcaffe.__all__, *interface.LATER} <= {
+        *dir(fcaffe)
+    }
 
 
 @pytest.mark.parametrize(
@@ -146,13 +147,25 @@ def test_the_command_line_tells_the_libraries_before_they_are_loaded(tmp_path: P
         "class Look(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == 'numpy': found.append(dict(os.environ))\n"
-        "found = []\nsys.meta_path.insert(0, Look())\nfrom fcaffe.cli import main\nimport fcaffe.cli.train\n"
+        "found = []\nsys.meta_path.insert(0, Look())\nfrom fcaffe.cli import main\nmain()\n"
         "print(json.dumps(found[0]))"
     )
-    set_then = run(code, tmp_path)
+    set_then = run(code, tmp_path, "train")
     assert set_then["OMP_NUM_THREADS"] == set_then["OPENBLAS_NUM_THREADS"] == str(threads.available_cpus())
     assert set_then["GOMP_SPINCOUNT"] == "10000" and set_then["OPENBLAS_THREAD_TIMEOUT"] == "4"
-    assert run(code, tmp_path, "train", "--reproducible", "4")["OMP_NUM_THREADS"] == "1"
+    (tmp_path / "flags").write_text("--reproducible=4\n")
+    several = set_then["OMP_NUM_THREADS"]
+    for words, threads_then in (
+        ("train --reproducible 4", "1"),
+        ("-reproducible=4 train", "1"),
+        ("train --flagfile=flags", "1"),
+        ("train --flagfile flags --reproducible=0", several),
+        ("train --fromenv=reproducible", "1"),
+        ("train --reproducible=0", several),
+        ("train -- --reproducible=4", several),
+    ):
+        then = run(code, tmp_path, *words.split(), FLAGS_reproducible="2")
+        assert then["OMP_NUM_THREADS"] == then["OPENBLAS_NUM_THREADS"] == threads_then, words
 
 
 @pytest.mark.skipif(not find_onednn() or threads.available_cpus() < 2, reason="needs oneDNN and two CPUs")

@@ -1,12 +1,12 @@
 """The command line: `fcaffe <command>`, and `caffe <command>` for scripts that were written for Caffe.
 
-Only here is usage printed and an exit code given. Errors, fcaffe's own and the machine's, become one line at level F.
+Only this module prints usage and returns exit codes. It prints every error, fcaffe's own or the machine's, as one line.
 """
 
 from __future__ import annotations
 
-# ruff: noqa: E402 - Ctrl-C is to be quiet while modules are loaded, and the settings of threads must be there before
-# NumPy and OpenMP are
+# ruff: noqa: E402 - Ctrl-C must be quiet while modules load, and the number of threads must be set before NumPy and
+# OpenMP load
 import fcaffe.interruption as interruption
 import fcaffe.threads as threads
 
@@ -16,6 +16,7 @@ threads.set_for_command()
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -23,39 +24,38 @@ import click
 
 import fcaffe
 from fcaffe import log
-from fcaffe.cli import flags, gflags, glog, last_words, streams, usage
-from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS
+from fcaffe.cli import gflags, glog, last_words, streams
+from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS, module_of
 from fcaffe.errors import FcaffeError, RankError
 from fcaffe.interruption import INTERRUPTED
 from fcaffe.parallel.started import started_as
-from fcaffe.suggestions import did_you_mean
 
-RUNS = ("train", "test", "time")  # what these find out is in the log; they outlive standard output
+RUNS = ("train", "test", "time")  # commands whose results are in the log: they outlive standard output
 
-FATAL = 134  # what a shell sees of Caffe, which aborts
+FATAL = 134  # the exit code that a shell sees of Caffe, which aborts
 BROKEN_PIPE = 141
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit code. `arguments` default to those of the process."""
-    words = sys.argv[1:] if arguments is None else arguments
-    if (
-        tool := glog.program()
-    ) in COMMANDS and tool in interruption.PROGRAMS:  # convert_imageset is `fcaffe convert_imageset`
-        words = [tool, *words]
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. `arguments` default to those of the process."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if (tool := glog.program()) in COMMANDS and tool in interruption.PROGRAMS:
+        words = [tool, *words]  # convert_imageset is `fcaffe convert_imageset`
     trace = bool(os.environ.get("FCAFFE_TRACEBACK"))
     streams.begin()
     try:
-        given, others = _split(words)
-        trace = trace or "--traceback" in given
+        words = list(gflags.inline(words))
+        trace = trace or any(gflags.flag_name(word) == "traceback" for word in words)
+        if arguments is None and gflags.value_of("reproducible", words) not in (None, "0"):
+            threads.compute_with_one_thread()  # before a command loads NumPy
         interruption.raise_in_command()
         if interruption.is_command:
             last_words.begin()
         if os.environ.get(f"_{glog.program().upper()}_COMPLETE"):  # a shell asks how the present line may go on
             from fcaffe.cli.completion import answer
 
-            return answer(glog.program(), {name: (_load(name), COMMANDS[name].short_help) for name in COMMANDS})
-        code = _run(given, others)
+            return answer(glog.program(), _load)
+        code = _run(_command_first(words))
         sys.stdout.flush()
         return code
     except RankError as failed:
@@ -72,14 +72,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _tell(error: BaseException, trace: bool, world: Any = None) -> int:
-    """Print what the error is; returns the exit code. Of several ranks, `world` says which one speaks."""
+    """Print the error and return the exit code. With several ranks, `world` names the one that failed."""
     streams.outlast_output()  # it may be what failed, and Python writes there once more at exit
     if isinstance(error, KeyboardInterrupt) or interruption.has_come():
         return INTERRUPTED
-    if isinstance(error, gflags.FlagError | click.UsageError):
-        message = _gflags_words(error) if isinstance(error, click.UsageError) else str(error)
+    if isinstance(error, click.UsageError):
         start = started_as()
-        for line in message.splitlines() if start is None or start.rank == 0 else []:
+        for line in error.format_message().splitlines() if start is None or start.rank == 0 else []:
             print(f"ERROR: {line}", file=sys.stderr)
         return 1
     if isinstance(error, SystemExit) and isinstance(error.code, int):
@@ -95,15 +94,20 @@ def _tell(error: BaseException, trace: bool, world: Any = None) -> int:
     return FATAL
 
 
-def _run(given: list[str], others: list[str]) -> int:
-    if "--version" in given:
+def _run(words: list[str]) -> int:
+    """Run the command `words[0]` with the other words; returns the exit code."""
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    named = {gflags.flag_name(word) for word in words}
+    if "version" in named:
         print(_version())
         return 0
-    name = others[0] if others else ""
-    helps = any(flag.startswith("--help") for flag in given)
-    if helps and name in COMMANDS:
-        given = ["--help"]
-    elif helps or not others or (len(others) > 1 and (name not in COMMANDS or name in CAFFE_COMMANDS)):
+    name = words[0] if words else "--help"
+    if name.startswith("-"):
+        if words and not any(flag.startswith("help") for flag in named) and name != "--":
+            raise click.UsageError(
+                f"no command is given: {glog.program()} <command> <flags>; see {glog.program()} help"
+            )
         print(_usage())
         return 0
     if name not in COMMANDS:
@@ -112,11 +116,10 @@ def _run(given: list[str], others: list[str]) -> int:
     import numpy as np
 
     command = _load(name)
-    words = [*given, "--", *others[1:]]
     try:
         with (
-            np.errstate(all="ignore"),  # a diverging net is told of by its loss, not by NumPy's warnings
-            command.make_context(_called(name), words, obj=[*others, *given]) as context,
+            np.errstate(all="ignore"),  # the loss tells of a diverging net, not NumPy's warnings
+            command.make_context(_called(name), words[1:]) as context,
         ):
             if name in RUNS:
                 streams.outlast_output()
@@ -125,46 +128,30 @@ def _run(given: list[str], others: list[str]) -> int:
         return done.exit_code
 
 
+def _command_first(words: list[str]) -> list[str]:
+    """Return `words` with the command's name first, if flags precede it.
+
+    Of several words that name commands, one behind `--flag` is more likely that flag's value.
+    """
+    if not words or words[0] == "--" or not words[0].startswith("-"):
+        return words
+    named = [index for index, word in enumerate(words) if word in (*COMMANDS, "help")]
+    free = [index for index in named if not gflags.flag_name(words[index - 1]) or "=" in words[index - 1]]
+    for index in [*free, *named][:1]:
+        return [words[index], *words[:index], *words[index + 1 :]]
+    return words
+
+
 def _called(name: str) -> str:
     """How this command is called: `fcaffe train`, or only `convert_imageset`."""
     return name if glog.program() == name else f"{glog.program()} {name}"
-
-
-def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Flags and other words, by the flags of the command that comes first, or else of all commands. Without a command,
-    and with no other flags than --help and --version, no command is loaded."""
-    named = words[:1] if words and words[0] in COMMANDS else []
-    try:
-        return gflags.split(words, _options(named))
-    except gflags.FlagError:
-        if named:
-            raise
-    return gflags.split(words, _options(list(COMMANDS)))
-
-
-def _options(names: list[str]) -> dict[str, click.Option]:
-    """All flags of these commands, and those that every command has, by name."""
-    every = flags.common_flags(lambda: 0)
-    everything = [
-        *flags.HELP,
-        *click.command()(every).params,
-        *(param for name in names for param in _load(name).params),
-    ]
-    options = [option for option in everything if isinstance(option, click.Option)]
-    return {gflags.flag_name(name): option for option in options for name in option.opts}
-
-
-def _flags_of_test() -> click.Command:
-    """A command with the flags of `test`, without loading that."""
-    with_engine = flags.with_options(flags.ENGINE, usage.ENGINE)
-    return click.command(cls=usage.Command)(with_engine(flags.caffe_flags(lambda: 0)))
 
 
 def _load(name: str) -> click.Command:
     from fcaffe.pycaffe import python
 
     python.keeps_current_folder = True
-    command: click.Command = getattr(import_module(COMMANDS[name].module), name.replace("-", "_"))
+    command: click.Command = getattr(import_module(module_of(name)), name.replace("-", "_"))
     return command
 
 
@@ -173,13 +160,12 @@ def _usage() -> str:
     formatter.write_usage(glog.program(), "<command> <flags>", prefix="usage: ")
     for heading, commands in (("commands", CAFFE_COMMANDS), ("Caffe's tools", TOOLS), ("more", OTHERS)):
         with formatter.section(heading):
-            formatter.write_dl([(name, entry.short_help) for name, entry in commands.items()])
-    _flags_of_test().format_options(click.Context(click.Command("test")), formatter)
+            formatter.write_dl(list(commands.items()))
     formatter.write_paragraph()
     formatter.write_text(
         "Flags are -flag value, --flag value, -flag=value or --flag=value, or lines of --flagfile=FILE."
     )
-    formatter.write_text(f"More on a command: {glog.program()} <command> --help")
+    formatter.write_text(f"{glog.program()} help <command> shows its flags and an example.")
     return formatter.getvalue().rstrip()
 
 
@@ -187,14 +173,6 @@ def _version() -> str:
     if glog.program() == "caffe":
         return f"caffe version 1.0.0 (fcaffe {fcaffe.__version__})"
     return f"fcaffe version {fcaffe.__version__}"
-
-
-def _gflags_words(error: click.UsageError) -> str:
-    if isinstance(error, click.NoSuchOption):
-        name = error.option_name.lstrip("-")
-        known = (option.name for option in error.ctx.command.params) if error.ctx else ()
-        return f"unknown command line flag '{name}'{did_you_mean(name, filter(None, known), '--')}"
-    return error.format_message()
 
 
 def _one_line(error: Exception) -> str:
@@ -215,6 +193,6 @@ def _one_line(error: Exception) -> str:
 
 
 def _source(error: BaseException) -> str:
-    """File and line where the error arose, which is what the tag of a log line is."""
+    """File and line where the error arose, for the tag of the log line."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{os.path.basename(frame.filename)}:{frame.lineno}"

@@ -1,4 +1,4 @@
-"""`fcaffe classify`: says what is in pictures, as python/classify.py of Caffe does."""
+"""`fcaffe classify`: classifies pictures, as python/classify.py of Caffe does."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fcaffe.pycaffe.classifier import Classifier
 @click.command(
     cls=Command,
     example="classify cat.jpg scores.npy --model_def deploy.prototxt --pretrained_model net.caffemodel",
-    help="Write what a net says of pictures to the file OUT (.npy), a row for each. IN is a picture, a folder, whose "
-    "pictures are taken in the order of their names, or an array of pictures in [0, 1] (.npy, N x H x W x K).",
+    help="Write the scores of pictures to the file OUT (.npy), a row for each. IN is a picture, a folder of pictures, "
+    "in the order of their names, or an array of pictures in [0, 1] (.npy, N x H x W x K).",
 )
 @click.argument("source", required=False, metavar="IN")
 @click.argument("target", required=False, metavar="OUT")
-@click.option("--center_only", "center_only", is_flag=True, help="Look at the centre alone, not at ten crops.")
+@click.option("--center_only", "center_only", is_flag=True, help="Classify the centre alone, not ten crops.")
 @click.option(
     "--images_dim", "images_dim", default="256,256", metavar="H,W", help="Resize pictures to this first (256,256)."
 )
@@ -55,11 +55,11 @@ def classify(
     pictures = _pictures(source, ext)
     print(f"Classifying {len(pictures)} inputs.")
     start = time.monotonic()
-    at_once = classifier.blobs[classifier.inputs[0]].shape[0]  # then all batches but the last are full
-    starts = range(0, len(pictures), at_once)
+    batch = classifier.blobs[classifier.inputs[0]].shape[0]
+    starts = range(0, len(pictures), batch)
     predictions = []
     for first in with_progress(starts, len(starts), "classifying"):
-        some = [io.load_image(one) if isinstance(one, str) else one for one in pictures[first : first + at_once]]
+        some = [io.load_image(one) if isinstance(one, str) else one for one in pictures[first : first + batch]]
         predictions.append(classifier.predict(some, not center_only))
     print(f"Done in {time.monotonic() - start:.2f} s.")
     print(f"Saving results into {target}")
@@ -70,7 +70,7 @@ def classify(
 
 
 def _pictures(source: str, ext: str) -> list[str] | np.ndarray:
-    """The names of picture files, or the pictures in an array."""
+    """Return the names of picture files, or the pictures of an array."""
     if os.path.isdir(source):
         print(f"Loading folder: {source}")
         names = sorted(glob.glob(os.path.join(glob.escape(source), f"*.{ext}")))

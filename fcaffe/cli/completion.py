@@ -1,13 +1,14 @@
-"""`fcaffe completion SHELL`, and what the script that it prints asks for each time the tab key is pressed."""
+"""`fcaffe completion SHELL`, and the answers to the script that it prints, which asks at each press of the tab key."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
+from fcaffe.cli.commands import COMMANDS
 from fcaffe.cli.flags import common_flags
 from fcaffe.cli.usage import Command, one_of, required
 from fcaffe.errors import UsageError
@@ -20,7 +21,7 @@ SHELLS = ("bash", "zsh", "fish")
     "completion",
     cls=Command,
     example="completion bash >> ~/.bashrc   (zsh: ~/.zshrc; fish: ~/.config/fish/config.fish)",
-    help="Print what makes the shell (bash, zsh or fish) complete fcaffe's and caffe's commands, flags and files.",
+    help="Print a script that lets bash, zsh or fish complete fcaffe's and caffe's commands, flags and files.",
 )
 @click.argument("words", nargs=-1, metavar="SHELL", shell_complete=one_of(SHELLS))
 @common_flags
@@ -36,27 +37,22 @@ def completion(words: tuple[str, ...]) -> int:
     return 0
 
 
-def answer(program: str, commands: Mapping[str, tuple[click.Command, str]]) -> int:
-    """Print how the line that the shell asks about may go on, by the commands and what usage says of them."""
-    completed = {name: _completed(name, *command) for name, command in commands.items()}
+def answer(program: str, load: Callable[[str], click.Command]) -> int:
+    """Print how the line that the shell asks about may go on; `load` returns the command of a name."""
+
+    class Commands(click.Group):
+        def list_commands(self, context: click.Context) -> list[str]:
+            return list(COMMANDS)
+
+        def get_command(self, context: click.Context, name: str) -> click.Command | None:
+            command = load(name) if name in COMMANDS else None
+            if command is not None:
+                command.short_help = COMMANDS[name]
+            return command
+
     question = os.environ[_variable(program)]
-    return shell_complete(click.Group(program, commands=completed), {}, program, _variable(program), question)
+    return shell_complete(Commands(program), {}, program, _variable(program), question)
 
 
 def _variable(program: str) -> str:
     return f"_{program.upper()}_COMPLETE"
-
-
-def _completed(name: str, command: click.Command, short_help: str) -> click.Command:
-    """A command whose flags and words that name files are completed as such."""
-    return click.Command(name, params=[_with_files(param) for param in command.params], short_help=short_help)
-
-
-def _with_files(param: click.Parameter) -> click.Parameter:
-    if isinstance(param, click.Argument):
-        asked = param._custom_shell_complete is not None or isinstance(param.type, click.Choice)
-        return param if asked else click.Argument([str(param.name)], nargs=-1, type=click.Path())
-    assert isinstance(param, click.Option)
-    if any(word in (param.metavar or "") for word in ("FILE", "FOLDER")):
-        return click.Option(param.opts, type=click.Path(), help=param.help)
-    return param

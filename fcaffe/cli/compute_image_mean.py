@@ -1,4 +1,4 @@
-"""`fcaffe compute_image_mean`: the mean image of a database, as Caffe's program of that name."""
+"""`fcaffe compute_image_mean`: computes the mean image of a database, as Caffe's program of that name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fcaffe.tools.image_mean import channel_means, mean_of_records
     "mean of each channel.",
 )
 @click.argument("words", nargs=-1, metavar="INPUT_DB [OUTPUT_FILE]")
-@click.option("--backend", default="", metavar="KIND", help="Kind of database: lmdb or leveldb (what it is).")
+@click.option("--backend", default="", metavar="KIND", help="Kind of database: lmdb or leveldb (detected).")
 @log_flags
 def compute_image_mean(words: tuple[str, ...], backend: str) -> int:
     source, *target = required(words, 1, 2)

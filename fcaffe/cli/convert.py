@@ -72,6 +72,13 @@ def convert(
 ) -> int:
     if not source or not target:
         raise UsageError("convert needs two files: convert IN OUT")
+    if target.endswith((".pth", ".pt")):
+        raise UsageError(
+            f"{target}: PyTorch loads OUT.safetensors (--to torchvision for torchvision's names), or OUT.onnx by "
+            "onnx2torch; docs/ways-out.md shows both"
+        )
+    if source.endswith((".pth", ".pt")):
+        raise UsageError(f"{source}: save its state dict by safetensors.torch.save_file, and convert that .safetensors")
     if inputs and not check:
         raise UsageError("--input is for --check, which runs both sides on it")
     if check and os.path.isfile(source) and is_state_dict(source):

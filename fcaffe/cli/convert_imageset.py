@@ -1,4 +1,4 @@
-"""`fcaffe convert_imageset`: makes a database from a list of pictures, as Caffe's program of that name."""
+"""`fcaffe convert_imageset`: builds a database from a list of pictures, as Caffe's program of that name."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fcaffe.tools.image_sets import PictureForm, picture_records
     "convert_imageset",
     cls=Command,
     example="convert_imageset --shuffle --resize_height=256 --resize_width=256 images/ list.txt train_lmdb",
-    help="Make the database DB_NAME from the pictures of LISTFILE. Each of its lines is a path, a blank and a label; "
-    "the path follows ROOTFOLDER/ letter by letter.",
+    help="Build the database DB_NAME from the pictures of LISTFILE. Each of its lines is a path, a blank and a label; "
+    "the path is appended to ROOTFOLDER/ as it is.",
 )
 @click.argument("words", nargs=-1, metavar="ROOTFOLDER/ LISTFILE DB_NAME")
-@click.option("--shuffle", is_flag=True, help="In random order, which is another one each time.")
-@click.option("--resize_width", default=0, metavar="N", help="Width that every picture is brought to (its own).")
-@click.option("--resize_height", default=0, metavar="N", help="Height that every picture is brought to (its own).")
+@click.option("--shuffle", is_flag=True, help="In random order, which differs each time.")
+@click.option("--resize_width", default=0, metavar="N", help="Width to resize every picture to (its own).")
+@click.option("--resize_height", default=0, metavar="N", help="Height to resize every picture to (its own).")
 @click.option("--gray", is_flag=True, help="One channel, of grey values, instead of blue, green and red.")
 @click.option("--backend", default="lmdb", metavar="KIND", help="Kind of database: lmdb or leveldb (lmdb).")
 @click.option("--check_size", is_flag=True, help="Refuse pictures that differ in size.")

@@ -1,4 +1,4 @@
-"""`fcaffe detect`: says what is in windows of pictures, as python/detect.py of Caffe does."""
+"""`fcaffe detect`: classifies windows of pictures, as python/detect.py of Caffe does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fcaffe.output_files import replacing
 from fcaffe.pycaffe.detector import Detector
 
 CROP_MODES = ["list", "selective_search"]
-PLACES = ["ymin", "xmin", "ymax", "xmax"]
+EDGES = ["ymin", "xmin", "ymax", "xmax"]
 
 Windows = list[tuple[str, list[np.ndarray]]]
 
@@ -27,7 +27,7 @@ Windows = list[tuple[str, list[np.ndarray]]]
 @click.command(
     cls=Command,
     example="detect windows.csv scores.csv --crop_mode list --model_def net.prototxt --pretrained_model net.caffemodel",
-    help="Write what a net says of windows of pictures to the file OUT: a .csv, or else a pandas DataFrame in HDF5. IN "
+    help="Write the scores of windows of pictures to the file OUT: a .csv, or else a pandas DataFrame in HDF5. IN "
     "is, with --crop_mode list, a .csv whose first line names the columns filename, ymin, xmin, ymax and xmax; with "
     "selective_search, a .txt with the name of a picture on each line.",
 )
@@ -38,7 +38,7 @@ Windows = list[tuple[str, list[np.ndarray]]]
     "crop_mode",
     type=click.Choice(CROP_MODES),
     default="selective_search",
-    help="Where windows come from (selective_search, which needs MATLAB).",
+    help="Source of the windows (selective_search, which needs MATLAB).",
 )
 @click.option(
     "--context_pad",
@@ -46,7 +46,7 @@ Windows = list[tuple[str, list[np.ndarray]]]
     type=int,
     default=16,
     metavar="N",
-    help="Pixels at each border of what the net sees that are around the window (16).",
+    help="Pixels of context around the window, at each border of the net's input (16).",
 )
 @picture_flags
 def detect(source: str | None, target: str | None, flags: PictureFlags, crop_mode: str, context_pad: int) -> int:
@@ -104,10 +104,10 @@ def _read_names(path: str) -> list[str]:
 
 
 def _read_windows(path: str) -> Windows:
-    """The windows of each picture, in the order in which pictures come first in the file."""
+    """Return the windows of each picture, in the order of the pictures' first lines."""
     rows = csv.reader(io.StringIO(_text(path, "csv", "list")), skipinitialspace=True)
     columns = [name.strip() for name in next(rows, [])]
-    if missing := {"filename", *PLACES} - set(columns):
+    if missing := {"filename", *EDGES} - set(columns):
         raise UsageError(f"{path}: its first line names no column {', '.join(sorted(missing))}")
     windows: dict[str, list[np.ndarray]] = {}
     for row in rows:
@@ -115,28 +115,28 @@ def _read_windows(path: str) -> Windows:
             continue
         named = dict(zip(columns, row, strict=False))
         try:
-            window = np.array([int(float(named[place])) for place in PLACES])
+            window = np.array([int(float(named[edge])) for edge in EDGES])
         except (KeyError, ValueError, OverflowError) as problem:
-            raise UsageError(f"{path}:{rows.line_num}: a window is four numbers: {', '.join(PLACES)}") from problem
+            raise UsageError(f"{path}:{rows.line_num}: a window is four numbers: {', '.join(EDGES)}") from problem
         windows.setdefault(named["filename"], []).append(window)
     return list(windows.items())
 
 
 def _write_csv(path: str, detections: list[dict[str, Any]]) -> None:
-    """A line for each window: the picture, the window, and what the net says."""
+    """Write a line for each window: the picture, the window and the scores."""
     with replacing(path, "detections") as temporary, open(temporary, "w", newline="", errors="surrogateescape") as file:
         rows = csv.writer(file, lineterminator="\n")
         values = [np.ravel(found["prediction"]).tolist() for found in detections]
-        rows.writerow(["filename", *PLACES, *(f"class{n}" for n in range(len(values[0]) if values else 0))])
+        rows.writerow(["filename", *EDGES, *(f"class{n}" for n in range(len(values[0]) if values else 0))])
         for found, prediction in zip(detections, values, strict=True):
             rows.writerow([found["filename"], *map(int, found["window"]), *prediction])
 
 
 def _write_hdf5(path: str, detections: list[dict[str, Any]]) -> None:
-    """The DataFrame "df", by filename, with the columns prediction and those of the window."""
+    """Write the DataFrame "df", indexed by filename, with the columns prediction and those of the window."""
     import pandas
 
     frame = pandas.DataFrame(detections, columns=["filename", "window", "prediction"]).set_index("filename")
-    frame[PLACES] = np.array([found["window"] for found in detections]).reshape(-1, len(PLACES))
+    frame[EDGES] = np.array([found["window"] for found in detections]).reshape(-1, len(EDGES))
     with replacing(path, "detections") as temporary:
         frame.drop(columns="window").to_hdf(temporary, key="df", mode="w")

@@ -1,4 +1,4 @@
-"""`fcaffe device_query`: says what the GPUs are."""
+"""`fcaffe device_query`: prints the properties of GPUs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,22 @@ from fcaffe.parallel.devices import find_devices, parse_devices
     example="device_query --gpu all",
     help="Show what NVIDIA's driver knows of the GPUs --gpu ID,... or of all (--gpu all).",
 )
-@caffe_flags
+@caffe_flags("gpu")
 def device_query(flags: Flags) -> int:
     log.querying_gpus(flags.gpu)
+    devices = find_devices()
     if flags.gpu:
-        for number in parse_devices(flags.gpu, find_devices()):
+        for number in parse_devices(flags.gpu, devices):
             log.gpu_fields(fields(number, find_driver().gpus[number]))
-    return 1 if streams.error_fails() else 0  # there is nothing to this command but what it says there
+    elif devices.count:
+        log.info(f"This host has {devices}: {', '.join(devices.names)}; --gpu all shows their properties")
+    else:
+        log.warning(f"This host has {devices}")
+    return 1 if streams.error_fails() else 0  # standard error is this command's only output
 
 
 def fields(number: int, gpu: Gpu) -> Iterator[tuple[str, object]]:
-    """Caffe's names of what it tells, and the values; sizes in bytes, the clock rate in kHz."""
+    """Yield the properties of a GPU by Caffe's names; sizes in bytes, the clock rate in kHz."""
     values = gpu.attributes
     yield "Device id", number
     yield "Major revision number", values[driver.MAJOR]

@@ -1,4 +1,4 @@
-"""The flags that choose what computes."""
+"""The flags that choose and configure the engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EngineFlags:
     nondeterministic: bool
 
     def create(self, gpu: int | None = None) -> Engine:
-        """The engine, on this GPU or on the CPU; says in the log which. Raises UsageError."""
+        """Create the engine, on this GPU or on the CPU, and log its name. Raises UsageError."""
         return self._on_cpu() if gpu is None else self._on_gpu(gpu)
 
     def _on_cpu(self) -> Engine:
@@ -50,7 +50,7 @@ class EngineFlags:
 
 
 def _scale(text: str) -> float | None:
-    """None: dynamic. Raises UsageError."""
+    """Return the number of a --loss-scale flag; None for a dynamic scale. Raises UsageError."""
     if text in ("", "dynamic"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""`fcaffe extract_features`: what blobs of a net hold, into databases, as Caffe's program of that name."""
+"""`fcaffe extract_features`: writes blobs of a net to databases, as Caffe's program of that name."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ WORDS = "WEIGHTS NET BLOB[,BLOB...] DATABASE[,DATABASE...] BATCHES lmdb|leveldb 
     "extract_features",
     cls=Command,
     example="extract_features net.caffemodel net.prototxt fc6,fc7 fc6_lmdb,fc7_lmdb 100 lmdb",
-    help="Run BATCHES batches of the net of the prototxt NET in phase TEST, with WEIGHTS, and write what each BLOB "
-    "holds to the DATABASE at the same place of its list, a record for each image.",
+    help="Run BATCHES batches of the net of the prototxt NET in phase TEST, with WEIGHTS, and write each BLOB to the "
+    "DATABASE of the same position, a record for each image.",
 )
 @click.argument("words", nargs=-1, metavar=WORDS)
 @engine_flags

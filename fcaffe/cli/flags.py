@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fcaffe import log
 from fcaffe.cli import glog, usage
 from fcaffe.errors import UsageError
 
@@ -18,7 +19,7 @@ Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 @dataclass(frozen=True)
 class Flags:
-    """The values of Caffe's flags: all of them go with each of Caffe's commands, which take what they need."""
+    """The values of Caffe's flags. Each of Caffe's commands accepts all of them, and uses some."""
 
     solver: str
     model: str
@@ -34,7 +35,7 @@ class Flags:
 
     @property
     def stages(self) -> list[str]:
-        """As Caffe splits them: no --stage at all is one empty stage."""
+        """The stages, split as in Caffe: without --stage there is one, which is empty."""
         return self.stage.split(",")
 
     def checked_iterations(self) -> int:
@@ -44,14 +45,14 @@ class Flags:
 
 
 def phase_number(phase: str) -> int:
-    """The phase of a --phase flag, TRAIN if it was not given. Raises UsageError."""
+    """Return the number of a --phase flag's phase; TRAIN without the flag. Raises UsageError."""
     if phase not in ("", *PHASES):
         raise UsageError(f'phase must be "TRAIN" or "TEST", not "{phase}"')
     return PHASES.index(phase or "TRAIN")
 
 
 def numbers_of_shape(text: str) -> tuple[int, ...] | None:
-    """Those of an --input-shape flag; None if it was not given. Raises UsageError."""
+    """Return the three numbers of an --input-shape flag; None without the flag. Raises UsageError."""
     if not text:
         return None
     numbers = text.replace("x", ",").split(",")
@@ -78,35 +79,35 @@ CAFFE = [
     _option("sighup_effect", "snapshot", "EFFECT", "On SIGHUP: stop (after a snapshot), snapshot or none (train)."),
 ]
 
-ENGINE: list[Decorator] = [  # which choose what computes
+ENGINE: list[Decorator] = [
     click.option(
         "--engine",
         type=click.Choice(["onednn", "numpy"]),
-        help="What computes on CPUs (oneDNN, or NumPy where that is missing).",
+        help="Engine for CPUs (oneDNN, or NumPy where that is missing).",
     ),
     click.option(
         "--math",
         type=click.Choice(["fp32", "tf32", "fp16", "bf16"]),
         default="fp32",
         help="Type of the factors in convolutions and inner products; sums and weights are float32. fp16 and bf16 are "
-        "also the types of what is between the layers; tf32 and fp16 need a GPU (fp32).",
+        "also the types of activations; tf32 and fp16 need a GPU (fp32).",
     ),
     click.option("--no-graph", "graphs", flag_value=False, default=True, help="On GPUs: no CUDA graphs, to debug."),
     click.option(
         "--loss-scale",
         default="",
         metavar="N",
-        help="With --math fp16: multiply gradients by N, or find N as it goes (dynamic, which is the default).",
+        help="With --math fp16: multiply gradients by N, or adapt N during training (dynamic, the default).",
     ),
     click.option(
         "--fast-nondeterministic",
         "nondeterministic",
         is_flag=True,
-        help="On GPUs: allow what may be faster, and gives other last bits each time.",
+        help="On GPUs: allow faster algorithms whose last bits differ from run to run.",
     ),
 ]
 
-# glog's other flags: what they ask for makes no difference here, or is always so.
+# glog's other flags, which are accepted and have no effect.
 _WITHOUT_EFFECT: list[tuple[str, Any]] = [
     ("alsologtostderr", True),
     ("colorlogtostderr", False),
@@ -138,24 +139,33 @@ LOG: list[Decorator] = [
     *(_silent(name, default) for name, default in _WITHOUT_EFFECT),
 ]
 
+
+def _load_plugins(context: click.Context, param: click.Parameter, modules: tuple[str, ...]) -> None:
+    if not context.resilient_parsing:  # as for completion
+        from fcaffe import plugins
+
+        plugins.load(modules)
+
+
 COMMON: list[Decorator] = [
+    click.option(
+        "--import",
+        "imports",
+        multiple=True,
+        expose_value=False,
+        callback=_load_plugins,
+        metavar="MODULE",
+        help="Import this Python module first, which registers layers, update rules, reductions and the like.",
+    ),
     click.option(
         "--traceback", is_flag=True, expose_value=False, help="After an error, show where in fcaffe it arose."
     ),
     click.option("--version", is_flag=True, expose_value=False, help="Print the version."),
 ]
 
-HELP = [
-    *(
-        click.Option([f"--{name}"], is_flag=True)
-        for name in ("help", "helpshort", "helpfull", "helppackage", "helpxml")
-    ),
-    *(click.Option([f"--{name}"]) for name in ("helpmatch", "helpon")),
-]
-
 
 def with_options(options: Sequence[Decorator], heading: str) -> Decorator:
-    """A decorator that gives a click command these options, which its help shows under the heading."""
+    """Return a decorator that adds these options to a click command, under this heading of its help."""
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
         for option in reversed(options):
@@ -167,8 +177,10 @@ def with_options(options: Sequence[Decorator], heading: str) -> Decorator:
 
 
 def with_flags(argument: str, kind: Any, options: Sequence[Decorator], heading: str) -> Decorator:
-    """A decorator that gives a click command options, one for each field of the dataclass `kind`, which its help shows
-    under the heading. The command's function gets an instance of that as its `argument`."""
+    """Return a decorator that adds options to a click command, one for each field of the dataclass `kind`.
+
+    The command's function gets an instance of `kind` as its `argument`; help shows the options under the heading.
+    """
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(function)
@@ -181,11 +193,11 @@ def with_flags(argument: str, kind: Any, options: Sequence[Decorator], heading: 
     return decorate
 
 
-common_flags = with_options(COMMON, usage.COMMON)  # which every command has, and `main` looks after
+common_flags = with_options(COMMON, usage.COMMON)
 
 
 def log_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a click command glog's flags and those that every command has; its function runs with the log set up."""
+    """Add glog's flags and the common ones to a click command, and set up the log before its function runs."""
 
     @functools.wraps(function)
     def with_log(log: str, minloglevel: int | None, log_dir: str, logtostderr: bool, **values: Any) -> int:
@@ -195,6 +207,23 @@ def log_flags(function: Callable[..., int]) -> Callable[..., int]:
     return with_options(LOG, usage.LOG)(common_flags(with_log))
 
 
-def caffe_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a click command Caffe's and glog's flags; its function gets Caffe's as `flags`, with the log set up."""
-    return with_flags("flags", Flags, CAFFE, usage.CAFFE)(log_flags(function))
+def caffe_flags(*used: str) -> Decorator:
+    """Return a decorator that adds Caffe's and glog's flags to a click command.
+
+    The command's function gets Caffe's as `flags`. As in Caffe, each command accepts all of them; a warning names given
+    flags that are not `used`.
+    """
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(function)
+        def with_warnings(**values: Any) -> int:
+            context = click.get_current_context()
+            for field in fields(Flags):
+                given = context.get_parameter_source(field.name) is click.core.ParameterSource.COMMANDLINE
+                if given and field.name not in used:
+                    log.warning(f"--{field.name} has no effect on {context.command.name}")
+            return function(**values)
+
+        return with_flags("flags", Flags, CAFFE, usage.CAFFE)(log_flags(with_warnings))
+
+    return decorate

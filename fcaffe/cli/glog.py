@@ -1,4 +1,4 @@
-"""What glog's flags and environment variables ask of the log."""
+"""Sets up the log as glog's flags and environment variables say."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fcaffe.parallel.started import started_as
 
 
 def program() -> str:
-    """The name that the command was called by: `fcaffe`, `caffe` or that of one of Caffe's tools."""
+    """Return the name that the command was called by: `fcaffe`, `caffe` or one of Caffe's tools."""
     name = os.path.basename(sys.argv[0])
     return name if name in PROGRAMS else "fcaffe"
 
 
 def begin(file: str, minimum: int | None, folder: str, to_stderr: bool) -> None:
-    """Set up the log: lowest level, a file to append to, a folder for glog's own file ('' or None: as it is).
+    """Set the log's lowest level, a file to append to, and a folder for glog's own file; '' or None changes nothing.
 
-    Of several ranks, rank 0 logs; the others tell fatal errors only.
+    Of several ranks, rank 0 logs; the others log fatal errors only.
     """
     start = started_as()
     if start is not None and start.rank > 0:
@@ -40,7 +40,7 @@ def begin(file: str, minimum: int | None, folder: str, to_stderr: bool) -> None:
 
 
 def _add_glog_file(folder: str) -> None:
-    """`<program>.<host>.<user>.log.INFO.<date>-<time>.<pid>`, which has all lines, and the link `<program>.INFO`."""
+    """Add the file `<program>.<host>.<user>.log.INFO.<date>-<time>.<pid>` and the link `<program>.INFO` to it."""
     host = socket.gethostname().partition(".")[0]
     started = time.localtime()
     stamp = time.strftime("%Y%m%d-%H%M%S", started)
@@ -57,7 +57,7 @@ def _add_glog_file(folder: str) -> None:
         os.replace(temporary, link)
     except OSError as problem:
         if problem.errno in log.FULL:
-            log.warning(f"No log is kept in log_dir {folder}: {problem.strerror}")
+            log.warning(f"No log is written to log_dir {folder}: {problem.strerror}")
             return
         message = f"log_dir {folder}: cannot write there ({problem.strerror}); name a folder that exists"
         raise UsageError(message) from problem

@@ -1,4 +1,4 @@
-"""Which GPUs a command takes: `--gpu` and the solver's `solver_mode`, which are Caffe's, and `--gpus`."""
+"""Chooses GPUs by Caffe's `--gpu` and `solver_mode`, and by `--gpus`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fcaffe.proto import caffe_pb2 as pb
 
 
 def first_gpu(flag: str) -> tuple[int, str] | None:
-    """(number, name) of the GPU of a command that takes one; None for the CPU. Raises UsageError."""
+    """Return (number, name) of the first GPU of a --gpu flag; None for the CPU. Raises UsageError."""
     if not flag:
         return None
     devices = find_devices()
@@ -34,8 +34,11 @@ def first_gpu(flag: str) -> tuple[int, str] | None:
 
 @dataclass(frozen=True)
 class TrainingGpus:
-    """What the flags of a training say of GPUs: the list of `--gpu`, a worker for each of which takes whole batches, or
-    the number of `--gpus`, as many workers that split them. Both are texts, empty without the flag."""
+    """The GPU flags of a training, as texts that are empty without the flag.
+
+    `--gpu LIST` starts a worker for each GPU of the list, which takes whole batches. `--gpus N` starts N workers, which
+    split each batch.
+    """
 
     listed: str = ""
     number: str = ""
@@ -47,7 +50,7 @@ class TrainingGpus:
         return f"--gpu {self.listed}" if self.listed else f"--gpus {self.number}"
 
     def check(self) -> None:
-        """Raises UsageError for what makes no sense on any machine."""
+        """Raises UsageError for flags that no machine can satisfy."""
         if self.listed and self.number:
             raise UsageError(
                 f"--gpu {self.listed} and --gpus {self.number}: --gpu gives each GPU a whole batch, --gpus splits it; "
@@ -57,8 +60,11 @@ class TrainingGpus:
             raise UsageError(f"--gpus takes a number, not '{self.number}'")
 
     def workers(self, hosts: bool) -> int:
-        """How many workers the flags ask for; 0 if they ask for none. With `hosts`, --gpu means so many on each host
-        and --gpus so many in all; without, both mean this host, and it is a UsageError if that has not as many GPUs."""
+        """Return the number of workers that the flags ask for; 0 without the flags.
+
+        With `hosts`, --gpu counts the workers of each host and --gpus those of all hosts. Without, both count those of
+        this host; raises UsageError if it has fewer GPUs.
+        """
         if self.listed:
             known = hosts and self.listed != "all"
             return len(self.listed.split(",")) if known else len(parse_devices(self.listed, find_devices()))
@@ -67,11 +73,10 @@ class TrainingGpus:
         return int(self.number or 0)
 
     def take(self, param: Any, world: World, on_cpu: bool) -> int | None:
-        """The number of this rank's GPU, which the log tells and `param`, the solver's parameters, gets; None for the
-        CPU.
+        """Choose this rank's GPU, log it and store it in the solver's `param`; returns its number, None for the CPU.
 
-        Without flags `param` itself says which GPU, unless `on_cpu`; if that one cannot be used, a warning says why and
-        the CPU is taken. Collective. Raises UsageError.
+        Without flags `param` names the GPU, unless `on_cpu`. If that GPU cannot be used, a warning says why, and the
+        CPU computes. Collective. Raises UsageError.
         """
         if self.listed:
             devices = find_devices()
@@ -100,7 +105,7 @@ NO_GPUS = TrainingGpus()
 
 
 def _why_not(number: int, devices: Devices, world: World) -> str:
-    """Why a solver's device_id cannot be used; empty if it can. Raises UsageError for a number that is too high."""
+    """Return why a solver's device_id cannot be used, '' if it can. Raises UsageError for a number that is too high."""
     if world.size > 1:
         return f"that means one GPU, and there are {world.size} workers (--gpus {world.size} gives each of them one)"
     if not devices.count:

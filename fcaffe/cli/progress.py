@@ -1,4 +1,4 @@
-"""How far work is: a bar below the log lines, on a terminal only."""
+"""Progress bars below the log lines, on a terminal only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def progress_of(solver: Solver) -> Iterator[None]:
     from rich.text import Text
 
     class Images(ProgressColumn):
-        """Images a second, from iterations a second."""
+        """Images per second, from iterations per second."""
 
         def render(self, task: Task) -> Text:
             images = solver.net.batch_size * solver.passes
@@ -48,7 +48,7 @@ def progress_of(solver: Solver) -> Iterator[None]:
 
 
 def counted(items: Iterable[Item], total: int, noun: str) -> Iterator[Item]:
-    """These items, of which there are `total`; a terminal shows how many have come."""
+    """Yield `total` items, and show on a terminal how many have come."""
     if not sys.stderr.isatty():
         yield from items
         return
@@ -80,7 +80,7 @@ def _bar(words: str, *columns: Any) -> Any:
 
 @contextlib.contextmanager
 def _shown(bar: Any) -> Iterator[None]:
-    """Lines of the log stand above the bar meanwhile."""
+    """Show the bar; log lines appear above it."""
 
     def show(line: str) -> None:
         bar.console.print(line, end="", soft_wrap=True, markup=False, highlight=False, emoji=False)

@@ -1,4 +1,4 @@
-"""`fcaffe resize_and_crop_images`: pictures of one square size, as Caffe's tools/extra makes them."""
+"""`fcaffe resize_and_crop_images`: resizes and crops pictures to squares, as Caffe's tools/extra does."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fcaffe.tools.crop_images import crop_images
     "resize_and_crop_images",
     cls=Command,
     example="resize_and_crop_images --input=list.txt --input_folder=images/ --output_folder=resized/",
-    help="Bring the shorter edge of each picture to --output_side_length, cut the middle square out, and write it to "
+    help="Resize the shorter edge of each picture to --output_side_length, crop the central square, and write it to "
     "the same path in --output_folder.",
 )
 @click.option("--input", default="", metavar="FILE", help="A list: on each line a path within --input_folder.")
-@click.option("--input_folder", default="", metavar="FOLDER", help="Where the pictures are.")
-@click.option("--output_folder", default="", metavar="FOLDER", help="Where the new ones are to be.")
-@click.option("--output_side_length", default=256, metavar="N", help="Height and width of the new ones (256).")
+@click.option("--input_folder", default="", metavar="FOLDER", help="Folder of the pictures.")
+@click.option("--output_folder", default="", metavar="FOLDER", help="Folder for the new pictures.")
+@click.option("--output_side_length", default=256, metavar="N", help="Height and width of the new pictures (256).")
 @click.option("--image_lib", default="opencv", metavar="NAME", help="Only opencv (opencv).")
 @click.option("--num_clients", default=0, metavar="N", help="Pictures at a time (as many as there are CPUs).")
 @common_flags
@@ -33,7 +33,7 @@ def resize_and_crop_images(
     if not (input and input_folder and output_folder):
         raise UsageError("resize_and_crop_images needs --input, --input_folder and --output_folder")
     if image_lib.lower() != "opencv":
-        raise UsageError(f"--image_lib={image_lib} is not there: leave it out, or give opencv")
+        raise UsageError(f"--image_lib={image_lib} is not available: leave it out, or give opencv")
     if output_side_length < 1:
         raise UsageError(f"--output_side_length must be 1 or more, not {output_side_length}")
     names = [image.path.removeprefix(input_folder).lstrip("/") for image in read_image_list(input)]

@@ -1,4 +1,4 @@
-"""Signals during training: SIGINT and SIGHUP do what the flags say, SIGTERM snapshots and ends."""
+"""Signals during training. The flags set the effects of SIGINT and SIGHUP; SIGTERM snapshots and ends."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ URGENCY = [Action.NONE, Action.SNAPSHOT, Action.STOP, Action.TERMINATE]
 
 
 class Signals:
-    """Within the body of a `with`, a signal only leaves a note; the training loop asks for the notes by `requested`.
+    """Within a `with`, signal handlers only record what was asked for; the training loop calls `requested`.
 
-    SIGTERM is what a batch system sends some time before it kills.
+    Batch systems send SIGTERM some time before they kill.
     """
 
     def __init__(self, sigint_effect: str, sighup_effect: str) -> None:
-        self._effects = {signal.SIGINT: effect(sigint_effect), signal.SIGTERM: Action.TERMINATE}
+        self._effects = {signal.SIGINT: effect(sigint_effect, "--sigint_effect"), signal.SIGTERM: Action.TERMINATE}
         if hasattr(signal, "SIGHUP"):  # Windows has none
-            self._effects[signal.SIGHUP] = effect(sighup_effect)
-        self._noted: deque[Action] = deque()  # a signal may come between any two steps: what is in here is not lost
+            self._effects[signal.SIGHUP] = effect(sighup_effect, "--sighup_effect")
+        self._noted: deque[Action] = deque()  # appending is atomic, whenever a signal arrives
         self._before: dict[signal.Signals, Any] = {}
         self.terminated = False
 
     def requested(self) -> Action:
-        """The most urgent effect of the signals since the last call."""
+        """Return the most urgent effect of the signals since the last call."""
         action = Action.NONE
         while self._noted:
             action = max(action, self._noted.popleft(), key=URGENCY.index)
@@ -38,7 +38,7 @@ class Signals:
         return action
 
     def stopping(self) -> list[signal.Signals]:
-        """Those that end a training."""
+        """Return the signals that end a training."""
         return [number for number, action in self._effects.items() if action in (Action.STOP, Action.TERMINATE)]
 
     def __enter__(self) -> Signals:
@@ -55,7 +55,8 @@ class Signals:
         self._noted.append(self._effects[signal.Signals(number)])
 
 
-def effect(name: str) -> Action:
+def effect(name: str, flag: str) -> Action:
+    """Return the action of this name. Raises UsageError, which names the flag."""
     if name not in EFFECTS:
-        raise UsageError(f'Invalid signal effect "{name}" was specified; give one of {", ".join(EFFECTS)}')
+        raise UsageError(f'Invalid signal effect "{name}" was specified; give {flag} one of {", ".join(EFFECTS)}')
     return EFFECTS[name]

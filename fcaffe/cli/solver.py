@@ -1,4 +1,4 @@
-"""`fcaffe solver`: shows what a solver's prototxt comes to."""
+"""`fcaffe solver`: shows the fields of a solver, with defaults, and its learning rate."""
 
 from __future__ import annotations
 

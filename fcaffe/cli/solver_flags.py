@@ -1,4 +1,4 @@
-"""The flags of a training that say how its solver works, besides what the solver's prototxt says."""
+"""The flags of a training that configure its solver, beside the solver's prototxt."""
 
 from __future__ import annotations
 
@@ -29,8 +29,12 @@ class SolverFlags:
     def solver(
         self, param: Any, engine: Engine, timeline: Timeline, requested: Callable[[], Action], options: dict[str, Any]
     ) -> Solver:
-        """The solver of these parameters, whose base_lr --scale-lr changes. `options`: what the solver wants to know of
-        other workers; `requested` says what a signal asks for. Collective."""
+        """Create the solver, after --scale-lr has changed `param.base_lr`. Collective.
+
+        Args:
+            requested: Returns the action that a signal asks for.
+            options: Solver's arguments about other workers.
+        """
         if self.scale_lr:
             _scale_rate(param, self.scale_lr, options.get("workers", Workers()))
         return Solver(
@@ -47,7 +51,7 @@ class SolverFlags:
 
 
 def _scale_rate(param: Any, scale: str, workers: Workers) -> None:
-    """Scale base_lr as --scale-lr says, and tell."""
+    """Scale base_lr as --scale-lr says, and log it."""
     if workers.size == 1 or not workers.per_worker:
         why = "the workers split it; --batch per-worker enlarges it" if workers.size > 1 else "there is one worker"
         log.info(f"--scale-lr {scale}: base_lr stays {log.number(param.base_lr)}, the batch is the solver's ({why})")
@@ -63,7 +67,7 @@ SOLVER = [
         "--on-nan",
         type=click.Choice(["stop", "snapshot", "continue"]),
         default="stop",
-        help="If the loss is no number: stop, stop after a snapshot of the last good state, or go on (stop).",
+        help="If the loss is not finite: stop, stop after a snapshot of the last good state, or continue (stop).",
     ),
     click.option(
         "--rng",
@@ -85,7 +89,7 @@ SOLVER = [
     click.option(
         "--recompute",
         is_flag=True,
-        help="Keep only some activations, and compute the others again for backward: less memory, more time.",
+        help="Save only some activations and recompute the others for backward: less memory, more time.",
     ),
 ]
 

@@ -1,7 +1,7 @@
-"""The standard streams of the command line, which a run outlives.
+"""The standard streams of the command line.
 
-What a command says on its way (log, progress, warnings, prints of a user's layers) must not end it when the disk is
-full or the terminal has been closed; a command whose whole purpose is to print must fail where it cannot.
+A full disk or a closed terminal must not end a training that only logs there. A command whose purpose is to print must
+fail where it cannot.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _error: Outlet | None = None
 
 
 def begin() -> None:
-    """Put the process's standard output and error on Outlets; those of a test or a notebook stay as they are.
+    """Wrap the process's standard output and error in Outlets; a test's or notebook's streams stay as they are.
 
-    Descriptors 0 to 2 that were closed at the start (`2>&-`) are opened on /dev/null. Else the next file to be opened,
-    such as a database or a snapshot, would get such a number, and whatever is printed would be written into it.
-    Standard output gets /dev/null for reading, so that writing there still fails.
+    Descriptors 0 to 2 that were closed at the start (`2>&-`) are opened on /dev/null. Otherwise the next file to be
+    opened, such as a snapshot, would get that number, and prints would go into it. Standard output gets /dev/null for
+    reading, so that writing there still fails.
     """
     global _output, _error
     for number, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
@@ -47,8 +47,10 @@ def begin() -> None:
 
 
 def _text(outlet: Outlet, before: Any) -> TextIO:
-    """A text stream on the outlet, with the encoding and buffering of the stream before; what has no code there is
-    escaped."""
+    """Return a text stream on the outlet, with the encoding and buffering of the stream before.
+
+    Characters outside that encoding are escaped.
+    """
     encoding, by_lines = "utf-8", False
     if before is not None:
         before.flush()
@@ -57,12 +59,14 @@ def _text(outlet: Outlet, before: Any) -> TextIO:
 
 
 def outlast_output() -> None:
-    """From now on a failed write to standard output ends nothing: either the command's purpose is another, or the
-    failure has been told."""
+    """Let failed writes to standard output pass from now on.
+
+    Call this for a command whose purpose is not to print, or once the failure has been reported.
+    """
     if _output is not None:
         _output.lasting = True
 
 
 def error_fails() -> bool:
-    """Whether what was written to standard error last has been lost, though somebody was there to read it."""
+    """Whether the last write to standard error failed, though its reader is still there."""
     return _error is not None and _error.problem is not None and _error.problem.errno != errno.EPIPE

@@ -19,11 +19,12 @@ from fcaffe.tools.scoring import score
 @click.command(
     cls=Command,
     example="test --model train_val.prototxt --weights net.caffemodel --iterations 100",
+    file_flag="--model",
     help="Run --iterations batches of the net --model FILE in phase TEST with --weights FILE, and print each of its "
     "outputs and their means.",
 )
 @engine_flags
-@caffe_flags
+@caffe_flags("model", "weights", "iterations", "gpu", "level", "stage")
 def test(flags: Flags, engines: EngineFlags) -> int:
     if not flags.model:
         raise UsageError("Need a model definition to score. Give it as --model FILE")

@@ -22,6 +22,7 @@ from fcaffe.tools.timing import benchmark
 @click.command(
     cls=Command,
     example="time --model train_val.prototxt --iterations 10",
+    file_flag="--model",
     help="Time forward and backward of each layer of the net --model FILE: the average over --iterations batches after "
     "a warm-up of one.",
 )
@@ -34,7 +35,7 @@ from fcaffe.tools.timing import benchmark
 )
 @click.option("--input-shape", default="", metavar="C,H,W", help="With --scaling: shape of a record, if it is unknown.")
 @engine_flags
-@caffe_flags
+@caffe_flags("model", "weights", "iterations", "gpu", "phase", "level", "stage")
 def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, input_shape: str) -> int:
     if not flags.model:
         raise UsageError("Need a model definition to time. Give it as --model FILE")

@@ -1,4 +1,4 @@
-"""`fcaffe train`: trains or finetunes a net, as a solver's prototxt says."""
+"""`fcaffe train`: trains or finetunes the net of a solver."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
 @click.command(
     cls=Command,
     example="train --solver solver.prototxt --snapshot auto",
+    file_flag="--solver",
     help="Train the net of --solver FILE, from the start, from a snapshot or from given weights. SIGTERM snapshots "
     f"and ends with exit code {TERMINATED}.",
 )
@@ -71,7 +72,7 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
 @launch_flags
 @sharing_flags
 @engine_flags
-@caffe_flags
+@caffe_flags("solver", "weights", "snapshot", "gpu", "level", "stage", "sigint_effect", "sighup_effect")
 def train(
     flags: Flags,
     engines: EngineFlags,
@@ -101,16 +102,16 @@ def train(
         sharing.with_batch_of(gpus, plan.workers).check_reproducible(solving.rng, plan.workers, bool(gpus))
         prefix = _solver_param(flags).snapshot_prefix
         code = launch(plan, words_for_ranks(), _newest_since_now(prefix), signals.stopping())
-        remove_leftovers(f"{prefix}_iter_", tell=False)  # the log's last line stays the one that names a dead rank
+        remove_leftovers(f"{prefix}_iter_", tell=False)  # the log's last line must stay the one that names a dead rank
         return code
     with world:
-        launching.check(world)
+        launching.check(world, restarts)
         check_same_flags(world)
         param = _solver_param(flags)
         gpu = gpus.take(param, world, on_cpu=bool(engines.engine))
         sharing = sharing.with_batch_of(gpus, world.size)
         sharing.check_reproducible(solving.rng, world.size, gpu is not None)
-        engine = _announce(gpu, solving.rng, world, engines)
+        engine = _create_engine(gpu, solving.rng, world, engines)
         timing = Timing(trace, world)
         expected = None
         if planned is not None:
@@ -135,7 +136,7 @@ def train(
 
 
 def _solver_param(flags: Flags) -> Any:
-    """The solver's parameters with what the flags add to them."""
+    """Read the solver's parameters and apply the flags."""
     param = read_solver(flags.solver)
     param.train_state.level = flags.level
     param.train_state.stage.extend(flags.stages)
@@ -148,12 +149,12 @@ def _solver_param(flags: Flags) -> Any:
 
 
 def _newest_since_now(prefix: str) -> Callable[[], str | None]:
-    """A function that finds the newest state which is written after this moment: of this run, not of one before."""
+    """Return a function that finds the newest state written after this moment, so by this run."""
 
     def stamps() -> dict[str, int]:
         found = {}
         for path in states(prefix):
-            with suppress(OSError):  # somebody has just removed it
+            with suppress(OSError):  # another process has just removed it
                 found[path] = os.stat(path).st_mtime_ns
         return found
 
@@ -181,8 +182,8 @@ def _restore(solver: Solver, snapshot: str) -> None:
         solver.restore(snapshot)
 
 
-def _announce(gpu: int | None, rng: str, world: World, engines: EngineFlags) -> Engine:
-    """Say what computes, and where noise comes from; returns the engine."""
+def _create_engine(gpu: int | None, rng: str, world: World, engines: EngineFlags) -> Engine:
+    """Create the engine; log it and the source of noise."""
     if gpu is None:
         log.use_cpu()
     engine = engines.create(gpu)

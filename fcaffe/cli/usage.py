@@ -1,19 +1,22 @@
-"""What a command says of its own use: help with an example and flags in groups, and the words that it must have."""
+"""Command: a click command that reads gflags' spellings, and whose help has an example and flags in groups."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-# What flags are about, in the order in which help shows them; a command's own come after Caffe's.
+from fcaffe.cli.gflags import flag_name, spell
+
+# The groups of flags, in the order in which help shows them. A command's own groups come after Caffe's.
 CAFFE, OWN, WORKERS, ENGINE, LOG, COMMON = (
     "Caffe's flags",
     "Flags",
     "Several workers",
-    "What computes",
+    "Engine",
     "Log",
     "Any command",
 )
@@ -21,14 +24,38 @@ HEADINGS = [CAFFE, OWN, WORKERS, ENGINE, LOG, COMMON]
 
 
 class Command(click.Command):
-    """A click command whose help ends with an example, and lists its flags in groups, each in the order of use.
+    """A click command whose help ends with an example, and lists its flags in groups.
 
-    An option's group is its `heading`, which `with_options` gives it; those that only this command has come behind OWN.
+    An option's group is its `heading`, which `with_options` sets; options without one belong to OWN. `file_flag` is the
+    flag that an error proposes for a file name without a flag.
     """
 
-    def __init__(self, *args: Any, example: str = "", **settings: Any) -> None:
+    def __init__(self, *args: Any, example: str = "", file_flag: str = "", **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.example = example
+        self.file_flag = file_flag
+        for param in self.params:  # so that the shell completes files
+            named = isinstance(param, click.Argument) or re.search("FILE|FOLDER", param.metavar or "")
+            if named and param.type is click.STRING and param._custom_shell_complete is None:
+                param.type = click.Path()
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Parse `args`, in gflags' spellings. The root context's `obj` gets the command's name and click's words."""
+        if context.resilient_parsing:  # a line that the shell completes
+            return super().parse_args(context, args)
+        if any(flag_name(word).startswith("help") for word in args):
+            return super().parse_args(context, ["--help"])
+        words = spell(args, self.params)
+        context.find_root().obj = [self.name, *words]
+        context.allow_extra_args = True
+        rest = super().parse_args(context, words)
+        if rest:
+            flag = f"; did you mean {self.file_flag} {rest[0]}?" if self.file_flag else ""
+            program = context.command_path.split()[0]
+            raise click.UsageError(
+                f"{self.name} cannot use '{rest[0]}'{flag} ({program} help {self.name} shows its flags)"
+            )
+        return rest
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         given = dict.fromkeys(getattr(param, "heading", OWN) for param in self.params)
@@ -48,7 +75,10 @@ class Command(click.Command):
 
 
 def required(words: Sequence[str], least: int, most: int | None = None) -> Sequence[str]:
-    """The words that a command is given, which must be so many; with others its help is shown, and it exits with 1."""
+    """Return `words` if there are `least` to `most` of them (exactly `least` without `most`).
+
+    Otherwise print the command's help and exit with 1, as Caffe's tools do.
+    """
     if least <= len(words) <= (most or least):
         return words
     context = click.get_current_context()
@@ -57,11 +87,20 @@ def required(words: Sequence[str], least: int, most: int | None = None) -> Seque
 
 
 def one_of(names: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """How a shell completes the words of a command whose first one is of these names; all others are files."""
+    """Return a shell completion for a command whose first word is one of `names`; its other words are files."""
 
     def complete(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
         if context.params.get(str(param.name)):
             return [CompletionItem(begun, type="file")]
         return [CompletionItem(name) for name in names if name.startswith(begun)]
+
+    return complete
+
+
+def names_of(list_names: Callable[[], Sequence[str]]) -> Callable[..., list[CompletionItem]]:
+    """Return a shell completion for the value of an option: one of the names that `list_names` returns."""
+
+    def complete(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in list_names() if name.startswith(begun)]
 
     return complete

@@ -55,8 +55,19 @@ class LaunchFlags:
             raise UsageError(f"One worker, on {hosts[0][0]}: start it there, without --hosts")
         return Plan(workers, hosts, self.mpi_args, self.timeout, restarts)
 
-    def check(self, world: World) -> None:
-        """Raises UsageError if a launcher has started another number of ranks than the flags say."""
+    def check(self, world: World, restarts: int = 0) -> None:
+        """Raises UsageError for flags of fcaffe's own launcher if it has started nothing, and if another launcher has
+        started another number of ranks than the flags say."""
+        own = {"--hosts": self.hosts, "--hostfile": self.hostfile, "--mpi-args": self.mpi_args, "--restarts": restarts}
+        given = [flag for flag, value in own.items() if value]
+        if world.size == 1 and self.timeout != DEFAULT_TIMEOUT:
+            given.append("--timeout")
+        if given:
+            why = "this is one worker" if world.size == 1 else f"another launcher has started these {world.size} ranks"
+            raise UsageError(
+                f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} for several workers that fcaffe starts, and "
+                f"{why}: start with --workers N or --hosts without mpiexec or srun, or leave the flag out"
+            )
         if self.workers and self.workers != world.size:
             raise UsageError(f"--workers {self.workers}, but {world.size} ranks were started: leave the flag out there")
 
@@ -113,13 +124,14 @@ class SharingFlags:
     def for_solver(self, world: World, timeline: Timeline, xp: Any) -> dict[str, Any]:
         """What a solver wants to know of the other workers, as arguments of `Solver`; `xp` is the module of its
         engine's arrays. Where that is CuPy, the engine's device and stream must be current."""
+        if self.bucket_mb is not None and self.bucket_mb <= 0:
+            raise UsageError(f"--bucket-mb must be positive, not {self.bucket_mb:g}")
         if world.size == 1:
+            self._check_names()
             return {"shards": self.reproducible}
         from fcaffe.parallel.exchange import ReducingExchange  # these import MPI
         from fcaffe.parallel.workers import MpiWorkers
 
-        if self.bucket_mb is not None and self.bucket_mb <= 0:
-            raise UsageError(f"--bucket-mb must be positive, not {self.bucket_mb:g}")
         reduction = self._reduction(world, xp)
         bucket = None if self.bucket_mb is None else int(self.bucket_mb * 2**20)
         per_worker = self.batch == "per-worker"
@@ -139,6 +151,16 @@ class SharingFlags:
             "sync_batch_norm": (self.bn or ("local" if per_worker else "sync")) == "sync",
         }
 
+    def _check_names(self) -> None:
+        """Raises UsageError for an unknown reduction or compression, also where one worker uses none."""
+        if (self.reduce != "auto" or self.compress) and reduction_names():
+            from fcaffe.parallel.compression import check_compression
+            from fcaffe.parallel.reductions.reduction import parse_name
+
+            parse_name(self.reduce)
+            if self.compress:
+                check_compression(self.compress)
+
     def _reduction(self, world: World, xp: Any) -> Any:
         from fcaffe.parallel.compression import make_compression
         from fcaffe.parallel.reductions import create_reduction
@@ -152,6 +174,18 @@ class SharingFlags:
         if self.reproducible:
             reduction.keep_to_tree()
         return reduction
+
+
+def reduction_names() -> list[str]:
+    """Return the names that --reduce takes; none without MPI, which this loads but does not start."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        from fcaffe.parallel.reductions import reduction_names as names
+    except (ImportError, RuntimeError):
+        return []
+    return names()
 
 
 LAUNCHING = ("--hosts", "--hostfile", "--mpi-args", "--restarts")  # for the launcher, not for the ranks
@@ -204,7 +238,11 @@ SHARE = [
         "several GPUs per-worker).",
     ),
     click.option(
-        "--reduce", default="auto", metavar="NAME", help="How the gradients of the workers are added up (auto)."
+        "--reduce",
+        default="auto",
+        metavar="NAME",
+        shell_complete=usage.names_of(reduction_names),
+        help="How the gradients of the workers are added up (auto).",
     ),
     click.option(
         "--compress",

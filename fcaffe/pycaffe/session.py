@@ -6,6 +6,8 @@ Only this interface has such a state; it is handed to nets and solvers as a Cont
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Callable
 
 from fcaffe import log as lines
 from fcaffe.engines import Engine, cpu_engine, gpu_engine
@@ -61,18 +63,34 @@ def set_mode_cpu() -> None:
 def set_mode_gpu() -> None:
     """Compute on the GPU of `set_device`, or on GPU 0, in nets and solvers made from now on.
 
-    Raises UsageError, which says what is missing.
+    Raises UsageError, which says what is missing; warns and stays on the CPU with FCAFFE_GPU=optional.
     """
     global _on_gpu
-    libraries.load(_device, "fp32")
-    _on_gpu = True
+    _on_gpu = _is_usable("set_mode_gpu()", lambda: libraries.load(_device, "fp32"))
 
 
 def set_device(device: int) -> None:
-    """Which GPU to use in GPU mode, now or later. Raises UsageError if there is none of this number."""
+    """Choose the GPU for GPU mode, now or later.
+
+    Raises UsageError if there is no GPU of this number; warns with FCAFFE_GPU=optional.
+    """
     global _device
-    libraries.find_gpu(device)
-    _device = device
+    if _is_usable(f"set_device({device})", lambda: libraries.find_gpu(device)):
+        _device = device
+
+
+def _is_usable(call: str, load: Callable[[], object]) -> bool:
+    """Whether `load` finds the GPU that `call` asks for. Raises UsageError if it does not and must."""
+    try:
+        load()
+    except UsageError as problem:
+        if os.environ.get("FCAFFE_GPU") != "optional":
+            raise UsageError(
+                f"{problem}. To compute on the CPU call caffe.set_mode_cpu(), not {call}, or set FCAFFE_GPU=optional"
+            ) from problem
+        lines.warning(f"{call}: {problem}. The CPU computes (FCAFFE_GPU=optional)")
+        return False
+    return True
 
 
 def set_random_seed(seed: int) -> None:

@@ -1,4 +1,4 @@
-"""What signals ask of a training."""
+"""The actions that signals request of a training."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from fcaffe.net.workers import Workers
 
 
 class Action(enum.Enum):
-    """What a signal asks of the loop; taken up between two iterations."""
+    """An action that the training loop takes between two iterations."""
 
     NONE = enum.auto()
     SNAPSHOT = enum.auto()
-    STOP = enum.auto()  # ends as training ends: with a snapshot, unless snapshot_after_train is false
-    TERMINATE = enum.auto()  # a snapshot in any case, then stop
+    STOP = enum.auto()  # with a snapshot, unless snapshot_after_train is false
+    TERMINATE = enum.auto()  # always with a snapshot
 
 
 def agree(action: Action, workers: Workers) -> Action:
-    """The most far-reaching of the actions that the workers are asked for; each of them must call this."""
+    """Return the most urgent action that any worker requests. Collective."""
     if workers.size == 1:
         return action
     votes = workers.sum_array(np.array([action is one for one in Action], np.float64))

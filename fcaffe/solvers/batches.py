@@ -42,7 +42,7 @@ class WholeBatches:
     @property
     def runs_ahead(self) -> bool:
         """Whether an iteration's work is handed to the device before the loss of the one before is known."""
-        return self.run.engine.asynchronous and not self.nan_policy.keeps_states
+        return self.run.engine.asynchronous and not self.nan_policy.saves_states
 
     def forward_backward(self) -> Loss:
         """Leaves the gradients of this iteration's passes, over all workers, in `diff`; returns the mean loss."""

@@ -1,4 +1,4 @@
-"""The losses of a training: smoothed as the log shows them, and of iterations whose loss is not known yet."""
+"""The losses of a training: the smoothed loss of the log, and iterations whose loss is still being computed."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import numpy as np
 
 from fcaffe.net.state import Held, State
 
-Loss = Callable[[], np.float32]  # waits for a loss that a device still computes, if it does
+Loss = Callable[[], np.float32]  # waits for a loss that a device still computes
 
 
 Number = TypeVar("Number")
 
 
 def known(loss: Number) -> Callable[[], Number]:
-    """A loss that is there already."""
+    """Return a Loss that is already known."""
     return lambda: loss
 
 
 class SmoothedLoss:
-    """The mean of the last `window` losses, kept up in float32 as Caffe does: of fewer as long as there are no more."""
+    """The mean of the last `window` losses, or of all if there are fewer; updated in float32 as in Caffe."""
 
     held = Held.ALIKE
 
     def __init__(self, window: int) -> None:
         self.window = window
         self.mean = np.float32(0)
-        self.count = 0  # losses that were added
+        self.count = 0  # losses added so far
         self._losses: list[np.float32] = []
         self._restored = False
 
     def begin(self) -> None:
-        """Forget the losses so far, as Caffe does at each call of `step`; but not those of a state just restored."""
+        """Clear the losses, as Caffe does at each call of `step`, but not those of a state just restored."""
         if not self._restored:
             self.clear()
         self._restored = False
@@ -56,7 +56,7 @@ class SmoothedLoss:
         return {"losses": losses, "mean": np.array(self.mean), "count": np.array(self.count, np.int64)}
 
     def restore_state(self, state: State) -> None:
-        """Go on from there, unless the window was another one."""
+        """Restore the losses, unless the state has another window."""
         losses, count = state["losses"].astype(np.float32), int(state["count"])
         if len(losses) == min(count, self.window):
             self._losses, self.mean, self.count = list(losses), np.float32(state["mean"]), count
@@ -68,7 +68,7 @@ class SmoothedLoss:
 
 @dataclass
 class Iteration:
-    """One that was started: its loss, the learning rate of its update, and the smoothed loss once that is known."""
+    """A started iteration: its loss, the learning rate of its update, and the smoothed loss once it is known."""
 
     loss: Loss
     rate: float = 0.0
@@ -76,8 +76,10 @@ class Iteration:
 
 
 class StartedIterations:
-    """The iterations that were started and have not been told of, in their order. An engine that runs ahead starts the
-    next one before the loss of the last is known."""
+    """The iterations that observers have not seen yet, in their order.
+
+    An engine that runs ahead starts an iteration before the loss of the last one is known.
+    """
 
     def __init__(self, smoothed: SmoothedLoss) -> None:
         self.smoothed = smoothed
@@ -92,13 +94,13 @@ class StartedIterations:
         return self._iterations[-1]
 
     def settle(self, ahead: int = 0) -> None:
-        """Wait for the losses of all but the last `ahead`, and take them into the smoothed one."""
+        """Wait for the losses of all but the last `ahead` iterations, and add them to the smoothed loss."""
         for iteration in list(self._iterations)[: len(self._iterations) - ahead]:
             if iteration.smoothed is None:
                 self.smoothed.add(iteration.loss())
                 iteration.smoothed = float(self.smoothed.mean)
 
     def take_settled(self) -> Iterator[tuple[float, float]]:
-        """The smoothed losses and rates of those that are settled, which are forgotten then."""
+        """Yield and remove the smoothed losses and rates of the settled iterations."""
         while self._iterations and (smoothed := self._iterations[0].smoothed) is not None:
             yield smoothed, self._iterations.popleft().rate

@@ -1,4 +1,4 @@
-"""What becomes of a training whose loss or weights are no longer finite (`--on-nan`)."""
+"""Handles a loss or weights that are not finite (`--on-nan`)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot.carried import Point
 from fcaffe.solvers.snapshot.write import save
 
-WEIGHTS_CHECKED = 100  # iterations between looks at the weights
+WEIGHTS_CHECKED = 100  # iterations between checks of the weights
 
 
 class NanPolicy:
-    """`on_nan` is 'continue', as Caffe does; 'stop'; or 'snapshot': stop after writing the last good state.
+    """`on_nan` is 'continue', as in Caffe; 'stop'; or 'snapshot', which writes the last good state before it stops.
 
-    Values that are not finite may be on one worker alone, so all workers call these methods at the same places and
-    agree.
+    Only one worker may have values that are not finite, so these methods are collective.
     """
 
     def __init__(self, run: Run, on_nan: str) -> None:
         self.run = run
         self.on_nan = on_nan
-        self._last_good: _KeptState | None = None
+        self._last_good: _SavedState | None = None
 
     @property
     def stops(self) -> bool:
@@ -35,31 +34,35 @@ class NanPolicy:
         return self.on_nan != "continue"
 
     @property
-    def keeps_states(self) -> bool:
+    def saves_states(self) -> bool:
         return self.on_nan == "snapshot"
 
     @contextlib.contextmanager
-    def keeping_state(self) -> Iterator[None]:
-        """The state ahead of the body, the passes of an iteration, is the last good one if these raise nothing."""
-        before = _KeptState(self.run) if self.keeps_states else None
+    def saving_state(self) -> Iterator[None]:
+        """Save the state before the body, an iteration's passes, as the last good one if they raise nothing."""
+        before = _SavedState(self.run) if self.saves_states else None
         yield
         self._last_good = before
 
     def check_loss(self, loss: np.float32, iteration: int, bad_blob: str | None = None) -> None:
-        """Stop at a loss over all workers that is not finite. `bad_blob` is the first bad one, unless the net's blobs
-        are still those of the pass."""
+        """Stop if the loss over all workers is not finite.
+
+        `bad_blob` names the first blob that is not finite; None if the net's blobs are still those of the pass.
+        """
         if self.stops and not np.isfinite(loss):
             self._stop(f"loss = {log.number(float(loss))}", bad_blob or first_bad_blob(self.run.net), iteration)
 
-    def looks_at_weights(self, due: bool) -> bool:
-        """Whether `check_weights` looks at them after this iteration, or their state is kept ahead of the next one."""
-        return self.stops and (due or self.keeps_states or self.run.iteration % WEIGHTS_CHECKED == 0)
+    def checks_weights(self, due: bool) -> bool:
+        """Whether `check_weights` reads the weights after this iteration, or the next one saves them first."""
+        return self.stops and (due or self.saves_states or self.run.iteration % WEIGHTS_CHECKED == 0)
 
     def check_weights(self, due: bool) -> None:
-        """Look at the weights now and then, and if `due`: a weight that is NaN need not show in the loss, since a ReLU
-        may make 0 of it. Statistics of BatchNorm may be bad on one worker alone."""
+        """Check the weights every WEIGHTS_CHECKED iterations, and if `due`.
+
+        A NaN weight need not reach the loss, since a ReLU may turn NaN into 0.
+        """
         run = self.run
-        if not self.looks_at_weights(due):
+        if not self.checks_weights(due):
             return
         if run.workers.sum(not run.engine.is_finite(run.data)):
             self._stop("a weight is not finite", first_bad_blob(run.net), run.iteration)
@@ -67,24 +70,24 @@ class NanPolicy:
     def _stop(self, what: str, bad_blob: str | None, iteration: int) -> None:
         found = [bad for bad in self.run.workers.gather(bad_blob) or [] if bad]
         bad, saved = found[0] if found else "the loss itself", ""
-        if self.keeps_states and self._last_good is not None:
+        if self.saves_states and self._last_good is not None:
             saved = self._save(self._last_good)
         raise SolverError(
             f"iteration {iteration}: {what}; the first value that is not finite is in {bad}"
             f"{saved}. Lower base_lr, set clip_gradients, or check the data (--on-nan continue goes on all the same)"
         )
 
-    def _save(self, state: _KeptState) -> str:
-        """Write the state as a snapshot, and say where it is, or why it could not be written."""
-        state.put_back(self.run)
+    def _save(self, state: _SavedState) -> str:
+        """Write the state as a snapshot; returns its path, or why it could not be written, for a message."""
+        state.restore_to(self.run)
         try:
             return f"; the last good state is in {save(self.run)}"
         except (SnapshotError, OSError) as problem:
             return f"; the last good state could not be written ({problem})"
 
 
-class _KeptState:
-    """A copy, in memory, of all that a snapshot would hold."""
+class _SavedState:
+    """A copy in memory of everything that a snapshot holds."""
 
     def __init__(self, run: Run) -> None:
         self.data = run.data.copy()
@@ -92,9 +95,9 @@ class _KeptState:
         self.iteration, self.current_step = run.iteration, run.current_step
         self.point = Point.of(run).copy()
 
-    def put_back(self, run: Run) -> None:
+    def restore_to(self, run: Run) -> None:
         run.data[...] = self.data
-        for history, kept in zip(run.history, self.histories, strict=True):
-            history[...] = kept
+        for history, saved in zip(run.history, self.histories, strict=True):
+            history[...] = saved
         run.iteration, run.current_step = self.iteration, self.current_step
         self.point.put_back(run)

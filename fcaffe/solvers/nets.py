@@ -1,4 +1,4 @@
-"""Which nets a solver trains and tests, from the many fields that can name them, and the weights they begin with."""
+"""Reads the training net and the test nets of a solver, and loads their initial weights."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, upgrade_net
 
-Source = tuple[Any, str]  # a NetParameter with its state, and where it came from in Caffe's words
+Source = tuple[Any, str]  # a NetParameter with its state, and its source in Caffe's words
 
 
 def train_net_param(param: Any) -> tuple[Any, str]:
-    """The training net, and the field that it comes from: exactly one of net, net_param, train_net, train_net_param."""
+    """Return the training net and its field, exactly one of net, net_param, train_net and train_net_param."""
     given = [field for field in ("net", "net_param", "train_net", "train_net_param") if param.HasField(field)]
     if len(given) != 1:
         raise SolverError(
@@ -29,7 +29,7 @@ def train_net_param(param: Any) -> tuple[Any, str]:
 
 
 def test_net_params(param: Any) -> list[Source]:
-    """The test nets: each test_net_param, then each test_net, then the common net once for every test_iter left."""
+    """Return the test nets: each test_net_param, each test_net, then the common net for every remaining test_iter."""
     if param.HasField("net") and param.HasField("net_param"):
         raise SolverError("a solver cannot have both net and net_param")
     common = next((field for field in ("net_param", "net") if param.HasField(field)), None)
@@ -55,8 +55,10 @@ def test_net_params(param: Any) -> list[Source]:
 
 
 def finetune(net: Net, weights: Iterable[str], tell: bool = False) -> None:
-    """Copy the weights in the files that the solver's `weights` name, in order; an entry may hold several, by commas.
-    With `tell` the log names the layers that no file had anything for."""
+    """Copy the weights from the files of the solver's `weights`, in order; an entry may list several, with commas.
+
+    With `tell` the log names the layers that no file has weights for.
+    """
     paths = [path.strip() for entry in weights for path in entry.split(",")]
     given: set[str] = set()
     for path in paths:
@@ -69,14 +71,14 @@ def finetune(net: Net, weights: Iterable[str], tell: bool = False) -> None:
 
 
 def check_same(workers: Workers, what: str, *messages: Any) -> None:
-    """Workers that run other nets, or other settings, would part at some sum and wait for one another for ever."""
+    """Raise on all workers if the messages differ between them, since their sums would wait forever. Collective."""
     if workers.size == 1:
         return
     texts = []
     for message in messages:
         own = type(message).FromString(message.SerializeToString())
         if "device_id" in own.DESCRIPTOR.fields_by_name:
-            own.ClearField("device_id")  # each has its own
+            own.ClearField("device_id")  # differs by worker
         texts.append(str(own))
     workers.check_same(what, "".join(texts).encode())
 
@@ -96,7 +98,7 @@ def _upgraded(net: Any, name: str) -> Any:
 
 
 def _with_state(net: Any, phase: int, state: Any) -> Any:
-    """The net's own state over the phase, the solver's over both."""
+    """Merge the phase, the net's own state and the solver's state, in this order, into the net."""
     merged = pb.NetState(phase=phase)
     merged.MergeFrom(net.state)
     if state is not None:

@@ -1,8 +1,7 @@
-"""What makes no sense in a solver or its training net, though Caffe trains on without a word.
+"""Warnings about settings of a solver or its net that make no sense, which Caffe accepts silently.
 
-Nothing here changes a number or stops a run. A check is a function that yields a line, what is wrong and what to do,
-for each thing that it finds; those in `OF_PARAMETERS` look at the solver's parameters alone, those in `OF_NET` at the
-net.
+A check is a function that yields a line for each finding: what is wrong and what to do. `OF_PARAMETERS` has the checks
+of the solver's parameters, `OF_NET` those of the training net. They change no number and stop no run.
 """
 
 from __future__ import annotations
@@ -90,17 +89,17 @@ OF_NET: list[Callable[[Net], Iterator[str]]] = [loss, in_place]
 
 
 def of_parameters(param: Any) -> list[str]:
-    """What makes no sense in a SolverParameter, a line each."""
+    """Return a line for each finding in a SolverParameter."""
     return [line for check in OF_PARAMETERS for line in check(param)]
 
 
 def of_net(net: Net) -> list[str]:
-    """What makes no sense in a training net, a line each."""
+    """Return a line for each finding in a training net."""
     return [line for check in OF_NET for line in check(net)]
 
 
 def of_solving(param: Any) -> list[str]:
-    """What makes no sense where max_iter says how long to train; a script may take steps without one."""
+    """Return a line if max_iter is missing, which only a script that calls `step` can do without."""
     given = param.HasField("max_iter")
     return [] if given else ["max_iter is missing and counts as 0, so nothing is trained; give it, such as 10000"]
 

@@ -1,4 +1,4 @@
-"""Run: what a training consists of, and where it stands. Solver adds the loop; its parts share this."""
+"""Run: the nets, buffers and counters of a training. Solver adds the loop; its parts share the Run."""
 
 from __future__ import annotations
 
@@ -30,22 +30,26 @@ from fcaffe.solvers.schedule import Schedule
 from fcaffe.solvers.snapshot.paths import check_writable
 from fcaffe.timeline import Timeline
 
-MOST_OUTPUTS = 64  # of the training net, to go with the gradients in each iteration
+MOST_OUTPUTS = 64  # scalar outputs of the training net that travel with the gradients of an iteration
 
 
 class Run:
-    """A training net, its test nets, all parameters in flat buffers, and the iteration that a training has come to.
+    """A training net, its test nets, all parameters in flat buffers, and the current iteration.
 
-    `noise` is the stream that Dropout draws from (see Context), `random` Caffe's generator; a `random_seed` in the
-    solver's parameters starts it anew.
+    With several workers, each has one Run in step with the others. They split every batch, and the `exchange` sums
+    their gradients. They take turns with test batches. Worker 0 alone logs and writes snapshots.
 
-    Several `workers` each have one Run in step: they split every batch, the `exchange` adds their gradients up, test
-    batches are taken in turns, and worker 0 alone logs and writes snapshots. `sync_batch_norm`, `whole_passes`,
-    `recompute` and `on_demand` as in Context. With `shards`, a power of two, the weights have the same bits on any
-    power of two of workers up to that; see ShardedBatches for what that takes. `grow_batch`: up to how many samples the
-    batch grows where the rate would drop (see GrowingBatch); 0 for not at all.
+    Args:
+        noise: The stream that Dropout draws from (see Context).
+        random: Caffe's generator; a `random_seed` in the solver's parameters restarts it.
+        sync_batch_norm, whole_passes, recompute, on_demand: See Context.
+        shards: 0, or a power of two: the weights have the same bits on any power of two of workers up to that (see
+            ShardedBatches).
+        grow_batch: 0, or the samples up to which the batch grows where the rate would drop (see GrowingBatch).
 
-    `data`, `diff` and each `history` are float32 arrays of all parameters, in layer order; the nets' blobs are views.
+    Attributes:
+        data, diff, history: Float32 arrays of all parameters, in layer order, and one more for each history. The nets'
+            blobs are views.
     """
 
     def __init__(
@@ -81,60 +85,39 @@ class Run:
             log.warning(line)
         if workers.rank == 0:
             check_writable(param)
-        random = CaffeRandom(None) if random is None else random
-        seed = int.from_bytes(os.urandom(4), "little")
-        if param.random_seed >= 0:
-            seed = param.random_seed
-            random.set_state(CaffeRandom(seed).state())
-        random.set_state(workers.broadcast_object(random.state()))
         of_all_nets = {
             "engine": engine,
-            "random": random,
             "noise": noise,
-            "seed": workers.broadcast_object(seed),
             "timeline": self.timeline,
             "whole_passes": whole_passes,
             "as_worker_0": workers.broadcast_object,
+            **self._random_and_seed(random),
         }
         self.shards = Shards(workers, shards) if shards else None
-        parts = self.shards or workers  # of a batch, as the training net sees them
         self.context = Context(
             **of_all_nets,
-            workers=parts,
+            workers=self.shards or workers,
             sync_batch_norm=sync_batch_norm,
             recompute=recompute and whole_passes,
             on_demand=on_demand,
         )
         self.net = self._train_net()
-        if parts.size > 1 and self.context.share is None and not parts.per_worker:
-            raise SolverError(f"the training net has no layer that reads a batch, {parts.splitting}")
-        self.schedule = GrowingBatch(param, self.share.total, grow_batch) if grow_batch else Schedule(param)
-        if grow_batch and self.exchange.takes_momentum:
-            raise SolverError(
-                "batch growth does not go with a compression that applies the momentum of SGD (topk): it would add up "
-                "gradients of batches of different sizes"
-            )
-        sources = test_net_params(param)
-        check_same(workers, "the test nets", *(net_param for net_param, _ in sources))
-        self.test_nets: list[Net] = []
-        for index, (net_param, source) in enumerate(sources):
-            log.creating_test_net(index, f"specified by {source}")
-            turns = Turns(workers.rank, workers.size, param.test_iter[index])
-            self.test_nets.append(
-                Net(net_param, Context(**of_all_nets, turns=turns, inference=whole_passes, on_demand=on_demand))
-            )
-            finetune(self.test_nets[-1], param.weights)
-            self.test_nets[-1].debug_info = param.debug_info
+        self.schedule = self._schedule(grow_batch)
+        self.test_nets = self._test_nets({**of_all_nets, "inference": whole_passes, "on_demand": on_demand})
         need = check_memory(self.net, self.rule.histories)
         if whole_passes and workers.rank == 0:
             log.info(f"Memory for training: {need}")
-        count = self.net.parameters.extent
-        self.data: Array = aligned_zeros(engine.xp, count)
-        self.diff: Array = self.exchange.allocate(engine.xp, count, self._riders())
-        self.net.parameters.flatten(self.data, self.diff)
-        self.history: list[Array] = [aligned_zeros(engine.xp, count) for _ in range(self.rule.histories)]
-        workers.broadcast(self.data)
-        engine.adopt_parameters(self.data, self.diff)
+        self._allocate()
+
+    def _random_and_seed(self, random: CaffeRandom | None) -> dict[str, Any]:
+        """Return the generator and the seed of all nets, which worker 0 chooses and `random_seed` replaces."""
+        random = CaffeRandom(None) if random is None else random
+        seed = int.from_bytes(os.urandom(4), "little")
+        if self.param.random_seed >= 0:
+            seed = self.param.random_seed
+            random.set_state(CaffeRandom(seed).state())
+        random.set_state(self.workers.broadcast_object(random.state()))
+        return {"random": random, "seed": self.workers.broadcast_object(seed)}
 
     def _train_net(self) -> Net:
         net_param, field = train_net_param(self.param)
@@ -144,11 +127,45 @@ class Run:
         finetune(net, self.param.weights, tell=True)
         for line in nonsense.of_net(net):
             log.warning(line)
+        parts = self.shards or self.workers  # as the training net's layers see them
+        if parts.size > 1 and self.context.share is None and not parts.per_worker:
+            raise SolverError(f"the training net has no layer that reads a batch, {parts.splitting}")
         return net
+
+    def _schedule(self, grow_batch: int) -> Schedule:
+        if grow_batch and self.exchange.takes_momentum:
+            raise SolverError(
+                "batch growth does not go with a compression that applies the momentum of SGD (topk): it would add up "
+                "gradients of batches of different sizes"
+            )
+        return GrowingBatch(self.param, self.share.total, grow_batch) if grow_batch else Schedule(self.param)
+
+    def _test_nets(self, settings: dict[str, Any]) -> list[Net]:
+        """Build the test nets, in a Context of these settings."""
+        sources = test_net_params(self.param)
+        check_same(self.workers, "the test nets", *(net_param for net_param, _ in sources))
+        nets = []
+        for index, (net_param, source) in enumerate(sources):
+            log.creating_test_net(index, f"specified by {source}")
+            turns = Turns(self.workers.rank, self.workers.size, self.param.test_iter[index])
+            nets.append(Net(net_param, Context(**settings, turns=turns)))
+            finetune(nets[-1], self.param.weights)
+            nets[-1].debug_info = self.param.debug_info
+        return nets
+
+    def _allocate(self) -> None:
+        """Allocate the flat buffers, and copy worker 0's initial weights to all workers."""
+        count = self.net.parameters.extent
+        self.data: Array = aligned_zeros(self.engine.xp, count)
+        self.diff: Array = self.exchange.allocate(self.engine.xp, count, self._riders())
+        self.net.parameters.flatten(self.data, self.diff)
+        self.history: list[Array] = [aligned_zeros(self.engine.xp, count) for _ in range(self.rule.histories)]
+        self.workers.broadcast(self.data)
+        self.engine.adopt_parameters(self.data, self.diff)
 
     @property
     def share(self) -> Share:
-        """What this worker has of the batch of one pass."""
+        """The samples of one pass that this worker computes."""
         return self.context.share or self.workers.share(self.net.batch_size)
 
     @property
@@ -157,15 +174,15 @@ class Run:
         return self.schedule.passes(self.iteration)
 
     def _riders(self) -> int:
-        """The numbers that this worker tells the others in each iteration: losses of passes, what signals ask for, and
-        the training net's outputs if they are scalars. None where the host does not know them during a pass."""
+        """Return how many numbers travel with the gradients: the losses of the passes, the requested action, and the
+        training net's outputs if they are scalars. 0 if the host does not know them during a pass."""
         if self.engine.asynchronous or self.shards or self.workers.size == 1:
             return 0
         return self.passes + 1 + (len(self.net.outputs()) if self.scalar_outputs else 0)
 
     @property
     def scalar_outputs(self) -> bool:
-        """Whether the training net's outputs are few numbers, such as losses, and none has values for each sample."""
+        """Whether the training net has at most MOST_OUTPUTS outputs, all scalars such as losses."""
         outputs = self.net.outputs()
         return len(outputs) <= MOST_OUTPUTS and all(blob.shape == () for _, blob, _ in outputs)
 
@@ -174,11 +191,11 @@ class Run:
         return [self.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in self.net.outputs()]
 
     def leave_workers(self) -> None:
-        """Give back communicators and shared memory after the last sum. The run keeps its weights but cannot train.
+        """Free communicators and shared memory after the last sum. The run keeps its weights but cannot train.
 
-        All workers must call this, so it has no place where an error has ended one of them.
+        Collective: do not call it after an error that has ended another worker.
         """
-        if self.engine.xp is np:  # where the gradients lie in memory that the exchange gives back
+        if self.engine.xp is np:  # the exchange frees the memory of the gradients
             self.diff = aligned_zeros(np, self.diff.size)
             self.net.parameters.flatten(self.data, self.diff)
         self.exchange.close()
@@ -190,7 +207,7 @@ class Run:
 
 
 def _checked_rule(param: Any, engine: Engine, exchange: GradientExchange) -> Rule:
-    """The update rule, once the solver's parameters have been found to make sense. Raises SolverError."""
+    """Check the solver's parameters and return the update rule. Raises SolverError."""
     rule = create_rule(param, engine)
     if param.average_loss < 1:
         raise SolverError("average_loss must be 1 or more")

@@ -97,7 +97,7 @@ class Solver(Run):
                 observer.iteration_begins()
             display = self._is_due(param.display)
             self.net.debug_info = display and param.debug_info
-            with memory_errors(self.net, self.rule.histories, self.engine.xp), self.nan_policy.keeping_state():
+            with memory_errors(self.net, self.rule.histories, self.engine.xp), self.nan_policy.saving_state():
                 started = self._started.add(self.batches.forward_backward())
             if display or not self.batches.runs_ahead:
                 self._started.settle()
@@ -120,7 +120,7 @@ class Solver(Run):
             snapshot_due = self._is_due(param.snapshot) or action is Action.SNAPSHOT
             may_run_ahead = action is Action.NONE and not snapshot_due and self.iteration < last
             self._started.settle(ahead=1 if self.batches.runs_ahead and may_run_ahead else 0)
-            if looked_at or self.nan_policy.looks_at_weights(due=snapshot_due):
+            if looked_at or self.nan_policy.checks_weights(due=snapshot_due):
                 self.update.finish()
             for loss, rate in self._started.take_settled():
                 for observer in self.observers:

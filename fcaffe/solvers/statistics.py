@@ -1,4 +1,4 @@
-"""Running statistics of BatchNorm that each worker has of its own."""
+"""Running statistics of BatchNorm that differ between workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fcaffe.solvers.run import Run
 
 @contextlib.contextmanager
 def mean_statistics(run: Run) -> Iterator[None]:
-    """In its body, a test or a snapshot, the training net has the mean over the workers; all must call this."""
+    """Replace the statistics by their mean over the workers, for a test or a snapshot in the body. Collective."""
     layers = [layer for layer in run.net.layers if not layer.traits.learns]
     if run.workers.size == 1 or run.context.sync_batch_norm or not layers:
         yield

@@ -111,7 +111,10 @@ def test_device_query(run: Run) -> None:
         "Device id:                     0",
         "Device id:                     1",
     ]
-    assert run("device_query").messages == ["Querying GPUs "]
+    assert run("device_query").messages == [
+        "Querying GPUs ",
+        "This host has 2 GPUs: NVIDIA H200, NVIDIA H200; --gpu all shows their properties",
+    ]
     assert run("device_query -gpu 2").fatal.startswith(f"--gpu 2: {host_name()} has 2 GPUs, numbered from 0 to 1")
 
 
@@ -120,6 +123,7 @@ def test_device_query_without_gpus(run: Run, machine: Machine) -> None:
     none = "no GPU (there is no NVIDIA driver, as libcuda.so.1 cannot be loaded: install the GPU's driver, or start "
     for which in ("all", "0"):
         assert run(f"device_query -gpu {which}").fatal.startswith(f"--gpu {which}: {host_name()} has {none}")
+    assert run("device_query").messages[1].startswith(f"This host has {none}")
 
 
 # --- one GPU ----------------------------------------------------------------------------------------------------------

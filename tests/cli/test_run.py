@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import fcaffe
+from fcaffe.parallel.devices import find_devices
 
 ROOT = Path(fcaffe.__file__).parents[1]
 FCAFFE = [sys.executable, "-m", "fcaffe"]
@@ -92,6 +94,33 @@ def test_main_is_the_script_as_long_as_the_process(tmp_path: Path) -> None:
     assert assert_same(tmp_path, script).stdout == "True\nTrue\n"
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import sys; print(sys.argv, sys.path, __name__, __file__, __package__, __spec__.name, sorted(globals()))",
+        "import sys; sys.exit(7)",
+        "1 / 0",
+        "from . import nothing",
+        "import atexit, pickle\nclass Thing: pass\natexit.register(lambda: print(pickle.loads(pickle.dumps(Thing()))))",
+    ],
+)
+def test_a_module(tmp_path: Path, script: str) -> None:
+    """`fcaffe run -m` does what `python -m` does."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(script)
+    words = ["-m", "package", "-f", "--help"]
+    by_python, by_fcaffe = (run([*command, *words], tmp_path) for command in ([sys.executable], RUN))
+    without_address = [re.sub("0x[0-9a-f]+", "", done.stdout) for done in (by_python, by_fcaffe)]
+    assert without_address[0] == without_address[1]
+    assert by_fcaffe.stderr == by_python.stderr
+    assert by_fcaffe.returncode == by_python.returncode
+
+
+def test_a_module_that_is_not_there(tmp_path: Path) -> None:
+    done = run([*RUN, "-m", "missing_module"], tmp_path)
+    assert done.returncode == 1 and "No module named missing_module" in done.stderr
+
+
 RIVAL = """
 import sys
 sys.path.insert(0, "checkout/python")
@@ -106,8 +135,24 @@ def test_caffe_is_fcaffe_wherever_another_one_lies(tmp_path: Path) -> None:
     rival.mkdir(parents=True)
     (rival / "__init__.py").write_text("rival = 1\nraise ImportError('No module named _caffe')\n")
     (tmp_path / "script.py").write_text(RIVAL)
-    done = run([*RUN, "script.py"], tmp_path, PYTHONPATH=os.pathsep.join([str(ROOT), str(rival.parent)]))
-    assert done.stdout == "1.0.0 True False\n", done.stderr
+    for words in (["script.py"], ["-m", "script"]):
+        done = run([*RUN, *words], tmp_path, PYTHONPATH=os.pathsep.join([str(ROOT), str(rival.parent)]))
+        assert done.stdout == "1.0.0 True False\n", done.stderr
+
+
+@pytest.mark.parametrize("call", ["set_device(0)", "set_mode_gpu()"])
+def test_scripts_for_gpus_run_without_one(tmp_path: Path, call: str) -> None:
+    if find_devices().count:
+        pytest.skip("there is a GPU")
+    (tmp_path / "script.py").write_text(f"import caffe; caffe.{call}; print(caffe.NetSpec)")
+    refused = run([*RUN, "script.py"], tmp_path)
+    assert refused.returncode == 1 and "call caffe.set_mode_cpu()" in refused.stderr.splitlines()[-1]
+    for done in (
+        run([*RUN, "--gpu-optional", "script.py"], tmp_path),
+        run([*RUN, "script.py"], tmp_path, FCAFFE_GPU="optional"),
+    ):
+        assert done.returncode == 0 and done.stdout.startswith("<class")
+        assert done.stderr.startswith("W") and f"{call}: there is no" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_glogs_variable_counts_until_caffe_is_imported(tmp_path: Path) -> None:

@@ -51,15 +51,11 @@ def test_a_command_loads_none_of_the_others(name: str) -> None:
 
 
 def test_the_table_of_commands() -> None:
-    for name, entry in COMMANDS.items():
-        assert entry.module.startswith("fcaffe.cli.") and len(entry.short_help) < 100
+    for name, short_help in COMMANDS.items():
+        assert len(short_help) < 100
         command = cli._load(name)
         assert isinstance(command, click.Command) and command.name == name and not command.short_help
     assert {*CAFFE_COMMANDS, *cli.RUNS} <= {*COMMANDS}
-
-
-def test_usage_shows_the_flags_of_test() -> None:
-    assert [param.opts for param in cli._flags_of_test().params] == [param.opts for param in cli._load("test").params]
 
 
 @pytest.mark.parametrize(

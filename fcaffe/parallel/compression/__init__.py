@@ -21,7 +21,7 @@ from fcaffe.parallel.reductions.reduction import Reduction, create_on_host
 
 FIRST, AUTO = "first", "auto"  # the option that 16 bits have, and its value that a plan fills in
 
-__all__ = ["Compression", "compressions", "is_compression", "make_compression"]
+__all__ = ["Compression", "check_compression", "compressions", "is_compression", "make_compression", "register"]
 
 _SCHEMES: dict[str, type[Compression]] = {scheme.name: scheme for scheme in (Fp16, Bf16, OneBit, Threshold, TopK)}
 
@@ -30,6 +30,17 @@ def compressions() -> list[str]:
     """The known schemes with their options and defaults, as --compress takes them."""
     options = {name: (f"{option}={value}" for option, value in _options(_SCHEMES[name]).items()) for name in _SCHEMES}
     return [f"{name}:{','.join(known)}" for name, known in options.items()]
+
+
+def register(scheme: type[Compression]) -> type[Compression]:
+    """Class decorator: lets `--compress` take the scheme by its `name`. Its keyword-only arguments are its options."""
+    _SCHEMES[scheme.name] = scheme
+    return scheme
+
+
+def check_compression(text: str) -> None:
+    """Raises UsageError if `--compress text` names no scheme, or options that it does not have."""
+    _parse(text)
 
 
 def is_compression(text: str) -> bool:

@@ -1,0 +1,291 @@
+"""Each flag is honoured or refused, however fcaffe is started. The flags are those of the click commands themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+
+from fcaffe.cli import _load, gflags
+from fcaffe.cli.commands import COMMANDS
+from fcaffe.cli.workers import LAUNCHING
+from fcaffe.parallel.launch import Plan
+from fcaffe.parallel.world import World
+from fcaffe.threads import VARIABLES
+from tests.cli.conftest import Result
+from tests.parallel.conftest import MPIEXEC, ROOT, needs_mpi
+
+Run = Callable[..., Result]
+TRAIN = import_module("fcaffe.cli.train")
+
+
+class Sample(NamedTuple):
+    """A use of a flag that changes what a command does, beside these other words and with this in the solver."""
+
+    words: str
+    beside: str = ""
+    solver: str = ""
+
+
+SAMPLES = {
+    "solver": Sample("--solver missing.prototxt"),
+    "model": Sample("--model missing.prototxt"),
+    "weights": Sample("--weights missing.caffemodel"),
+    "snapshot": Sample("--snapshot missing.solverstate"),
+    "iterations": Sample("--iterations 3"),
+    "gpu": Sample("--gpu 0"),
+    "gpu_count": Sample("--gpus 2"),
+    "phase": Sample("--phase TEST"),
+    "level": Sample("--level 3"),
+    "stage": Sample("--stage few"),
+    "sigint_effect": Sample("--sigint_effect nonsense"),
+    "sighup_effect": Sample("--sighup_effect nonsense"),
+    "on_nan": Sample("--on-nan continue", solver="base_lr: 3e38"),
+    "rng": Sample("--rng caffe"),
+    "scale_lr": Sample("--scale-lr linear"),
+    "grow_batch": Sample("--grow-batch 8"),
+    "recompute": Sample("--recompute"),
+    "report": Sample("--report page.html"),
+    "tensorboard": Sample("--tensorboard events"),
+    "trace": Sample("--trace trace.json"),
+    "planned": Sample("--plan=missing.json"),
+    "restarts": Sample("--restarts 2"),
+    "workers": Sample("--workers 2"),
+    "hosts": Sample("--hosts a:1,b:1"),
+    "hostfile": Sample("--hostfile hosts"),
+    "mpi_args": Sample("--mpi-args=-v"),
+    "timeout": Sample("--timeout 17"),
+    "batch": Sample("--batch per-worker"),
+    "reduce": Sample("--reduce ring"),
+    "compress": Sample("--compress fp16"),
+    "bucket_mb": Sample("--bucket-mb 2"),
+    "overlap": Sample("--no-overlap"),
+    "bn": Sample("--bn local"),
+    "reproducible": Sample("--reproducible 2"),
+    "engine": Sample("--engine numpy"),
+    "math": Sample("--math bf16"),
+    "graphs": Sample("--no-graph"),
+    "loss_scale": Sample("--loss-scale 64"),
+    "nondeterministic": Sample("--fast-nondeterministic"),
+    "log": Sample("--log log"),
+    "minloglevel": Sample("--minloglevel 1"),
+    "log_dir": Sample("--log_dir ."),
+    "logtostderr": Sample("--logtostderr", beside="--log_dir ."),
+    "imports": Sample("--import mine"),
+    "traceback": Sample("--traceback", beside="--gpu 0"),
+    "version": Sample("--version"),
+    "profiled": Sample("--profile"),  # of `time`, as those below
+    "scaling": Sample("--scaling --gpu 0"),
+    "input_shape": Sample("--input-shape 1,4,4"),
+}
+# How several workers share the work: with one worker they have nothing to say, and nonsense is refused all the same.
+OF_SEVERAL = {"batch", "reduce", "compress", "bucket_mb", "overlap", "bn"}
+NONSENSE = ["--batch x", "--reduce rong", "--compress x", "--compress topk:x=1", "--bucket-mb -1", "--bn x"]
+
+BASELINES = {
+    "train": "train --solver solver.prototxt",
+    "test": "test --model net.prototxt --weights start.caffemodel --iterations 2",
+    "time": "time --model net.prototxt --iterations 1",
+    "device_query": "device_query",
+}
+
+
+def flags_of(name: str) -> list[click.Option]:
+    """All flags of a command but glog's that are accepted without effect."""
+    return [param for param in _load(name).params if isinstance(param, click.Option) and not param.hidden]
+
+
+PAIRS = [(command, flag.name) for command in BASELINES for flag in flags_of(command)]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, list[str]]]:
+    """What a launcher is asked to start; it starts nothing, and returns 7."""
+    jobs: list[tuple[Plan, list[str]]] = []
+
+    def launch(plan: Plan, words: list[str], *_: Any) -> int:
+        jobs.append((plan, words))
+        return 7
+
+    monkeypatch.setattr(TRAIN, "launch", launch)
+    return jobs
+
+
+@pytest.fixture
+def inputs(folder: Path) -> Path:
+    (folder / "hosts").write_text("a:1\nb:1\n")
+    (folder / "mine.py").write_text("print('imported')")
+    net = (folder / "net.prototxt").read_text()
+    for rule in ("min_level: 2", 'stage: "few"'):
+        layer = 'layer {{ name: "more {0}" type: "Silence" bottom: "ip" include {{ {1} }} }}\n'
+        net += layer.format(rule.replace('"', ""), rule)
+    bottom = "data"
+    for number in range(4):  # enough layers for --recompute to save memory
+        convolution = "convolution_param { num_output: 16 kernel_size: 3 pad: 1 weight_filler { type: 'xavier' } }"
+        net += f'layer {{ name: "c{number}" type: "Convolution" bottom: "{bottom}" top: "c{number}" {convolution} }}\n'
+        net += f'layer {{ name: "t{number}" type: "TanH" bottom: "c{number}" top: "t{number}" }}\n'
+        bottom = f"t{number}"
+    net += f'layer {{ name: "sum" type: "Reduction" bottom: "{bottom}" top: "sum" loss_weight: 0.01 }}\n'
+    (folder / "net.prototxt").write_text(net)
+    return folder
+
+
+def observed(run: Run, folder: Path, words: str) -> tuple[Any, ...]:
+    """What a user may see of a run: exit code, output and log without times, files and the weights in them."""
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    sys.modules.pop("mine", None)
+    result = run(words)
+    written = {path for path in folder.rglob("*") if path.is_file() and before.get(path) != path.stat().st_mtime_ns}
+    names = sorted(re.sub(r"log\.INFO.*", "log", path.name) for path in written)
+    weights = [path.read_bytes() for path in sorted(written) if path.suffix == ".caffemodel"]
+    pattern = r"[\d.e+-]+" if words.startswith("time") else r"\(.* iter/s, .*\)"
+    log = [
+        re.sub(pattern, "", message)
+        for message in result.messages
+        if not re.search("took|Waiting for data|queue", message)
+    ]
+    others = [line for line in result.err.splitlines() if not re.match(r"[IWEF]\d{4} ", line)]
+    for path in written:
+        path.unlink()
+    return result.code, re.sub(r"[\d.]+", "", result.out), log, others, names, weights
+
+
+@pytest.mark.parametrize(("command", "flag"), PAIRS)
+def test_alone(command: str, flag: str, run: Run, inputs: Path, started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag changes what the command does, or ends it, or a warning says that it has no effect."""
+    monkeypatch.setenv("COLUMNS", "200")
+    sample = SAMPLES[flag]
+    solver = (inputs / "solver.prototxt").read_text()
+    (inputs / "solver.prototxt").write_text(solver.replace("base_lr: 0.01", sample.solver or "base_lr: 0.01"))
+    if command == "test":
+        assert run("train --solver solver.prototxt").code == 0
+        (inputs / "small_iter_8.caffemodel").rename(inputs / "start.caffemodel")
+    baseline = f"{BASELINES[command]} {sample.beside}"
+    without, beside = (observed(run, inputs, words) for words in (baseline, f"{baseline} {sample.words}"))
+    if flag in OF_SEVERAL:
+        assert without == beside
+    else:
+        assert without != beside
+
+
+def test_what_is_observed_is_the_same_without_another_flag(run: Run, inputs: Path) -> None:
+    for command in ("train", "time", "device_query"):
+        first, second = (observed(run, inputs, BASELINES[command]) for _ in range(2))
+        assert first == second
+
+
+@pytest.mark.parametrize("words", NONSENSE)
+def test_nonsense_for_several_workers_is_refused_with_one(words: str, run: Run, inputs: Path) -> None:
+    assert run(f"train --solver solver.prototxt {words}").code in (1, 134)
+
+
+def values(command: str, words: list[str]) -> dict[str, Any]:
+    """The values that a command takes from these words."""
+    return _load(command).make_context(command, words, resilient_parsing=False).params
+
+
+@pytest.mark.parametrize("way", ["--workers=2", "--hosts=a:1,b:1", "--hostfile=hosts"])
+@pytest.mark.parametrize("flag", [flag for command, flag in PAIRS if command == "train"])
+def test_ranks_are_given_each_flag(way: str, flag: str, run: Run, inputs: Path, started: Any) -> None:
+    """Of a flag, the launcher reads the value, or the ranks get it, or the start is refused."""
+    words = ["--solver=solver.prototxt", way, *SAMPLES[flag].words.split()]
+    result = run("train", *words)
+    if result.code in (0, 1, 134):
+        named = re.sub("[ =].*", "", SAMPLES[flag].words)
+        assert named in result.err or flag in ("solver", "version"), result
+        return
+    ((plan, given),) = started
+    assert result.code == 7 and given[0] == "train"
+    wanted, got = (values("train", each) for each in (words, given[1:]))
+    launching = {"hosts", "hostfile", "mpi_args", "restarts"}
+    assert {name for name in wanted if wanted[name] != got[name]} <= launching
+    assert (plan.restarts, plan.mpi_args) == (wanted["restarts"], wanted["mpi_args"])
+    assert plan.workers == 2 and plan.timeout == wanted["timeout"]
+    assert bool(plan.hosts) is bool(wanted["hosts"] or wanted["hostfile"])
+
+
+def test_the_launchers_own_flags() -> None:
+    names = {name: flag.name for flag in flags_of("train") for name in flag.opts}
+    assert {names[name] for name in LAUNCHING} == {"hosts", "hostfile", "mpi_args", "restarts"}
+
+
+class ReachedError(Exception):
+    """A rank reads the solver: it has accepted its flags."""
+
+
+@pytest.mark.parametrize("flag", [flag for command, flag in PAIRS if command == "train"])
+def test_under_mpiexec(flag: str, run: Run, inputs: Path, monkeypatch: pytest.MonkeyPatch, started: Any) -> None:
+    """Ranks that another launcher has started accept each flag, but for those of fcaffe's launcher."""
+
+    def read_solver(_: Any) -> Any:
+        raise ReachedError
+
+    monkeypatch.setattr(TRAIN, "join", lambda _: World(size=2))
+    monkeypatch.setattr(TRAIN, "check_same_flags", lambda _: None)
+    monkeypatch.setattr(TRAIN, "_solver_param", read_solver)
+    monkeypatch.setattr(World, "__exit__", lambda *_: None)
+    result = run("train", "--solver=solver.prototxt", *SAMPLES[flag].words.split())
+    own = flag in ("hosts", "hostfile", "mpi_args", "restarts")
+    early = flag in ("sigint_effect", "sighup_effect", "planned", "version", "minloglevel")
+    if not early:
+        assert ("another launcher has started these 2 ranks" in result.err) is own, result
+        assert ("ReachedError" in result.err) is not own
+
+
+@pytest.mark.parametrize("words", ["--hosts a:1,b:1", "--hostfile hosts", "--mpi-args=-v"])
+def test_bench_under_mpiexec(words: str, run: Run, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("fcaffe.cli.bench"), "join", lambda _: World(size=2))
+    monkeypatch.setattr(World, "__exit__", lambda *_: None)
+    assert "another launcher has started these 2 ranks" in run(f"bench reduce {words}").fatal
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_flag_file_says_what_the_command_line_says(command: str, tmp_path: Path) -> None:
+    """Every flag of every command, with a value made from its type, has the same value by either way."""
+    lines = []
+    for flag in flags_of(command):
+        if flag.name in ("imports", "version", "traceback", "module"):
+            continue
+        if flag.is_flag:
+            lines.append(flag.opts[-1])
+        elif isinstance(flag.type, click.Choice):
+            lines.append(f"{flag.opts[-1]}={next(each for each in flag.type.choices if each != flag.default)}")
+        else:
+            number = isinstance(flag.type, click.types.IntParamType | click.types.FloatParamType)
+            lines.append(f"{flag.opts[-1]}={3 if number else 'a b'}")
+    (tmp_path / "flags").write_text("\n".join(lines))
+    words = list(gflags.inline([f"--flagfile={tmp_path / 'flags'}"]))
+    by_file, by_words = values(command, words), values(command, lines)
+    assert by_file == by_words
+    defaults = values(command, [])
+    given = {flag.name for flag in flags_of(command)} & by_file.keys() - {"module"}
+    assert not {name for name in given if by_file[name] == defaults[name]}
+
+
+@needs_mpi
+def test_real_starts(inputs: Path) -> None:
+    """The fake launcher's words are those of real ranks: a flag in a flag file reaches them, and one is refused."""
+    (inputs / "flags").write_text("--solver=solver.prototxt\n--reproducible=2\n--reduce=ring\n")
+    command = [sys.executable, "-m", "fcaffe", "train", "--flagfile=flags"]
+
+    def log_of(*words: object) -> tuple[int, str]:
+        environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+        environment["PYTHONPATH"] = str(ROOT)
+        done = subprocess.run(
+            [*map(str, words)], cwd=inputs, env=environment, capture_output=True, text=True, timeout=300
+        )
+        return done.returncode, done.stderr
+
+    for words in (command, [*command, "--workers", "2"], [MPIEXEC, "-n", "2", *command]):
+        code, err = log_of(*words)
+        assert code == 0 and "Reproducible: each batch is computed as 2 shards" in err, err
+    code, err = log_of(MPIEXEC, "-n", "2", *command, "--restarts", "1")
+    assert code != 0 and "--restarts is for several workers that fcaffe starts" in err
