@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,16 +14,18 @@ from fcaffe.cli import glog
 from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import common_flags
 from fcaffe.cli.plan_output import crossovers, print_explained, print_rows, row_to_json
-from fcaffe.cli.plan_settings import machine_of, share_of
 from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
-from fcaffe.plan.machine_file import MACHINE
-from fcaffe.plan.plan import Plan
+from fcaffe.plan.devices import DEVICES, find
+from fcaffe.plan.machine import MACHINES, Machine
+from fcaffe.plan.machine_file import MACHINE, parse_link, read_machine
+from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.question import Question, check
 from fcaffe.plan.reductions import check_names
 from fcaffe.plan.work import Work, work_of_net, work_of_solver
 
 WORKERS = "1,2,4,8,16,32,64,128"
+EACH = "per-worker"
 
 
 @click.command(
@@ -89,37 +92,28 @@ def plan(
     engines: EngineFlags,
     **described: Any,
 ) -> int:
+    glog.begin("", None, "", True)
     counts = _counts(workers)
+    shape = _shape(input_shape)
     if calibrate:
         from fcaffe.cli.plan_calibration import run
 
-        work = _work(solver, net, input_shape) if solver or net else None
-        return run(work, share_of(batch, work)[0] if work else 1, counts, engines, out)
-    glog.begin("", None, "", True)
-    machine = machine_of(**described)
+        work = _work(solver, net, shape) if solver or net else None
+        return run(work, _batch_of(batch, work)[0] if work else 1, counts, engines, out)
+    machine = _machine_of(**described)
     reductions = names.split(",")
     check_names(reductions)
-    _above("--bucket-mb", bucket_mb)
-    _above("--epochs", epochs)
-    _above("--images", images)
+    for flag, value in (("--bucket-mb", bucket_mb), ("--epochs", epochs), ("--images", images)):
+        _check_range(flag, value)
     if not (0 <= stragglers < 1 and 0 < efficiency < 1):
         raise UsageError("--stragglers takes a number from 0 to 1, and --efficiency one between 0 and 1")
     if (epochs is None) != (images is None):
         raise UsageError("--epochs and --images belong together: epochs of how many images, or how often")
-    work = _work(solver, net, input_shape)
-    size, per_worker = share_of(batch, work)
+    work = _work(solver, net, shape)
+    size, per_worker = _batch_of(batch, work)
+    bucket = None if bucket_mb is None else bucket_mb * (1 << 20)
     question = Question(
-        work,
-        machine,
-        size,
-        per_worker,
-        engines.math,
-        overlap,
-        None if bucket_mb is None else bucket_mb * (1 << 20),
-        stragglers,
-        epochs,
-        images,
-        efficiency,
+        work, machine, size, per_worker, engines.math, overlap, bucket, stragglers, epochs, images, efficiency
     )
     check(question)
     if not per_worker and max(counts) > size:
@@ -127,26 +121,25 @@ def plan(
             f"{max(counts)} workers for a batch of {size} images: some have none, which `fcaffe train` refuses; "
             "--batch per-worker gives each a whole one"
         )
-    planned = Plan(question)
-    rows = planned.rows(counts, reductions)
+    prediction = Prediction(question)
+    rows = prediction.rows(counts, reductions)
     if plot:
         from fcaffe.plan.picture import draw
 
-        draw(planned, counts, plot)
+        draw(prediction, counts, plot)
     if as_json:
-        print(json.dumps([row_to_json(planned, row, explained) for row in rows], indent=2))
+        print(json.dumps([row_to_json(prediction, row, explained) for row in rows], indent=2))
         return 0
-    print_rows(planned, rows)
-    print(crossovers(planned))
+    print_rows(prediction, rows)
+    print(crossovers(prediction))
     if explained:
-        print_explained(planned, rows)
+        print_explained(prediction, rows)
     return 0
 
 
-def _work(solver: str, net: str, input_shape: str) -> Work:
+def _work(solver: str, net: str, shape: tuple[int, ...] | None) -> Work:
     if bool(solver) == bool(net):
         raise UsageError("plan needs the prototxt of a solver or of a net: --solver FILE or --net FILE")
-    shape = _shape(input_shape)
     return work_of_solver(solver, shape) if solver else work_of_net(net, shape)
 
 
@@ -157,15 +150,58 @@ def _counts(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _above(flag: str, value: float | None) -> None:
-    if value is not None and not 0 < value < math.inf:
-        raise UsageError(f"{flag} must be above 0, not {value:g}")
+def _check_range(flag: str, value: float | None, least: float = 0.0) -> None:
+    if value is not None and not (max(least, 1e-300) <= value < math.inf):
+        raise UsageError(f"{flag} must be {f'at least {least:g}' if least else 'above 0'}, not {value:g}")
 
 
 def _shape(text: str) -> tuple[int, ...] | None:
-    if not text:
-        return None
     words = text.split(",")
-    if len(words) != 3 or not all(word.isdecimal() and int(word) for word in words):
+    if text and (len(words) != 3 or not all(word.isdecimal() and int(word) for word in words)):
         raise UsageError(f"--input-shape takes three positive numbers, channels, height and width, not '{text}'")
-    return tuple(map(int, words))
+    return tuple(map(int, words)) if text else None
+
+
+def _machine_of(
+    machine: str,
+    device: str,
+    devices_per_node: int | None,
+    between: str,
+    within: str,
+    speed: float | None,
+    contention: float | None,
+) -> Machine:
+    """The machine of --machine, with the settings of the other flags. Raises UsageError."""
+    if not machine and not device:
+        raise UsageError(
+            f"plan needs a machine: --machine {'|'.join(MACHINES)}, --machine FILE (which --calibrate writes for this "
+            "one), or --device NAME with --between LINK"
+        )
+    _check_range("--devices-per-node", devices_per_node, 1)
+    _check_range("--speed", speed)
+    _check_range("--contention", contention, 1)
+    found = read_machine(machine) if machine else Machine(device, find(device, DEVICES, "device"))
+    if machine and device:
+        other = find(device, DEVICES, "device")
+        found = replace(found, device=other, speeds={}, measured=(), update_bandwidth=None)
+    settings = {
+        "devices_per_node": devices_per_node,
+        "between": parse_link(between, "--between") if between else None,
+        "within": parse_link(within, "--within") if within else None,
+        "contention": contention,
+        "speed": speed,
+    }
+    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    return replace(found, **given)
+
+
+def _batch_of(text: str, work: Work) -> tuple[int, bool]:
+    """The samples that --batch says, and whether each worker has so many. Raises UsageError."""
+    each = text == EACH or text.startswith(f"{EACH}:")
+    number = text.removeprefix(EACH).removeprefix(":") if each else text
+    if number and not number.isdecimal():
+        raise UsageError(f"--batch takes a number, {EACH} or {EACH}:N, not '{text}'")
+    samples = int(number) if number else work.batch
+    if samples < 1:
+        raise UsageError(f"--batch {text}: a batch has one sample or more")
+    return samples, each

@@ -8,21 +8,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fcaffe import log
-from fcaffe.cli import glog
 from fcaffe.cli.engine import EngineFlags
 from fcaffe.parallel.world import World, join
-from fcaffe.plan.calibrate import measure_links, measure_machine, merged
+from fcaffe.plan.calibrate import measure_links, measure_machine, measure_net, merged, shares
 from fcaffe.plan.machine import Machine
 from fcaffe.plan.machine_file import read_machine, write_machine
-from fcaffe.plan.net_calibration import measure_net, shares
-from fcaffe.plan.sharing_calibration import measure_sharing
 from fcaffe.plan.work import Work
 from fcaffe.threads import available_cpus, ranks_on_host
 
 
 def run(work: Work | None, batch: int, counts: Sequence[int], engines: EngineFlags, out: str) -> int:
     """Measure, on all ranks at once if there are several, and write or complete the file. Raises FcaffeError."""
-    glog.begin("", None, "", True)
     old = read_machine(out) if os.path.exists(out) else None
     with join() as world:
         machine = _measure(work, batch, counts, engines, world)
@@ -42,11 +38,6 @@ def _measure(work: Work | None, batch: int, counts: Sequence[int], engines: Engi
         machine = replace(machine, measured=(found,))
     if world.comm is not None:
         machine = measure_links(machine, world.comm, world.hosts, world.watchdog.beat)
-    engine = engines.create()
-    if work is not None and world.size > 1 and not engine.asynchronous:
-        world.watchdog.beat(f"measuring trainings of {work.name}")
-        per_sum = measure_sharing(work, engine, machine, min(found.batches), world)
-        machine = replace(machine, measured=(replace(found, per_sum=per_sum),))
     return machine
 
 

@@ -1,4 +1,4 @@
-"""A plan as a table, as JSON, and with all that its numbers come from."""
+"""A prediction as a table, as JSON, and with the source of all numbers."""
 
 from __future__ import annotations
 
@@ -6,41 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from fcaffe.cli.table import print_table
-from fcaffe.plan.explain import as_json, explain
-from fcaffe.plan.plan import Plan, Row
+from fcaffe.plan.explain import explain
+from fcaffe.plan.prediction import Prediction, Row
 
-COLUMNS = (
-    "workers",
-    "reduce",
-    "ms/iteration",
-    "compute",
-    "exposed",
-    "data",
-    "update",
-    "speedup",
-    "efficiency",
-    "images/s",
-    "hours",
-    "GB/worker",
-    "fits",
-    "batch for {}",
-)
+COLUMNS = "workers reduce ms/iteration compute exposed data update speedup efficiency images/s hours GB/worker fits"
 
 
-def print_rows(plan: Plan, rows: Sequence[Row]) -> None:
-    asked = plan.question
+def print_rows(prediction: Prediction, rows: Sequence[Row]) -> None:
+    asked = prediction.question
     title = (
         f"{asked.work.name or asked.work.path}, {asked.batch:,} images {'a worker' if asked.per_worker else 'in all'}, "
         f"on {asked.machine.name} ({asked.machine.device.name}, {asked.math})"
     )
-    columns = [column.format(f"{asked.wanted:.0%}") for column in COLUMNS]
-    print_table(title, columns, [_cells(plan, row) for row in rows], (), numbers_from=2)
+    columns = [*COLUMNS.split(), f"batch for {asked.wanted:.0%}"]
+    print_table(title, columns, [_cells(prediction, row) for row in rows], (), numbers_from=2)
 
 
-def _cells(plan: Plan, row: Row) -> tuple[str, ...]:
-    hours = plan.hours(row)
-    need = plan.memory(row.share)["total"]
-    batch = plan.batch_for(row.workers, row.reduce)
+def _cells(prediction: Prediction, row: Row) -> tuple[str, ...]:
+    hours, batch = prediction.hours(row), prediction.batch_for(row.workers, row.reduce)
+    need = prediction.memory(row.share)["total"]
     return (
         f"{row.workers:,}",
         row.reduce,
@@ -50,29 +34,25 @@ def _cells(plan: Plan, row: Row) -> tuple[str, ...]:
         _number(row.images_per_second),
         "" if hours is None else _number(hours),
         f"{need / 1e9:.2f}",
-        "yes" if need <= plan.question.machine.device.memory else "no",
+        "yes" if need <= prediction.question.machine.device.memory else "no",
         "none" if batch is None else f"{batch:,}",
     )
 
 
 def _number(value: float) -> str:
-    """Four digits that count, or all before the point."""
+    """Four significant digits, or all before the point."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" if value >= 1e-3 else f"{value:.2g}"
 
 
-def crossovers(plan: Plan) -> str:
-    """From how many workers on sums take longer than computing."""
-    parts = []
-    for name in ("server", "tree", "ring", "halving"):
-        workers = plan.crossover(name)
-        parts.append(f"{name} {'never' if workers is None else f'{workers:,}'}")
+def crossovers(prediction: Prediction) -> str:
+    """From which numbers of workers on sums take longer than computing."""
+    found = {name: prediction.crossover(name) for name in ("server", "tree", "ring", "halving")}
+    parts = (f"{name} {'never' if workers is None else f'{workers:,}'}" for name, workers in found.items())
     return f"Communication, hidden or not, takes longer than computing from so many workers on: {', '.join(parts)}"
 
 
-def row_to_json(plan: Plan, row: Row, explained: bool) -> dict[str, Any]:
-    need = plan.memory(row.share)
-    memory = {**need, "device": plan.question.machine.device.memory}
-    hours = plan.hours(row)
+def row_to_json(prediction: Prediction, row: Row, explained: bool) -> dict[str, Any]:
+    memory = {**prediction.memory(row.share), "device": prediction.question.machine.device.memory}
     found: dict[str, Any] = {
         "workers": row.workers,
         "reduce": row.reduce,
@@ -88,23 +68,22 @@ def row_to_json(plan: Plan, row: Row, explained: bool) -> dict[str, Any]:
         "speedup": row.speedup,
         "efficiency": row.efficiency,
         "images_per_second": row.images_per_second,
-        "batch_for_efficiency": plan.batch_for(row.workers, row.reduce),
-        "communication_exceeds_compute_from": plan.crossover(row.reduce),
+        "batch_for_efficiency": prediction.batch_for(row.workers, row.reduce),
+        "communication_exceeds_compute_from": prediction.crossover(row.reduce),
         "memory": memory,
-        "fits": need["total"] <= memory["device"],
+        "fits": memory["total"] <= memory["device"],
     }
-    if hours is not None:
+    if (hours := prediction.hours(row)) is not None:
         found["hours"] = hours
     if explained:
-        found["explain"] = as_json(explain(plan, row))
+        found["explain"] = [fact._asdict() for fact in explain(prediction, row)]
     return found
 
 
-def print_explained(plan: Plan, rows: Sequence[Row]) -> None:
+def print_explained(prediction: Prediction, rows: Sequence[Row]) -> None:
     for row in rows:
         print(f"\n{row.workers:,} workers, {row.reduce}")
-        facts = explain(plan, row)
-        width = max(len(fact.name) for fact in facts)
-        values = max(len(fact.value) for fact in facts)
+        facts = explain(prediction, row)
+        width, values = max(len(fact.name) for fact in facts), max(len(fact.value) for fact in facts)
         for fact in facts:
             print(f"  {fact.name:<{width}}  {fact.value:<{values}}  {fact.by}")

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from fcaffe.plan.reductions import ROUNDING
-
 
 def server(n: float, p: int, alpha: float, beta: float, gamma: float) -> float:
     return 2 * p * (alpha + n * beta) + p * n * gamma
@@ -40,14 +38,9 @@ def _folding(n: float, p: int, alpha: float, beta: float, gamma: float) -> float
     return 0.0 if p & (p - 1) == 0 else 2 * (alpha + n * beta) + n * gamma
 
 
-def bf16(n: float, p: int, alpha: float, beta: float, gamma: float) -> float:
-    return 2 * (p - 1) * alpha + (p - 1) / p * n * beta + ROUNDING * n * gamma
-
-
 FORMS: dict[str, Callable[[float, int, float, float, float], float]] = {
     "server": server,
     "sharded-server": ring,
-    "bf16": bf16,
     "tree": tree,
     "doubling": doubling,
     "ring": ring,
@@ -57,11 +50,10 @@ FORMS: dict[str, Callable[[float, int, float, float, float], float]] = {
 TEXTS = {
     "server": "2 p (alpha + n beta) + p n gamma; fcaffe's rank 0 serves itself: p - 1 in place of p",
     "sharded-server": "2 (p-1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma",
-    "bf16": f"2 (p-1) alpha + (p-1)/p n beta + {ROUNDING} n gamma",
     "tree": "2 ceil(log2 p) (alpha + n beta) + ceil(log2 p) n gamma",
     "whole-tree": "2 ceil(log2 p) (alpha + n beta) + ceil(log2 p) n gamma",
     "segmented-tree": "m segments of s: the larger of (m + 2) ceil(log2 p) (alpha + s beta + s gamma) at the root and "
-    "(min(m, lag) + m + 1) (ceil(log2 p) - 1) + 2 times the same at its largest child",
+    "(min(m, ahead) + m + 1) (ceil(log2 p) - 1) + 2 times the same at its largest child",
     "doubling": "floor(log2 p) (alpha + n beta + n gamma), + 2 (alpha + n beta) + n gamma if p is no power of 2",
     "ring": "2 (p-1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma",
     "halving": "2 L alpha + (1 - 2^-L) n (2 beta + gamma) with L = floor(log2 p), + 2 (alpha + n beta) + n gamma if p "

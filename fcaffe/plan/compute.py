@@ -13,8 +13,8 @@ from fcaffe.plan.work import LayerWork, Work
 
 @dataclass(frozen=True)
 class Compute:
-    """Seconds of each layer's forward and backward for one pass over a worker's share, in the net's order, and in
-    words where they come from."""
+    """Seconds of each layer's forward and backward for one pass over a worker's share, in the net's order, and where
+    these numbers come from."""
 
     forward: Sequence[float]
     backward: Sequence[float]
@@ -30,17 +30,19 @@ class Compute:
 
 def compute_of(work: Work, machine: Machine, math: str, samples: float, workers: int) -> Compute:
     """One pass over so many samples, while so many workers compute."""
-    ranks = machine.ranks_at_once(workers)
-    if measured := machine.measured_for(work.name, ranks):
+    if measured := machine.measured_for(work.name, workers):
         pairs = [measured.seconds(layer.name, samples) for layer in work.layers]
-        origin = f"layers measured at batches of {measured.batches} by {measured.ranks} ranks"
+        batches = ", ".join(map(str, measured.batches))
+        origin = f"layers measured at batches of {batches} by {measured.ranks} ranks of a node"
         return Compute([pair[0] for pair in pairs], [pair[1] for pair in pairs], origin)
     crowding = machine.crowding(workers)
-    made = by_peaks(work.layers, machine.device, math, samples)
+    estimated = by_peaks(work.layers, machine.device, math, samples)
     if speed := machine.speed_of(work.name):
         origin = f"{samples:g} images at {speed:g} a second ({machine.source}), split by the layers' peaks"
-        return Compute(made.forward, made.backward, origin).times(crowding * samples / speed / made.seconds)
-    return made.times(crowding)
+        return Compute(estimated.forward, estimated.backward, origin).times(
+            crowding * samples / speed / estimated.seconds
+        )
+    return estimated.times(crowding)
 
 
 def by_peaks(layers: Sequence[LayerWork], device: Device, math: str, samples: float) -> Compute:

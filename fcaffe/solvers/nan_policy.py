@@ -51,8 +51,10 @@ class NanPolicy:
         return self.on_nan != "continue" and (due or self.keeps_states or self.run.iteration % WEIGHTS_CHECKED == 0)
 
     def check_weights(self, due: bool) -> None:
-        """Look at the weights now and then, and if `due`: a weight that is NaN need not show in the loss, since a ReLU
-        may make 0 of it. Statistics of BatchNorm may be bad on one worker alone."""
+        """Stop at a weight that is not finite, every so many iterations and if `due`: before a snapshot and at the end.
+
+        Such a weight need not show in the loss. Statistics of BatchNorm may be bad on one worker alone.
+        """
         run = self.run
         if not self.looks_at_weights(due):
             return

@@ -53,15 +53,16 @@ class Update:
         self._apply_summed()
 
     def need(self, stop: float) -> None:
-        """See that all parameters that begin before offset `stop` are updated."""
+        """Update all parameters that begin before offset `stop`. Waits for the sums of their gradients."""
         if self._left and self._left[0][1].start < stop:
             self.run.exchange.finish(stop)
             with self.run.timeline.span(UPDATE):
                 self._apply_summed()
 
     def finish(self) -> None:
-        """See that all parameters are."""
+        """Update all parameters. Raises the error of a sum that failed, whether or not its gradients are used."""
         self.need(math.inf)
+        self.run.exchange.finish()
 
     @silent_arithmetic
     def _apply_summed(self) -> None:

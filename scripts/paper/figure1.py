@@ -34,7 +34,7 @@ from fcaffe.log import quiet
 from fcaffe.plan.compute import Compute, compute_of
 from fcaffe.plan.devices import Link
 from fcaffe.plan.machine import FCAFFE, TITAN
-from fcaffe.plan.plan import Plan
+from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.question import Question
 from fcaffe.plan.work import Work, work_of_net
 from fcaffe.solvers import Observer
@@ -129,14 +129,14 @@ def _output(*command: str) -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def plan_for(found: dict[str, Any], workers: int) -> Plan:
+def plan_for(found: dict[str, Any], workers: int) -> Prediction:
     """The update is that of one rank alone, and of as many as share a core."""
     link = Link(found["rate"], found["short"]["seconds"] / 2, nominal(found["rate"]), "nominal", BURST)
     machine = replace(TITAN, name="emulated", between=link, exchange=FCAFFE, cores=CORES)
-    plan = Plan(Question(net(), machine, found["batch"]))
+    plan = Prediction(Question(net(), machine, found["batch"]))
     update = found["results"][0]["ms"]["update"] / 1e3 * max(1.0, workers / found["cores"])
     machine = replace(machine, update_bandwidth=plan.update_bytes / update)
-    return Plan(replace(plan.question, machine=machine))
+    return Prediction(replace(plan.question, machine=machine))
 
 
 def points(found: dict[str, Any]) -> list[Point]:

@@ -34,7 +34,7 @@ from emulated import hosts
 
 from fcaffe.log import quiet
 from fcaffe.plan.machine_file import read_machine
-from fcaffe.plan.plan import Plan
+from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.question import Question
 from fcaffe.plan.work import Work, work_of_net
 
@@ -113,7 +113,7 @@ def work(net: str) -> Work:
 
 def predicted(net: str, batch: int, workers: int, reduce: str, file: Path) -> float:
     """Milliseconds an iteration, as `fcaffe plan` says."""
-    return 1000 * Plan(Question(work(net), read_machine(str(file)), batch)).row(workers, reduce).seconds
+    return 1000 * Prediction(Question(work(net), read_machine(str(file)), batch)).row(workers, reduce).seconds
 
 
 def step(net: str, batch: int, reductions: Sequence[str], iterations: int = 0) -> list[str]:

@@ -98,7 +98,7 @@ def test_more_workers_than_images_are_planned_with_a_warning(run: Run) -> None:
         (["--machine", "titan", "--net", "net.prototxt", "--bucket-mb", "0"], "--bucket-mb must be above 0, not 0"),
         (["--machine", "titan", "--net", "net.prototxt", "--contention", "0.5"], "--contention must be at least 1"),
         (["--machine", "titan", "--net", "net.prototxt", "--stragglers", "2"], "--stragglers takes a number from 0"),
-        (["--machine", "titan", "--net", "net.prototxt", "--devices-per-node", "0"], "--devices-per-node must be 1 or"),
+        (["--machine", "titan", "--net", "net.prototxt", "--devices-per-node", "0"], "--devices-per-node must be at least 1"),
         (["--machine", "titan", "--net", "missing.prototxt"], "missing.prototxt"),
         (["--machine", "titan", "--net", "net.prototxt", "--plot", "a.gif"], "a picture's name ends in .png"),
     ],
@@ -123,3 +123,9 @@ def test_calibration_writes_a_file_that_predicts(run: Run, monkeypatch: pytest.M
     assert row["update"] == pytest.approx(measured["update"]) and measured["update"] > 0
     run("plan", "--calibrate", "--out", "here.json")
     assert json.loads(Path("here.json").read_text())["measured"] == content["measured"]
+
+
+@pytest.mark.parametrize("words", [["--plan"], ["--plan", "machine.json"], ["--plan=machine.json"]])
+def test_a_training_takes_no_plan(run: Run, words: list[str]) -> None:
+    message = run("train", *words, "--solver", "solver.prototxt").fatal
+    assert message.startswith("--plan is no flag of train any more: ask `fcaffe plan --solver FILE")

@@ -21,7 +21,8 @@ from fcaffe.parallel.reductions.auto import Auto, pick
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import reduction_class
 from fcaffe.parallel.reductions.shared import CHUNK, SHORT
-from fcaffe.parallel.reductions.tree import segment_length, tree_neighbours
+from fcaffe.parallel.reductions.tree import tree_neighbours
+from fcaffe.parallel.sizes import segment_length
 from tests.parallel.refusals import refused
 
 SUMS = [name for name in reduction_names() if name != "null" and not reduction_class(name).on_device]

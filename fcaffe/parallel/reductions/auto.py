@@ -8,9 +8,7 @@ from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import FcaffeError
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, register
-
-LONG_MESSAGE = 1 << 16  # bytes: it takes a network much longer to carry than to begin one,
-SHORT_MESSAGE = 1 << 14  # and here much longer to begin than to carry it
+from fcaffe.parallel.sizes import best_reduction
 
 
 @register("auto")
@@ -94,8 +92,4 @@ def pick(sizes: list[int], nbytes: int) -> tuple[str, str]:
         return "shared", f"all {ranks} ranks are on one host"
     if max(sizes) > 1:
         return "hierarchical", f"there are {len(sizes)} hosts with up to {max(sizes)} ranks each"
-    if nbytes // ranks >= LONG_MESSAGE:
-        return "ring", f"every rank sends the least, and its messages of {nbytes // ranks} bytes are long ones"
-    if nbytes <= SHORT_MESSAGE:
-        return "doubling", f"it takes the fewest messages, which is what counts for {nbytes} bytes"
-    return "halving", f"it takes few messages, which counts most for {nbytes} bytes and {ranks} ranks"
+    return best_reduction(ranks, nbytes)
