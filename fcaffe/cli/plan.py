@@ -99,7 +99,7 @@ def plan(
         from fcaffe.cli.plan_calibration import run
 
         work = _work(solver, net, shape) if solver or net else None
-        return run(work, _batch_of(batch, work)[0] if work else 1, counts, engines, out)
+        return run(work, _batch_of(batch, work)[0] if work else 1, engines, out)
     machine = _machine_of(**described)
     reductions = names.split(",")
     check_names(reductions)
@@ -183,7 +183,7 @@ def _machine_of(
     found = read_machine(machine) if machine else Machine(device, find(device, DEVICES, "device"))
     if machine and device:
         other = find(device, DEVICES, "device")
-        found = replace(found, device=other, speeds={}, measured=(), update_bandwidth=None)
+        found = replace(found, device=other, speeds={}, update_bandwidth=None)
     settings = {
         "devices_per_node": devices_per_node,
         "between": parse_link(between, "--between") if between else None,

@@ -1,4 +1,4 @@
-"""How long a worker computes, layer by layer: measured, by a net's known speed, or by a device's peaks."""
+"""How long a worker computes, layer by layer: by a net's known speed, or by a device's peaks."""
 
 from __future__ import annotations
 
@@ -30,19 +30,12 @@ class Compute:
 
 def compute_of(work: Work, machine: Machine, math: str, samples: float, workers: int) -> Compute:
     """One pass over so many samples, while so many workers compute."""
-    if measured := machine.measured_for(work.name, workers):
-        pairs = [measured.seconds(layer.name, samples) for layer in work.layers]
-        batches = ", ".join(map(str, measured.batches))
-        origin = f"layers measured at batches of {batches} by {measured.ranks} ranks of a node"
-        return Compute([pair[0] for pair in pairs], [pair[1] for pair in pairs], origin)
-    crowding = machine.crowding(workers)
     estimated = by_peaks(work.layers, machine.device, math, samples)
     if speed := machine.speed_of(work.name):
         origin = f"{samples:g} images at {speed:g} a second ({machine.source}), split by the layers' peaks"
-        return Compute(estimated.forward, estimated.backward, origin).times(
-            crowding * samples / speed / estimated.seconds
-        )
-    return estimated.times(crowding)
+        split = Compute(estimated.forward, estimated.backward, origin)
+        estimated = split.times(samples / speed / estimated.seconds)
+    return estimated.times(machine.slowdown(workers))
 
 
 def by_peaks(layers: Sequence[LayerWork], device: Device, math: str, samples: float) -> Compute:

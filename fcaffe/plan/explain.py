@@ -62,10 +62,9 @@ def _compute(prediction: Prediction, row: Row) -> Facts:
     if asked.spread:
         slowest = f"the slowest of {row.workers:,} normally spread workers (Blom)"
         yield "straggling", _ms(row.straggling), f"--stragglers {asked.spread:g}: {slowest}"
-    if (crowding := machine.crowding(row.workers)) > 1:
-        yield "crowding", f"{crowding:g}", f"ranks of a node on each of its {machine.cores} cores"
-    rest = _ms(prediction.rest(row.workers))
-    yield "compute", _ms(row.compute), f"{asked.work.passes} x (forward + backward) + {rest} of each iteration"
+    if (slowdown := machine.slowdown(row.workers)) > 1:
+        yield "slowdown", f"{slowdown:g}", f"the ranks of a node share its {machine.cores} cores"
+    yield "compute", _ms(row.compute), f"{asked.work.passes} x (forward + backward)"
 
 
 def _sums(prediction: Prediction, row: Row) -> Facts:
@@ -105,8 +104,6 @@ def _totals(prediction: Prediction, row: Row) -> Facts:
     yield "exposed communication", _ms(row.exposed), f"end of the iteration - computing alone; {overlap}"
     rate = machine.update_bandwidth or machine.device.memory_bandwidth
     update = f"{prediction.update_bytes / 1e6:.1f} MB that the rule reads and writes at {rate / 1e9:g} GB/s"
-    if (found := machine.measured_for(asked.work.name, row.workers)) and found.update:
-        update = f"measured with the layers, {found.ranks} ranks at once"
     yield "update", _ms(row.update), update if row.update else "within the known speed of the net"
     yield "data", _ms(row.data), f"reading takes {_ms(prediction.reading(row.workers))}, beside everything else"
     yield "iteration", _ms(row.seconds), "compute + exposed communication + data + update"

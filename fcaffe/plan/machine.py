@@ -1,61 +1,16 @@
-"""Machine: the devices and links that a plan is for, and what was measured on them."""
+"""Machine: the devices and links that a plan is for, and how fast they are."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from fcaffe.plan.devices import DEVICES, GEMINI, LINKS, Device, Link
 
 TEXTBOOK, FCAFFE = "textbook", "fcaffe"
-
-
-@dataclass(frozen=True)
-class MeasuredNet:
-    """The seconds of one net's layers on a rank, while `ranks` ranks shared the cores of its host.
-
-    Attributes:
-        net: The net's name.
-        ranks: Ranks of a host that measured at the same time.
-        batches: The batches of a rank, ascending.
-        layers: For each layer (forward, backward) at each batch. Other batches are interpolated linearly.
-        update: Seconds of the update of all parameters; None if it was not measured.
-        rest: Seconds of an iteration that are neither layers nor update.
-    """
-
-    net: str
-    ranks: int
-    batches: Sequence[int]
-    layers: Mapping[str, Sequence[tuple[float, float]]]
-    update: float | None = None
-    rest: float = 0.0
-
-    def seconds(self, layer: str, samples: float) -> tuple[float, float]:
-        """Forward and backward of so many samples; zero for a layer that was not measured."""
-        measured = self.layers.get(layer)
-        if measured is None:
-            return 0.0, 0.0
-        forward, backward = (line(self.batches, [pair[way] for pair in measured], samples) for way in (0, 1))
-        return forward, backward
-
-    def times(self, factor: float) -> MeasuredNet:
-        """The same on slower cores."""
-        layers = {name: [(factor * one, factor * other) for one, other in pairs] for name, pairs in self.layers.items()}
-        update = None if self.update is None else factor * self.update
-        return replace(self, layers=layers, update=update, rest=factor * self.rest)
-
-
-def line(points: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Interpolate linearly between ascending points, and beyond them by the nearest two; never below 0. With one point
-    the value is in proportion."""
-    if len(points) == 1:
-        return values[0] * at / points[0]
-    right = next((index for index in range(1, len(points)) if at <= points[index]), len(points) - 1)
-    slope = (values[right] - values[right - 1]) / (points[right] - points[right - 1])
-    return max(0.0, values[right] + max(0.0, slope) * (at - points[right]))
 
 
 @dataclass(frozen=True)
@@ -75,12 +30,11 @@ class Machine:
             in segments, rank 0 serves, sums of buckets in any case.
         speeds: Images a second that one device trains, update included, by the net's name.
         speed: The same, of any net.
-        measured: Nets whose layers were measured.
-        cores: Cores of a node, which its ranks share; None where each rank has a device of its own.
+        cores: Cores of a node, all of which the device is made of and its ranks share; None where each rank has a
+            device of its own.
         add_bandwidth: Bytes of a buffer that a rank adds to another in a second.
         update_bandwidth: Bytes of weights, gradients and histories that the update reads and writes in a second; None
             for the device's memory bandwidth.
-        iteration_seconds: What each iteration takes besides.
         read_images: Images a second that one worker can read.
         read_images_in_all: Images a second that all workers can read.
         source: Who says all that.
@@ -96,11 +50,9 @@ class Machine:
     exchange: str = TEXTBOOK
     speeds: Mapping[str, float] = field(default_factory=dict)
     speed: float | None = None
-    measured: Sequence[MeasuredNet] = ()
     cores: int | None = None
     add_bandwidth: float | None = None
     update_bandwidth: float | None = None
-    iteration_seconds: float = 0.0
     read_images: float | None = None
     read_images_in_all: float | None = None
     source: str = "known to fcaffe"
@@ -108,28 +60,17 @@ class Machine:
     def nodes(self, workers: int) -> int:
         return math.ceil(workers / self.devices_per_node)
 
-    def crowding(self, workers: int) -> float:
-        """Ranks of a node per core; 1 where there are enough cores."""
-        return max(1.0, min(workers, self.devices_per_node) / self.cores) if self.cores else 1.0
+    def slowdown(self, workers: int) -> float:
+        """How many times longer computing takes than on a rank that has all cores of its node. They are dealt out in
+        whole numbers as long as there is one for each rank."""
+        ranks = min(workers, self.devices_per_node)
+        if not self.cores:
+            return 1.0
+        return self.cores / (self.cores // ranks) if ranks <= self.cores else float(ranks)
 
     def speed_of(self, net: str) -> float | None:
         """Images a second of one device, if that is known of the net of this name."""
         return self.speed or {plain(name): speed for name, speed in self.speeds.items()}.get(plain(net))
-
-    def measured_for(self, net: str, workers: int) -> MeasuredNet | None:
-        """The net as measured by the nearest number of ranks a node, scaled by the cores that a rank has now. These are
-        dealt out in whole numbers as long as there is one for each rank."""
-        fitting = [one for one in self.measured if plain(one.net) == plain(net)]
-        if not fitting or self.speed:
-            return None
-        ranks = min(workers, self.devices_per_node)
-        nearest = min(fitting, key=lambda one: abs(math.log(one.ranks / ranks)))
-        return nearest.times(self._cores_of_rank(nearest.ranks) / self._cores_of_rank(ranks))
-
-    def _cores_of_rank(self, ranks: int) -> float:
-        if not self.cores:
-            return 1.0
-        return float(self.cores // ranks) if ranks <= self.cores else self.cores / ranks
 
 
 def plain(name: str) -> str:

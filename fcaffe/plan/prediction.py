@@ -14,7 +14,6 @@ from fcaffe.plan.simulation import Outcome, pipelined, simulate
 
 MOST_WORKERS = 1 << 20  # among which the crossover is searched
 LARGEST_SHARE = 1 << 20  # samples of a worker, among which the batch for an efficiency is searched
-PREFERRED = ("ring", "halving", "hierarchical")  # of reductions that take equally long
 ACCESSES = 3  # of weights and each history: the gradient is read, they are read and written
 
 
@@ -60,8 +59,6 @@ class Prediction:
     question: Question
     _sums: dict[tuple[str, int, int], Sum] = field(default_factory=dict)
     _passes: dict[tuple[int, int], Compute] = field(default_factory=dict)
-    _batches: dict[tuple[int, str], int | None] = field(default_factory=dict)
-    _crossovers: dict[str, int | None] = field(default_factory=dict)
 
     def row(self, workers: int, name: str) -> Row:
         """Raises UsageError for a reduction that does not fit."""
@@ -71,9 +68,8 @@ class Prediction:
         return replace(found, speedup=speedup)
 
     def best(self, workers: int) -> Row:
-        """That of the fastest reduction."""
-        names = sorted(COMPARED, key=lambda name: PREFERRED.index(name) if name in PREFERRED else len(PREFERRED))
-        return min((self.row(workers, name) for name in names), key=lambda row: float(f"{row.seconds:.9g}"))
+        """The row of the fastest reduction."""
+        return min((self.row(workers, name) for name in COMPARED), key=lambda row: float(f"{row.seconds:.9g}"))
 
     def rows(self, counts: Sequence[int], names: Sequence[str]) -> list[Row]:
         """For each number of workers the row of each reduction; `best` is the fastest, `all` are those compared."""
@@ -94,9 +90,7 @@ class Prediction:
             row = self._row(workers, name)
             return row.communication > row.compute
 
-        if name not in self._crossovers:
-            self._crossovers[name] = _first(overtaken, 2, MOST_WORKERS) if name != "shared" else None
-        return self._crossovers[name]
+        return _first(overtaken, 2, MOST_WORKERS) if name != "shared" else None
 
     def batch_for(self, workers: int, name: str) -> int | None:
         """The smallest batch of all workers, in equal shares, that has the wanted efficiency; None if none has."""
@@ -105,10 +99,8 @@ class Prediction:
             grown = Prediction(replace(self.question, batch=share, per_worker=True), self._sums, self._passes)
             return grown.row(workers, name).efficiency >= self.question.wanted
 
-        if (workers, name) not in self._batches:
-            share = _first(suffices, 1, LARGEST_SHARE)
-            self._batches[workers, name] = None if share is None else share * workers * self.question.work.passes
-        return self._batches[workers, name]
+        share = _first(suffices, 1, LARGEST_SHARE)
+        return None if share is None else share * workers * self.question.work.passes
 
     def memory(self, share: int) -> dict[str, float]:
         """Bytes that a worker needs."""
@@ -137,7 +129,7 @@ class Prediction:
         passes = mean.times(slowest(workers, asked.spread))
         update = self.update(workers)
         outcome = self._simulate(name, workers, passes, update)
-        compute = asked.work.passes * passes.seconds + self.rest(workers)
+        compute = asked.work.passes * passes.seconds
         working = compute + outcome.exposed + update
         reading = self.reading(workers)
         return Row(
@@ -178,21 +170,12 @@ class Prediction:
         return workers > 1 and is_fcaffes and self.overlaps(workers)
 
     def update(self, workers: int) -> float:
-        """Seconds; the known speed of a net has it in it."""
-        machine, net = self.question.machine, self.question.work.name
-        measured = machine.measured_for(net, workers)
-        if measured and measured.update is not None:
-            return measured.update
-        if machine.update_bandwidth is None and not measured and machine.speed_of(net):
+        """Seconds of the update; the known speed of a net includes it."""
+        machine = self.question.machine
+        if machine.update_bandwidth is None and machine.speed_of(self.question.work.name):
             return 0.0
         rate = machine.update_bandwidth or machine.device.memory_bandwidth
-        return self.update_bytes / rate * machine.crowding(workers)
-
-    def rest(self, workers: int) -> float:
-        """Seconds of an iteration that are neither passes nor sums, update or reading."""
-        machine = self.question.machine
-        measured = machine.measured_for(self.question.work.name, workers)
-        return machine.iteration_seconds + (measured.rest if measured else 0.0)
+        return self.update_bytes / rate * machine.slowdown(workers)
 
     def sum(self, name: str, workers: int, size: int) -> Sum:
         """One sum of so many bytes."""

@@ -147,36 +147,30 @@ def tree(ranks: Ranks, size: float) -> list[Round]:
     return segmented_tree(ranks, size) if ranks.machine.exchange == FCAFFE else whole_tree(ranks, size)
 
 
-COMPARED: dict[str, Rounds] = {
-    "server": server,
-    "sharded-server": sharded_server,
-    "tree": tree,
-    "segmented-tree": segmented_tree,
-    "doubling": doubling,
+COMPARED: dict[str, Rounds] = {  # of reductions that take equally long, the first is the best
     "ring": ring,
     "halving": halving,
     "hierarchical": hierarchical,
+    "doubling": doubling,
+    "tree": tree,
+    "segmented-tree": segmented_tree,
+    "sharded-server": sharded_server,
+    "server": server,
 }
 REDUCTIONS: dict[str, Rounds] = {**COMPARED, "whole-tree": whole_tree, "shared": shared, "auto": auto}
 
 
-def check_name(name: str) -> str:
-    """Raises UsageError for a reduction that is not known here."""
-    if name not in REDUCTIONS:
-        raise unknown("reduction", name, [*REDUCTIONS, "best", "all"])
-    return name
-
-
 def check_names(names: Sequence[str]) -> None:
-    """Raises UsageError."""
+    """Raises UsageError for a reduction that is not known here."""
+    known = [*REDUCTIONS, "best", "all"]
     for name in names:
-        if name not in ("best", "all"):
-            check_name(name)
+        if name not in known:
+            raise unknown("reduction", name, known)
 
 
 def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
     """One sum of `size` bytes over so many workers. Raises UsageError."""
-    rounds_of = REDUCTIONS[check_name(name)]
+    check_names([name])
     if workers == 1 or size == 0:
         return Sum(0.0, ())
     ranks = Ranks(machine, workers)
@@ -187,7 +181,7 @@ def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
         )
     if name == "shared" and machine.add_bandwidth is None:
         raise UsageError(f"reduction shared: how fast machine {machine.name} adds is not known; give it add_bandwidth")
-    rounds = rounds_of(ranks, size)
+    rounds = REDUCTIONS[name](ranks, size)
     return Sum(total(ranks, rounds), rounds)
 
 

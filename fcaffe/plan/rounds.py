@@ -73,7 +73,7 @@ def seconds(ranks: Ranks, part: Round) -> float:
     machine = ranks.machine
     slowed = part.streams * (machine.contention if part.spread else 1.0)
     message = part.link.latency + part.bytes * slowed / part.link.bandwidth
-    adding = part.added / machine.add_bandwidth * machine.crowding(ranks.workers) if machine.add_bandwidth else 0.0
+    adding = part.added / machine.add_bandwidth * machine.slowdown(ranks.workers) if machine.add_bandwidth else 0.0
     # While a message of the same length goes the other way, the bucket fills by no more than half of it.
     spared = part.rested * min(part.link.burst, part.bytes / 2) / part.link.bandwidth
     return part.count * (message + adding) - spared

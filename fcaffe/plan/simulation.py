@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fcaffe.plan.question import Bucket
@@ -11,30 +11,21 @@ from fcaffe.plan.rounds import Sum
 
 @dataclass(frozen=True)
 class Event:
-    """What took place from `start` to `end`, in seconds from the beginning of the pass."""
+    """The sum of a bucket, in seconds from the beginning of the pass."""
 
-    what: str
+    bucket: Bucket
     start: float
     end: float
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Seconds of an iteration.
-
-    Attributes:
-        computing: The iteration without sums.
-        backward_end: The end of backward.
-        end: The end of the iteration.
-        summing: All sums, hidden or not.
-        events: What took place, in order.
-    """
+    """Seconds of an iteration: `computing` without sums, its `end` with them, and all sums, hidden or not."""
 
     computing: float
-    backward_end: float
     end: float
     summing: float
-    events: Sequence[Event] = ()
+    sums: Sequence[Event] = ()
 
     @property
     def exposed(self) -> float:
@@ -45,7 +36,7 @@ class Outcome:
 def simulate(
     forward: float, backward: Sequence[float], cut: Sequence[Bucket], costs: Sequence[Sum], overlap: bool = True
 ) -> Outcome:
-    """An iteration whose update waits for all sums.
+    """A pass forward and backward, and the sums of its gradients.
 
     Args:
         forward: Seconds of the forward pass.
@@ -55,17 +46,10 @@ def simulate(
         overlap: Whether a bucket is summed as soon as it is ready and those before it are summed. Without, all sums
             come after backward.
     """
-    sums = _Sums()
-    now, waiting = forward, 0
-    for index, seconds in enumerate(backward):
-        now += seconds
-        while overlap and waiting < len(cut) and cut[waiting].after == index:
-            sums.add(now, cut[waiting], costs[waiting])
-            waiting += 1
-    for bucket, cost in zip(cut[waiting:], costs[waiting:], strict=True):
-        sums.add(now, bucket, cost)
-    events = [Event("forward", 0.0, forward), Event("backward", forward, now), *sums.events]
-    return Outcome(now, now, max(now, sums.end), _summing(costs), events)
+    ready = _ready_at(forward, backward)
+    end = ready[-1]
+    sums = _queued([(bucket, ready[bucket.after] if overlap else end) for bucket in cut], costs)
+    return Outcome(end, max([end, *(one.end for one in sums)]), sum((cost.seconds for cost in costs), 0.0), sums)
 
 
 def pipelined(
@@ -88,69 +72,41 @@ def pipelined(
         backward: As for `simulate`, likewise `cut`, which has one bucket or more, and `costs`.
         update: Seconds of the whole update.
     """
-    sums, front = _Sums(), len(cut) - 1
-    now, ready = 0.0, 0
-    for index, seconds in enumerate(backward):
-        now += seconds
-        while ready < front and cut[ready].after == index:
-            sums.add(now, cut[ready], costs[ready])
-            ready += 1
-    backward_end = now
-    begun = sums.drop_waiting(now)
+    ready = _ready_at(0.0, backward)
+    now, front = ready[-1], len(cut) - 1
+    queue = [(bucket, ready[bucket.after]) for bucket in cut[:front]]
+    begun = sum(one.start <= now for one in _queued(queue, costs[:front]))
     order = [*range(begun), front, *range(begun, front)]
-    for number in order[begun:]:
-        sums.add(now, cut[number], costs[number])
-    updating = _Updating(cut, dict(zip(order, sums.events, strict=True)), update)
-    now = updating.need(1, now)  # the losses come with the front bucket
-    for seconds, stop in zip(forward, needs, strict=True):
-        now = updating.need(stop, now) + seconds
-    end = updating.need(updating.total, now)
-    events = [Event("backward", 0.0, backward_end), *sums.events, Event("update, forward", backward_end, end)]
-    return Outcome(sum(forward) + sum(backward) + update, backward_end, end, _summing(costs), events)
+    starts = [*queue[:begun], *((cut[number], now) for number in order[begun:])]
+    sums = _queued(starts, [costs[number] for number in order])
+
+    total = sum(bucket.bytes for bucket in cut)
+    stops = [total - sum(bucket.bytes for bucket in cut[:number]) for number in range(len(cut))]
+    ends = [(stops[number] - cut[number].bytes, one.end) for number, one in zip(order, sums, strict=True)]
+    updated = 0.0  # bytes, from the front
+    for seconds, stop in [(0.0, 1), *zip(forward, needs, strict=True), (0.0, total)]:  # the losses come with the front
+        if updated < min(stop, total):
+            now = max([now, *(end for start, end in ends if start < stop)])
+            until = min((start for start, end in ends if end > now), default=total)
+            now, updated = now + update * (until - updated) / total, until
+        now += seconds
+    computing = sum(forward) + sum(backward) + update
+    return Outcome(computing, now, sum((cost.seconds for cost in costs), 0.0), sums)
 
 
-def _summing(costs: Sequence[Sum]) -> float:
-    return sum((cost.seconds for cost in costs), 0.0)
+def _ready_at(now: float, backward: Sequence[float]) -> list[float]:
+    """When the backward of each layer ends, if the first begins now."""
+    ends = []
+    for seconds in backward:
+        now += seconds
+        ends.append(now)
+    return ends
 
 
-class _Updating:
-    """An update that follows the sums. `sums` has the sum of each bucket of `cut`, by its number."""
-
-    def __init__(self, cut: Sequence[Bucket], sums: Mapping[int, Event], seconds: float) -> None:
-        self.total = sum(bucket.bytes for bucket in cut)
-        self.seconds = seconds
-        self._updated = 0.0  # bytes, from the front
-        self._ends: list[tuple[float, float]] = []  # of each bucket its start, and when it is summed
-        start = self.total
-        for number, bucket in enumerate(cut):
-            start -= bucket.bytes
-            self._ends.append((start, sums[number].end))
-
-    def need(self, stop: float, now: float) -> float:
-        """When the parameters before byte `stop` are updated, if they are needed now."""
-        if self._updated >= min(stop, self.total):
-            return now
-        now = max([now, *(end for start, end in self._ends if start < stop)])
-        until = min((start for start, end in self._ends if end > now), default=self.total)
-        share, self._updated = (until - self._updated) / self.total, until
-        return now + share * self.seconds
-
-
-class _Sums:
-    """Sums, one after the other."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    @property
-    def end(self) -> float:
-        return self.events[-1].end if self.events else 0.0
-
-    def add(self, ready: float, bucket: Bucket, cost: Sum) -> None:
-        start = max(ready, self.end)
-        self.events.append(Event(f"sum of {bucket.bytes:,} bytes", start, start + cost.seconds))
-
-    def drop_waiting(self, now: float) -> int:
-        """Drop the sums that have not begun by now; returns how many have."""
-        self.events = [event for event in self.events if event.start <= now]
-        return len(self.events)
+def _queued(ready: Sequence[tuple[Bucket, float]], costs: Sequence[Sum]) -> list[Event]:
+    """Sums one after the other, each of a bucket that is ready at a time."""
+    events: list[Event] = []
+    for (bucket, at), cost in zip(ready, costs, strict=True):
+        start = max(at, events[-1].end) if events else at
+        events.append(Event(bucket, start, start + cost.seconds))
+    return events

@@ -12,7 +12,7 @@ from fcaffe.errors import UsageError
 from fcaffe.plan.compute import compute_of, slowest
 from fcaffe.plan.devices import DEVICES, Device, Link
 from fcaffe.plan.explain import explain
-from fcaffe.plan.machine import FCAFFE, MACHINES, TITAN, Machine, MeasuredNet
+from fcaffe.plan.machine import FCAFFE, MACHINES, TITAN, Machine
 from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.question import Question, check
 from fcaffe.plan.reductions import COMPARED, sum_of
@@ -110,34 +110,16 @@ def test_reading_counts_where_it_is_slower_than_all_else(nin):
     assert row.data > 0 == Prediction(Question(nin, replace(TITAN, read_images=120.0), 256)).row(1, "ring").exposed
 
 
-def test_measured_layers_lie_on_lines():
-    layers = {"a": [(1.0, 2.0), (2.0, 4.0)]}
-    net = MeasuredNet("net", 1, [16, 32], layers)
-    assert net.seconds("a", 24) == (1.5, 3.0)
-    assert net.seconds("a", 64) == (4.0, 8.0)
-    assert net.seconds("a", 8) == (0.5, 1.0)
-    assert net.seconds("b", 8) == (0.0, 0.0)
-    assert MeasuredNet("net", 1, [16], {"a": [(1.0, 2.0)]}).seconds("a", 8) == (0.5, 1.0)
-
-
 def test_ranks_that_share_cores_compute_slower(small):
-    names = {layer.name: [(1e-3, 2e-3), (2e-3, 4e-3)] for layer in small.layers}
-    alone, two = (MeasuredNet(small.name, ranks, [8, 16], names) for ranks in (1, 2))
     cpu = Device("cpu", {"fp32": 1e11}, 1e10, 1e10)
-    machine = Machine("host", cpu, devices_per_node=8, cores=2, measured=(alone,), exchange=FCAFFE)
+    machine = Machine("host", cpu, devices_per_node=8, cores=4, speed=100, exchange=FCAFFE)
 
     def seconds(machine: Machine, workers: int) -> float:
         return compute_of(small, machine, "fp32", 8, workers).seconds
 
-    one = 3e-3 * len(small.layers)
-    assert seconds(machine, 1) == pytest.approx(one)
-    assert seconds(machine, 2) == pytest.approx(2 * one)  # a core each
-    assert seconds(machine, 4) == pytest.approx(4 * one)  # half of one each
-    measured = replace(machine, measured=(alone, two))
-    assert seconds(measured, 2) == pytest.approx(one)
-    assert seconds(measured, 8) == pytest.approx(4 * one)
-    spread = replace(machine, devices_per_node=1)
-    assert seconds(spread, 8) == pytest.approx(one)
+    for workers, slower in ((1, 1), (2, 2), (3, 4), (4, 4), (8, 8)):
+        assert seconds(machine, workers) == pytest.approx(slower * 0.08)
+        assert seconds(replace(machine, devices_per_node=1), workers) == pytest.approx(0.08)
 
 
 def test_the_slowest_of_many_is_slower():

@@ -45,7 +45,7 @@ def test_time_lies_between_its_bounds(case):
 @given(cases())
 def test_sums_follow_one_another_once_their_buckets_are_final(case):
     forward, backward, cut, costs = case
-    events = [event for event in simulate(forward, backward, cut, costs).events if event.what.startswith("sum")]
+    events = simulate(forward, backward, cut, costs).sums
     for event, after in zip(events[1:], events, strict=False):
         assert event.start >= after.end
     for event, bucket in zip(events, cut, strict=True):
@@ -98,7 +98,7 @@ def test_a_first_layer_that_needs_all_waits_for_all(case):
     total = sum(bucket.bytes for bucket in cut)
     eager = (forward, [total, *needs[1:]], backward, cut, costs, update)
     waited = pipelined(*eager)
-    last = max((event.end for event in waited.events if event.what.startswith("sum")), default=0.0)
+    last = max(event.end for event in waited.sums)
     assert waited.end >= last + sum(forward) - 1e-9
     assert waited.end >= pipelined(*case).end - 1e-9
 
@@ -107,12 +107,13 @@ def test_a_first_layer_that_needs_all_waits_for_all(case):
 @given(iterations())
 def test_the_front_bucket_waits_for_those_alone_that_have_begun(case):
     outcome, cut = pipelined(*case), case[3]
-    sums = [event for event in outcome.events if event.what.startswith("sum")]
+    sums = outcome.sums
     assert all(after.start >= event.end for event, after in itertools.pairwise(sums))
-    sizes = [int(event.what.split()[2]) for event in sums]
+    sizes = [event.bucket.bytes for event in sums]
+    backward_end = sum(case[2])
     position = sizes.index(cut[-1].bytes)
-    assert all(event.start <= outcome.backward_end for event in sums[:position])
-    assert all(event.start >= outcome.backward_end for event in sums[position:])
+    assert all(event.start <= backward_end for event in sums[:position])
+    assert all(event.start >= backward_end for event in sums[position:])
     assert sizes[:position] + sizes[position + 1 :] == [bucket.bytes for bucket in cut[:-1]]
 
 
