@@ -12,7 +12,7 @@ import click
 from fcaffe import log
 from fcaffe.cli import glog
 from fcaffe.cli.engine import EngineFlags, engine_flags
-from fcaffe.cli.flags import common_flags
+from fcaffe.cli.flags import common_flags, numbers_of_shape
 from fcaffe.cli.plan_output import crossovers, print_explained, print_rows, row_to_json
 from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
@@ -94,12 +94,9 @@ def plan(
 ) -> int:
     glog.begin("", None, "", True)
     counts = _counts(workers)
-    shape = _shape(input_shape)
+    shape = numbers_of_shape(input_shape)
     if calibrate:
-        from fcaffe.cli.plan_calibration import run
-
-        work = _work(solver, net, shape) if solver or net else None
-        return run(work, _batch_of(batch, work)[0] if work else 1, engines, out)
+        return _calibrate(solver, net, batch, shape, engines, out)
     machine = _machine_of(**described)
     reductions = names.split(",")
     check_names(reductions)
@@ -143,6 +140,17 @@ def _work(solver: str, net: str, shape: tuple[int, ...] | None) -> Work:
     return work_of_solver(solver, shape) if solver else work_of_net(net, shape)
 
 
+def _calibrate(solver: str, net: str, batch: str, shape: tuple[int, ...] | None, engines: EngineFlags, out: str) -> int:
+    from fcaffe.cli.plan_calibration import run
+    from fcaffe.tools.synthetic import steps_only
+
+    if not (solver or net):
+        return run(None, "", engines, out)
+    work = _work(solver, net, shape)
+    size = _batch_of(batch, work)[0] if batch else 0
+    return run(steps_only(solver or net, bool(solver), True, size, shape), work.name, engines, out)
+
+
 def _counts(text: str) -> list[int]:
     words = text.split(",")
     if not all(word.isdecimal() and 0 < int(word) <= 10_000_000 for word in words):
@@ -155,44 +163,22 @@ def _check_range(flag: str, value: float | None, least: float = 0.0) -> None:
         raise UsageError(f"{flag} must be {f'at least {least:g}' if least else 'above 0'}, not {value:g}")
 
 
-def _shape(text: str) -> tuple[int, ...] | None:
-    words = text.split(",")
-    if text and (len(words) != 3 or not all(word.isdecimal() and int(word) for word in words)):
-        raise UsageError(f"--input-shape takes three positive numbers, channels, height and width, not '{text}'")
-    return tuple(map(int, words)) if text else None
-
-
-def _machine_of(
-    machine: str,
-    device: str,
-    devices_per_node: int | None,
-    between: str,
-    within: str,
-    speed: float | None,
-    contention: float | None,
-) -> Machine:
+def _machine_of(machine: str, device: str, between: str, within: str, **numbers: Any) -> Machine:
     """The machine of --machine, with the settings of the other flags. Raises UsageError."""
     if not machine and not device:
         raise UsageError(
             f"plan needs a machine: --machine {'|'.join(MACHINES)}, --machine FILE (which --calibrate writes for this "
             "one), or --device NAME with --between LINK"
         )
-    _check_range("--devices-per-node", devices_per_node, 1)
-    _check_range("--speed", speed)
-    _check_range("--contention", contention, 1)
+    for name, least in (("devices_per_node", 1), ("speed", 0), ("contention", 1)):
+        _check_range(f"--{name.replace('_', '-')}", numbers[name], least)
     found = read_machine(machine) if machine else Machine(device, find(device, DEVICES, "device"))
     if machine and device:
         other = find(device, DEVICES, "device")
         found = replace(found, device=other, speeds={}, update_bandwidth=None)
-    settings = {
-        "devices_per_node": devices_per_node,
-        "between": parse_link(between, "--between") if between else None,
-        "within": parse_link(within, "--within") if within else None,
-        "contention": contention,
-        "speed": speed,
-    }
-    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    return replace(found, **given)
+    links = {"between": between, "within": within}
+    settings = numbers | {name: parse_link(link, f"--{name}") for name, link in links.items() if link}
+    return replace(found, **{name: value for name, value in settings.items() if value is not None})
 
 
 def _batch_of(text: str, work: Work) -> tuple[int, bool]:

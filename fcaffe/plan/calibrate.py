@@ -1,85 +1,43 @@
-"""Measures a machine for its file: its device, the speed of a net, and the links between ranks."""
+"""Measures a machine for its file: its device, and the links between ranks."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from fcaffe import log
 from fcaffe.engines import Engine
-from fcaffe.engines.memory import aligned_zeros, obtainable_bytes
+from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.plan.devices import LINKS, Device, Link
 from fcaffe.plan.machine import FCAFFE, Machine
-from fcaffe.plan.work import Work
-from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers import Solver
-from fcaffe.timeline import Timeline
 from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
-from fcaffe.tools.shapes import with_batch
-from fcaffe.tools.step_bench import Training, take_turns
-from fcaffe.tools.synthetic import PLAIN, RATE
 
-PASSES, TURNS = 5, 7  # medians count: an iteration has fast and slow modes, and a training gets both
 SHORT, LONG = 64, 8 << 20  # bytes of the sums that tell a link's latency and bandwidth
-FLOATS = 1 << 24  # of the arrays that are added: more than caches hold
 RANKS = 1 << 10  # of a host: CPUs take any number
-RULE = ("type", "momentum", "momentum2", "delta", "rms_decay", "weight_decay", "regularization_type", "clip_gradients")
+ACCESSES = 3  # of memory, for each byte that is added to another
 
 
 def measure_machine(engine: Engine, device_name: str, cores: int, ranks: int) -> Machine:
     """The device and the memory of a host, by one of its ranks, while `ranks` of them measure and share the cores."""
-    log.info("Measuring matrix products, memory and additions")
+    log.info("Measuring matrix products and memory")
     is_cpu = engine.xp is np
     memory = float(obtainable_bytes(engine.xp) or 0) or 1e9
-    device = Device(device_name, {"fp32": 1.0}, memory, 1e9 * memory_gbytes(engine), 0.7, 1e-5)
+    bandwidth = 1e9 * memory_gbytes(engine)
     machine = Machine(
         "this machine",
-        device,
+        Device(device_name, {"fp32": 1e9 * gemm_gflops(engine)}, memory, bandwidth, efficiency=0.7, layer_seconds=1e-5),
         devices_per_node=RANKS if is_cpu else 1,
         within=LINKS["memory"],
         between=LINKS["1GbE"],
         exchange=FCAFFE,
         cores=cores if is_cpu else None,
-        add_bandwidth=_add_bandwidth() if is_cpu else None,
+        add_bandwidth=bandwidth / ACCESSES if is_cpu else None,
     )
-    peak = 1e9 * gemm_gflops(engine) * machine.slowdown(ranks)
-    return replace(machine, device=replace(device, peak={"fp32": peak}))
-
-
-def _add_bandwidth() -> float:
-    """Bytes of a buffer that NumPy adds to another in a second."""
-    a, b = aligned_zeros(np, FLOATS), aligned_zeros(np, FLOATS)
-    taken = []
-    for _ in range(PASSES):
-        began = time.perf_counter()
-        np.add(a, b, out=a)
-        taken.append(time.perf_counter() - began)
-    return a.nbytes / median(taken)
-
-
-def measure_speed(machine: Machine, work: Work, engine: Engine, batch: int, ranks: int) -> Machine:
-    """The machine with the images a second that one rank trains of a net, on data in memory. `ranks` of a host measure
-    at once; what is written is for one that has all cores."""
-    log.info(f"Measuring trainings of {work.name} at a batch of {batch}")
-    net = with_batch(work.param, work.inputs, batch)
-    param = pb.SolverParameter(net_param=net, base_lr=RATE, lr_policy="fixed", random_seed=1)
-    param.snapshot_after_train = False
-    given = PLAIN if work.solver is None else {name: getattr(work.solver, name) for name in RULE}
-    for name, value in given.items():
-        setattr(param, name, value)
-    with log.quiet():
-        training = Training(work.name, Solver(param, engine, "counter", on_nan="stop", timeline=Timeline()))
-        try:
-            take_turns([training], TURNS)
-        finally:
-            training.solver.close()
-    seconds = median(turn.seconds for turn in training.turns)
-    return replace(machine, speeds={work.name: batch / seconds * machine.slowdown(ranks)})
+    peak = machine.device.peak["fp32"] * machine.slowdown(ranks)
+    return replace(machine, device=replace(machine.device, peak={"fp32": peak}))
 
 
 def measure_links(machine: Machine, comm: Any, hosts: Sequence[str], beat: Callable[[str], None]) -> Machine:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from fcaffe.plan.compute import Compute, compute_of, slowest
 from fcaffe.plan.machine import FCAFFE
 from fcaffe.plan.question import Question
-from fcaffe.plan.reductions import COMPARED, sum_of
-from fcaffe.plan.rounds import Sum
+from fcaffe.plan.reductions import COMPARED, Sum, sum_of
 from fcaffe.plan.simulation import Outcome, pipelined, simulate
 
 MOST_WORKERS = 1 << 20  # among which the crossover is searched
@@ -22,7 +21,7 @@ class Row:
     """Seconds of one iteration on so many workers.
 
     `straggling` is the part of `compute` by which the slowest worker exceeds the mean, `communication` the time of all
-    sums, hidden or not. `outcome` is that of the last pass.
+    sums, hidden or not. `passes` has the layers of one pass.
     """
 
     workers: int
@@ -36,7 +35,6 @@ class Row:
     update: float
     communication: float
     speedup: float
-    outcome: Outcome
     passes: Compute
 
     @property
@@ -144,7 +142,6 @@ class Prediction:
             update=update,
             communication=outcome.summing,
             speedup=1.0,
-            outcome=outcome,
             passes=passes,
         )
 

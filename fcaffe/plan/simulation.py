@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fcaffe.plan.question import Bucket
-from fcaffe.plan.rounds import Sum
+from fcaffe.plan.reductions import Sum
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fcaffe import log
@@ -17,7 +17,7 @@ from fcaffe.proto import read_solver
 from fcaffe.solvers.nets import train_net_param
 from fcaffe.solvers.rules import create_rule
 from fcaffe.tools.nets import read_net_for
-from fcaffe.tools.shapes import Shape, hollow_net_of
+from fcaffe.tools.shapes import hollow_net_of
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,6 @@ class Work:
     histories: int = 1
     passes: int = 1
     iterations: int | None = None
-    param: Any = None  # of the net, for its phase
-    solver: Any = None  # its parameters, if a solver is planned for
-    inputs: Mapping[str, Sequence[Shape]] = field(default_factory=dict)  # shapes of what layers without bottoms give
 
     @property
     def gradient_bytes(self) -> int:
@@ -79,25 +76,21 @@ def work_of_net(path: str, input_shape: Sequence[int] | None = None, param: Any 
         try:
             if not net.parameters.count:
                 raise UsageError(f"{path}: this net has no parameters, so there is nothing to train")
-            return replace(_work(net, path), param=read)
+            return _work(net, path)
         finally:
             net.close()
 
 
 def work_of_solver(path: str, input_shape: Sequence[int] | None = None) -> Work:
     """Likewise of the solver of a prototxt. Raises FcaffeError."""
-    return work_of_solver_param(read_solver(path), path, input_shape)
-
-
-def work_of_solver_param(param: Any, path: str, input_shape: Sequence[int] | None = None) -> Work:
-    """Likewise of a solver's parameters, which were read from that file. Raises FcaffeError."""
+    param = read_solver(path)
     with log.quiet():
         net, field = train_net_param(param)
     source = getattr(param, field) if field in ("net", "train_net") else path
     histories = create_rule(param, None).histories  # type: ignore[arg-type]  # nothing is updated
     work = work_of_net(source, input_shape, net)
     passes = max(1, param.iter_size)
-    return replace(work, histories=histories, passes=passes, iterations=param.max_iter or None, solver=param)
+    return replace(work, histories=histories, passes=passes, iterations=param.max_iter or None)
 
 
 def _work(net: Net, path: str) -> Work:
@@ -114,7 +107,6 @@ def _work(net: Net, path: str) -> Work:
         parameters=net.parameters.count,
         activations=net.memory().peak / batch,
         volume=_volume(net.nodes, batch),
-        inputs={node.name: [top.shape for top in node.tops] for node in net.nodes if not node.bottoms},
     )
 
 
