@@ -15,7 +15,7 @@ from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import common_flags, numbers_of_shape
 from fcaffe.cli.plan_output import crossovers, print_explained, print_rows, row_to_json
 from fcaffe.cli.usage import Command
-from fcaffe.errors import UsageError
+from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.plan.devices import DEVICES, find
 from fcaffe.plan.machine import MACHINES, Machine
 from fcaffe.plan.machine_file import MACHINE, parse_link, read_machine
@@ -148,7 +148,11 @@ def _calibrate(solver: str, net: str, batch: str, shape: tuple[int, ...] | None,
         return run(None, "", engines, out)
     work = _work(solver, net, shape)
     size = _batch_of(batch, work)[0] if batch else 0
-    return run(steps_only(solver or net, bool(solver), True, size, shape), work.name, engines, out)
+    try:
+        param = steps_only(solver or net, bool(solver), True, size, shape)
+    except FcaffeError:  # the shape of records is known by reading them alone
+        param = steps_only(solver or net, bool(solver), False, size, shape)
+    return run(param, work.name, engines, out)
 
 
 def _counts(text: str) -> list[int]:
