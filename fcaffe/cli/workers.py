@@ -115,7 +115,7 @@ class SharingFlags:
         # On one host sums are work for the cores that compute, so none is hidden by doing it at the same time.
         between_hosts = len(set(world.hosts)) > 1 or reduction.on_device
         worthwhile = self.overlap and (between_hosts or bucket is not None)
-        overlap = worthwhile and (world.threads or reduction.on_streams)
+        overlap = worthwhile and (world.threads or not reduction.host_waits)
         if worthwhile and not overlap:
             log.warning(
                 "This MPI cannot be called by several threads at once (MPI_THREAD_MULTIPLE): gradients are summed "

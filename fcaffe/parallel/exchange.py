@@ -56,7 +56,7 @@ class ReducingExchange(GradientExchange):
         self.exposed = 0.0
         self.takes_momentum = reduction.takes_momentum
         self.compression = reduction.compression
-        self.on_streams = reduction.on_streams
+        self.on_streams = not reduction.host_waits
         self._lane = Lane(reduction, self.timeline)
         self._end = 0  # offset of the end of the next bucket
         self._buckets: list[Bucket] = []  # of this iteration, from the end of the gradients to the front

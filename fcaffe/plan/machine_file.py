@@ -18,6 +18,7 @@ MACHINE = "machine.json"  # what a calibration writes unless --out names another
 SOURCES = ("source", "efficiency_source")  # fields that files do not have
 MAY_BE_ZERO = ("latency", "burst", "layer_seconds")
 _Kind = TypeVar("_Kind")
+REMOVED = ("measured", "nodes_share_cores", "cpu_per_message", "cpu_per_byte", "iteration_seconds")
 WORDS = {"str": "a text in quotes", "int": "a whole number from 1 on", "float": "a number above 0"}
 
 
@@ -86,6 +87,8 @@ def _values(kind: type, where: str, dot: str, given: Mapping[str, Any]) -> dict[
     """The fields of a dataclass, from the keys of an object; null is as if the key were missing. Raises UsageError."""
     types = {field.name: str(field.type) for field in fields(kind) if field.name not in SOURCES}
     for key in given:
+        if key in REMOVED:
+            raise UsageError(f"{where}: the key '{key}' was removed: take it out, and calibrate into another file")
         if key not in types:
             raise UsageError(f"{where}: unknown key '{key}'{did_you_mean(key, types)}; known are {', '.join(types)}")
     return {key: _value(f"{where}{dot}{key}", key, types[key], one) for key, one in given.items() if one is not None}

@@ -5,6 +5,7 @@ import numpy as np
 from fcaffe.parallel.reductions.reduction import Reduction, register
 
 
+@register("null", gpu=True)
 @register("null")
 class Null(Reduction):
     """No communication: each rank keeps its own gradients. For measuring what everything else costs."""

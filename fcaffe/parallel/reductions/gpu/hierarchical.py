@@ -12,8 +12,10 @@ from fcaffe.parallel.reductions.gpu.nccl import NcclRanks
 from fcaffe.parallel.reductions.gpu.reduction import DeviceReduction
 from fcaffe.parallel.reductions.gpu.staged import Staged
 from fcaffe.parallel.reductions.hosts import Hosts
+from fcaffe.parallel.reductions.reduction import register
 
 
+@register("hierarchical", gpu=True)
 class NcclHierarchical(DeviceReduction):
     """NCCL within a host, another reduction between hosts, through pinned memory.
 
@@ -23,7 +25,7 @@ class NcclHierarchical(DeviceReduction):
     several.
     """
 
-    name = "hierarchical"
+    takes_another = True
 
     def __init__(self, comm: MPI.Intracomm, xp: Any, between: str = "auto") -> None:
         super().__init__(comm, xp)
@@ -40,7 +42,7 @@ class NcclHierarchical(DeviceReduction):
         peers = cast(MPI.Intracomm, self.comm.Split(self.local_rank, hosts.index))
         with self.stream:  # which is what the sums between hosts wait for, and what waits for them
             self.between = Staged(peers, xp, between if peers.size > 1 else "null")
-        self.on_streams = peers.size == 1
+        self.host_waits = peers.size > 1
         peers.Free()
         hosts.close()
         self.counted = False

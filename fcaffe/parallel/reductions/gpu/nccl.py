@@ -77,7 +77,7 @@ class Nccl(DeviceReduction):
     """NCCL's all-reduce, in place, on a stream of its own; its messages cannot be counted."""
 
     counted = False
-    on_streams = True
+    host_waits = False
 
     def __init__(self, comm: MPI.Intracomm, xp: Any) -> None:
         super().__init__(comm, xp)

@@ -45,7 +45,7 @@ class DeviceReduction(Reduction):
 
     def start(self, buffer: Array, ready: Any = None) -> None:
         """Begin to sum a buffer after the event `ready`, or what `work` has been given so far; `work` goes on at once,
-        and so does the host if the reduction is `on_streams`."""
+        and so does the host unless the reduction says that it waits."""
         self.check(buffer)
         if buffer.size:
             self.device.use()
