@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, replace
 from typing import Any, TypeVar
@@ -18,6 +19,9 @@ MACHINE = "machine.json"  # what a calibration writes unless --out names another
 SOURCES = ("source", "efficiency_source")  # fields that files do not have
 MAY_BE_ZERO = ("latency", "burst", "layer_seconds")
 _Kind = TypeVar("_Kind")
+NUMBER = r"\d+\.?\d*(?:e[+-]?\d+)?"
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
+RATES = {"GB/s": 1e9, "MB/s": 1e6, "Gbit/s": 1e9 / 8, "Mbit/s": 1e6 / 8}
 REMOVED = ("measured", "nodes_share_cores", "cpu_per_message", "cpu_per_byte", "iteration_seconds")
 WORDS = {"str": "a text in quotes", "int": "a whole number from 1 on", "float": "a number above 0"}
 
@@ -56,25 +60,14 @@ def parse_link(text: str, flag: str) -> Link:
     """A link by name, or as `1.5us,2.8GB/s`. Raises UsageError."""
     if "," not in text:
         return find(text, LINKS, "link")
-    latency, _, bandwidth = text.partition(",")
-    units = {"GB/s": 1e9, "MB/s": 1e6, "Gbit/s": 1e9 / 8, "Mbit/s": 1e6 / 8}
-    seconds = {"us": 1e-6, "ms": 1e-3, "ns": 1e-9}
-    try:
-        return Link(text, _with_unit(latency, seconds), _with_unit(bandwidth, units), flag)
-    except ValueError:
+    found = re.fullmatch(rf"({NUMBER})(ns|us|ms),({NUMBER})({'|'.join(RATES)})", text)
+    latency, bandwidth = (float(found[1]) * SECONDS[found[2]], float(found[3]) * RATES[found[4]]) if found else (0, 0)
+    if not (latency > 0 and bandwidth > 0):
         raise UsageError(
             f"{flag} takes the name of a link ({', '.join(LINKS)}), or latency and bandwidth such as 1.5us,2.8GB/s, "
             f"not '{text}'"
-        ) from None
-
-
-def _with_unit(text: str, units: Mapping[str, float]) -> float:
-    """Raises ValueError."""
-    unit = next((unit for unit in units if text.endswith(unit)), "")
-    number = float(text.removesuffix(unit)) * units.get(unit, 0.0)
-    if not 0 < number < math.inf:
-        raise ValueError(text)
-    return number
+        )
+    return Link(text, latency, bandwidth, flag)
 
 
 def _without_sources(value: Any) -> Any:

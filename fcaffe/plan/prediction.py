@@ -2,18 +2,64 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fcaffe.plan.compute import Compute, compute_of, slowest
-from fcaffe.plan.machine import FCAFFE
-from fcaffe.plan.question import Question
+from fcaffe.plan.machine import FCAFFE, TEXTBOOK, Machine
 from fcaffe.plan.reductions import COMPARED, Sum, sum_of
-from fcaffe.plan.simulation import Outcome, pipelined, simulate
+from fcaffe.plan.simulation import Bucket, Outcome, buckets, pipelined, simulate
+from fcaffe.plan.work import Compute, Work, compute_of, slowest
 
 MOST_WORKERS = 1 << 20  # among which the crossover is searched
 LARGEST_SHARE = 1 << 20  # samples of a worker, among which the batch for an efficiency is searched
 ACCESSES = 3  # of weights and each history: the gradient is read, they are read and written
+
+
+@dataclass(frozen=True)
+class Question:
+    """A net on a machine, and how it is trained.
+
+    Attributes:
+        work: The net.
+        machine: The machine.
+        batch: Samples of an iteration's pass, which the workers split.
+        per_worker: Whether each worker has a batch of its own instead.
+        math: The type of factors.
+        overlap: Whether sums go on during backward.
+        bucket: Bytes of a bucket; None for fcaffe's rule.
+        spread: Relative standard deviation of the workers' speeds.
+        epochs: Epochs of the training, of `images`.
+        images: Images of the training set.
+        wanted: The efficiency for which the batch is searched.
+    """
+
+    work: Work
+    machine: Machine
+    batch: int
+    per_worker: bool = False
+    math: str = "fp32"
+    overlap: bool = True
+    bucket: float | None = None
+    spread: float = 0.0
+    epochs: float | None = None
+    images: int | None = None
+    wanted: float = 0.9
+
+    def share(self, workers: int) -> int:
+        """Samples of the worker with the most. More workers than samples leave some without any."""
+        return self.batch if self.per_worker else -(-self.batch // workers)
+
+    def batch_of(self, workers: int) -> int:
+        """All samples of an iteration."""
+        return self.work.passes * self.batch * (workers if self.per_worker else 1)
+
+    def cut(self, workers: int) -> Sequence[Bucket]:
+        """The sums of an iteration. Books sum all gradients at once where there is nothing to overlap."""
+        at_once = not self.overlap and self.bucket is None and self.machine.exchange == TEXTBOOK
+        final = [layer.final_from for layer in reversed(self.work.layers)]
+        return list(buckets(self.work.gradient_bytes, final, workers, math.inf if at_once else self.bucket))
 
 
 @dataclass(frozen=True)
@@ -204,13 +250,6 @@ class Prediction:
 
 def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:
     """The smallest number from `least` to `most` for which `holds` is true, if it is true for all larger ones too."""
-    high = least
-    while not holds(high):
-        if high >= most:
-            return None
-        high = min(2 * high, most)
-    low = least if high == least else high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    numbers = range(least, most + 1)
+    index = bisect_left(numbers, True, key=holds)
+    return numbers[index] if index < len(numbers) else None

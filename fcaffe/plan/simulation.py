@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from fcaffe.plan.question import Bucket
+from fcaffe.parallel.sizes import bucket_size, cuts
 from fcaffe.plan.reductions import Sum
+
+
+class Bucket(NamedTuple):
+    """Bytes of one sum, and the index of the layer, in the order of backward, after which it may begin."""
+
+    bytes: int
+    after: int
+
+
+def buckets(total: int, final_from: Iterable[int], ranks: int, size: float | None = None) -> Iterator[Bucket]:
+    """Cut gradients into buckets, as a training on so many ranks does.
+
+    Args:
+        total: Bytes of all gradients.
+        final_from: For each layer, in the order of backward, the byte from which on gradients are final after it.
+        ranks: Number of ranks.
+        size: Bytes of a bucket; None for fcaffe's rule.
+    """
+    end = total // 4
+    full = bucket_size(end, ranks) if size is None else size / 4
+    last = 0
+    for last, start in enumerate(final_from):
+        for begin in cuts(start // 4, end, full):
+            yield Bucket(4 * (end - begin), last)
+            end = begin
+    if end > 0:
+        yield Bucket(4 * end, last)
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,10 @@ from typing import Any
 from emulated import BURST, hosts, nominal
 
 from fcaffe.log import quiet
-from fcaffe.plan.compute import Compute, compute_of
 from fcaffe.plan.devices import Link
 from fcaffe.plan.machine import FCAFFE, TITAN
-from fcaffe.plan.prediction import Prediction
-from fcaffe.plan.question import Question
-from fcaffe.plan.work import Work, work_of_net
+from fcaffe.plan.prediction import Prediction, Question
+from fcaffe.plan.work import Compute, Work, compute_of, work_of_net
 from fcaffe.solvers import Observer
 from fcaffe.timeline import KINDS, OTHER, Timeline
 from fcaffe.tools.plot import new_picture, style

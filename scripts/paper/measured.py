@@ -23,8 +23,7 @@ from typing import Any
 
 from fcaffe.log import quiet
 from fcaffe.plan.machine_file import read_machine
-from fcaffe.plan.prediction import Prediction
-from fcaffe.plan.question import Question
+from fcaffe.plan.prediction import Prediction, Question
 from fcaffe.plan.work import Work, work_of_net
 
 ROOT = Path(__file__).resolve().parents[2]

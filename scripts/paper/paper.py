@@ -24,8 +24,7 @@ from typing import Any
 
 from fcaffe.plan.machine import TITAN
 from fcaffe.plan.picture import draw
-from fcaffe.plan.prediction import Prediction
-from fcaffe.plan.question import Question
+from fcaffe.plan.prediction import Prediction, Question
 from fcaffe.plan.work import Work, work_of_net
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fcaffe.cli.plan_calibration import LONG, SHORT, link_of
 from fcaffe.errors import UsageError
-from fcaffe.plan.calibrate import LONG, SHORT, link_of
 from fcaffe.plan.devices import DEVICES, LINKS, Link
 from fcaffe.plan.machine import FCAFFE, MACHINES, TITAN
 from fcaffe.plan.machine_file import machine_from, parse_link, read_machine, write_machine

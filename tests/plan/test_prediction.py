@@ -9,13 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fcaffe.errors import UsageError
-from fcaffe.plan.compute import compute_of, slowest
 from fcaffe.plan.devices import DEVICES, Device, Link
 from fcaffe.plan.explain import explain
 from fcaffe.plan.machine import FCAFFE, MACHINES, TITAN, Machine
-from fcaffe.plan.prediction import Prediction
-from fcaffe.plan.question import Question, check
+from fcaffe.plan.prediction import Prediction, Question
 from fcaffe.plan.reductions import COMPARED, sum_of
+from fcaffe.plan.work import compute_of, slowest
 from tests.plan.conftest import work_of
 from tests.soon import soon
 
@@ -171,7 +170,7 @@ def test_memory_counts_what_fcaffe_allocates(googlenet):
 
 def test_a_type_of_numbers_that_a_device_lacks_is_refused(nin):
     with pytest.raises(UsageError, match="K20: no speed in tf32 is known, only in fp32"):
-        check(Question(nin, TITAN, 256, math="tf32"))
+        Prediction(Question(nin, TITAN, 256, math="tf32")).row(2, "ring")
     assert DEVICES["H200"].peak_of("tf32") > DEVICES["H200"].peak_of("fp32")
 
 

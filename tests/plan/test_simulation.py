@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fcaffe.plan.question import Bucket
 from fcaffe.plan.reductions import Sum
-from fcaffe.plan.simulation import Outcome, pipelined, simulate
+from fcaffe.plan.simulation import Bucket, Outcome, pipelined, simulate
 
 times = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12)
 
