@@ -30,14 +30,8 @@ ACCESSES = 3  # of memory, for each byte that is added to another
 
 
 def run(param: Any, name: str, engines: EngineFlags, out: str) -> int:
-    """Measure, on all ranks at once if there are several, and write or complete the file. Raises FcaffeError.
-
-    Args:
-        param: The parameters of a solver that only steps, for the speed of its net; None for no net.
-        name: The net's name.
-        engines: What computes.
-        out: The file.
-    """
+    """Measure, on all ranks at once if there are several, and write or complete the file `out`. `param`: of a solver
+    that only steps, for the speed of its net of this `name`; None for no net. Raises FcaffeError."""
     old = read_machine(out) if os.path.exists(out) else None
     with join() as world:
         cores = available_cpus() if world.local_size == 1 else max(available_cpus(), _cores_of_host(world))

@@ -17,45 +17,27 @@ TEXTBOOK, FCAFFE = "textbook", "fcaffe"
 class Machine:
     """What a plan is for. Where a speed is None, it costs nothing.
 
-    Attributes:
-        name: Its name.
-        device: What computes.
-        devices_per_node: Ranks of a node.
-        within: The link between ranks of a node.
-        between: The link between nodes.
-        links_per_node: Links `between` that each node has.
-        contention: How many times slower these links are while all nodes send across the network.
-        exchange: `textbook`, the forms of books and of FireCaffe's paper: a tree sums whole buffers, the server is a
-            process of its own, and without overlap all gradients are one sum. Or `fcaffe`, what its ranks do: a tree
-            in segments, rank 0 serves, sums of buckets in any case.
-        speeds: Images a second that one device trains, update included, by the net's name.
-        speed: The same, of any net.
-        cores: Cores of a node, all of which the device is made of and its ranks share; None where each rank has a
-            device of its own.
-        add_bandwidth: Bytes of a buffer that a rank adds to another in a second.
-        update_bandwidth: Bytes of weights, gradients and histories that the update reads and writes in a second; None
-            for the device's memory bandwidth.
-        read_images: Images a second that one worker can read.
-        read_images_in_all: Images a second that all workers can read.
-        source: Who says all that.
+    `exchange` is `textbook`, the forms of books and of FireCaffe's paper: a tree sums whole buffers, the server is a
+    process of its own, and without overlap all gradients are one sum. Or it is `fcaffe`, what its ranks do: a tree in
+    segments, rank 0 serves, sums of buckets in any case.
     """
 
     name: str
     device: Device
-    devices_per_node: int = 1
-    within: Link = LINKS["memory"]
-    between: Link = LINKS["10GbE"]
-    links_per_node: int = 1
-    contention: float = 1.0
+    devices_per_node: int = 1  # ranks of a node
+    within: Link = LINKS["memory"]  # between ranks of a node
+    between: Link = LINKS["10GbE"]  # between nodes
+    links_per_node: int = 1  # such links of each node
+    contention: float = 1.0  # how many times slower these are while all nodes send
     exchange: str = TEXTBOOK
-    speeds: Mapping[str, float] = field(default_factory=dict)
-    speed: float | None = None
-    cores: int | None = None
-    add_bandwidth: float | None = None
-    update_bandwidth: float | None = None
-    read_images: float | None = None
-    read_images_in_all: float | None = None
-    source: str = "known to fcaffe"
+    speeds: Mapping[str, float] = field(default_factory=dict)  # images a second that a device trains, by the net's name
+    speed: float | None = None  # the same, of any net
+    cores: int | None = None  # of a node, all of which are the device, and which ranks share; None: a device each
+    add_bandwidth: float | None = None  # bytes of a buffer that a rank adds to another in a second
+    update_bandwidth: float | None = None  # bytes that the update reads and writes in a second; None: the device's
+    read_images: float | None = None  # images a second that one worker can read
+    read_images_in_all: float | None = None  # and all workers together
+    source: str = "known to fcaffe"  # who says all that
 
     def nodes(self, workers: int) -> int:
         return math.ceil(workers / self.devices_per_node)

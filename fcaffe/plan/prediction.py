@@ -19,33 +19,19 @@ ACCESSES = 3  # of weights and each history: the gradient is read, they are read
 
 @dataclass(frozen=True)
 class Question:
-    """A net on a machine, and how it is trained.
-
-    Attributes:
-        work: The net.
-        machine: The machine.
-        batch: Samples of an iteration's pass, which the workers split.
-        per_worker: Whether each worker has a batch of its own instead.
-        math: The type of factors.
-        overlap: Whether sums go on during backward.
-        bucket: Bytes of a bucket; None for fcaffe's rule.
-        spread: Relative standard deviation of the workers' speeds.
-        epochs: Epochs of the training, of `images`.
-        images: Images of the training set.
-        wanted: The efficiency for which the batch is searched.
-    """
+    """A net on a machine, and how it is trained."""
 
     work: Work
     machine: Machine
-    batch: int
-    per_worker: bool = False
-    math: str = "fp32"
-    overlap: bool = True
-    bucket: float | None = None
-    spread: float = 0.0
-    epochs: float | None = None
-    images: int | None = None
-    wanted: float = 0.9
+    batch: int  # samples of a pass, which the workers split
+    per_worker: bool = False  # each worker has such a batch of its own instead
+    math: str = "fp32"  # the type of factors
+    overlap: bool = True  # sums go on during backward
+    bucket: float | None = None  # bytes; None: fcaffe's rule
+    spread: float = 0.0  # relative standard deviation of the workers' speeds
+    epochs: float | None = None  # of `images`
+    images: int | None = None  # of the training set
+    wanted: float = 0.9  # the efficiency for which the batch is searched
 
     def share(self, workers: int) -> int:
         """Samples of the worker with the most. More workers than samples leave some without any."""
@@ -64,22 +50,18 @@ class Question:
 
 @dataclass(frozen=True)
 class Row:
-    """Seconds of one iteration on so many workers.
-
-    `straggling` is the part of `compute` by which the slowest worker exceeds the mean, `communication` the time of all
-    sums, hidden or not. `passes` has the layers of one pass.
-    """
+    """Seconds of one iteration on so many workers."""
 
     workers: int
     reduce: str
     batch: int
     share: int
     compute: float
-    straggling: float
+    straggling: float  # the part of `compute` by which the slowest worker exceeds the mean
     exposed: float
     data: float
     update: float
-    communication: float
+    communication: float  # all sums, hidden or not
     speedup: float
     passes: Compute
 

@@ -18,25 +18,15 @@ from fcaffe.plan.machine import FCAFFE, Machine
 
 @dataclass(frozen=True)
 class Round:
-    """Messages that all ranks on the longest path of a sum send at the same time, `count` times one after another.
-
-    Attributes:
-        count: Repetitions.
-        bytes: Bytes of a message.
-        link: What it goes over.
-        added: Bytes that a rank adds to others meanwhile.
-        streams: Messages that share the link.
-        spread: Whether all nodes send across the network at once.
-        rested: Number of messages that find the link idle.
-    """
+    """Messages that all ranks on the longest path of a sum send at the same time, `count` times one after another."""
 
     count: float
-    bytes: float
+    bytes: float  # of a message
     link: Link
-    added: float = 0.0
-    streams: float = 1.0
-    spread: bool = False
-    rested: int = 0
+    added: float = 0.0  # bytes that a rank adds to others meanwhile
+    streams: float = 1.0  # messages that share the link
+    spread: bool = False  # all nodes send across the network at once
+    rested: int = 0  # messages that find the link idle
 
 
 @dataclass(frozen=True)

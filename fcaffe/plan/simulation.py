@@ -18,14 +18,8 @@ class Bucket(NamedTuple):
 
 
 def buckets(total: int, final_from: Iterable[int], ranks: int, size: float | None = None) -> Iterator[Bucket]:
-    """Cut gradients into buckets, as a training on so many ranks does.
-
-    Args:
-        total: Bytes of all gradients.
-        final_from: For each layer, in the order of backward, the byte from which on gradients are final after it.
-        ranks: Number of ranks.
-        size: Bytes of a bucket; None for fcaffe's rule.
-    """
+    """Cut `total` bytes of gradients into buckets, of `size` bytes or by fcaffe's rule for so many ranks. `final_from`:
+    for each layer, in the order of backward, the byte from which on gradients are final after it."""
     end = total // 4
     full = bucket_size(end, ranks) if size is None else size / 4
     last = 0

@@ -25,16 +25,14 @@ from fcaffe.tools.shapes import hollow_net_of
 
 @dataclass(frozen=True)
 class LayerWork:
-    """One layer's work. `forward` and `backward` are (operations, bytes) for each sample, the bytes being those of its
-    bottoms and tops; `parameter_bytes` are moved besides, once a pass. `final_from`: where the flat gradients that are
-    final after its backward begin, in bytes; `needs_until`: where the flat parameters end that its forward needs."""
+    """One layer's work. `forward` and `backward` are (operations, bytes of bottoms and tops) for each sample."""
 
     name: str
     forward: tuple[float, float]
     backward: tuple[float, float]
-    parameter_bytes: int
-    final_from: int
-    needs_until: int
+    parameter_bytes: int  # moved besides, once a pass
+    final_from: int  # the byte from which on the flat gradients are final after its backward
+    needs_until: int  # the byte up to which its forward reads the flat parameters
 
 
 @dataclass(frozen=True)
@@ -50,19 +48,18 @@ class Volume:
 
 @dataclass(frozen=True)
 class Work:
-    """A net and how it is trained: `batch` samples a pass, `passes` of them an iteration (iter_size), `iterations` in
-    all (None: not known), `histories` of the solver. `activations`: bytes for each sample at the peak of a pass."""
+    """A net and how it is trained."""
 
     name: str
     path: str
     layers: Sequence[LayerWork]
-    batch: int
+    batch: int  # samples of a pass
     parameters: int
-    activations: float
+    activations: float  # bytes for each sample at the peak of a pass
     volume: Volume
-    histories: int = 1
-    passes: int = 1
-    iterations: int | None = None
+    histories: int = 1  # of the solver's rule
+    passes: int = 1  # of an iteration (iter_size)
+    iterations: int | None = None  # of the training; None: not known
 
     @property
     def gradient_bytes(self) -> int:
@@ -184,11 +181,9 @@ def by_peaks(layers: Sequence[LayerWork], device: Device, math: str, samples: fl
     forward = [seconds(*layer.forward, layer.parameter_bytes) for layer in layers]
     backward = [seconds(*layer.backward, 2 * layer.parameter_bytes) for layer in layers]
     origin = (
-        f"each layer: the longer of its operations at {device.efficiency:.0%} ({device.efficiency_source}) of "
-        f"{device.peak_of(math) / 1e12:g} TFLOP/s and its bytes at {MEMORY_SUSTAINED:.0%} (assumed) of "
-        f"{device.memory_bandwidth / 1e9:g} GB/s, and {1e6 * device.layer_seconds:g} us"
+        f"each layer: operations at {device.efficiency:.0%} of the peak, or bytes at {MEMORY_SUSTAINED:.0%} of the "
     )
-    return Compute(forward, backward, origin)
+    return Compute(forward, backward, f"{origin}memory's bandwidth, and {1e6 * device.layer_seconds:g} us")
 
 
 def slowest(workers: int, spread: float) -> float:
