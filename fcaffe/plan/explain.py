@@ -32,11 +32,9 @@ def _inputs(prediction: Prediction, row: Row) -> Facts:
     asked, work, machine = prediction.question, prediction.question.work, prediction.question.machine
     device, volume = machine.device, work.volume
     yield "gradients", f"{work.gradient_bytes / 1e6:.3f} MB", f"4 bytes for each of {work.parameters:,} parameters"
-    products = "multiply-adds of convolutions and inner products (2 forward, 4 backward)"
-    yield "operations of an image", f"{volume.flops / 1e9:.3f} GFLOP", f"6 x {products}"
+    yield "operations of an image", f"{volume.flops / 1e9:.3f} GFLOP", "6 for each multiply-add, 2 of them forward"
     yield "weights, no biases", f"{volume.weights / 1e6:.3f} MB", "FireCaffe's equation (1)"
-    inputs = "FireCaffe's equation (2): the inputs of convolutions and inner products"
-    yield "activations of an image", f"{volume.data / 1e6:.3f} MB", inputs
+    yield "inputs of products, an image", f"{volume.data / 1e6:.3f} MB", "FireCaffe's equation (2)"
     yield "device", device.name, f"machine {machine.name}: {machine.source}"
     yield "peak", f"{device.peak_of(asked.math) / 1e12:g} TFLOP/s in {asked.math}", device.source
     known = machine.speed_of(work.name)
@@ -51,8 +49,8 @@ def _inputs(prediction: Prediction, row: Row) -> Facts:
     yield "share of a worker", f"{row.share:,} images", split
     slowest = f"; the slowest of {row.workers:,} takes {_ms(row.straggling)} longer (Blom)" if asked.spread else ""
     cores = f"; ranks share cores, {machine.slowdown(row.workers):g} times slower" if machine.cores else ""
-    yield "forward", _ms(sum(row.passes.forward)), row.passes.origin + cores + slowest
-    yield "backward", _ms(sum(row.passes.backward)), row.passes.origin + cores + slowest
+    for name, seconds in (("forward", row.passes.forward), ("backward", row.passes.backward)):
+        yield name, _ms(sum(seconds)), row.passes.origin + cores + slowest
     yield "compute", _ms(row.compute), f"{asked.work.passes} x (forward + backward)"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -83,7 +82,3 @@ MACHINES = {
         Machine("xeon", DEVICES["Xeon-8380"], 2, LINKS["memory"], LINKS["25GbE"]),
     )
 }
-
-
-def is_file(name: str) -> bool:
-    return os.path.exists(name) or name.endswith(".json") or os.sep in name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, replace
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 from fcaffe.errors import UsageError
 from fcaffe.output_files import replacing
 from fcaffe.plan.devices import DEVICES, LINKS, Device, Link, find
-from fcaffe.plan.machine import FCAFFE, MACHINES, TEXTBOOK, Machine, is_file
+from fcaffe.plan.machine import FCAFFE, MACHINES, TEXTBOOK, Machine
 from fcaffe.suggestions import did_you_mean
 
 MACHINE = "machine.json"  # what a calibration writes unless --out names another file
@@ -28,7 +29,7 @@ WORDS = {"str": "a text in quotes", "int": "a whole number from 1 on", "float": 
 
 def read_machine(name: str) -> Machine:
     """The machine of this name, or of the file. Raises UsageError."""
-    if not is_file(name):
+    if not (os.path.exists(name) or name.endswith(".json") or os.sep in name):
         return find(name, MACHINES, "machine")
     try:
         with open(name, encoding="utf-8") as file:

@@ -232,6 +232,10 @@ class Prediction:
 
 def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:
     """The smallest number from `least` to `most` for which `holds` is true, if it is true for all larger ones too."""
-    numbers = range(least, most + 1)
-    index = bisect_left(numbers, True, key=holds)
-    return numbers[index] if index < len(numbers) else None
+    high = least
+    while not holds(high):
+        if high >= most:
+            return None
+        high = min(2 * high, most)
+    numbers = range(high // 2 + 1 if high > least else least, high + 1)
+    return numbers[bisect_left(numbers, True, key=holds)]

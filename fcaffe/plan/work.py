@@ -180,10 +180,9 @@ def by_peaks(layers: Sequence[LayerWork], device: Device, math: str, samples: fl
 
     forward = [seconds(*layer.forward, layer.parameter_bytes) for layer in layers]
     backward = [seconds(*layer.backward, 2 * layer.parameter_bytes) for layer in layers]
-    origin = (
-        f"each layer: operations at {device.efficiency:.0%} of the peak, or bytes at {MEMORY_SUSTAINED:.0%} of the "
-    )
-    return Compute(forward, backward, f"{origin}memory's bandwidth, and {1e6 * device.layer_seconds:g} us")
+    memory = f"{MEMORY_SUSTAINED:.0%} (assumed) of the memory's bandwidth"
+    origin = f"each layer: its operations at the efficiency or its bytes at {memory}; {1e6 * device.layer_seconds:g} us"
+    return Compute(forward, backward, origin)
 
 
 def slowest(workers: int, spread: float) -> float:
