@@ -8,7 +8,7 @@ from fcaffe.parallel.reductions.reduction import Reduction, register
 @register("null", gpu=True)
 @register("null")
 class Null(Reduction):
-    """No communication: each rank keeps its own gradients. For measuring what everything else costs."""
+    """No communication: each rank has its own gradients. For measuring the rest of a training."""
 
     exact = False
 
