@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,28 @@ def test_sixteen_bits_of_what_is_too_large_come_later() -> None:
         sums.append(buffer.copy())
     assert sums[0].tolist() == [65504, -65504] and sums[1].tolist() == [1e5 - 65504, -65504]
     assert np.sum(sums, axis=0).tolist() == [1e5, -3e5] and not compression.residual.any()
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_nothing_is_lost_when_a_resumed_run_has_other_buckets(data: Any) -> None:
+    """Of whole numbers all additions are exact, so what was sent and what is kept are what came in, to the last bit."""
+    received, sent, state = np.zeros(40), np.zeros(40), None
+    numbers = st.lists(st.integers(-4000, 4000), min_size=40, max_size=40)
+    for _ in range(data.draw(st.integers(1, 3))):
+        cuts = sorted({0, *data.draw(st.lists(st.integers(1, 39), max_size=5)), 40})
+        compression = make_compression(data.draw(st.sampled_from(["bf16", "fp16"])), ALONE)
+        buffer = compression.allocate(40)
+        if state:
+            compression.restore_state(state)
+        for step in data.draw(st.lists(numbers, max_size=2)):
+            received += step
+            buffer[...] = step
+            for start, stop in reversed(list(itertools.pairwise(cuts))):
+                compression.sum(buffer[start:stop])
+            sent += buffer
+        state = {name: array.copy() for name, array in compression.state().items()}
+        assert np.array_equal(sent + state["residual"] + state["owed"], received)
 
 
 def test_a_slice_has_a_residual_of_its_own() -> None:
