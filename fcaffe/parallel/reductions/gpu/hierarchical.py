@@ -19,10 +19,9 @@ from fcaffe.parallel.reductions.reduction import register
 class NcclHierarchical(DeviceReduction):
     """NCCL within a host, another reduction between hosts, through pinned memory.
 
-    Each rank of a host gets the host's sum of one slice (reduce-scatter), adds it up with the ranks that have the same
-    slice on other hosts, and gives the total to its host (all-gather). Slices are equally long, as NCCL wants it; the
-    few floats that are left over belong to the last one. The host waits while hosts exchange their sums, if there are
-    several.
+    Each rank of a host gets the host's sum of one slice (reduce-scatter), adds it to the same slice of other hosts, and
+    sends the total to its host (all-gather). NCCL needs slices of equal length; the last slice has the few remaining
+    floats. The host waits while several hosts exchange their sums.
     """
 
     takes_another = True
@@ -40,7 +39,7 @@ class NcclHierarchical(DeviceReduction):
         self.local_rank, self.local_ranks = hosts.comm.rank, hosts.comm.size
         self.nccl = NcclRanks(hosts.comm)
         peers = cast(MPI.Intracomm, self.comm.Split(self.local_rank, hosts.index))
-        with self.stream:  # which is what the sums between hosts wait for, and what waits for them
+        with self.stream:  # the sums between hosts wait for this stream, and it waits for them
             self.between = Staged(peers, xp, between if peers.size > 1 else "null")
         self.host_waits = peers.size > 1
         peers.Free()
