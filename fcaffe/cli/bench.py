@@ -29,7 +29,7 @@ COLUMNS = ("reduction", "ranks", "hosts", "bytes", "ms", "busbw GB/s", "messages
 GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the paper's measurement
 
 
-OF_REDUCE = ("sizes", "device", "plot")  # what only one of the two measurements takes, by the names of arguments
+OF_REDUCE = ("sizes", "device", "plot")  # arguments of one of the two measurements only
 OF_STEP = (
     "net", "solver", "data", "batch_size", "input_shape", "buckets", "compress", "no_overlap", "rounds", "iterations",
 )  # fmt: skip
@@ -41,8 +41,8 @@ OF_STEP = (
     help="Measure between live ranks, of --workers that it starts, or of those that mpiexec or srun has started. "
     "bench reduce: how long the reductions take to sum gradients, as training asks them to. Messages and bytes are "
     "those of the busiest rank; the bus bandwidth is nccl-tests'. bench step: whole iterations of the training of "
-    "--net or --solver, and what they are made of, on average over the ranks; each of the variants takes its turn in "
-    "every round, and medians are shown.",
+    "--net or --solver, split by kinds of time, on average over the ranks. Each round measures every variant once; "
+    "the table has medians.",
 )
 @click.argument("what", required=False, metavar="reduce|step", shell_complete=usage.one_of(("reduce", "step")))
 @click.option(

@@ -27,7 +27,7 @@ SHARING = SharingFlags("global", "auto", "", None, True, None, 0)
 
 
 def training(name: str, param: Any, world: World, engine: Engine, sharing: SharingFlags = SHARING) -> Training:
-    """A training as `fcaffe train` makes it of these flags. Collective."""
+    """The training that `fcaffe train` runs with these flags. Collective."""
     timeline = Timeline()
     options = sharing.for_solver(world, timeline, engine.xp)
     solver = Solver(param, engine, "counter", timeline=timeline, on_nan="stop", **options)
@@ -38,8 +38,14 @@ def training(name: str, param: Any, world: World, engine: Engine, sharing: Shari
 def variants(
     reductions: Sequence[str], compressions: Sequence[str], buckets: Sequence[float], no_overlap: bool
 ) -> dict[str, SharingFlags]:
-    """What is compared, by name: every reduction and every compression, with every size of bucket (MB; none: those that
-    training takes); with `no_overlap` each also without overlap."""
+    """The flags of each variant, by its name: every reduction and compression, with every bucket size.
+
+    Args:
+        reductions: Names of reductions.
+        compressions: Compression schemes, as `--compress` takes them.
+        buckets: Bucket sizes in MB; empty for those of a training.
+        no_overlap: Whether to add each variant without overlap.
+    """
     sums = [(name, "") for name in reductions] + [("auto", name) for name in compressions]
     found = {}
     sizes: Sequence[float | None] = buckets or [None]
@@ -58,7 +64,7 @@ def bench_step(
     source: str,
     as_json: bool,
 ) -> None:
-    """Measure and print. `param`: of a solver that does nothing but steps. Collective."""
+    """Measure the variants and print the table. `param` describes a solver that only steps. Collective."""
     if rounds < 1 or iterations < 0:
         raise UsageError("--rounds must be 1 or more, and --iterations 0 or more")
     engine = cpu_engine()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -11,18 +13,21 @@ import click
 from fcaffe import log
 from fcaffe.cli import glog
 from fcaffe.cli.engine import EngineFlags, engine_flags
-from fcaffe.cli.flags import common_flags
-from fcaffe.cli.plan_output import crossovers, print_explained, print_rows, row_to_json
-from fcaffe.cli.plan_settings import machine_of, share_of
+from fcaffe.cli.flags import common_flags, numbers_of_shape
+from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import Command
-from fcaffe.errors import UsageError
-from fcaffe.plan.machine_file import MACHINE
-from fcaffe.plan.plan import Plan
-from fcaffe.plan.question import Question, check
+from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.plan.devices import DEVICES, find
+from fcaffe.plan.explain import explain
+from fcaffe.plan.machine import MACHINES, Machine
+from fcaffe.plan.machine_file import MACHINE, parse_link, read_machine
+from fcaffe.plan.prediction import Prediction, Question, Row
 from fcaffe.plan.reductions import check_names
 from fcaffe.plan.work import Work, work_of_net, work_of_solver
 
 WORKERS = "1,2,4,8,16,32,64,128"
+EACH = "per-worker"
+COLUMNS = "workers reduce ms/iteration compute exposed data update speedup efficiency images/s hours GB/worker fits"
 
 
 @click.command(
@@ -56,10 +61,12 @@ WORKERS = "1,2,4,8,16,32,64,128"
 )
 @click.option("--no-overlap", "overlap", flag_value=False, default=True, help="Sums begin when backward is through.")
 @click.option("--bucket-mb", type=float, metavar="X", help="Size of buckets (fcaffe's rule).")
-@click.option("--stragglers", type=float, default=0.0, metavar="X", help="Relative spread of the workers' speeds (0).")
+@click.option(
+    "--stragglers", "spread", type=float, default=0.0, metavar="X", help="Relative spread of the workers' speeds (0)."
+)
 @click.option("--epochs", type=float, metavar="X", help="Epochs of the training, of --images.")
 @click.option("--images", type=int, metavar="N", help="Images of the training set.")
-@click.option("--efficiency", default=0.9, metavar="X", help="For which the batch is looked for (0.9).")
+@click.option("--efficiency", "wanted", default=0.9, metavar="X", help="For which the batch is looked for (0.9).")
 @click.option("--input-shape", default="", metavar="C,H,W", help="Shape of the records of a data set that is missing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--plot", default="", metavar="FILE", help="Draw server, tree and ring: .png, .pdf or .svg.")
@@ -68,86 +75,71 @@ WORKERS = "1,2,4,8,16,32,64,128"
 @click.option("--out", default=MACHINE, metavar="FILE", help=f"With --calibrate: the file ({MACHINE}).")
 @engine_flags
 @common_flags
-def plan(
-    solver: str,
-    net: str,
-    batch: str,
-    workers: str,
-    names: str,
-    overlap: bool,
-    bucket_mb: float | None,
-    stragglers: float,
-    epochs: float | None,
-    images: int | None,
-    efficiency: float,
-    input_shape: str,
-    as_json: bool,
-    plot: str,
-    explained: bool,
-    calibrate: bool,
-    out: str,
-    engines: EngineFlags,
-    **described: Any,
-) -> int:
-    counts = _counts(workers)
-    if calibrate:
-        from fcaffe.cli.plan_calibration import run
-
-        work = _work(solver, net, input_shape) if solver or net else None
-        return run(work, share_of(batch, work)[0] if work else 1, counts, engines, out)
+def plan(engines: EngineFlags, **flags: Any) -> int:
     glog.begin("", None, "", True)
-    machine = machine_of(**described)
-    reductions = names.split(",")
+    counts = _counts(flags["workers"])
+    if flags["calibrate"]:
+        return _calibrate(engines, flags)
+    machine = _machine_of(flags)
+    machine.device.peak_of(engines.math)  # refuses a type that the device has no speed for
+    reductions = flags["names"].split(",")
     check_names(reductions)
-    _above("--bucket-mb", bucket_mb)
-    _above("--epochs", epochs)
-    _above("--images", images)
-    if not (0 <= stragglers < 1 and 0 < efficiency < 1):
-        raise UsageError("--stragglers takes a number from 0 to 1, and --efficiency one between 0 and 1")
-    if (epochs is None) != (images is None):
-        raise UsageError("--epochs and --images belong together: epochs of how many images, or how often")
-    work = _work(solver, net, input_shape)
-    size, per_worker = share_of(batch, work)
-    question = Question(
-        work,
-        machine,
-        size,
-        per_worker,
-        engines.math,
-        overlap,
-        None if bucket_mb is None else bucket_mb * (1 << 20),
-        stragglers,
-        epochs,
-        images,
-        efficiency,
-    )
-    check(question)
+    work = _work(flags)
+    size, per_worker = _batch_of(flags["batch"], work)
     if not per_worker and max(counts) > size:
         log.warning(
             f"{max(counts)} workers for a batch of {size} images: some have none, which `fcaffe train` refuses; "
             "--batch per-worker gives each a whole one"
         )
-    planned = Plan(question)
-    rows = planned.rows(counts, reductions)
-    if plot:
+    prediction = Prediction(Question(work, machine, size, per_worker, engines.math, **_settings(flags)))
+    rows = prediction.rows(counts, reductions)
+    if flags["plot"]:
         from fcaffe.plan.picture import draw
 
-        draw(planned, counts, plot)
-    if as_json:
-        print(json.dumps([row_to_json(planned, row, explained) for row in rows], indent=2))
+        draw(prediction, counts, flags["plot"])
+    if flags["as_json"]:
+        print(json.dumps([_row_to_json(prediction, row, flags["explained"]) for row in rows], indent=2))
         return 0
-    print_rows(planned, rows)
-    print(crossovers(planned))
-    if explained:
-        print_explained(planned, rows)
+    _print_rows(prediction, rows)
+    print(_crossovers(prediction))
+    if flags["explained"]:
+        _print_explained(prediction, rows)
     return 0
 
 
-def _work(solver: str, net: str, input_shape: str) -> Work:
+def _settings(flags: dict[str, Any]) -> dict[str, Any]:
+    """The other fields of the question. Raises UsageError."""
+    for name in ("bucket_mb", "epochs", "images"):
+        _check_range(flags, name)
+    if not (0 <= flags["spread"] < 1 and 0 < flags["wanted"] < 1):
+        raise UsageError("--stragglers takes a number from 0 to 1, and --efficiency one between 0 and 1")
+    if (flags["epochs"] is None) != (flags["images"] is None):
+        raise UsageError("--epochs and --images belong together: epochs of how many images, or how often")
+    bucket = None if flags["bucket_mb"] is None else flags["bucket_mb"] * (1 << 20)
+    return {"bucket": bucket} | {name: flags[name] for name in ("overlap", "spread", "epochs", "images", "wanted")}
+
+
+def _work(flags: dict[str, Any]) -> Work:
+    solver, net, shape = flags["solver"], flags["net"], numbers_of_shape(flags["input_shape"])
     if bool(solver) == bool(net):
         raise UsageError("plan needs the prototxt of a solver or of a net: --solver FILE or --net FILE")
-    shape = _shape(input_shape)
     return work_of_solver(solver, shape) if solver else work_of_net(net, shape)
+
+
+def _calibrate(engines: EngineFlags, flags: dict[str, Any]) -> int:
+    from fcaffe.cli.plan_calibration import run
+    from fcaffe.tools.synthetic import steps_only
+
+    path, shape = flags["solver"] or flags["net"], numbers_of_shape(flags["input_shape"])
+    if not path:
+        return run(None, "", engines, flags["out"])
+    work = _work(flags)
+    size = _batch_of(flags["batch"], work)[0] if flags["batch"] else 0
+    try:
+        param = steps_only(path, bool(flags["solver"]), True, size, shape)
+    except FcaffeError:  # the shape of records is known by reading them alone
+        param = steps_only(path, bool(flags["solver"]), False, size, shape)
+    return run(param, work.name, engines, flags["out"])
 
 
 def _counts(text: str) -> list[int]:
@@ -157,15 +149,117 @@ def _counts(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _above(flag: str, value: float | None) -> None:
-    if value is not None and not 0 < value < math.inf:
-        raise UsageError(f"{flag} must be above 0, not {value:g}")
+def _check_range(flags: dict[str, Any], name: str, least: float = 0.0) -> None:
+    value, flag = flags[name], f"--{name.replace('_', '-')}"
+    if value is not None and not (max(least, 1e-300) <= value < math.inf):
+        raise UsageError(f"{flag} must be {f'at least {least:g}' if least else 'above 0'}, not {value:g}")
 
 
-def _shape(text: str) -> tuple[int, ...] | None:
-    if not text:
-        return None
-    words = text.split(",")
-    if len(words) != 3 or not all(word.isdecimal() and int(word) for word in words):
-        raise UsageError(f"--input-shape takes three positive numbers, channels, height and width, not '{text}'")
-    return tuple(map(int, words))
+def _machine_of(flags: dict[str, Any]) -> Machine:
+    """The machine of --machine, with the settings of the other flags. Raises UsageError."""
+    machine, device = flags["machine"], flags["device"]
+    if not machine and not device:
+        raise UsageError(
+            f"plan needs a machine: --machine {'|'.join(MACHINES)}, --machine FILE (which --calibrate writes for this "
+            "one), or --device NAME with --between LINK"
+        )
+    found = read_machine(machine) if machine else Machine(device, find(device, DEVICES, "device"))
+    if machine and device:
+        found = replace(found, device=find(device, DEVICES, "device"), speeds={}, update_bandwidth=None)
+    settings: dict[str, Any] = {
+        name: parse_link(flags[name], f"--{name}") for name in ("between", "within") if flags[name]
+    }
+    for name, least in (("devices_per_node", 1), ("speed", 0), ("contention", 1)):
+        _check_range(flags, name, least)
+        if flags[name] is not None:
+            settings[name] = flags[name]
+    return replace(found, **settings)
+
+
+def _batch_of(text: str, work: Work) -> tuple[int, bool]:
+    """The samples that --batch says, and whether each worker has so many. Raises UsageError."""
+    each = text == EACH or text.startswith(f"{EACH}:")
+    number = text.removeprefix(EACH).removeprefix(":") if each else text
+    if number and not number.isdecimal():
+        raise UsageError(f"--batch takes a number, {EACH} or {EACH}:N, not '{text}'")
+    samples = int(number) if number else work.batch
+    if samples < 1:
+        raise UsageError(f"--batch {text}: a batch has one sample or more")
+    return samples, each
+
+
+def _print_rows(prediction: Prediction, rows: Sequence[Row]) -> None:
+    asked = prediction.question
+    title = (
+        f"{asked.work.name or asked.work.path}, {asked.batch:,} images {'a worker' if asked.per_worker else 'in all'}, "
+        f"on {asked.machine.name} ({asked.machine.device.name}, {asked.math})"
+    )
+    columns = [*COLUMNS.split(), f"batch for {asked.wanted:.0%}"]
+    print_table(title, columns, [_cells(prediction, row) for row in rows], (), numbers_from=2)
+
+
+def _cells(prediction: Prediction, row: Row) -> tuple[str, ...]:
+    hours, batch = prediction.hours(row), prediction.batch_for(row.workers, row.reduce)
+    need = prediction.memory(row.share)["total"]
+    return (
+        f"{row.workers:,}",
+        row.reduce,
+        *(_number(1e3 * one) for one in (row.seconds, row.compute, row.exposed, row.data, row.update)),
+        f"{row.speedup:,.2f}",
+        f"{row.efficiency:.1%}",
+        _number(row.images_per_second),
+        "" if hours is None else _number(hours),
+        f"{need / 1e9:.2f}",
+        "yes" if need <= prediction.question.machine.device.memory else "no",
+        "none" if batch is None else f"{batch:,}",
+    )
+
+
+def _number(value: float) -> str:
+    """Four significant digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" if value >= 1e-3 else f"{value:.2g}"
+
+
+def _crossovers(prediction: Prediction) -> str:
+    """From which numbers of workers on sums take longer than computing."""
+    found = {name: prediction.crossover(name) for name in ("server", "tree", "ring", "halving")}
+    parts = (f"{name} {'never' if workers is None else f'{workers:,}'}" for name, workers in found.items())
+    return f"Communication, hidden or not, takes longer than computing from so many workers on: {', '.join(parts)}"
+
+
+def _row_to_json(prediction: Prediction, row: Row, explained: bool) -> dict[str, Any]:
+    memory = {**prediction.memory(row.share), "device": prediction.question.machine.device.memory}
+    found: dict[str, Any] = {
+        "workers": row.workers,
+        "reduce": row.reduce,
+        "batch": row.batch,
+        "images_per_worker": row.share,
+        "seconds_per_iteration": row.seconds,
+        "compute": row.compute,
+        "exposed_communication": row.exposed,
+        "data": row.data,
+        "update": row.update,
+        "communication": row.communication,
+        "straggling": row.straggling,
+        "speedup": row.speedup,
+        "efficiency": row.efficiency,
+        "images_per_second": row.images_per_second,
+        "batch_for_efficiency": prediction.batch_for(row.workers, row.reduce),
+        "communication_exceeds_compute_from": prediction.crossover(row.reduce),
+        "memory": memory,
+        "fits": memory["total"] <= memory["device"],
+    }
+    if (hours := prediction.hours(row)) is not None:
+        found["hours"] = hours
+    if explained:
+        found["explain"] = [fact._asdict() for fact in explain(prediction, row)]
+    return found
+
+
+def _print_explained(prediction: Prediction, rows: Sequence[Row]) -> None:
+    for row in rows:
+        print(f"\n{row.workers:,} workers, {row.reduce}")
+        facts = explain(prediction, row)
+        width, values = max(len(fact.name) for fact in facts), max(len(fact.value) for fact in facts)
+        for fact in facts:
+            print(f"  {fact.name:<{width}}  {fact.value:<{values}}  {fact.by}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -42,6 +42,14 @@ AUTO = "auto"
 TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
 
 
+def _refuse_plan(context: click.Context, option: click.Parameter, given: str | None) -> None:
+    if given is not None:
+        raise UsageError(
+            "--plan is no flag of train any more: ask `fcaffe plan --solver FILE --machine FILE --workers N` what an "
+            "iteration takes by each reduction, and give train --reduce and --bucket-mb"
+        )
+
+
 @click.command(
     cls=Command,
     example="train --solver solver.prototxt --snapshot auto",
@@ -54,20 +62,12 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
 @click.option("--tensorboard", default="", metavar="DIR", help="Write the curves for TensorBoard.")
 @click.option("--trace", default="", metavar="FILE", help="Write what each worker did when, for chrome://tracing.")
 @click.option(
-    "--plan",
-    "planned",
-    is_flag=False,
-    flag_value="",
-    metavar="[FILE]",
-    help="Say before what an iteration should take by the machine's file that plan --calibrate wrote (machine.json), "
-    "and after what it took; a FILE that is named also picks --reduce and --bucket-mb.",
-)
-@click.option(
     "--restarts",
     default=0,
     metavar="N",
     help="With several workers: start again up to N times, from the newest snapshot, if a worker dies or hangs.",
 )
+@click.option("--plan", is_flag=False, flag_value="", hidden=True, expose_value=False, callback=_refuse_plan)
 @click.option("--gpus", "gpu_count", default="", metavar="N", help="Train with N workers, each on a GPU of its own.")
 @launch_flags
 @sharing_flags
@@ -80,7 +80,6 @@ def train(
     sharing: SharingFlags,
     solving: SolverFlags,
     gpu_count: str,
-    planned: str | None,
     restarts: int,
     report: str,
     tensorboard: str,
@@ -92,10 +91,6 @@ def train(
         raise UsageError("Give a snapshot to resume training or weights to finetune but not both.")
     gpus = TrainingGpus(flags.gpu, gpu_count)
     gpus.check()
-    if planned is not None:
-        from fcaffe.cli.training_plan import followed, machine_of, plan_training
-
-        machine_of(planned)  # before ranks are started
     signals = Signals(flags.sigint_effect, flags.sighup_effect)
     world = join(launching.timeout)
     if world.size == 1 and (plan := launching.plan(restarts, gpus)):
@@ -113,9 +108,6 @@ def train(
         sharing.check_reproducible(solving.rng, world.size, gpu is not None)
         engine = _create_engine(gpu, solving.rng, world, engines)
         timing = Timing(trace, world)
-        expected = None
-        if planned is not None:
-            expected, sharing = plan_training(planned, param, flags.solver, world, sharing, gpu is not None)
         options = sharing.for_solver(world, timing.timeline, engine.xp)
         solver = solving.solver(param, engine, timing.timeline, signals.requested, options)
         _tell_sharing(solver, sharing, world, gpu)
@@ -123,10 +115,9 @@ def train(
         try:
             _restore(solver, flags.snapshot)
             with signals, progress_of(solver), recorded(solver, timing, flags.solver, report, tensorboard):
-                with nullcontext() if planned is None else followed(expected, solver, timing.timeline):
-                    log.starting_optimization()
-                    with timing.of(solver):
-                        solver.solve()
+                log.starting_optimization()
+                with timing.of(solver):
+                    solver.solve()
                 log.run_done()
         finally:
             solver.close()

@@ -84,17 +84,6 @@ class SharingFlags:
     bn: str | None
     reproducible: int
 
-    @property
-    def first(self) -> float | None:
-        """How many MB of gradients are to go in 16 bits, from the front on: 0 for none, None for what a plan says."""
-        name, _, value = self.compress.partition(":first=")
-        if name not in ("fp16", "bf16") or value == "auto":
-            return None if value == "auto" else 0.0
-        try:
-            return float(value or "inf")
-        except ValueError:  # which is refused when the compression is made
-            return 0.0
-
     def check_reproducible(self, rng: str, workers: int, on_gpus: bool = False) -> None:
         """Raises UsageError for what does not go with --reproducible on so many workers."""
         shards, flag = self.reproducible, f"--reproducible {self.reproducible}"
@@ -138,7 +127,7 @@ class SharingFlags:
         # On one host sums are work for the cores that compute, so none is hidden by doing it at the same time.
         between_hosts = len(set(world.hosts)) > 1 or reduction.on_device
         worthwhile = self.overlap and (between_hosts or bucket is not None)
-        overlap = worthwhile and (world.threads or reduction.on_streams)
+        overlap = worthwhile and (world.threads or not reduction.host_waits)
         if worthwhile and not overlap:
             log.warning(
                 "This MPI cannot be called by several threads at once (MPI_THREAD_MULTIPLE): gradients are summed "
@@ -166,7 +155,11 @@ class SharingFlags:
         from fcaffe.parallel.reductions import create_reduction
 
         if self.compress:
-            return make_compression(self.compress, world.comm, xp, self.reduce)
+            if self.reduce != "auto":
+                raise UsageError(
+                    f"--compress {self.compress} has messages of its own: leave out --reduce {self.reduce}"
+                )
+            return make_compression(self.compress, world.comm, xp)
         in_tree_order = "auto" if xp is np else "staged:auto"  # NCCL's order is its own
         reduction = create_reduction(
             in_tree_order if self.reproducible and self.reduce == "auto" else self.reduce, world.comm, xp
@@ -248,8 +241,7 @@ SHARE = [
         "--compress",
         default="",
         metavar="NAME",
-        help="Send gradients compressed: fp16, bf16, onebit, threshold:tau=X or topk:density=X,warmup=N. With "
-        "bf16:first=MB only those of the first layers, whose sums cannot hide; first=auto: as many as the --plan says.",
+        help="Send gradients compressed: fp16, bf16, onebit, threshold:tau=X or topk:density=X,warmup=N.",
     ),
     click.option(
         "--bucket-mb",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from fcaffe import log
 from fcaffe.engines.engine import Pending
 from fcaffe.net.arena import START, Arena, Memory, memory_of
 from fcaffe.net.arithmetic import is_finite, silent_arithmetic
-from fcaffe.net.blob import Array, Blob
+from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
 from fcaffe.net.debug_info import debug_backward, debug_forward
+from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.graph import Graph
 from fcaffe.net.hooks import Hooks
 from fcaffe.net.node import Node
@@ -25,18 +26,6 @@ from fcaffe.net.program import Program
 from fcaffe.net.rewrite import Want, rewrite
 
 MOST_PROGRAMS = 16  # that a net remembers, of a script that reads ever other blobs
-
-
-class Exchange(Protocol):
-    """Sums gradients over the workers while a backward pass goes on; see `fcaffe.solvers.exchange`."""
-
-    on_streams: bool
-
-    def begin(self, gradients: Array) -> None: ...
-
-    def ready(self, start: int) -> None: ...
-
-    def finish(self, stop: float = math.inf) -> None: ...
 
 
 class Net(Graph):
@@ -193,7 +182,7 @@ class Net(Graph):
                     self._loss += np.float32(weight) * blob.data.sum()
 
     @silent_arithmetic
-    def backward(self, start: int | None = None, end: int = 0, exchange: Exchange | None = None) -> None:
+    def backward(self, start: int | None = None, end: int = 0, exchange: GradientExchange | None = None) -> None:
         """Run the layers' backward passes from index `start` (the last one) down to `end`, both included.
 
         The `exchange` is told, as the pass goes on, from which offset on the flat gradients are final. If its sums are
@@ -226,7 +215,7 @@ class Net(Graph):
         if self.debug_info:
             self.parameters.debug()
 
-    def _backward_nodes(self, first: int, last: int, exchange: Exchange | None) -> None:
+    def _backward_nodes(self, first: int, last: int, exchange: GradientExchange | None) -> None:
         engine, nodes = self.context.engine, self.program.nodes
         losses = zip(self.blobs, self.blob_loss_weights, strict=True)
         if first == len(nodes) - 1:

@@ -1,6 +1,6 @@
-"""How long each reduction takes on live ranks, for `fcaffe bench reduce`.
+"""Measures reductions between live ranks, for `fcaffe bench reduce`.
 
-Sums are made as training makes them: in place, of a buffer that the reduction itself has allocated.
+Buffers are summed as in a training: in-place, in memory that the reduction itself has allocated.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ COLORS = ["#1f4e8c", "#d1642a", "#3f8f4f", "#8a4f9e", "#b8962e", "#2f9a9a", "#c0
 
 
 class Result(NamedTuple):
-    """One reduction of `bytes` between `ranks`, as it was measured.
+    """The measurement of one reduction of `bytes` between `ranks`.
 
-    `seconds` is the median of one all-reduce, `busbw` nccl-tests' bus bandwidth in GB/s: what each rank's link carries
-    if no byte travels twice. `messages` and `bytes_sent` are those of the busiest rank; None if they are not known.
+    `seconds` is the median of one all-reduce. `busbw` is nccl-tests' bus bandwidth in GB/s: what each rank's link
+    carries if no byte travels twice. `messages` and `bytes_sent` are those of the busiest rank; None if unknown.
     """
 
     reduction: str
@@ -58,9 +58,19 @@ def measure(
     beat: Callable[[str], None] = lambda operation: None,
     xp: Any = np,
 ) -> list[Result]:
-    """Each of the reductions `names` (none: all that fit the hosts), for `sizes` in bytes, between the first ranks of
-    `comm`, as many as `counts` say. `beat` is told what comes next. Rank 0 gets the results, the others none. With CuPy
-    for `xp` the sums are of memory of the GPU that is current on each rank."""
+    """Measure reductions. Collective.
+
+    Args:
+        comm: The ranks.
+        names: The reductions; empty for all that fit the hosts.
+        sizes: Bytes to sum.
+        counts: Numbers of ranks, of which the first ones of `comm` take part.
+        beat: Called with the name of each operation before it begins.
+        xp: The module of the buffers' arrays. For CuPy they lie on the GPU that is current on each rank.
+
+    Returns:
+        The results at rank 0, an empty list elsewhere.
+    """
     results: list[Result] = []
     for count in counts:
         part = cast(MPI.Intracomm, comm.Split(0 if comm.rank < count else MPI.UNDEFINED, comm.rank))
@@ -68,20 +78,20 @@ def measure(
             beat(f"measuring sums of {size} bytes on {count} ranks")
             if comm.rank < count:
                 results += _measure_size(part, names, size, xp)
-            wait([comm.Ibarrier()])  # the ranks that have no part leave the cores to the others
+            wait([comm.Ibarrier()])  # ranks that take no part sleep meanwhile
         if comm.rank < count:
             part.Free()
     return results if comm.rank == 0 else []
 
 
 def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int, xp: Any) -> list[Result]:
-    """All reductions in turns, so that whatever else the machine does strikes all of them alike."""
+    """Measure all reductions alternately, so that other load of the machine affects all of them alike."""
     hosts = Hosts(comm)
-    places = f"{comm.size} rank{'s' * (comm.size > 1)} of {hosts.count} host{'s' * (hosts.count > 1)}"
+    where = f"{comm.size} rank{'s' * (comm.size > 1)} of {hosts.count} host{'s' * (hosts.count > 1)}"
     names = names or (_fitting(hosts.count) if xp is np else _fitting_gpus(comm, hosts.count))
     reductions = [create_reduction(name, comm, xp) for name in names]
     plain = [reduction for reduction in reductions if type(reduction).allocate is Reduction.allocate]
-    shared: Any = plain[0].allocate(size // 4) if plain else None  # by all that need no memory of their own
+    shared: Any = plain[0].allocate(size // 4) if plain else None  # by all that allocate no memory of their own
     buffers = [shared if reduction in plain else reduction.allocate(size // 4) for reduction in reductions]
     traffic = [_check(reduction, buffer) for reduction, buffer in zip(reductions, buffers, strict=True)]
     estimates = [_time(reduction, buffer, 1) for reduction, buffer in zip(reductions, buffers, strict=True)]
@@ -89,7 +99,7 @@ def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int, xp: Any)
     lasting = sum(max(SAMPLE, estimate) for estimate in estimates)
     samples = min(max(int(BUDGET / lasting), SAMPLES[0]), SAMPLES[1])
     if comm.rank == 0:
-        log.info(f"Measuring sums of {size} bytes on {places}, {samples} times each")
+        log.info(f"Measuring sums of {size} bytes on {where}, {samples} times each")
         for reduction in reductions:
             if isinstance(reduction, Auto):
                 log.info("auto picks {}: {}".format(*reduction.pick(size)))
@@ -109,13 +119,13 @@ def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int, xp: Any)
 
 
 def _fitting(hosts: int) -> list[str]:
-    """All but the ones that cannot run on so many hosts, or would do as another one does, or nothing."""
+    """All reductions but those that cannot run on so many hosts, sum nothing, or are the same as another one there."""
     useless = ("null", "hierarchical" if hosts == 1 else "shared")
     return [name for name in reduction_names() if name not in useless and not reduction_class(name).on_device]
 
 
 def _fitting_gpus(comm: MPI.Intracomm, hosts: int) -> list[str]:
-    """Likewise for buffers on GPUs, by way of the host last. Collective."""
+    """The same for buffers on GPUs. Collective."""
     names = [] if why_no_nccl(comm) else ["nccl", "hierarchical"][: 1 + (hosts > 1)]
     if comm.allreduce(cuda_aware(), MPI.LAND):
         names.append("direct:ring")
@@ -123,7 +133,7 @@ def _fitting_gpus(comm: MPI.Intracomm, hosts: int) -> list[str]:
 
 
 def _check(reduction: Reduction, buffer: np.ndarray) -> tuple[int | None, int | None]:
-    """Sum once, to be sure of it; returns messages and bytes of the busiest rank. Raises FcaffeError."""
+    """Check one sum; returns messages and bytes of the busiest rank. Raises FcaffeError for a wrong sum."""
     before = reduction.messages, reduction.bytes_sent
     buffer[:] = reduction.rank + 1
     _sum(reduction, buffer)
@@ -137,13 +147,13 @@ def _check(reduction: Reduction, buffer: np.ndarray) -> tuple[int | None, int | 
 
 
 def _sum(reduction: Reduction, buffer: np.ndarray) -> None:
-    """As the exchange of a training sums a bucket (`fcaffe/parallel/exchange.py`)."""
+    """Sum a bucket as the exchange of a training does (`fcaffe/parallel/exchange.py`)."""
     reduction.start(buffer, reduction.mark())
     reduction.finish()
 
 
 def _time(reduction: Reduction, buffer: np.ndarray, repeat: int) -> float:
-    """Seconds for one of `repeat` sums, at the slowest rank; the buffers are freshly written, as gradients are."""
+    """Seconds of one of `repeat` sums, at the slowest rank. The buffer is written before, as gradients are."""
     settle = no_wait if reduction.xp is np else reduction.xp.cuda.get_current_stream().synchronize
     buffer[:] = 0
     settle()
@@ -156,8 +166,8 @@ def _time(reduction: Reduction, buffer: np.ndarray, repeat: int) -> float:
 
 
 def plot(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
-    """Draw, as Figure 4 of FireCaffe's paper, the time of each reduction over the number of ranks, for the largest
-    size, into a PNG. Raises FcaffeError."""
+    """Draw the time of each reduction over the number of ranks, for the largest size, into a PNG, as in Figure 4 of
+    FireCaffe's paper. Raises FcaffeError."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

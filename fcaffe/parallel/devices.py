@@ -1,4 +1,4 @@
-"""The GPUs of each host, and which of them a rank takes."""
+"""Devices: the GPUs of each host, and the one that each rank uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fcaffe.parallel.world import World
 
 @dataclass(frozen=True)
 class Devices:
-    """The GPUs that NVIDIA's driver shows, by their addresses on the PCI bus; if there is none, why."""
+    """The GPUs that NVIDIA's driver lists, by their addresses on the PCI bus; `why_none` is the reason for none."""
 
     addresses: tuple[str, ...]
     why_none: str = ""
@@ -31,7 +31,7 @@ class Devices:
 
 
 def find_devices() -> Devices:
-    """Those of this host that this process may use."""
+    """The GPUs of this host that this process may use."""
     try:
         gpus = find_driver().gpus
     except UsageError as problem:
@@ -40,7 +40,7 @@ def find_devices() -> Devices:
 
 
 def devices_of_hosts(world: World) -> dict[str, Devices]:
-    """By host, in the order of ranks. Collective."""
+    """The GPUs of each host, in the order of ranks. Collective."""
     own = find_devices()
     if world.size == 1:
         return {host_name(): own}
@@ -59,8 +59,10 @@ def describe(found: Mapping[str, Devices]) -> str:
 
 
 def check_devices(gpus: int, world: World, found: Mapping[str, Devices]) -> None:
-    """Raises UsageError if not each of `gpus` workers can have a GPU of its own: of this host if they are not started
-    yet, else of the host that each rank is on."""
+    """Check that each of `gpus` workers can have a GPU of its own. Raises UsageError.
+
+    Before the ranks are started these are the GPUs of this host, afterwards those of each rank's host.
+    """
     wanted = Counter(world.hosts) if world.size > 1 else Counter({host_name(): gpus})
     if world.size not in (1, gpus):
         raise UsageError(f"--gpus {gpus}, but {world.size} ranks were started: leave the flag out; {describe(found)}")
@@ -87,8 +89,8 @@ def parse_devices(text: str, devices: Devices) -> list[int]:
 
 
 def device_of(world: World, devices: Devices, listed: list[int] | None = None) -> int:
-    """The number of the GPU that this rank takes: by its place among the ranks of its host, of the `listed` ones or all
-    of them. If a launcher shows each rank one GPU only, that one."""
+    """The number of the GPU that this rank uses: its index among the ranks of its host selects one of the `listed` GPUs
+    or of all. If a launcher exposes one GPU to each rank, it is that one."""
     numbers = list(range(devices.count)) if listed is None else listed
     if listed is None and devices.count == 1:
         return 0

@@ -1,4 +1,4 @@
-"""Gradients handed to a reduction bucket by bucket, while the backward pass still runs."""
+"""ReducingExchange: sums gradients by a reduction, bucket by bucket, while the backward pass still runs."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ import numpy as np
 
 from fcaffe.engines.engine import Pending
 from fcaffe.net.blob import Array
+from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.state import State
-from fcaffe.parallel.buckets import bucket_size, cuts
 from fcaffe.parallel.lane import Bucket, Lane
 from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.riders import Riders
+from fcaffe.parallel.sizes import bucket_size, cuts
 from fcaffe.parallel.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
-from fcaffe.solvers.exchange import GradientExchange
 from fcaffe.timeline import REDUCE, TRAINING, Timeline
-
-ALIGNMENT = 16  # floats: gradients begin at the start of a cache line
 
 
 class ReducingExchange(GradientExchange):
-    """Cuts the flat gradients, from the end to the front as backward finishes them, into buckets.
+    """Cuts the flat gradients into buckets, from the end to the front as backward finishes them.
 
-    A bucket has `bucket` bytes or more, or what `bucket_size` says. Sizes of layers alone decide, so every rank, and
-    every run, cuts alike.
+    A bucket has `bucket` bytes or more, or as many as `bucket_size` says. The cuts depend on the sizes of layers alone,
+    so all ranks cut alike in every run.
 
-    With `overlap` a thread sums one bucket after the other while the training goes on; without, all are summed at the
-    end of backward. The last bucket, with which the next forward pass begins, may overtake others that still wait (see
-    Lane): ranks tell one another along with it how many there were, and in the next iteration it comes after the most
-    of them. `exposed` is for how many seconds the training has waited for sums.
+    With `overlap` a thread sums one bucket after the other while the training goes on. Without it all are summed at the
+    end of backward. The front bucket, which the next forward pass needs first, may overtake others that still wait (see
+    Lane). The ranks agree one iteration ahead on its position: each sends along with it how many sums it had begun, and
+    the largest of these numbers counts.
 
-    On a GPU what `ready` calls written is under way there, and each sum comes after it. A reduction whose sums only
-    take their place on streams needs no thread, and makes the host wait for nothing.
+    On a GPU the gradients that `ready` names may still be computed; each sum comes after them in the order of streams.
+    A reduction that makes the host wait for nothing needs no thread.
+
+    Attributes:
+        cut: The bytes of each bucket of the last iteration.
     """
 
     def __init__(
@@ -48,20 +49,20 @@ class ReducingExchange(GradientExchange):
     ) -> None:
         self.reduction = reduction
         self.bucket: float | None = bucket
-        self.cut: list[int] = []  # the bytes of each bucket of the last iteration
+        self.cut: list[int] = []
         self.overlap = overlap
         self.watchdog = watchdog or Watchdog()
         self.timeline = timeline or Timeline()
         self.exposed = 0.0
         self.takes_momentum = reduction.takes_momentum
         self.compression = reduction.compression
-        self.on_streams = reduction.on_streams
+        self.on_streams = not reduction.host_waits
         self._lane = Lane(reduction, self.timeline)
-        self._end = 0  # where the bucket ends that is still to be handed over
+        self._end = 0  # offset of the end of the next bucket
         self._buckets: list[Bucket] = []  # of this iteration, from the end of the gradients to the front
-        self._room = 0  # floats of the buffer before the gradients, which end with what rides along
-        self._sent_along = False
-        self._front_after = math.inf  # buckets that are summed before the one in front, if there are as many
+        self._riders: Riders | None = None
+        self._numbers: np.ndarray | None = None  # to be sent along
+        self._front_after = math.inf  # position of the front bucket in the order of sums
 
     def allocate(self, xp: Any, count: int, riders: int = 0) -> Array:
         reduction = self.reduction
@@ -69,20 +70,11 @@ class ReducingExchange(GradientExchange):
         if not (riders and can_ride):
             return reduction.allocate(count)
         self.riders = riders
-        size = Riders.size(riders + 1, reduction.ranks)  # and the best place of the front bucket
-        if reduction.exact:
-            self._room = -(-size // ALIGNMENT) * ALIGNMENT
-            self._buffer = reduction.allocate(self._room + count)
-            part, gradients = self._buffer[self._room - size : self._room], self._buffer[self._room :]
-        else:
-            part, gradients = np.zeros(size, np.float32), reduction.allocate(count)
-            reduction.carry(part)
-        self._riders = Riders(part, reduction.rank, reduction.ranks)
+        self._riders, gradients = Riders.allocate(reduction, 1 + riders, count)  # the first: Lane.best_position
         return gradients
 
     def send_along(self, numbers: np.ndarray) -> None:
         self._numbers = numbers
-        self._sent_along = True
 
     def arrived(self) -> np.ndarray:
         return self._arrived[:, 1:]
@@ -90,7 +82,7 @@ class ReducingExchange(GradientExchange):
     def take_momentum(self, momentum: float, clip: float) -> None:
         self.reduction.take_momentum(momentum, clip)
         if clip >= 0:
-            self.bucket = math.inf  # the norm wants all gradients at once
+            self.bucket = math.inf  # the norm needs all gradients at once
 
     def begin(self, gradients: Array) -> None:
         if self.final_until < math.inf:
@@ -107,21 +99,20 @@ class ReducingExchange(GradientExchange):
 
     def finish(self, stop: float = math.inf) -> None:
         self._hand_over(0)
+        if not self._buckets:
+            return
         if not self.overlap:
-            stop = math.inf  # all now: ranks that wait for other buckets first would not meet
-        wanted = [bucket for bucket in self._buckets if bucket.start < stop and not bucket.summed.is_set()]
+            stop = math.inf  # all ranks sum all buckets now: others would wait for one another's
+        wanted = [bucket for bucket in self._buckets if bucket.start < stop and not bucket.is_summed]
         began = time.perf_counter()
         if wanted:
             with self.watchdog.waiting("the sum of the gradients"), self.timeline.span(REDUCE):
                 for bucket in wanted:
-                    if self.overlap:
-                        bucket.summed.wait()
-                    else:
+                    if not self.overlap:
                         self._lane.sum(bucket, TRAINING)
-        if self._lane.error is not None:
-            raise self._lane.error
-        if self._sent_along:
-            self._arrived, self._sent_along = self._riders.take(), False
+                    bucket.wait()
+        if self._riders is not None and self._numbers is not None:
+            self._arrived, self._numbers = self._riders.take(), None
             self._front_after = self._arrived[:, 0].max()
         self.reduction.finish()
         self.reduction.raise_failed()
@@ -130,7 +121,7 @@ class ReducingExchange(GradientExchange):
 
     @property
     def final_until(self) -> float:
-        return min((bucket.start for bucket in self._buckets if not bucket.summed.is_set()), default=math.inf)
+        return min((bucket.start for bucket in self._buckets if not bucket.is_summed), default=math.inf)
 
     def wait_for(self, pending: Pending) -> None:
         if not self.reduction.on_device:
@@ -154,7 +145,7 @@ class ReducingExchange(GradientExchange):
         if self.reduction.on_device:
             self._lane.seconds, self.exposed = self.reduction.seconds_on_device()
         more = self.reduction.summary()
-        if self.on_streams and not self.seconds:  # all were part of CUDA graphs
+        if self.on_streams and not self.seconds:  # all sums were part of CUDA graphs
             return more
         hidden = max(0.0, self.seconds - self.exposed)
         sizes = " + ".join(f"{size / 1e6:.2f}" for size in self.cut)
@@ -163,23 +154,21 @@ class ReducingExchange(GradientExchange):
         return "; ".join(filter(None, (took, buckets, more)))
 
     def close(self) -> None:
-        """Give back the reduction's communicators and memory, the gradients' too. Collective."""
+        self._buckets.clear()
         self._lane.close()
 
     @property
     def seconds(self) -> float:
-        """What the sums have taken so far."""
         return self._lane.seconds
 
     def _hand_over(self, start: int) -> None:
-        """The bucket from `start` to where the last one began."""
+        """Hand over the bucket from offset `start` to the start of the last one."""
         if start >= self._end:
             return
         values = self._gradients[start : self._end]
-        if start == 0 and self._sent_along:
-            self._riders.put(np.concatenate([[self._lane.best_place], self._numbers]))
-            if self._room:
-                values = self._buffer[self._room - self._riders.count : self._room + self._end]
+        if start == 0 and self._riders is not None and self._numbers is not None:
+            self._riders.put(np.concatenate([[self._lane.best_position], self._numbers]))
+            values = self._riders.with_front(values)
         bucket = Bucket(start, values, self.reduction.mark())
         self._buckets.append(bucket)
         self.cut.append(4 * (self._end - start))
@@ -188,5 +177,6 @@ class ReducingExchange(GradientExchange):
             return
         if self.on_streams:
             self._lane.sum(bucket, TRAINING)
+            bucket.wait()
         else:
             self._lane.put(bucket, front=start == 0)

@@ -1,4 +1,4 @@
-"""A thread that sums buckets of gradients, one after the other, while the training goes on."""
+"""Lane: a thread that sums buckets of gradients, one after the other, while the training goes on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
 
 from fcaffe.net.blob import Array
@@ -14,43 +13,66 @@ from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.scheduling import answer_promptly
 from fcaffe.timeline import EXCHANGE, Event, Timeline
 
-SHORT = 3e-4  # seconds that the thread may wait for the front without changing its place
+SHORT = 3e-4  # seconds that the thread may wait for the front bucket without moving it to a later position
 
 
-@dataclass
 class Bucket:
-    """The part of the flat gradients from offset `start` on; `values` are what is summed, once `ready` (of
-    `Reduction.mark`) has come."""
+    """A slice of the flat gradients that is summed as a whole.
 
-    start: int
-    values: Array
-    ready: Any
-    summed: threading.Event = field(default_factory=threading.Event)
+    Attributes:
+        start: Offset of its first gradient.
+        values: What is summed; the riders precede the gradients of the front bucket.
+        ready: The `Reduction.mark` after which the values are written.
+    """
+
+    def __init__(self, start: int, values: Array, ready: Any) -> None:
+        self.start, self.values, self.ready = start, values, ready
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+
+    @property
+    def is_summed(self) -> bool:
+        return self._ended.is_set() and self._error is None
+
+    def end(self, error: BaseException | None) -> None:
+        """Mark the bucket as summed, or as failed."""
+        self._error = error
+        self._ended.set()
+
+    def wait(self) -> None:
+        """Wait for the end of the sum. Raises its error."""
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
 
 
 class Lane:
-    """Sums buckets by a reduction, in one order on all ranks: the first `front_after` as they come, then the front one,
-    that of the layers which the next forward pass begins with, though it comes last, then the rest.
+    """Sums buckets by a reduction, in the same order on all ranks.
 
-    `seconds` is what sums have taken so far; `error` is what has gone wrong, after which no more buckets are summed.
+    The front bucket, that of the first layers, is complete last and needed first. It comes after `front_after` others,
+    which are summed in the order in which they were put. After an error no more buckets are summed: they fail too.
+
+    Attributes:
+        seconds: What sums have taken so far.
+        front_after: The position of the front bucket in this iteration.
     """
 
     def __init__(self, reduction: Reduction, timeline: Timeline) -> None:
         self.reduction = reduction
         self.timeline = timeline
         self.seconds = 0.0
-        self.error: BaseException | None = None
         self.front_after: float = math.inf
+        self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._buckets: deque[Bucket] = deque()
         self._front: Bucket | None = None
-        self._begun = 0  # buckets of this iteration before the front one
-        self._waits_since: float | None = None  # for the front, with others at hand
-        self._ends = False
+        self._begun = 0  # buckets of this iteration whose sum began before that of the front bucket
+        self._waits_since: float | None = None  # for the front bucket, with others at hand
+        self._closing = False
         self._thread: threading.Thread | None = None
 
     def begin(self, front_after: float) -> None:
-        """An iteration, once all buckets of the last one are summed."""
+        """Begin an iteration, after all buckets of the last one are summed."""
         self.front_after, self._begun = front_after, 0
 
     def put(self, bucket: Bucket, front: bool) -> None:
@@ -66,25 +88,29 @@ class Lane:
             self._thread.start()
 
     @property
-    def best_place(self) -> int:
-        """After how many others the front bucket, if it came now, would best be summed in iterations like this one."""
+    def best_position(self) -> int:
+        """After how many other buckets the front bucket, if it came now, should be summed in the next iteration."""
         waits_since = self._waits_since
         return self._begun + (waits_since is not None and time.perf_counter() - waits_since > SHORT)
 
     def sum(self, bucket: Bucket, thread: int) -> None:
-        """Sum it here and now, in `thread` of the timeline."""
+        """Sum a bucket in the calling thread, which is `thread` of the timeline. Its `wait` raises the error."""
         iteration, began = self.timeline.iteration, time.perf_counter()
-        self.reduction.start(bucket.values, bucket.ready)
+        if self._error is None:
+            try:
+                self.reduction.start(bucket.values, bucket.ready)
+            except BaseException as error:
+                self._error = error
         ended = time.perf_counter()
         self.seconds += ended - began
         self.timeline.add(Event("reduce", thread, began, ended, iteration))
-        bucket.summed.set()
+        bucket.end(self._error)
 
     def close(self) -> None:
-        """End the thread, and give back what the reduction holds. Collective."""
+        """End the thread, and close the reduction. Collective."""
         if self._thread is not None:
             with self._changed:
-                self._ends = True
+                self._closing = True
                 self._changed.notify()
             self._thread.join()
             self._thread = None
@@ -93,18 +119,12 @@ class Lane:
     def _run(self) -> None:
         answer_promptly()
         while (bucket := self._take()) is not None:
-            try:
-                if self.error is None:
-                    self.sum(bucket, EXCHANGE)
-            except BaseException as problem:  # raised by the thread that trains
-                self.error = problem
-            finally:
-                bucket.summed.set()
+            self.sum(bucket, EXCHANGE)
 
     def _take(self) -> Bucket | None:
-        """The bucket that comes next, once it is there; None at the end."""
+        """Wait for the bucket that comes next; None at the end."""
         with self._changed:
-            while not self._ends:
+            while not self._closing:
                 is_its_turn = self._begun >= self.front_after
                 if self._front is not None and (is_its_turn or not self._buckets):
                     bucket, self._front = self._front, None

@@ -40,7 +40,7 @@ class MpiWorkers(Workers):
         self.watchdog = watchdog or Watchdog()
         self.timeline = timeline or Timeline()
         self.reduction = reduction
-        self.sums_on_streams = reduction is not None and reduction.on_streams
+        self.sums_on_streams = reduction is not None and not reduction.host_waits
 
     def share(self, batch_size: int) -> Share:
         if self.per_worker:

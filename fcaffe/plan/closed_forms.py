@@ -10,27 +10,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from fcaffe.plan.reductions import ROUNDING
-
 
 def server(n: float, p: int, alpha: float, beta: float, gamma: float) -> float:
+    """2 p (alpha + n beta) + p n gamma; fcaffe's rank 0 serves itself: p - 1 in place of p."""
     return 2 * p * (alpha + n * beta) + p * n * gamma
 
 
 def tree(n: float, p: int, alpha: float, beta: float, gamma: float) -> float:
+    """2 ceil(log2 p) (alpha + n beta) + ceil(log2 p) n gamma."""
     levels = math.ceil(math.log2(p))
     return 2 * levels * (alpha + n * beta) + levels * n * gamma
 
 
 def ring(n: float, p: int, alpha: float, beta: float, gamma: float) -> float:
+    """2 (p-1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma."""
     return 2 * (p - 1) * alpha + 2 * (p - 1) / p * n * beta + (p - 1) / p * n * gamma
 
 
 def doubling(n: float, p: int, alpha: float, beta: float, gamma: float) -> float:
+    """floor(log2 p) (alpha + n beta + n gamma), + 2 (alpha + n beta) + n gamma if p is no power of 2."""
     return (p.bit_length() - 1) * (alpha + n * beta + n * gamma) + _folding(n, p, alpha, beta, gamma)
 
 
 def halving(n: float, p: int, alpha: float, beta: float, gamma: float) -> float:
+    """2 L alpha + (1 - 2^-L) n (2 beta + gamma) with L = floor(log2 p), + 2 (alpha + n beta) + n gamma if p is no power
+    of 2."""
     steps = p.bit_length() - 1
     part = 1 - 2.0**-steps
     return 2 * steps * alpha + 2 * part * n * beta + part * n * gamma + _folding(n, p, alpha, beta, gamma)
@@ -40,33 +44,11 @@ def _folding(n: float, p: int, alpha: float, beta: float, gamma: float) -> float
     return 0.0 if p & (p - 1) == 0 else 2 * (alpha + n * beta) + n * gamma
 
 
-def bf16(n: float, p: int, alpha: float, beta: float, gamma: float) -> float:
-    return 2 * (p - 1) * alpha + (p - 1) / p * n * beta + ROUNDING * n * gamma
-
-
 FORMS: dict[str, Callable[[float, int, float, float, float], float]] = {
     "server": server,
     "sharded-server": ring,
-    "bf16": bf16,
     "tree": tree,
     "doubling": doubling,
     "ring": ring,
     "halving": halving,
-}
-
-TEXTS = {
-    "server": "2 p (alpha + n beta) + p n gamma; fcaffe's rank 0 serves itself: p - 1 in place of p",
-    "sharded-server": "2 (p-1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma",
-    "bf16": f"2 (p-1) alpha + (p-1)/p n beta + {ROUNDING} n gamma",
-    "tree": "2 ceil(log2 p) (alpha + n beta) + ceil(log2 p) n gamma",
-    "whole-tree": "2 ceil(log2 p) (alpha + n beta) + ceil(log2 p) n gamma",
-    "segmented-tree": "m segments of s: the larger of (m + 2) ceil(log2 p) (alpha + s beta + s gamma) at the root and "
-    "(min(m, lag) + m + 1) (ceil(log2 p) - 1) + 2 times the same at its largest child",
-    "doubling": "floor(log2 p) (alpha + n beta + n gamma), + 2 (alpha + n beta) + n gamma if p is no power of 2",
-    "ring": "2 (p-1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma",
-    "halving": "2 L alpha + (1 - 2^-L) n (2 beta + gamma) with L = floor(log2 p), + 2 (alpha + n beta) + n gamma if p "
-    "is no power of 2",
-    "hierarchical": "g ranks a node: ring(n, g) within + ring or halving(n / g, p / g) between",
-    "shared": "2 ceil(log2 p) alpha + 2/3 n gamma",
-    "auto": "shared on one node; hierarchical where nodes have several ranks; ring, or halving for n / p < 64 KiB",
 }

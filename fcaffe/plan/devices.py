@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from fcaffe.errors import UsageError
@@ -16,30 +16,27 @@ SHEET = "the maker's data sheet"
 
 @dataclass(frozen=True)
 class Link:
-    """`latency` in seconds a message, `bandwidth` in bytes a second each way that long messages get. `burst`: bytes
-    that pass at once after the link has idled, as a limit by a bucket of tokens lets them (of clouds, of `tc`)."""
+    """What messages go over."""
 
     name: str
-    latency: float
-    bandwidth: float
+    latency: float  # seconds a message
+    bandwidth: float  # bytes a second each way that long messages get
     source: str
-    burst: float = 0.0
+    burst: float = 0.0  # bytes that pass at once after the link has idled, where a bucket of tokens limits it
 
 
 @dataclass(frozen=True)
 class Device:
-    """What computes: `peak` in FLOP/s by the type of factors, of which convolutions and inner products get
-    `efficiency`; `memory` in bytes and `memory_bandwidth` in bytes a second; `layer_seconds`: what it takes to begin
-    one layer's pass."""
+    """What computes."""
 
     name: str
-    peak: Mapping[str, float]
-    memory: float
-    memory_bandwidth: float
-    efficiency: float = 0.4
-    layer_seconds: float = 5e-6
+    peak: Mapping[str, float]  # FLOP/s by the type of factors
+    memory: float  # bytes
+    memory_bandwidth: float  # bytes a second
+    efficiency: float = 0.4  # the share of the peak that convolutions and inner products get
+    layer_seconds: float = 5e-6  # what it takes to begin one layer's pass
     source: str = SHEET
-    efficiency_source: str = field(default="assumed")
+    efficiency_source: str = "assumed"
 
     def peak_of(self, math: str) -> float:
         """Raises UsageError for a type of factors that the device has no speed for."""

@@ -8,17 +8,73 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fcaffe.errors import UsageError
-from fcaffe.plan.devices import unknown
+from fcaffe.parallel.sizes import best_reduction, segment_length, segments_ahead
+from fcaffe.plan.devices import Link, unknown
 from fcaffe.plan.machine import FCAFFE, Machine
-from fcaffe.plan.rounds import Ranks, Round, Sum, seconds, total
 
-# Those of fcaffe/parallel/reductions/tree.py and auto.py, in bytes.
-SEGMENTS, SHORTEST, LONGEST = 8, 4 << 17, 4 << 20
-LONG_MESSAGE, SHORT_MESSAGE = 1 << 16, 1 << 14
-ROUNDING = 10  # times as long as adding a gradient takes it to round it to 16 bits, keep the rest, and add it up
+
+@dataclass(frozen=True)
+class Round:
+    """Messages that all ranks on the longest path of a sum send at the same time, `count` times one after another."""
+
+    count: float
+    bytes: float  # of a message
+    link: Link
+    added: float = 0.0  # bytes that a rank adds to others meanwhile
+    streams: float = 1.0  # messages that share the link
+    spread: bool = False  # all nodes send across the network at once
+    rested: int = 0  # messages that find the link idle
+
+
+@dataclass(frozen=True)
+class Sum:
+    """One sum of gradients: its seconds, and the rounds that it consists of."""
+
+    seconds: float
+    rounds: Sequence[Round]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A number of workers on the nodes of a machine; consecutive ones are on one node."""
+
+    machine: Machine
+    workers: int
+
+    @property
+    def on_node(self) -> int:
+        return min(self.workers, self.machine.devices_per_node)
+
+    @property
+    def streams(self) -> float:
+        """Messages that share a link between nodes when each rank of a node sends one."""
+        return max(1.0, self.on_node / self.machine.links_per_node)
+
+    def at(self, distance: int, size: float, added: float, alone: bool = False) -> Round:
+        """A round between ranks at this distance, in which every rank sends, or of each node one `alone`."""
+        node = self.machine.devices_per_node
+        if self.workers <= node or node % (2 * distance) == 0:
+            return Round(1, size, self.machine.within, added)
+        return Round(1, size, self.machine.between, added, 1.0 if alone else self.streams, not alone)
+
+
+def total(ranks: Ranks, rounds: Iterable[Round]) -> float:
+    return sum(seconds(ranks, part) for part in rounds)
+
+
+def seconds(ranks: Ranks, part: Round) -> float:
+    """All repetitions of a round."""
+    machine = ranks.machine
+    slowed = part.streams * (machine.contention if part.spread else 1.0)
+    message = part.link.latency + part.bytes * slowed / part.link.bandwidth
+    adding = part.added / machine.add_bandwidth * machine.slowdown(ranks.workers) if machine.add_bandwidth else 0.0
+    # While a message of the same length goes the other way, the bucket fills by no more than half of it.
+    spared = part.rested * min(part.link.burst, part.bytes / 2) / part.link.bandwidth
+    return part.count * (message + adding) - spared
+
 
 Rounds = Callable[[Ranks, float], list[Round]]
 
@@ -31,12 +87,7 @@ def server(ranks: Ranks, size: float) -> list[Round]:
     parts = [(near, machine.within), (served - near, machine.between)]
     if machine.devices_per_node == 1:
         parts = [(served, machine.between)]
-    rounds = []
-    for count, link in parts:
-        if count:
-            two = 2 / workers
-            rounds += [Round(count, size, link, added, active=two, rested=1) for added in (size, 0.0)]
-    return rounds
+    return [Round(count, size, link, added, rested=1) for count, link in parts if count for added in (size, 0.0)]
 
 
 def sharded_server(ranks: Ranks, size: float) -> list[Round]:
@@ -47,36 +98,34 @@ def sharded_server(ranks: Ranks, size: float) -> list[Round]:
     for count, link, streams in ((near - 1, machine.within, 1.0), (workers - near, machine.between, ranks.streams)):
         if count:
             spread = link is machine.between
-            rounds += [Round(count, part, link, added, streams, spread, 2) for added in (part, 0.0)]
+            rounds += [Round(count, part, link, added, streams, spread) for added in (part, 0.0)]
     return rounds
 
 
 def whole_tree(ranks: Ranks, size: float) -> list[Round]:
     """Up a binomial tree and down again, the whole buffer at each step: FireCaffe's equation (4)."""
     levels = math.ceil(math.log2(ranks.workers))
-    ways = (size, 0.0)
-    rounds = [ranks.at(1 << level, 1, size, added, alone=True) for added in ways for level in range(levels)]
-    levelled = ((place % levels, part) for place, part in enumerate(rounds))
-    return [replace(part, active=0.5**level, rested=int(level == 0)) for level, part in levelled]
+    rounds = [ranks.at(1 << level, size, added, alone=True) for added in (size, 0.0) for level in range(levels)]
+    return [replace(part, rested=int(index % levels == 0)) for index, part in enumerate(rounds)]
 
 
 def segmented_tree(ranks: Ranks, size: float) -> list[Round]:
-    """fcaffe's: segments follow one another, up and down at once. Either the root is the bottleneck, which takes and
-    gives a message for every level and segment; or its largest child, which begins to take what comes down only
-    after `lag` segments have gone up."""
+    """fcaffe's tree: segments follow one another, up and down at once.
+
+    Either the root is the bottleneck, which sends or receives a message for every level and segment. Or it is the
+    root's largest child, which receives the first total only after it has sent up `ahead` segments.
+    """
     levels = math.ceil(math.log2(ranks.workers))
-    length = min(max(size / SEGMENTS, SHORTEST), LONGEST, size)
+    length = 4 * segment_length(max(1, int(size) // 4))
     segments = math.ceil(size / length - 1e-9)
+    whole = whole_tree(ranks, size)
     if segments == 1:
-        return whole_tree(ranks, size)
-    lag = min(segments, 2 * ranks.workers.bit_length())
-    both_ways = 2 * (ranks.workers - 1) / (levels * ranks.workers)  # as many edges as the ranks have levels on average
-    one = [ranks.at(1 << level, 1, length, length, alone=True) for level in range(levels)]
-    one = [replace(part, ends=2, active=both_ways) for part in one]
-    child = one[:-1]  # what the largest child takes and gives for a segment; the last level is the root's
+        return whole
+    ahead = min(segments, segments_ahead(ranks.workers))
+    one = [ranks.at(1 << level, length, length, alone=True) for level in range(levels)]
     by_root = _times(one, segments + 2)
-    by_child = [*_times(child, lag + segments + 1), *_times(one[-1:], 2)]
-    whole = whole_tree(ranks, size)  # the last segment may be next to nothing
+    by_child = [*_times(one[:-1], ahead + segments + 1), *_times(one[-1:], 2)]  # the last level is the root's
+    # The last segment may be next to nothing: then the whole buffer at once is the better estimate.
     return min(_slowest(ranks, (by_root, by_child)), whole, key=lambda rounds: total(ranks, rounds))
 
 
@@ -87,14 +136,14 @@ def _times(rounds: list[Round], factor: float) -> list[Round]:
 def doubling(ranks: Ranks, size: float) -> list[Round]:
     """Recursive doubling: partners at distance 1, 2, 4 ... swap whole buffers."""
     steps = ranks.workers.bit_length() - 1
-    return [*_folding(ranks, size), *(ranks.at(1 << step, 1, size, size) for step in range(steps))]
+    return [*_folding(ranks, size), *(ranks.at(1 << step, size, size) for step in range(steps))]
 
 
 def ring(ranks: Ranks, size: float) -> list[Round]:
     """2 (p - 1) steps of a p-th each, as fast as the slowest link; one between nodes carries one message each way."""
     machine, count, part = ranks.machine, ranks.workers - 1, size / ranks.workers
     links = [machine.within] * (ranks.on_node > 1) + [machine.between] * (machine.nodes(ranks.workers) > 1)
-    return _slowest(ranks, ([Round(count, part, link, added, ends=2) for added in (part, 0.0)] for link in links))
+    return _slowest(ranks, ([Round(count, part, link, added) for added in (part, 0.0)] for link in links))
 
 
 def halving(ranks: Ranks, size: float) -> list[Round]:
@@ -103,7 +152,7 @@ def halving(ranks: Ranks, size: float) -> list[Round]:
     rounds = _folding(ranks, size)
     for step in range(steps):
         part = size / (2 << step)
-        rounds += [ranks.at(1 << step, 1, part, part), ranks.at(1 << step, 1, part, 0.0)]
+        rounds += [ranks.at(1 << step, part, part), ranks.at(1 << step, part, 0.0)]
     return rounds
 
 
@@ -111,7 +160,7 @@ def _folding(ranks: Ranks, size: float) -> list[Round]:
     """Ranks beyond a power of two give their buffers to a neighbour and get the sum back."""
     if ranks.workers & (ranks.workers - 1) == 0:
         return []
-    return [ranks.at(1, 1, size, size), ranks.at(1, 1, size, 0.0)]
+    return [ranks.at(1, size, size), ranks.at(1, size, 0.0)]
 
 
 def shared(ranks: Ranks, size: float) -> list[Round]:
@@ -137,10 +186,8 @@ def hierarchical(ranks: Ranks, size: float) -> list[Round]:
 
 
 def _between(ranks: Ranks, size: float) -> list[Round]:
-    """A ring for long messages, doubling for short sums, else halving."""
-    if size / ranks.workers >= LONG_MESSAGE:
-        return ring(ranks, size)
-    return doubling(ranks, size) if size <= SHORT_MESSAGE else halving(ranks, size)
+    """What fcaffe's `auto` picks between hosts of one rank each."""
+    return COMPARED[best_reduction(ranks.workers, int(size))[0]](ranks, size)
 
 
 def auto(ranks: Ranks, size: float) -> list[Round]:
@@ -155,50 +202,37 @@ def through_memory(machine: Machine) -> bool:
     return machine.exchange == FCAFFE and machine.add_bandwidth is not None
 
 
-def bf16(ranks: Ranks, size: float) -> list[Round]:
-    """`fcaffe train --compress bf16`: as by sharded servers, with half the bytes, which take longer than additions."""
-    messages = ranks.workers - 1
-    rounds = sharded_server(ranks, size / 2)
-    return [replace(part, added=part.added and ROUNDING * size / messages) for part in rounds]
-
-
 def tree(ranks: Ranks, size: float) -> list[Round]:
     """The tree of the machine's `exchange`: the paper's, of whole buffers, or fcaffe's in segments."""
     return segmented_tree(ranks, size) if ranks.machine.exchange == FCAFFE else whole_tree(ranks, size)
 
 
-COMPARED: dict[str, Rounds] = {
-    "server": server,
-    "sharded-server": sharded_server,
-    "tree": tree,
-    "segmented-tree": segmented_tree,
-    "doubling": doubling,
+COMPARED: dict[str, Rounds] = {  # of reductions that take equally long, the first is the best
     "ring": ring,
     "halving": halving,
     "hierarchical": hierarchical,
+    "doubling": doubling,
+    "tree": tree,
+    "segmented-tree": segmented_tree,
+    "sharded-server": sharded_server,
+    "server": server,
 }
-REDUCTIONS: dict[str, Rounds] = {**COMPARED, "whole-tree": whole_tree, "shared": shared, "auto": auto, "bf16": bf16}
-
-
-def check_name(name: str) -> str:
-    """Raises UsageError for a reduction that is not known here."""
-    if name not in REDUCTIONS:
-        raise unknown("reduction", name, [*REDUCTIONS, "best", "all"])
-    return name
+REDUCTIONS: dict[str, Rounds] = {**COMPARED, "whole-tree": whole_tree, "shared": shared, "auto": auto}
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises UsageError."""
+    """Raises UsageError for a reduction that is not known here."""
+    known = [*REDUCTIONS, "best", "all"]
     for name in names:
-        if name not in ("best", "all"):
-            check_name(name)
+        if name not in known:
+            raise unknown("reduction", name, known)
 
 
 def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
     """One sum of `size` bytes over so many workers. Raises UsageError."""
-    rounds_of = REDUCTIONS[check_name(name)]
+    check_names([name])
     if workers == 1 or size == 0:
-        return Sum(0.0, 0.0, ())
+        return Sum(0.0, ())
     ranks = Ranks(machine, workers)
     if name == "shared" and workers > machine.devices_per_node:
         raise UsageError(
@@ -207,9 +241,8 @@ def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
         )
     if name == "shared" and machine.add_bandwidth is None:
         raise UsageError(f"reduction shared: how fast machine {machine.name} adds is not known; give it add_bandwidth")
-    rounds = rounds_of(ranks, size)
-    parts = [seconds(ranks, part) for part in rounds]
-    return Sum(sum(taken for taken, _ in parts), sum(cpu for _, cpu in parts), rounds)
+    rounds = REDUCTIONS[name](ranks, size)
+    return Sum(total(ranks, rounds), rounds)
 
 
 def _slowest(ranks: Ranks, ways: Iterable[list[Round]]) -> list[Round]:

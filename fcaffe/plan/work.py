@@ -1,10 +1,11 @@
-"""What a net asks of each worker: operations, bytes, weights, memory, layer by layer."""
+"""What a net asks of each worker, layer by layer: operations, bytes, weights, memory, and the time of computing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 from fcaffe import log
@@ -12,27 +13,26 @@ from fcaffe.errors import UsageError
 from fcaffe.net import Net
 from fcaffe.net.filter import filter_net
 from fcaffe.net.graph import Node
+from fcaffe.plan.devices import MEMORY_SUSTAINED, Device
+from fcaffe.plan.machine import Machine
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.solvers.nets import train_net_param
 from fcaffe.solvers.rules import create_rule
 from fcaffe.tools.nets import read_net_for
-from fcaffe.tools.shapes import Shape, hollow_net_of
+from fcaffe.tools.shapes import hollow_net_of
 
 
 @dataclass(frozen=True)
 class LayerWork:
-    """One layer's work. `forward` and `backward` are (operations, bytes) for each sample, the bytes being those of its
-    bottoms and tops; `parameter_bytes` are moved besides, once a pass. `final_from`: where the flat gradients that are
-    final after its backward begin, in bytes; `needs_until`: where the flat parameters end that its forward needs."""
+    """One layer's work. `forward` and `backward` are (operations, bytes of bottoms and tops) for each sample."""
 
     name: str
-    type: str
     forward: tuple[float, float]
     backward: tuple[float, float]
-    parameter_bytes: int
-    final_from: int
-    needs_until: int
+    parameter_bytes: int  # moved besides, once a pass
+    final_from: int  # the byte from which on the flat gradients are final after its backward
+    needs_until: int  # the byte up to which its forward reads the flat parameters
 
 
 @dataclass(frozen=True)
@@ -48,22 +48,18 @@ class Volume:
 
 @dataclass(frozen=True)
 class Work:
-    """A net and how it is trained: `batch` samples a pass, `passes` of them an iteration (iter_size), `iterations` in
-    all (None: not known), `histories` of the solver. `activations`: bytes for each sample at the peak of a pass."""
+    """A net and how it is trained."""
 
     name: str
     path: str
     layers: Sequence[LayerWork]
-    batch: int
+    batch: int  # samples of a pass
     parameters: int
-    activations: float
+    activations: float  # bytes for each sample at the peak of a pass
     volume: Volume
-    histories: int = 1
-    passes: int = 1
-    iterations: int | None = None
-    param: Any = None  # of the net, for its phase
-    solver: Any = None  # its parameters, if a solver is planned for
-    inputs: Mapping[str, Sequence[Shape]] = field(default_factory=dict)  # shapes of what layers without bottoms give
+    histories: int = 1  # of the solver's rule
+    passes: int = 1  # of an iteration (iter_size)
+    iterations: int | None = None  # of the training; None: not known
 
     @property
     def gradient_bytes(self) -> int:
@@ -79,25 +75,21 @@ def work_of_net(path: str, input_shape: Sequence[int] | None = None, param: Any 
         try:
             if not net.parameters.count:
                 raise UsageError(f"{path}: this net has no parameters, so there is nothing to train")
-            return replace(_work(net, path), param=read)
+            return _work(net, path)
         finally:
             net.close()
 
 
 def work_of_solver(path: str, input_shape: Sequence[int] | None = None) -> Work:
     """Likewise of the solver of a prototxt. Raises FcaffeError."""
-    return work_of_solver_param(read_solver(path), path, input_shape)
-
-
-def work_of_solver_param(param: Any, path: str, input_shape: Sequence[int] | None = None) -> Work:
-    """Likewise of a solver's parameters, which were read from that file. Raises FcaffeError."""
+    param = read_solver(path)
     with log.quiet():
         net, field = train_net_param(param)
     source = getattr(param, field) if field in ("net", "train_net") else path
     histories = create_rule(param, None).histories  # type: ignore[arg-type]  # nothing is updated
     work = work_of_net(source, input_shape, net)
     passes = max(1, param.iter_size)
-    return replace(work, histories=histories, passes=passes, iterations=param.max_iter or None, solver=param)
+    return replace(work, histories=histories, passes=passes, iterations=param.max_iter or None)
 
 
 def _work(net: Net, path: str) -> Work:
@@ -114,7 +106,6 @@ def _work(net: Net, path: str) -> Work:
         parameters=net.parameters.count,
         activations=net.memory().peak / batch,
         volume=_volume(net.nodes, batch),
-        inputs={node.name: [top.shape for top in node.tops] for node in net.nodes if not node.bottoms},
     )
 
 
@@ -130,7 +121,6 @@ def _layer(node: Node, batch: int, final_from: int, needs_until: int, trained: b
     reads = not node.bottoms  # what a layer without bottoms does is the reading of data
     return LayerWork(
         node.name,
-        layer.type,
         (2 * macs / batch, 0.0 if reads else (bottoms + tops) / batch),
         (2 * ways * macs / batch, backward_bytes / batch),
         4 * sum(blob.count for blob in layer.blobs),
@@ -147,3 +137,57 @@ def _volume(nodes: Sequence[Node], batch: int) -> Volume:
             data += 4 * sum(blob.count for blob in node.bottoms) / batch
             flops += 6 * node.layer.macs(node.bottoms, node.tops) / batch  # type: ignore[attr-defined]
     return Volume(weights, data, flops)
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Seconds of each layer's forward and backward for one pass over a worker's share, in the net's order, and where
+    these numbers come from."""
+
+    forward: Sequence[float]
+    backward: Sequence[float]
+    origin: str
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.forward) + sum(self.backward)
+
+    def times(self, factor: float) -> Compute:
+        return Compute([factor * one for one in self.forward], [factor * one for one in self.backward], self.origin)
+
+
+def compute_of(work: Work, machine: Machine, math: str, samples: float, workers: int) -> Compute:
+    """One pass over so many samples, while so many workers compute."""
+    estimated = by_peaks(work.layers, machine.device, math, samples)
+    if speed := machine.speed_of(work.name):
+        origin = f"{samples:g} images at {speed:g} a second ({machine.source}), split by the layers' peaks"
+        split = Compute(estimated.forward, estimated.backward, origin)
+        estimated = split.times(samples / speed / estimated.seconds)
+    return estimated.times(machine.slowdown(workers))
+
+
+def by_peaks(layers: Sequence[LayerWork], device: Device, math: str, samples: float) -> Compute:
+    """The roofline of each layer: its operations at the share of the peak that is assumed, or its bytes at that of the
+    memory's bandwidth, whichever takes longer."""
+    flops = device.efficiency * device.peak_of(math)
+    rate = MEMORY_SUSTAINED * device.memory_bandwidth
+    width = 1.0 if math in ("fp32", "tf32") else 0.5  # with 16 bits, blobs are half as long
+
+    def seconds(operations: float, moved: float, parameters: float) -> float:
+        if not operations and not moved:
+            return 0.0
+        return device.layer_seconds + max(samples * operations / flops, width * (samples * moved + parameters) / rate)
+
+    forward = [seconds(*layer.forward, layer.parameter_bytes) for layer in layers]
+    backward = [seconds(*layer.backward, 2 * layer.parameter_bytes) for layer in layers]
+    memory = f"{MEMORY_SUSTAINED:.0%} (assumed) of the memory's bandwidth"
+    origin = f"each layer: its operations at the efficiency or its bytes at {memory}; {1e6 * device.layer_seconds:g} us"
+    return Compute(forward, backward, origin)
+
+
+def slowest(workers: int, spread: float) -> float:
+    """How many times the mean the slowest of so many workers takes, whose times are spread normally with this relative
+    standard deviation: Blom's approximation of the largest order statistic."""
+    if workers == 1 or not spread:
+        return 1.0
+    return 1.0 + spread * NormalDist().inv_cdf((workers - 0.375) / (workers + 0.25))

@@ -66,7 +66,7 @@ class WholeBatches:
         with run.timeline.span(BACKWARD):
             run.net.backward(exchange=run.exchange)
         if not run.exchange.on_streams:
-            run.exchange.finish(1)  # the bucket in front, with what rides along; `update` waits for the others
+            run.exchange.finish_front()  # `update` waits for the other buckets
         self._arrived = run.exchange.arrived() if rides else None
         if rides:
             return known(_mean([self._checked(loss, run.iteration) for loss in self._sums(slice(passes), np.float64)]))

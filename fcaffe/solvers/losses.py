@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.state import Held, State
 
 Loss = Callable[[], np.float32]  # waits for a loss that a device still computes
@@ -40,6 +41,7 @@ class SmoothedLoss:
             self.clear()
         self._restored = False
 
+    @silent_arithmetic
     def add(self, loss: np.float32) -> None:
         if len(self._losses) < self.window:
             self._losses.append(loss)

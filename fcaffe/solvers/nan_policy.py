@@ -57,9 +57,9 @@ class NanPolicy:
         return self.stops and (due or self.saves_states or self.run.iteration % WEIGHTS_CHECKED == 0)
 
     def check_weights(self, due: bool) -> None:
-        """Check the weights every WEIGHTS_CHECKED iterations, and if `due`.
+        """Stop at a weight that is not finite, every so many iterations and if `due`: before a snapshot and at the end.
 
-        A NaN weight need not reach the loss, since a ReLU may turn NaN into 0.
+        Such a weight need not show in the loss. Statistics of BatchNorm may be bad on one worker alone.
         """
         run = self.run
         if not self.checks_weights(due):

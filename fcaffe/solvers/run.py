@@ -14,13 +14,13 @@ from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import SolverError
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
+from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.memory_need import check_memory
 from fcaffe.net.shards import Shards
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import nonsense, trust_ratio
 from fcaffe.solvers.batch_growth import GrowingBatch
-from fcaffe.solvers.exchange import GradientExchange
 from fcaffe.solvers.learning_rate import learning_rate
 from fcaffe.solvers.losses import SmoothedLoss
 from fcaffe.solvers.nets import check_same, finetune, test_net_params, train_net_param

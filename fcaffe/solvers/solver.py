@@ -61,6 +61,7 @@ class Solver(Run):
         if self.iteration > last:
             log.warning(f"Nothing to train: this is iteration {self.iteration}, and max_iter is {last}")
         action = self.step(last - self.iteration)
+        self.nan_policy.check_weights(due=True)
         if (param.snapshot_after_train or action is Action.TERMINATE) and not self._is_due(param.snapshot):
             self.snapshot()
         if action is not Action.NONE:

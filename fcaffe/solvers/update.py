@@ -1,4 +1,4 @@
-"""The update of all parameters, once their gradients are there: what is the same whatever the rule."""
+"""Update: applies the update rule to all parameters once their gradients are summed."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from fcaffe.timeline import UPDATE
 class Update:
     """Clips, normalises and regularises gradients, and applies the run's rule to them.
 
-    An update need not be through before the next pass begins. Parameters whose gradients are summed are updated at
-    once, the others when they are needed: so sums go on while the first layers of the next forward pass compute.
+    An update may end after the next pass begins. Parameters whose gradients are summed are updated at once, the others
+    when a layer needs them. So sums continue while the first layers of the next forward pass compute.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self._left: list[tuple[Parameter, slice]] = []  # parameters to be updated, in the order of the flat buffer
         self._rate, self._correction, self._passes = 0.0, 1.0, 1  # of the update
-        self._table: Any = None  # of all parameters, as an engine that takes them in one go wants it
-        self._table_of: Any = None  # what the table was made of
+        self._table: Any = None  # of all parameters, for an engine that updates them by one kernel
+        self._table_of: Any = None  # the settings for which the table was prepared
 
     @silent_arithmetic
     def begin(self) -> None:
-        """Start to lower every parameter, at the run's `rate`, by the gradients of its iteration's passes, which are in
-        `diff`, or on their way there."""
+        """Begin the update of every parameter, at the run's `rate`, by the gradients in `diff`. Their sums may still go
+        on."""
         run, param, engine = self.run, self.run.param, self.run.engine
         at_once = engine.updates_at_once and run.rule.all_at_once and not trust_ratio.is_wanted(param)
         if at_once or param.clip_gradients >= 0:
@@ -49,19 +49,20 @@ class Update:
         self._apply_summed()
 
     def need(self, stop: float) -> None:
-        """See that all parameters that begin before offset `stop` are updated."""
+        """Update all parameters that begin before offset `stop`. Waits for the sums of their gradients."""
         if self._left and self._left[0][1].start < stop:
             self.run.exchange.finish(stop)
             with self.run.timeline.span(UPDATE):
                 self._apply_summed()
 
     def finish(self) -> None:
-        """See that all parameters are."""
+        """Update all parameters. Raises the error of a sum that failed, whether or not its gradients are used."""
         self.need(math.inf)
+        self.run.exchange.finish()
 
     @silent_arithmetic
     def _apply_summed(self) -> None:
-        """Update those whose gradients are summed by now."""
+        """Update the parameters whose gradients are summed by now."""
         run, engine = self.run, self.run.engine
         until = run.exchange.final_until
         number = sum(own.stop <= until for _, own in self._left)
@@ -93,14 +94,14 @@ class Update:
             engine.for_each(update, blocks)
 
     def _apply_at_once(self) -> None:
-        """The same by an engine that takes all parameters in one go."""
+        """Update all parameters by one operator of the engine."""
         run, param, engine = self.run, self.run.param, self.run.engine
         owned = list(zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True))
         weight_decay = np.float32(param.weight_decay)
         parts = [Part(own, float(weight_decay * np.float32(p.decay_mult)), p.lr_mult) for p, own in owned]
-        made_of = param.regularization_type, tuple((part.decay, part.lr_mult) for part in parts)
-        if made_of != self._table_of:
-            self._table_of, self._table = made_of, engine.prepare_update(parts, param.regularization_type)
+        settings = param.regularization_type, tuple((part.decay, part.lr_mult) for part in parts)
+        if settings != self._table_of:
+            self._table_of, self._table = settings, engine.prepare_update(parts, param.regularization_type)
         engine.set_step(float(np.float32(run.rate)) * run.rule.correction(run.iteration), 1 / run.passes)
         numbers = Settings(param.momentum, param.momentum2, param.delta, param.rms_decay)
 
@@ -108,7 +109,7 @@ class Update:
             engine.update_all(param.type, self._table, run.data, run.diff, run.history, numbers)
 
         with self._brought_in(owned):
-            engine.repeat(self, "update", (made_of, numbers), update)  # whatever a script may change from step to step
+            engine.repeat(self, "update", (settings, numbers), update)  # whatever a script may change from step to step
 
     @contextlib.contextmanager
     def _brought_in(self, parameters: Iterable[tuple[Parameter, slice]]) -> Iterator[None]:

@@ -13,12 +13,12 @@ from fcaffe.errors import FcaffeError
 from fcaffe.threads import VARIABLES, environment_of_others
 
 ROUNDS = 3
-MARGIN = 1.03  # a split that is faster by less is not told from the others: the same one differs by that
+MARGIN = 1.03  # repeated measurements of one split differ by so much
 
 
 class Split(NamedTuple):
-    """So many workers of so many threads each; `seconds` of an iteration, the median of its turns; `problem`: why there
-    are none."""
+    """A number of workers and of threads of each. `seconds` is the median of an iteration; `problem` says why there is
+    none."""
 
     workers: int
     threads: int
@@ -32,14 +32,24 @@ class Split(NamedTuple):
 
 
 def splits(cores: int) -> list[Split]:
-    """Those that use all cores: 1 worker of all threads first, as many workers as cores last."""
+    """The splits that use all cores, from 1 worker of all threads to as many workers as cores."""
     return [Split(workers, cores // workers) for workers in range(1, cores + 1) if cores % workers == 0]
 
 
 def measure_splits(flags: Sequence[str], cores: int, tell: Callable[[str], None], rounds: int = ROUNDS) -> list[Split]:
-    """Measure by `fcaffe bench step` with these flags, which name the net. In each round every split is started anew
-    and takes a turn, so that whatever else the machine does strikes all alike. `tell` is told what comes next. Raises
-    FcaffeError if none can be measured."""
+    """Measure each split of the cores by `fcaffe bench step`.
+
+    Each round starts every split anew, so that other load of the machine affects all alike.
+
+    Args:
+        flags: Flags of `fcaffe bench step`, which name the net.
+        cores: Number of cores.
+        tell: Called with a line before each measurement.
+        rounds: Number of measurements of each split.
+
+    Raises:
+        FcaffeError: No split can be measured.
+    """
     found = splits(cores)
     seconds: dict[Split, list[float]] = {split: [] for split in found}
     measured: dict[Split, Split] = {}
@@ -58,7 +68,7 @@ def measure_splits(flags: Sequence[str], cores: int, tell: Callable[[str], None]
 
 
 def advice(results: Sequence[Split]) -> str:
-    """Which split is best and by how much, and the flag that makes it so."""
+    """A line with the best split, its time and another one's, and the flag for it."""
     known = sorted((result for result in results if not result.problem), key=lambda result: result.seconds)
     best, single = known[0], next((result for result in known if result.workers == 1), None)
     other = single if single and single is not best else known[1] if len(known) > 1 else None
@@ -69,7 +79,7 @@ def advice(results: Sequence[Split]) -> str:
 
 
 def _run(split: Split, flags: Sequence[str]) -> tuple[int, float, str]:
-    """(batch, milliseconds of an iteration, problem) of a job of its own."""
+    """Run one job; returns (batch, milliseconds of an iteration, problem)."""
     command = [sys.executable, "-m", "fcaffe", "bench", "step", *flags, f"--workers={split.workers}"]
     environment = environment_of_others() | dict.fromkeys(VARIABLES, str(split.threads))
     done = subprocess.run(

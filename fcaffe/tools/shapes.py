@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,19 +76,6 @@ def hollow_net_of(
             stood_in[layer.name] = layer.type
             _stand_in(layer, path, input_shape)
     return Net(param, Context(Engine(_Hollow()), CaffeRandom(0), whole_passes=whole_passes)), stood_in
-
-
-def with_batch(param: Any, shapes: Mapping[str, Sequence[Shape]], batch: int) -> Any:
-    """A copy of filtered parameters in which Input layers replace the layers named in `shapes`.
-
-    Their tops have these shapes, but a first axis of `batch`.
-    """
-    made = pb.NetParameter()
-    made.CopyFrom(param)
-    for layer in made.layer:
-        if layer.name in shapes:
-            _become_input(layer, [(batch, *shape[1:]) for shape in shapes[layer.name]])
-    return made
 
 
 def reader_of(layer: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How long whole iterations of trainings take between live ranks, in turns, and what they are made of."""
+"""Measures whole training iterations between live ranks, split by kinds of time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ TURN, MOST = 0.25, 50  # seconds of a turn, and the most iterations
 
 
 class Turn(NamedTuple):
-    """What some iterations have taken, in seconds for one of them.
+    """The mean seconds of some iterations.
 
-    `seconds` at the slowest worker; `split`, by the kinds of the timeline, on average over the workers, of whose time
-    it is the whole. `sums` and `exposed`, worker 0's: what sums of gradients have taken, and what of that the training
-    has waited for; what is left was hidden behind forward and backward.
+    `seconds` is the time of the slowest worker. `split` is the mean of all workers by the kinds of the timeline, which
+    add up to the whole. `sums` is what worker 0's sums of gradients took, and `exposed` the part that the training
+    waited for; the rest was hidden behind forward and backward.
     """
 
     seconds: float
@@ -33,7 +33,7 @@ class Turn(NamedTuple):
 
 @dataclass
 class Training:
-    """A training of all ranks that is measured. All calls are collective."""
+    """A training to measure. All calls are collective."""
 
     name: str
     solver: Solver
@@ -41,7 +41,7 @@ class Training:
     turns: list[Turn] = field(default_factory=list)
 
     def take(self, iterations: int) -> Turn:
-        """Take so many iterations, after one that brings its memory back into the caches. The same on all ranks."""
+        """Take so many iterations, after one that loads the caches. `iterations` is the same on all ranks."""
         solver, workers = self.solver, self.solver.workers
         self.watchdog.beat(f"measuring {self.name}", solver.iteration)
         solver.step(1)
@@ -60,12 +60,12 @@ class Training:
 
     @property
     def samples(self) -> int:
-        """Of one iteration, on all workers."""
+        """Samples of one iteration on all workers."""
         return self.solver.share.total * self.solver.passes
 
     def result(self) -> dict[str, Any]:
-        """Medians over the turns, in milliseconds an iteration; `split_ms` by kinds of time; `least_ms` is the shortest
-        turn's, which whatever else the machine did has struck least."""
+        """Medians over the turns, in milliseconds an iteration. `split_ms` has kinds of time, `least_ms` the shortest
+        turn, which other load of the machine affected least."""
         workers, exchange = self.solver.workers, self.solver.exchange
         ms = 1000 * median(turn.seconds for turn in self.turns)
         split = {kind: 1000 * median(turn.split[kind] for turn in self.turns) for kind in KINDS}
@@ -87,13 +87,18 @@ class Training:
 
 
 def turn_length(training: Training) -> int:
-    """Iterations of a turn: as many as take about a quarter of a second. All ranks of the training must call this."""
+    """The number of iterations that take about a quarter of a second. Collective."""
     return max(1, min(MOST, round(TURN / training.take(1).seconds)))
 
 
 def take_turns(trainings: Sequence[Training], rounds: int, iterations: int = 0) -> None:
-    """In each round every training takes iterations (0: as many as take about a quarter of a second), so that whatever
-    else the machine does strikes all alike. All ranks must call this."""
+    """Measure the trainings alternately, so that other load of the machine affects all alike. Collective.
+
+    Args:
+        trainings: The trainings.
+        rounds: Number of turns of each training.
+        iterations: Iterations of a turn; 0 for as many as take about a quarter of a second.
+    """
     counts = [iterations or turn_length(training) for training in trainings]
     for _ in range(rounds):
         for training, count in zip(trainings, counts, strict=True):

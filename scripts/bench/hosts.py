@@ -3,7 +3,7 @@
 
   pip install -e ".[bench,mpi]" && scripts/bench/hosts.py
   scripts/bench/hosts.py --nets lenet --hosts 4 --rates 1gbit --rounds 3 --json hosts.json
-  scripts/bench/hosts.py --nets lenet --hosts 4 --rates 1gbit --reduce auto --compress bf16:first=0.1,bf16
+  scripts/bench/hosts.py --nets lenet --hosts 4 --rates 1gbit --reduce auto --compress bf16
 
 The hosts are those of scripts/emulated_cluster, with a core each (dealt out, so several may share one) and one thread a
 rank. Both train the same net with SGD and momentum on synthetic batches in memory, which the hosts split; the batch is

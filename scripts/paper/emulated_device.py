@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fcaffe.net import Blob, Layer, Traits, register
-from fcaffe.plan.compute import Compute
-from fcaffe.plan.work import Work
+from fcaffe.plan.work import Compute, Work
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.synthetic import PLAIN, RATE
 

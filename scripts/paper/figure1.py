@@ -31,12 +31,10 @@ from typing import Any
 from emulated import BURST, hosts, nominal
 
 from fcaffe.log import quiet
-from fcaffe.plan.compute import Compute, compute_of
 from fcaffe.plan.devices import Link
 from fcaffe.plan.machine import FCAFFE, TITAN
-from fcaffe.plan.plan import Plan
-from fcaffe.plan.question import Question
-from fcaffe.plan.work import Work, work_of_net
+from fcaffe.plan.prediction import Prediction, Question
+from fcaffe.plan.work import Compute, Work, compute_of, work_of_net
 from fcaffe.solvers import Observer
 from fcaffe.timeline import KINDS, OTHER, Timeline
 from fcaffe.tools.plot import new_picture, style
@@ -129,14 +127,14 @@ def _output(*command: str) -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def plan_for(found: dict[str, Any], workers: int) -> Plan:
+def plan_for(found: dict[str, Any], workers: int) -> Prediction:
     """The update is that of one rank alone, and of as many as share a core."""
     link = Link(found["rate"], found["short"]["seconds"] / 2, nominal(found["rate"]), "nominal", BURST)
     machine = replace(TITAN, name="emulated", between=link, exchange=FCAFFE, cores=CORES)
-    plan = Plan(Question(net(), machine, found["batch"]))
+    plan = Prediction(Question(net(), machine, found["batch"]))
     update = found["results"][0]["ms"]["update"] / 1e3 * max(1.0, workers / found["cores"])
     machine = replace(machine, update_bandwidth=plan.update_bytes / update)
-    return Plan(replace(plan.question, machine=machine))
+    return Prediction(replace(plan.question, machine=machine))
 
 
 def points(found: dict[str, Any]) -> list[Point]:
@@ -181,14 +179,14 @@ def draw(made: Sequence[Point], found: dict[str, Any], path: str) -> None:
         )
         for axes, (name, label) in zip(panels, REDUCTIONS.items(), strict=True):
             own = sorted((point for point in made if point["reduce"] == name), key=lambda point: point["hosts"])
-            places = range(len(own))
+            positions = range(len(own))
             compute, exposed = ([point["measured"][key] / 1e3 for point in own] for key in ("compute", "exposed"))
             ours = [[point["predicted"][key] / 1e3 for point in own] for key in ("compute", "all")]
-            axes.bar(places, compute, 0.6, color="#9fb8d6", label="computing, measured")
-            axes.bar(places, exposed, 0.6, bottom=compute, color="#e3a07c", label="exposed sums, measured")
-            axes.plot(places, ours[0], "o--", color="#2f6db3", markersize=4, label="computing, predicted")
-            axes.plot(places, ours[1], "o-", color="#a33f12", markersize=4, label="iteration, predicted")
-            axes.set_xticks(places, [str(point["hosts"]) for point in own])
+            axes.bar(positions, compute, 0.6, color="#9fb8d6", label="computing, measured")
+            axes.bar(positions, exposed, 0.6, bottom=compute, color="#e3a07c", label="exposed sums, measured")
+            axes.plot(positions, ours[0], "o--", color="#2f6db3", markersize=4, label="computing, predicted")
+            axes.plot(positions, ours[1], "o-", color="#a33f12", markersize=4, label="iteration, predicted")
+            axes.set_xticks(positions, [str(point["hosts"]) for point in own])
             axes.set_xlabel("hosts")
             axes.set_title(label, fontsize=11)
             style(axes)

@@ -118,13 +118,13 @@ def draw(points: list[Point], rate: str, path: str) -> None:
         axes = figure.subplots()
         for name, color in COLORS.items():
             own = [point for point in points if point["reduction"] == name]
-            places = [point["hosts"] for point in own]
-            axes.plot(places, [point["formula"] for point in own], color=color, linewidth=1.2, label=f"{name}, formula")
+            counts = [point["hosts"] for point in own]
+            axes.plot(counts, [point["formula"] for point in own], color=color, linewidth=1.2, label=f"{name}, formula")
             if name in PAPERS:
                 curve = [point["book"] for point in own]
-                axes.plot(places, curve, color=color, linewidth=0.9, linestyle=":", label=f"{name}, the paper's")
+                axes.plot(counts, curve, color=color, linewidth=0.9, linestyle=":", label=f"{name}, the paper's")
             measured = [point["measured"] for point in own]
-            axes.plot(places, measured, "o", color=color, markersize=5, label=f"{name}, measured")
+            axes.plot(counts, measured, "o", color=color, markersize=5, label=f"{name}, measured")
         axes.set_xscale("log", base=2)
         axes.set_xticks([point["hosts"] for point in own])
         axes.xaxis.set_major_formatter("{x:,.0f}")

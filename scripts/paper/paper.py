@@ -24,8 +24,7 @@ from typing import Any
 
 from fcaffe.plan.machine import TITAN
 from fcaffe.plan.picture import draw
-from fcaffe.plan.plan import Plan
-from fcaffe.plan.question import Question
+from fcaffe.plan.prediction import Prediction, Question
 from fcaffe.plan.work import Work, work_of_net
 
 ROOT = Path(__file__).parents[2]
@@ -38,8 +37,8 @@ def work(prototxt: str) -> Work:
     return work_of_net(str(ROOT / prototxt))
 
 
-def plan(prototxt: str, batch: int, overlap: bool = False) -> Plan:
-    return Plan(Question(work(prototxt), TITAN, batch, overlap=overlap))
+def plan(prototxt: str, batch: int, overlap: bool = False) -> Prediction:
+    return Prediction(Question(work(prototxt), TITAN, batch, overlap=overlap))
 
 
 def table_1() -> list[dict[str, Any]]:
@@ -132,7 +131,7 @@ def _draw(folder: Path) -> None:
         figure = PUBLISHED[name]
         asked = plan(figure["prototxt"], figure.get("batch", 1024)).question
         named = replace(asked, work=replace(asked.work, name={"figure_4": "NiN"}.get(name, "GoogLeNet")))
-        draw(Plan(named), figure["gpus"], folder / f"{name}.png")
+        draw(Prediction(named), figure["gpus"], folder / f"{name}.png")
         print(folder / f"{name}.png", file=sys.stderr)
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs a command that measures, again if another program computed on this machine meanwhile, and prints what the least
-disturbed run has printed. Exits with 75 if all were disturbed. With --once it is run once.
+disturbed run has printed. Exits with 75 if all were disturbed.
 
-scripts/paper/quiet_run.py [--once] fcaffe bench step --net lenet.prototxt
+scripts/paper/quiet_run.py fcaffe bench step --net lenet.prototxt
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ def others() -> float:
 
 
 def main() -> int:
-    once = sys.argv[1] == "--once"
-    command, seconds = sys.argv[1 + once :], 0 if once else SECONDS
     started, least, output = time.monotonic(), float("inf"), ""
-    while least == float("inf") or (least > OTHERS and time.monotonic() - started < seconds):
+    while least == float("inf") or (least > OTHERS and time.monotonic() - started < SECONDS):
         before, began = others(), time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(sys.argv[1:], capture_output=True, text=True)
         if done.returncode:
             sys.stderr.write(done.stderr)
             return done.returncode

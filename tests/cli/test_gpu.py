@@ -338,7 +338,7 @@ def test_reductions_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         def keep_to_tree(self) -> None:
             made.append("in tree order")
 
-    def create(name: str, comm: Any, xp: Any, reduce: str = "") -> Recording:
+    def create(name: str, comm: Any, xp: Any) -> Recording:
         made.append((name, xp))
         return Recording(comm, xp)
 

@@ -98,7 +98,10 @@ def test_more_workers_than_images_are_planned_with_a_warning(run: Run) -> None:
         (["--machine", "titan", "--net", "net.prototxt", "--bucket-mb", "0"], "--bucket-mb must be above 0, not 0"),
         (["--machine", "titan", "--net", "net.prototxt", "--contention", "0.5"], "--contention must be at least 1"),
         (["--machine", "titan", "--net", "net.prototxt", "--stragglers", "2"], "--stragglers takes a number from 0"),
-        (["--machine", "titan", "--net", "net.prototxt", "--devices-per-node", "0"], "--devices-per-node must be 1 or"),
+        (
+            ["--machine", "titan", "--net", "net.prototxt", "--devices-per-node", "0"],
+            "--devices-per-node must be at least 1",
+        ),
         (["--machine", "titan", "--net", "missing.prototxt"], "missing.prototxt"),
         (["--machine", "titan", "--net", "net.prototxt", "--plot", "a.gif"], "a picture's name ends in .png"),
     ],
@@ -108,18 +111,20 @@ def test_what_is_wrong_is_named(run: Run, words: list[str], message: str) -> Non
 
 
 def test_calibration_writes_a_file_that_predicts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("tools.peaks.SIDE", 64), ("tools.peaks.FLOATS", 1 << 16), ("plan.calibrate.FLOATS", 1 << 18)):
+    for name, size in (("tools.peaks.SIDE", 64), ("tools.peaks.FLOATS", 1 << 16)):
         monkeypatch.setattr(f"fcaffe.{name}", size)  # so that it does not take seconds
     monkeypatch.setattr("fcaffe.tools.step_bench.TURN", 0.005)
     result = run("plan", "--calibrate", "--net", "net.prototxt", "--workers", "1,2", "--out", "here.json")
     assert result.code == 0, result.err
     content = json.loads(Path("here.json").read_text())
-    (measured,) = content["measured"]
-    assert (measured["net"], measured["batches"]) == ("small", [1, 2, 4])
-    assert set(measured["layers"]) == {"data", "ip", "loss"}
+    assert set(content["speeds"]) == {"small"}
     (row,) = plan(run, "--net", "net.prototxt", "--machine", "here.json", "--workers", "1")
-    seconds = sum(sum(pairs[2]) for pairs in measured["layers"].values())
-    assert row["compute"] == pytest.approx(seconds + measured["rest"])
-    assert row["update"] == pytest.approx(measured["update"]) and measured["update"] > 0
+    assert row["seconds_per_iteration"] == pytest.approx(4 / content["speeds"]["small"])
     run("plan", "--calibrate", "--out", "here.json")
-    assert json.loads(Path("here.json").read_text())["measured"] == content["measured"]
+    assert json.loads(Path("here.json").read_text())["speeds"] == content["speeds"]
+
+
+@pytest.mark.parametrize("words", [["--plan"], ["--plan", "machine.json"], ["--plan=machine.json"]])
+def test_a_training_takes_no_plan(run: Run, words: list[str]) -> None:
+    message = run("train", *words, "--solver", "solver.prototxt").fatal
+    assert message.startswith("--plan is no flag of train any more: ask `fcaffe plan --solver FILE")

@@ -31,29 +31,47 @@ def check_sums(scheme: str, count: int) -> None:
     owed = np.zeros(count, np.float32)
     for iteration in range(3):
         gradients[...] = own[...] = random.normal(size=count).astype(np.float32)
-        for place in (slice(count // 3, count), slice(0, count // 3)):
-            alone.sum(own[place])
-            compression.sum(gradients[place])
-            everyones = COMM.allgather((own[place], gradients[place].tobytes()))
-            expected = np.zeros_like(own[place])
+        for part in (slice(count // 3, count), slice(0, count // 3)):
+            alone.sum(own[part])
+            compression.sum(gradients[part])
+            everyones = COMM.allgather((own[part], gradients[part].tobytes()))
+            expected = np.zeros_like(own[part])
             if isinstance(compression, SixteenBit):
-                expected += owed[place]
+                expected += owed[part]
             for sent, _ in everyones:
                 expected += sent
             if isinstance(compression, SixteenBit):
                 rounded = through_words(compression, expected)
-                owed[place] = expected - rounded
+                owed[part] = expected - rounded
                 expected = rounded
-            where = f"{scheme}, iteration {iteration}, {place} of {count}, rank {COMM.rank} of {COMM.size}"
-            assert np.array_equal(gradients[place], expected), where
+            where = f"{scheme}, iteration {iteration}, {part} of {count}, rank {COMM.rank} of {COMM.size}"
+            assert np.array_equal(gradients[part], expected), where
             assert len({bits for _, bits in everyones}) == 1, where
-            assert np.array_equal(compression.residual[place], alone.residual[place]), where
-            assert compression.last_bytes == expected_bytes(scheme, own[place], iteration), where
+            assert np.array_equal(compression.residual[part], alone.residual[part]), where
+            assert compression.last_bytes == expected_bytes(scheme, own[part], iteration), where
     plain = 3 * 8 * count * (COMM.size - 1) / COMM.size
     assert math.isclose(compression.ratio, plain / compression.bytes_sent if compression.bytes_sent else 1)
     assert compression.bytes_sent == compression.wire.bytes_sent
     compression.close()
     alone.close()
+
+
+def check_not_finite(scheme: str) -> None:
+    """One rank has NaN at one index, another inf at another: all ranks get these, in one sum only."""
+    compression = make_compression(scheme, COMM)
+    gradients = compression.allocate(400)
+    random = np.random.default_rng(COMM.rank)
+    for iteration in range(3):
+        gradients[...] = random.normal(size=400)
+        if iteration == 1:
+            gradients[{0: 30, 1: 350}.get(COMM.rank, 0)] = {0: np.nan, 1: -np.inf}.get(COMM.rank, 0.0)
+        for part in (slice(130, 400), slice(0, 130)):
+            compression.sum(gradients[part])
+        where = f"{scheme}, iteration {iteration}, rank {COMM.rank}"
+        assert np.flatnonzero(~np.isfinite(gradients)).tolist() == ([30, 350] if iteration == 1 else []), where
+        assert len(set(COMM.allgather(gradients.tobytes()))) == 1, where
+        assert all(np.isfinite(array).all() for array in compression.state().values()), where
+    compression.close()
 
 
 def through_words(compression: SixteenBit, values: np.ndarray) -> np.ndarray:
@@ -128,6 +146,7 @@ def main(*checks: str) -> None:
         check_training()
     if "sums" in checks:
         for scheme in SCHEMES:
+            check_not_finite(scheme)
             for count in (0, 1, 2, 5, 4099):
                 check_sums(scheme, count)
 

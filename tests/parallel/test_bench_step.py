@@ -61,7 +61,7 @@ def test_variants_in_json() -> None:
         "--compress",
         "fp16",
         "--compress",
-        "bf16:first=0.1",
+        "bf16",
         "--bucket-mb",
         "0.5,8",
         "--no-overlap",
@@ -71,7 +71,7 @@ def test_variants_in_json() -> None:
     told = json.loads(done.stdout)
     assert told["source"] == "synthetic data in memory" and told["hosts"] == 1
     buckets, overlap = ("0.5 MB", "8 MB"), ("", ", no overlap")
-    names = ("auto", "tree", "fp16", "bf16:first=0.1")
+    names = ("auto", "tree", "fp16", "bf16")
     expected = [f"{name}, {bucket}{more}" for name in names for bucket in buckets for more in overlap]
     results = told["results"]
     assert [result["name"] for result in results] == expected

@@ -25,7 +25,7 @@ cupy = stand_in_cupy.cupy
 class Doubling(DeviceReduction):
     """As if another rank had the same gradients."""
 
-    on_streams = True
+    host_waits = False
 
     def add_up(self, buffer: Any) -> None:
         with self.stream:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -137,34 +136,3 @@ def test_one_worker_sums_nothing(name):
 def test_an_unknown_reduction_is_named():
     with pytest.raises(UsageError, match=r"there is no reduction 'rings' \(did you mean ring\?\)"):
         sum_of("rings", MACHINES["titan"], 2, 4)
-
-
-@settings(deadline=None)
-@given(st.sampled_from(sorted(COMPARED)), st.integers(2, 64), sizes)
-def test_cores_that_handle_messages_slow_them_once_they_are_too_few(name, workers, size):
-    link = Link("link", 1e-5, 1e10, "")
-    free = flat(link)
-    busy = flat(link, cores=2, nodes_share_cores=True, cpu_per_message=1e-6, cpu_per_byte=1e-9)
-    assert sum_of(name, busy, workers, size).seconds >= sum_of(name, free, workers, size).seconds
-
-
-@pytest.mark.parametrize("hosts", [4, 8])
-def test_sums_that_docs_distributed_md_measured_are_predicted(hosts):
-    """Its rows of 4 MB over 1 Gbit/s, of which TCP leaves 0.97; the column `auto` is a ring there."""
-    page = (Path(__file__).parents[2] / "docs" / "distributed.md").read_text()
-    row = next(line for line in page.splitlines() if line.startswith(f"| {hosts} hosts, 1 Gbit/s | 4 MB |"))
-    cells = [cell.split()[0] if cell.split() else "" for cell in row.split("|")[1:]]
-    machine = flat(Link("1 Gbit/s", 6e-5, 0.97 * 125e6, ""), exchange=FCAFFE, add_bandwidth=2e10)
-    for name, cell in zip(("ring", "halving", "tree", "server"), cells[4:8], strict=True):
-        assert 1e3 * sum_of(name, machine, hosts, 4_000_000).seconds == pytest.approx(float(cell), rel=0.1), name
-
-
-@pytest.mark.parametrize("name", ["server", "whole-tree", "ring", "halving", "sharded-server"])
-@pytest.mark.parametrize("workers", [2, 4, 16])
-def test_all_ranks_together_handle_each_byte_at_both_ends(name, workers):
-    """In all these, p - 1 buffers go to others and back."""
-    machine = flat(Link("link", 0.0, 1e9, ""), exchange=FCAFFE, cores=1, nodes_share_cores=True, cpu_per_byte=1e-9)
-    cost = sum_of(name, machine, workers, 1_000_000)
-    together = 4 * (workers - 1) * 1e-3
-    assert workers * cost.cpu == pytest.approx(together)
-    assert cost.seconds == pytest.approx(together)  # on the one core of all, which is slower than the link

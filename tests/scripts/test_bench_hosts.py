@@ -48,7 +48,7 @@ def test_what_backward_cannot_hide() -> None:
 
 def test_row_and_table() -> None:
     module = tables()
-    short = {"fcaffe_bf16:first=0.1": 0.035, "fcaffe_bf16": 0.03, "ddp1_fp16": 0.045, "ddp4_fp16": 0.048}
+    short = {"fcaffe_onebit": 0.035, "fcaffe_bf16": 0.03, "ddp1_fp16": 0.045, "ddp4_fp16": 0.048}
     race = result(fcaffe_auto=0.04, fcaffe_tree=0.06, ddp1=0.06, ddp4=0.05, ddp25=0.07, **short)
     row = module.row_of(race)
     assert row["ddp"] == "ddp-4" and row["ddp_short"] == "ddp-1-fp16" and row["ratio"] == pytest.approx(1.25)
@@ -56,7 +56,7 @@ def test_row_and_table() -> None:
     assert row["not_hidden_ms"] == pytest.approx(3) and "test" not in row["split_ms"]
     cells = [cell.strip() for cell in module.table([race | row]).splitlines()[-1].strip("|").split("|")]
     assert len(cells) == len(module.HEAD)
-    assert cells[:8] == ["lenet", "64", "4", "1gbit", "40.0", "60.0", "", "35.0 (bf16:first=0.1), 30.0 (bf16)"]
+    assert cells[:8] == ["lenet", "64", "4", "1gbit", "40.0", "60.0", "", "35.0 (onebit), 30.0 (bf16)"]
     assert cells[8:] == ["50.0 (4)", "1.25", "45.0 (1)", "8.0", "3.0", "5.0%"]
 
 
@@ -101,7 +101,7 @@ def test_one_turn(tmp_path: Path) -> None:
         "--reduce",
         "auto",
         "--compress",
-        "bf16:first=0.1",
+        "bf16",
         "--buckets",
         "",
         "--rounds",
@@ -111,7 +111,7 @@ def test_one_turn(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     (race,) = json.loads(file.read_text())
-    assert race["batch"] == 64 and race["together"] and set(race["ms"]) == {"fcaffe-auto", "fcaffe-bf16:first=0.1"}
+    assert race["batch"] == 64 and race["together"] and set(race["ms"]) == {"fcaffe-auto", "fcaffe-bf16"}
     ours = race["contenders"]["fcaffe-auto"]
     assert ours["hosts"] == 2 and sum(ours["bucket_bytes"]) >= ours["gradient_bytes"] == 4 * 431080
     assert race["split_ms"]["forward"] > 0 and race["split_ms"]["backward"] > 0 and race["sums_ms"] > 0

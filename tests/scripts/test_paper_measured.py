@@ -115,18 +115,14 @@ def test_large_batches_are_trained_and_told(scripts: dict[str, ModuleType], tmp_
     assert large_batch.table(points).splitlines()[2:] == ["| 128 | 50.0 % | diverged | 50.0 % | 50.0 % |"]
 
 
-def test_no_net_is_missed_on_this_machine_for_the_cluster(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
+def test_cells_are_held_against_predictions(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
     measured = scripts["measured"]
-    order = measured.places(["here", "10gbit"], list(measured.NETS))
-    assert [net for _, net in order[:3]] == ["lenet", "nin_cifar10", "alexnet"]
-    assert order[3:] == [("10gbit", "lenet"), ("10gbit", "nin_cifar10")]
-    keys = ("where", "net", "batch", "workers", "reduce")
-    cell = dict(zip(keys, ("here", "lenet", 64, 1, "auto"), strict=True)) | {"measured": {"ms": 10.0}}
+    cell = {"net": "lenet", "batch": 64, "workers": 1, "reduce": "auto", "measured": {"ms": 10.0}}
     good, bad = ({**cell, "predicted_ms": ms, "ratio": ms / 10, "disturbed": False} for ms in (11.0, 8.4))
     lines = measured.table([good, bad]).splitlines()
     assert lines[2:4] == [
-        "| here | lenet | 64 | 1 | auto | 11.0 | 10.0 | 1.10 |  |",
-        "| here | lenet | 64 | 1 | auto | 8.4 | 10.0 | 0.84 | missed |",
+        "| lenet | 64 | 1 | 11.0 | 10.0 | 1.10 |  |",
+        "| lenet | 64 | 1 | 8.4 | 10.0 | 0.84 | missed |",
     ]
     assert lines[-1].startswith("1 of 2 cells within 15%")
     (tmp_path / "titan.json").write_text('{"like": "titan", "speeds": {"NiN_CIFAR10": 100}}')

@@ -1,4 +1,4 @@
-"""What all schemes of compression share."""
+"""Compression: the base of all schemes that send fewer bytes than float32 takes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from fcaffe.parallel.reductions.reduction import Reduction
 
 
 class Compression(Reduction):
-    """A reduction that adds up what each worker has sent of its gradients, in fewer bytes than float32 takes.
+    """A reduction whose workers send approximations of their gradients, in fewer bytes than float32 takes.
 
-    What a worker has not sent stays in its `residual` and is added to its next gradients at the same place (error
-    feedback): nothing is lost, it comes later. So `sum` takes slices of the buffer that `allocate` gave, and all ranks
-    cut it alike in every iteration. Afterwards a slice holds the sum of what was sent, taken in the order of ranks:
-    the same bits on each. A single rank compresses too, though it sends to nobody.
+    A worker keeps the error of its approximation in its `residual`, and adds it to its next gradients (error
+    feedback): nothing is lost, it comes later. The residual is indexed like the gradients. So `sum` takes slices of
+    the buffer that `allocate` returned, and all ranks cut this buffer alike in every iteration. Afterwards a slice
+    holds the sum of what the ranks sent, added in the order of ranks: the same bits on each rank. A single rank
+    compresses too, though it sends to nobody.
+
+    Values that are not finite are sent once, and their residual is reset to zero. So they reach the weights of all
+    workers as they do without compression, and `--on-nan` decides what follows.
 
     Every rank sends to every other; `bytes_sent` counts each message, `last_bytes` those of the last sum. Residuals go
     into snapshots (`state`).
@@ -34,13 +38,13 @@ class Compression(Reduction):
         self._plain_bytes = 0.0
 
     def allocate(self, count: int) -> np.ndarray:
-        """A buffer of zeros for all gradients, with a residual of zeros beside it; an earlier one is given up."""
+        """Return a zeroed buffer for all gradients; allocates a zeroed residual too. Replaces earlier ones."""
         self._gradients = super().allocate(count)
         self.residual = super().allocate(count)
         return self._gradients
 
     def use(self, gradients: np.ndarray) -> None:
-        """Take slices of this buffer, as long as the one that `allocate` gave, instead of that one's."""
+        """Take slices of this buffer, as long as the one that `allocate` returned, instead of that one's."""
         self._gradients = gradients
 
     def state(self) -> State:
@@ -75,19 +79,26 @@ class Compression(Reduction):
         return f"{self.name}: {sent}, {self.ratio:.4g} times less than a ring sends in float32"
 
     def gather(self, words: np.ndarray) -> np.ndarray:
-        """Everyone's words, as rows; all ranks give equally many."""
+        """The words of all ranks, as rows; all ranks give equally many."""
         everyones = np.empty((self.ranks, words.size), words.dtype)
         self.exchange([words] * self.ranks, list(everyones))
         return everyones
 
     def exchange(self, outgoing: Sequence[np.ndarray], incoming: Sequence[np.ndarray]) -> None:
-        """Send outgoing[r] to every rank r and receive its incoming[r]; the own one is copied."""
+        """Send outgoing[r] to every rank r and receive its incoming[r]; the rank's own one is copied."""
         incoming[self.rank][...] = outgoing[self.rank]
         self.wire.exchange_all([one.view(np.uint8) for one in outgoing], [one.view(np.uint8) for one in incoming])
 
     def slice_of(self, buffer: np.ndarray) -> slice:
-        """Where a slice of the allocated buffer lies in it."""
+        """The slice of the allocated buffer that `buffer` is. Raises ValueError if it is none."""
         start, odd = divmod(address(buffer) - address(self._gradients), buffer.itemsize)
         if odd or not 0 <= start <= self._gradients.size - buffer.size:
             raise ValueError(f"{self.name}: the buffer to sum is no slice of the one that `allocate` gave")
         return slice(start, start + buffer.size)
+
+
+def not_finite(values: np.ndarray) -> np.ndarray:
+    """The indices of all inf and NaN. If all values are finite this takes one pass: then their sum is, too."""
+    if np.isfinite(values.sum()):
+        return np.empty(0, np.intp)
+    return np.flatnonzero(~np.isfinite(values))

@@ -1,4 +1,4 @@
-"""Compression for gradients that lie on GPUs. Not yet run on a GPU."""
+"""Compression of gradients that are on GPUs. Not yet run on a GPU."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fcaffe.parallel.reductions.gpu.by_another import ByAnother
 class OnDevice(ByAnother):
     """Copies each slice of the gradients into pinned memory, where a compression of the host sums it, and back.
 
-    Residuals stay in the host's memory. The host waits for each slice: they are not cut up, as what is sent of them
-    depends on where they end.
+    Residuals stay in the host's memory. The host waits for each slice. Slices are not cut into pieces, because what is
+    sent depends on where a slice ends.
     """
 
     def __init__(self, compression: Compression, xp: Any) -> None:
@@ -39,7 +39,7 @@ class OnDevice(ByAnother):
         self.another.restore_state(state)
 
     def allocate(self, count: int) -> Array:
-        """A buffer of zeros on the device for all gradients; an earlier one is given up."""
+        """A buffer of zeros on the device for all gradients; replaces an earlier one."""
         self.stream.synchronize()
         self.another.allocate(count)
         self._pinned = np.frombuffer(self.xp.cuda.alloc_pinned_memory(4 * max(count, 1)), np.float32, count)
@@ -54,9 +54,9 @@ class OnDevice(ByAnother):
         start = (buffer.data.ptr - self._gradients.data.ptr) // 4
         pinned = self._pinned[start : start + buffer.size]
         runtime, stream = self.xp.cuda.runtime, self.stream.ptr
-        place = address(pinned)
-        runtime.memcpyAsync(place, buffer.data.ptr, pinned.nbytes, runtime.memcpyDeviceToHost, stream)
+        host = address(pinned)
+        runtime.memcpyAsync(host, buffer.data.ptr, pinned.nbytes, runtime.memcpyDeviceToHost, stream)
         self._copied.record(self.stream)
         self._copied.synchronize()
         self.another.sum(pinned)
-        runtime.memcpyAsync(buffer.data.ptr, place, pinned.nbytes, runtime.memcpyHostToDevice, stream)
+        runtime.memcpyAsync(buffer.data.ptr, host, pinned.nbytes, runtime.memcpyHostToDevice, stream)

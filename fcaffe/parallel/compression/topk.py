@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from fcaffe.errors import UsageError
 from fcaffe.net.state import State
-from fcaffe.parallel.compression.compression import Compression
+from fcaffe.parallel.compression.compression import Compression, not_finite
 
 WORD = np.dtype([("index", np.uint32), ("value", np.float32)])
 
@@ -22,6 +22,8 @@ class TopK(Compression):
     and u are cleared there (momentum factor masking). clip_gradients is applied to g, as clip / sqrt(p) (local
     clipping), and needs the whole gradient in one slice. Over the first `warmup` iterations the density falls by fours
     to the one given: 75, 93.75, 98.44, 99.61 % are kept back, then 99.9.
+
+    Values that are not finite are sent first; those beyond the density are dropped.
 
     sent + residual = u + last residual, exactly. Bytes sent for k = ceil(density * n): 8 (p - 1) k.
     """
@@ -77,6 +79,8 @@ class TopK(Compression):
         words["index"], words["value"] = index, residual[index]
         residual[index] = 0
         velocity[index] = 0
+        dropped = not_finite(residual)
+        residual[dropped] = velocity[dropped] = 0
         buffer[...] = 0
         for given in self.gather(words):
             buffer[given["index"]] += given["value"]
@@ -94,5 +98,5 @@ class TopK(Compression):
             return
         limit = self.clip / math.sqrt(self.ranks)
         norm = math.sqrt(float(np.dot(gradient, gradient)))
-        if norm > limit:
+        if limit < norm < math.inf:
             gradient *= np.float32(limit / norm)

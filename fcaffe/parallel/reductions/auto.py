@@ -8,14 +8,15 @@ from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import FcaffeError
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, register
-
-LONG_MESSAGE = 1 << 16  # bytes: it takes a network much longer to carry than to begin one,
-SHORT_MESSAGE = 1 << 14  # and here much longer to begin than to carry it
+from fcaffe.parallel.sizes import best_reduction
 
 
 @register("auto")
 class Auto(Reduction):
-    """Another reduction, picked by hosts, ranks and the length of each buffer."""
+    """Another reduction for each length of buffer, picked by the hosts and ranks; see `pick`.
+
+    Where the hosts have too little shared memory, it picks reductions that need none.
+    """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
@@ -23,8 +24,8 @@ class Auto(Reduction):
         self.sizes = hosts.sizes
         self._hosts_are_subtrees = hosts.are_subtrees
         hosts.close()
-        self.picked: dict[str, Reduction] = {}
-        self._by_size: dict[int, Reduction] = {}
+        self.picked: dict[str, Reduction] = {}  # by name
+        self._by_size: dict[int, Reduction] = {}  # by the bytes of a buffer
         self._shares_memory = max(self.sizes) > 1
         self._keeps_to_tree = False
 
@@ -63,21 +64,25 @@ class Auto(Reduction):
         super().close()
 
     def _reduction(self, nbytes: int) -> Reduction:
+        """The reduction for buffers of so many bytes, created at its first use."""
         if nbytes not in self._by_size:
-            name, _ = self.pick(nbytes)
-            if name not in self.picked:
-                try:
-                    self.picked[name] = create_on_host(name, self.comm)
-                except FcaffeError as problem:
-                    self._do_without_shared_memory(problem)
-                    return self._reduction(nbytes)
-                if self._keeps_to_tree and self.ranks > 1:
-                    self.picked[name].keep_to_tree()
-            self._by_size[nbytes] = self.picked[name]
+            try:
+                self._by_size[nbytes] = self._created(self.pick(nbytes)[0])
+            except FcaffeError as problem:
+                self._do_without_shared_memory(problem)
+                return self._reduction(nbytes)
         return self._by_size[nbytes]
 
+    def _created(self, name: str) -> Reduction:
+        if name not in self.picked:
+            self.picked[name] = create_on_host(name, self.comm)
+            if self._keeps_to_tree and self.ranks > 1:
+                self.picked[name].keep_to_tree()
+        return self.picked[name]
+
     def _do_without_shared_memory(self, problem: FcaffeError) -> None:
-        """All ranks come here, or none."""
+        """Pick other reductions from now on. Collective, as all ranks see the same problem; it is raised again if no
+        memory was shared."""
         if not self._shares_memory:
             raise problem
         log.warning(f"Gradients are summed without shared memory, which is slower: {problem}")
@@ -86,7 +91,7 @@ class Auto(Reduction):
 
 
 def pick(sizes: list[int], nbytes: int) -> tuple[str, str]:
-    """(name, why), given how many ranks each host has."""
+    """(name, why) of the reduction for a buffer on hosts with so many ranks each."""
     ranks = sum(sizes)
     if ranks == 1:
         return "null", "there is one rank"
@@ -94,8 +99,4 @@ def pick(sizes: list[int], nbytes: int) -> tuple[str, str]:
         return "shared", f"all {ranks} ranks are on one host"
     if max(sizes) > 1:
         return "hierarchical", f"there are {len(sizes)} hosts with up to {max(sizes)} ranks each"
-    if nbytes // ranks >= LONG_MESSAGE:
-        return "ring", f"every rank sends the least, and its messages of {nbytes // ranks} bytes are long ones"
-    if nbytes <= SHORT_MESSAGE:
-        return "doubling", f"it takes the fewest messages, which is what counts for {nbytes} bytes"
-    return "halving", f"it takes few messages, which counts most for {nbytes} bytes and {ranks} ranks"
+    return best_reduction(ranks, nbytes)

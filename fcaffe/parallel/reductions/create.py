@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from fcaffe import log
+from fcaffe.parallel.reductions.gpu import hierarchical  # noqa: F401 - it registers itself
 from fcaffe.parallel.reductions.gpu.direct import IN_HOST_MEMORY, Direct, cuda_aware
-from fcaffe.parallel.reductions.gpu.hierarchical import NcclHierarchical
-from fcaffe.parallel.reductions.gpu.nccl import Nccl, why_no_nccl
+from fcaffe.parallel.reductions.gpu.nccl import why_no_nccl
 from fcaffe.parallel.reductions.gpu.staged import Staged
-from fcaffe.parallel.reductions.null import Null
-from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, parse_name
+from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, gpu_reduction_class, parse_name
 
 
 def create_reduction(name: str, comm: MPI.Intracomm, xp: Any = np) -> Reduction:
-    """The reduction of this name between the ranks of `comm`, for arrays of the module `xp`. Collective.
+    """Create the reduction of this name. Collective.
 
-    For CuPy these lie on each rank's current device. What is written for the CPU's buffers then goes through pinned
-    memory (`staged`), or straight from the device's memory (`direct`) if every rank's MPI says that it can. Raises
-    UsageError.
+    Args:
+        name: What `--reduce` takes, such as `hierarchical:ring`.
+        comm: The ranks that sum.
+        xp: The module of the buffers' arrays. Those of CuPy lie on each rank's current device. A reduction of the
+            host then sums them in pinned memory (`staged`), or in the device's memory (`direct`) if every rank's MPI
+            can read it.
+
+    Raises:
+        UsageError: There is no such reduction, or it does not fit the buffers or the ranks.
     """
     if xp is np:
         return create_on_host(name, comm)
     kind, another = parse_name(name)
-    name = kind.name
-    if name == "auto":
+    if kind.name == "auto":
         name, why = pick_on_device(comm)
         if comm.rank == 0:
             log.info(f"auto picks {name}: {why}")
-    if name == "null":
-        return Null(comm, xp)
-    if name == "nccl":
-        return Nccl(comm, xp)
-    if name == "hierarchical":
-        return NcclHierarchical(comm, xp, *another)
-    if name in ("staged", "direct"):
-        return (Staged if name == "staged" else Direct)(comm, xp, *another)
-    straight = name not in IN_HOST_MEMORY and comm.allreduce(cuda_aware(), MPI.LAND)
-    return (Direct if straight else Staged)(comm, xp, name)
+        kind = parse_name(name)[0]
+    create: Callable[..., Reduction] | None = gpu_reduction_class(kind.name)
+    if create is None:
+        straight = kind.name not in IN_HOST_MEMORY and comm.allreduce(cuda_aware(), MPI.LAND)
+        create, another = Direct if straight else Staged, [name]
+    return create(comm, xp, *another)
 
 
 def pick_on_device(comm: MPI.Intracomm) -> tuple[str, str]:
-    """(name, why). Collective."""
+    """(name, why) of the reduction that auto means on GPUs. Collective."""
     if comm.size == 1:
         return "null", "there is one rank"
     if problem := why_no_nccl(comm):

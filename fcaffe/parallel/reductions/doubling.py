@@ -8,9 +8,9 @@ from fcaffe.parallel.reductions.reduction import register
 
 @register("doubling")
 class Doubling(Folding):
-    """Recursive doubling: partners at distance 1, 2, 4 … swap all that they have, and add it up.
+    """Recursive doubling: partners at distance 1, 2, 4 … exchange their whole buffers, and add them.
 
-    log2(p) messages of the whole buffer: the fewest there can be, for buffers so short that messages count, not bytes.
+    log2(p) messages of the whole buffer, the fewest possible: for short buffers, whose time is the latency.
     """
 
     def add_up_between(self, buffer: np.ndarray, number: int, power: int) -> None:

@@ -6,14 +6,14 @@ from fcaffe.parallel.reductions.reduction import Reduction
 
 
 class Folding(Reduction):
-    """Base of reductions in which ranks meet in pairs, and which so are between a power of two of them.
+    """Base of reductions that pair ranks, and so need a power of two of them.
 
-    The ranks that are too many first give their buffers to a neighbour and get the sum back at the end: two messages of
-    the whole buffer more.
+    Each rank beyond that first gives its buffer to a neighbour, and gets the sum back at the end: two more messages of
+    the whole buffer.
     """
 
     def add_up_between(self, buffer: np.ndarray, number: int, power: int) -> None:
-        """The sum over the `power` ranks that are left, of which this is that `number`; see `rank_of`."""
+        """Sum over the `power` remaining ranks, of which this is number `number`; see `rank_of`."""
         raise NotImplementedError
 
     def keep_to_tree(self) -> None:
@@ -35,6 +35,6 @@ class Folding(Reduction):
             self.wire.send(buffer, self.rank + 1)
 
     def rank_of(self, number: int, power: int) -> int:
-        """The rank that is that number of those which are left."""
+        """The rank of that number among the remaining ones."""
         folded = self.ranks - power
         return 2 * number if number < folded else number + folded

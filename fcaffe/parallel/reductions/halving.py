@@ -8,7 +8,7 @@ from fcaffe.parallel.reductions.reduction import part_of, register
 
 @register("halving")
 class Halving(Folding):
-    """Recursive halving, then doubling (Rabenseifner): partners at distance 1, 2, 4 … swap halves of what they hold.
+    """Recursive halving, then doubling (Rabenseifner): partners at distance 1, 2, 4 … exchange halves of their slices.
 
     2 log2(p) messages, 2(p-1)/p of the buffer.
     """

@@ -16,10 +16,10 @@ from fcaffe.tree_order import add_in_tree_order, spare_rows
 
 @register("hierarchical")
 class Hierarchical(Reduction):
-    """Within a host as `shared`; between hosts each rank sums its slice with those of the same slice on other hosts.
+    """Within a host as `shared`; between hosts each rank sums its slice with the same slice of other hosts.
 
-    So the network carries each host's sum once, in as many streams as a host has ranks (the smallest host, if they
-    differ: what its other ranks would do, the first ones do). `between` names the reduction for it.
+    So the network carries each host's sum once, in as many streams as the smallest host has ranks. `between` names the
+    reduction between hosts.
     """
 
     takes_another = True
@@ -29,7 +29,7 @@ class Hierarchical(Reduction):
         if between != "auto":
             self.name = f"{self.name}:{between}"
         self.hosts = Hosts(self.comm)
-        self.alone = max(self.hosts.sizes) == 1  # everybody on a host of his own
+        self.alone = max(self.hosts.sizes) == 1  # each rank has a host of its own
         self.streams = min(self.hosts.sizes)
         try:
             self.memory = HostMemory(self.hosts.comm, self.comm)
@@ -92,7 +92,7 @@ class Hierarchical(Reduction):
         return result[slice_]
 
     def _rows_of(self, buffer: np.ndarray) -> tuple[Rows, slice, bool]:
-        """Rows of shared memory, which slice of them it is, and whether they had to be filled with a foreign buffer."""
+        """Rows of shared memory, the slice of them that holds the buffer, and whether the buffer was copied there."""
         found = self.memory.find(buffer)
         if found is not None:
             return *found, False
@@ -102,7 +102,7 @@ class Hierarchical(Reduction):
         return self._stand_in, slice(0, buffer.size), True
 
     def _sum_mine(self, rows: Rows, slice_: slice) -> tuple[np.ndarray, slice]:
-        """Add this rank's slice over all ranks, into the result row of its host."""
+        """Add this rank's slice over all ranks, into the result row of its host; returns the row and the slice."""
         result = self.memory.result_of(rows)
         has_part = self.memory.rank < self.streams
         mine = part_of(slice_, self.memory.rank, self.streams) if has_part else slice(0, 0)

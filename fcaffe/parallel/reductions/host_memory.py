@@ -1,4 +1,4 @@
-"""Memory that all ranks of one host read and write."""
+"""HostMemory: memory that all ranks of one host read and write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = "/dev/shm"  # where MPI libraries on Linux keep such memory
 
 
 class Rows:
-    """`data`, of shape (ranks, count): a row for each rank of the host. `result`: a row for all, once it is needed."""
+    """`data` has shape (ranks, count): a row for each rank of the host. `result` is one row for all ranks."""
 
     def __init__(self, data: np.ndarray, rank: int) -> None:
         self.data = data
@@ -30,7 +30,8 @@ class Rows:
 class HostMemory:
     """Shared windows of MPI between the ranks of `host`, and a barrier in them.
 
-    Allocations are collective over `everybody`, ranks of other hosts too: there is room everywhere, or an error.
+    Allocations are collective over `everybody`, the ranks of all hosts. They raise FcaffeError on all ranks if any host
+    has no room.
     """
 
     def __init__(self, host: MPI.Intracomm, everybody: MPI.Intracomm) -> None:
@@ -61,7 +62,7 @@ class HostMemory:
         return rows.result
 
     def find(self, buffer: np.ndarray) -> tuple[Rows, slice] | None:
-        """The rows that `buffer` is this rank's part of, and which slice of them it is."""
+        """The rows whose row of this rank holds `buffer`, and its slice of that row; None if there are none."""
         begin = address(buffer)
         for rows in self._rows:
             start = (begin - rows.address) // 4
@@ -70,7 +71,7 @@ class HostMemory:
         return None
 
     def barrier(self) -> None:
-        """Nobody of this host goes on before everybody is here, and sees all that anybody wrote before."""
+        """Wait for all ranks of this host, and see what they wrote before."""
         self._arrived += 1
         self._fence.Sync()
         self._arrivals[LINE * self.rank] = self._arrived
@@ -88,7 +89,7 @@ class HostMemory:
             window.Free()
 
     def _window(self, size: int, shared: bool) -> memoryview:
-        """New memory of `size` bytes for each rank, one after the other, or for all together."""
+        """New memory of `size` bytes for each rank, contiguous, or `shared` by all of them."""
         total = size if shared else size * self.ranks
         self._check_room(total)
         window = MPI.Win.Allocate_shared(0 if shared and self.rank else size, 1, comm=self.comm)
@@ -97,7 +98,7 @@ class HostMemory:
         return memoryview(MPI.buffer.fromaddress(start.address, total))  # type: ignore[arg-type]
 
     def _check_room(self, needed: int) -> None:
-        """Beyond the room that is left the kernel would end the process without a word."""
+        """Raise FcaffeError if there is no room: the kernel would kill a process that writes beyond it."""
         if os.path.isdir(FOLDER):
             state = os.statvfs(FOLDER)
             free = state.f_bavail * state.f_frsize

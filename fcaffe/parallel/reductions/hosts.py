@@ -1,4 +1,4 @@
-"""Which ranks are on one host."""
+"""Hosts: groups of ranks that share memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from mpi4py import MPI
 class Hosts:
     """The hosts of a communicator's ranks. Collective.
 
-    `comm` holds the ranks of this rank's host, `index` is the host's number, `sizes` the number of ranks of each.
-    `are_subtrees`: each has the same power of two of ranks, one after the other.
+    Attributes:
+        comm: The ranks of this rank's host.
+        index: The number of this rank's host.
+        sizes: The number of ranks of each host.
+        are_subtrees: Whether each host has the same power of two of ranks, with consecutive numbers.
     """
 
     def __init__(self, everybody: MPI.Intracomm) -> None:

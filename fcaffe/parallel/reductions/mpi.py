@@ -8,7 +8,7 @@ from fcaffe.parallel.reductions.reduction import Reduction, register
 
 @register("mpi")
 class Mpi(Reduction):
-    """MPI_Allreduce: what the MPI library makes of it, its way of waiting included. Its messages cannot be counted."""
+    """MPI_Allreduce, as the MPI library implements it and waits for it. Its messages cannot be counted."""
 
     counted = False
 

@@ -5,9 +5,10 @@ import numpy as np
 from fcaffe.parallel.reductions.reduction import Reduction, register
 
 
+@register("null", gpu=True)
 @register("null")
 class Null(Reduction):
-    """No communication: each rank keeps its own gradients. For measuring what everything else costs."""
+    """No communication: each rank has its own gradients. For measuring the rest of a training."""
 
     exact = False
 

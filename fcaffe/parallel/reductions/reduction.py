@@ -17,20 +17,20 @@ from fcaffe.parallel.reductions.wire import Wire, no_wait
 
 
 class Reduction:
-    """Adds up one flat float32 buffer over all ranks of a communicator; all its calls are collective.
+    """Adds up one flat float32 buffer over all ranks of a communicator. All its calls are collective.
 
-    A subclass overrides `add_up`. After a sum all ranks hold the same bits. Buffers are arrays of the module `xp`;
-    where that is not NumPy, `before_messages` lets the host wait for what was computed, since MPI knows of no streams.
+    A subclass overrides `add_up`. After a sum all ranks hold the same bits. Buffers are arrays of the module `xp`. If
+    that is not NumPy, `before_messages` lets the host wait for what the device computes, since MPI knows no streams.
     """
 
     name = ""
     counted = True  # whether `messages` and `bytes_sent` are known
     takes_another = False  # whether it is created with the name of another
     on_device = False  # whether its buffers are on GPUs, always
-    on_streams = False  # whether a sum only gives a device work, so that the host never waits for it
+    host_waits = True  # whether the host waits for a sum, rather than only enqueue it on a stream of the device
     compression = ""  # the name of the scheme by which it compresses, if it does
-    exact = True  # whether it adds all float32 up as they are: a number plus zeros is that number
-    carries = False  # whether, though not exact, it takes numbers along as they are, see `carry`
+    exact = True  # whether it adds float32 as they are: the sum of a number and zeros is that number
+    carries = False  # whether, though not exact, it carries numbers as they are, see `carry`
     takes_momentum = False  # whether it applies SGD's momentum and clipping itself, as `take_momentum` says
 
     def __init__(self, comm: MPI.Intracomm, xp: Any = np, before_messages: Callable[[], None] = no_wait) -> None:
@@ -46,7 +46,7 @@ class Reduction:
         raise NotImplementedError
 
     def add_up_anywhere(self, buffer: Array) -> Array:
-        """`total`, likewise, where that is cheaper than `sum`."""
+        """`total`, likewise; override it if that is cheaper than `sum`."""
         self.add_up(buffer)
         return buffer
 
@@ -62,53 +62,53 @@ class Reduction:
             self.add_up(buffer)
 
     def total(self, buffer: Array) -> Array:
-        """The sum, wherever that is cheapest: in `buffer`, or in memory that ranks share and that none may write to.
+        """Return the sum where that is cheapest: in `buffer`, or in memory that ranks share and none may write to.
 
-        It stays until these elements are summed again. `buffer` itself may be left with anything in it.
+        It is valid until these elements are summed again. The content of `buffer` itself is then undefined.
         """
         self.check(buffer)
         return self.add_up_anywhere(buffer) if self.ranks > 1 and buffer.size else buffer
 
     def allocate(self, count: int) -> Array:
-        """A buffer of zeros that this reduction, and each slice of which, sums without copying it first."""
+        """Return a zeroed buffer that this reduction sums, like each slice of it, without copying it first."""
         return self._zeros(count)
 
     def mark(self) -> Any:
-        """What the device has been given to do so far, for `start`; None where buffers are in the host's memory."""
+        """Return a mark of the device's work so far, for `start`; None for buffers in the host's memory."""
 
     def start(self, buffer: Array, ready: Any = None) -> None:
-        """Begin the sum of a buffer that is written once `ready`, of `mark`, has come. It is there after `finish`."""
+        """Begin the sum of a buffer that is written when the device reaches the mark `ready`. It ends at `finish`."""
         self.sum(buffer)
 
     def finish(self) -> None:
-        """What a device is given from now on comes after all sums that were started. The host does not wait."""
+        """Let the device's work from now on wait for all sums that were started. The host does not wait."""
 
     def raise_failed(self) -> None:
         """Raises FcaffeError for a sum that has failed since it was started. Does not wait."""
 
     def seconds_on_device(self) -> tuple[float, float]:
-        """(all, exposed) that sums on a device have taken, as far as they have come to an end."""
+        """Seconds (all, exposed) of the sums on a device that have ended."""
         return 0.0, 0.0
 
     def take_momentum(self, momentum: float, clip: float) -> None:
-        """Apply this momentum, and clip gradients to this L2 norm (negative: do not), before they are added up."""
+        """Apply this momentum to gradients, and clip them to this L2 norm (negative: do not), before they are added."""
         raise NotImplementedError
 
     def carry(self, part: np.ndarray) -> None:
-        """Along with each sum of a slice that begins at 0, fill `part`, which has a row of float32 for each rank, with
-        what every rank has in its own row then, bit for bit."""
+        """Fill `part`, which has a row of float32 for each rank, with the own rows of all ranks, bit for bit, at each
+        sum of a slice that begins at 0."""
         raise NotImplementedError
 
     def state(self) -> State:
-        """What later sums depend on, as GradientExchange's."""
+        """What later sums depend on; see GradientExchange."""
         return {}
 
     def restore_state(self, state: State) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` returned."""
 
     @property
     def messages(self) -> int:
-        """Messages of this rank until now, one after another: each sent, received, or both at once, is one."""
+        """Number of messages of this rank so far; one sent and one received at the same time count as one."""
         return self.wire.messages
 
     @property
@@ -116,15 +116,15 @@ class Reduction:
         return self.wire.bytes_sent
 
     def summary(self) -> str:
-        """For the log: what has been sent; empty if that is nothing, or not known."""
+        """What has been sent, for the log; empty if that is nothing, or not known."""
         return f"{self.bytes_sent / 1e6:.3f} MB sent by rank {self.rank}" if self.counted and self.bytes_sent else ""
 
     def close(self) -> None:
-        """Give back what was allocated, buffers too: none of them may be touched any more. Collective."""
+        """Free what was allocated, buffers too. Collective."""
         self.comm.Free()
 
     def scratch(self, count: int) -> Array:
-        """Memory for `count` floats, the same at every call."""
+        """Memory for `count` floats, which the next call reuses."""
         if self._scratch.size < count:
             self._scratch = self._zeros(count)
         return self._scratch[:count]
@@ -158,17 +158,25 @@ def part_of(whole: slice, part: int, parts: int) -> slice:
 
 
 _registry: dict[str, type[Reduction]] = {}
+_gpu_registry: dict[str, type[Reduction]] = {}  # what a name means for buffers on GPUs
 _Class = TypeVar("_Class", bound=type[Reduction])
 
 
-def register(name: str) -> Callable[[_Class], _Class]:
-    """Class decorator: makes a reduction known by the name that `--reduce` takes."""
+def register(name: str, gpu: bool = False) -> Callable[[_Class], _Class]:
+    """Class decorator: registers a reduction under the name that `--reduce` takes.
+
+    With `gpu` it is what an existing name means for buffers on GPUs. Such a class is created with the module of the
+    buffers' arrays after the communicator.
+    """
 
     def add(reduction: _Class) -> _Class:
-        if name in _registry:
+        if name in (_gpu_registry if gpu else _registry):
             raise FcaffeError(f"there are two reductions of the name '{name}'")
         reduction.name = name
-        _registry[name] = reduction
+        if gpu or reduction.on_device:
+            _gpu_registry[name] = reduction
+        if not gpu:
+            _registry[name] = reduction
         return reduction
 
     return add
@@ -185,6 +193,11 @@ def reduction_class(name: str) -> type[Reduction]:
         meant = f" (did you mean '{nearest[0]}'?)" if nearest else ""
         raise UsageError(f"there is no reduction '{name}'{meant}; known are {', '.join(reduction_names())}")
     return _registry[name]
+
+
+def gpu_reduction_class(name: str) -> type[Reduction] | None:
+    """What the name means for buffers on GPUs; None if it means a reduction of the host."""
+    return _gpu_registry.get(name)
 
 
 def parse_name(name: str) -> tuple[type[Reduction], list[str]]:

@@ -8,10 +8,10 @@ from fcaffe.tree_order import add_in_tree_order, spare_rows
 
 @register("ring")
 class Ring(Reduction):
-    """Each rank sends to its right neighbour only: a slice's sum goes once around, then the finished slice does.
+    """Each rank sends to its right neighbour only: partial sums of a slice go once around, then the finished slice.
 
     2(p-1) messages of n/p: no rank sends less in all (2(p-1)/p of the buffer), but it takes p-1 steps each way. In the
-    order of a tree slices cannot be added on the way: each rank sends them straight to the one that adds them up.
+    order of a tree slices cannot be added on the way: each rank sends them directly to the rank that adds them.
     """
 
     tree_order = False
@@ -35,7 +35,7 @@ class Ring(Reduction):
             self.wire.exchange(finished, right, slices[(self.rank - step) % self.ranks], left)
 
     def _add_own_slice(self, slices: list[np.ndarray]) -> None:
-        """Add up everybody's version of the slice that else would be finished here."""
+        """Receive all ranks' versions of the slice that is finished here, and add them."""
         mine = slices[(self.rank + 1) % self.ranks]
         rows = self.scratch_rows(self.ranks + spare_rows(self.ranks), mine.size)
         rows[self.rank] = mine

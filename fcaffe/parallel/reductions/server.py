@@ -8,9 +8,9 @@ from fcaffe.tree_order import left_leaves
 
 @register("server")
 class Server(Reduction):
-    """Rank 0 serves parameters: it takes every rank's buffer, adds it to its own, and sends the sum back.
+    """Rank 0 is a parameter server: it receives every rank's buffer, adds it to its own, and sends the sum back.
 
-    2(p-1) messages of the whole buffer, one after another at rank 0: what FireCaffe's paper measures its tree against.
+    2(p-1) messages of the whole buffer, one after another at rank 0. FireCaffe's paper compares its tree with this.
     """
 
     def keep_to_tree(self) -> None:
@@ -26,7 +26,7 @@ class Server(Reduction):
             self.wire.send(buffer, worker)
 
     def _receive(self, first: int, count: int, sums: np.ndarray, spare: np.ndarray) -> None:
-        """Fill `sums` with the sum over `count` ranks from `first` on; `spare` has room for log2(count) more of it."""
+        """Fill `sums` with the sum over `count` ranks from `first` on; `spare` holds log2(count) more such buffers."""
         if count == 1:
             if first:  # rank 0's is there
                 self.wire.receive(sums, first)

@@ -8,10 +8,10 @@ from fcaffe.tree_order import add_in_tree_order, spare_rows
 
 @register("sharded-server")
 class ShardedServer(Reduction):
-    """Each rank is the server of one slice: all send it theirs, it adds them up, and sends the sum to all.
+    """Each rank is the server of one slice: it receives the slice of all ranks, adds them, and sends the sum to all.
 
-    2(p-1) messages of n/p each way, the bytes of a ring. But those of one way are under way at once, so a rank waits
-    twice, whatever p is: the least that it takes of ranks that have to wait for a core.
+    2(p-1) messages of n/p each way, the bytes of a ring. The messages of one way travel at the same time, so a rank
+    waits twice, whatever p is. That suits ranks that have to wait for a core.
     """
 
     def keep_to_tree(self) -> None:

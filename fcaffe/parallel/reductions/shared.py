@@ -10,16 +10,16 @@ from fcaffe.parallel.reductions.reduction import Reduction, part_of, register
 from fcaffe.tree_order import add_in_tree_order, spare_rows
 
 BLOCK = 1 << 16  # floats that are added at a time: they stay in the second cache, and outweigh NumPy's calls
-SHORT = 1 << 12  # floats; so few are added by every rank for itself, which saves a barrier
-CHUNK = 1 << 18  # floats of a foreign buffer that are copied at a time
+SHORT = 1 << 12  # floats; every rank adds so few itself, which saves a barrier
+CHUNK = 1 << 18  # floats that are copied at a time of a buffer outside of shared memory
 
 
 @register("shared")
 class Shared(Reduction):
-    """Ranks of one host see one another's buffers: each adds up its slice of all of them.
+    """Ranks of one host read one another's buffers: each rank adds its slice of all of them.
 
-    No messages: two barriers, and nothing is copied of buffers that `allocate` gave. `total` writes each sum once,
-    into memory that all read; `sum` writes it to every rank's buffer.
+    There are no messages but two barriers, and buffers of `allocate` are not copied. `total` writes each sum once, into
+    memory that all ranks read; `sum` writes it to every rank's buffer.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -84,7 +84,7 @@ class Shared(Reduction):
         return result[slice_]
 
     def _add_short(self, buffer: np.ndarray) -> None:
-        """Two stretches of memory take turns: who writes to one again has met everybody since it was read."""
+        """Two blocks alternate: before a rank writes to one again, it has passed a barrier since it was read."""
         self._turn ^= 1
         rows = self._short[:, self._turn, : buffer.size]
         rows[self.rank] = buffer
@@ -92,8 +92,8 @@ class Shared(Reduction):
         self._add(rows, buffer)
 
     def _add_foreign(self, buffer: np.ndarray) -> None:
-        """Chunk by chunk through shared memory that stays in the caches: one is copied in, while the one before is
-        added and the one before that copied out."""
+        """Sum a buffer outside of shared memory, chunk by chunk: one chunk is copied in, while the one before is added
+        and the one before that copied out."""
         if self._chunks is None:
             self._chunks = self.memory.allocate(2 * CHUNK)
         rows = self._chunks.data.reshape(self.ranks, 2, CHUNK)

@@ -5,9 +5,7 @@ from mpi4py import MPI
 
 from fcaffe.parallel.reductions.reduction import Reduction, register
 from fcaffe.parallel.reductions.wire import wait
-
-SEGMENTS = 8
-SHORTEST, LONGEST = 1 << 17, 1 << 20  # floats of a segment; with shorter ones ranks that share a core wait too often
+from fcaffe.parallel.sizes import segment_length, segments_ahead
 
 
 @register("tree")
@@ -33,8 +31,7 @@ class Tree(Reduction):
             partials = given[index % 2, :, : segments[index].size]
             return [self.wire.start_receive(partial, child) for partial, child in zip(partials, children, strict=True)]
 
-        # The lag is how many segments a rank sends up before it waits for the first to come down: a way up and down.
-        lag = 0 if parent is None else 2 * self.ranks.bit_length()
+        lag = 0 if parent is None else segments_ahead(self.ranks)
         going_up: list[MPI.Request] = []
         going_down: list[MPI.Request] = []
         coming = receive_from_children(0)
@@ -54,11 +51,6 @@ class Tree(Reduction):
                     self.wire.receive(segment, parent)
                 going_down += [self.wire.start_send(segment, child) for child in reversed(children)]
         wait(going_down)
-
-
-def segment_length(count: int) -> int:
-    """Floats in each segment but the last of a buffer of `count`."""
-    return min(max(count // SEGMENTS, SHORTEST), LONGEST, count)
 
 
 def tree_neighbours(rank: int, ranks: int) -> tuple[int | None, list[int]]:

@@ -11,7 +11,7 @@ from fcaffe.parallel.waiting import wait_until
 
 
 def no_wait() -> None:
-    """Arrays in the host's memory are there when they are sent."""
+    """Arrays in the host's memory are complete when they are sent."""
 
 
 class Wire:

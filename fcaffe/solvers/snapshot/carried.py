@@ -128,7 +128,7 @@ def _hand_over(run: Run, place: Place, owner: Any, states: dict[Place, list[Stat
 
 
 def _scheme(compression: str) -> str:
-    """Without how much of the gradients it is for: it takes over what it kept of more or of less."""
+    """The scheme without its options."""
     return compression.partition(":")[0]
 
 
@@ -162,41 +162,25 @@ def _streams_of_all(workers: Workers, state: State) -> list[int]:
 
 
 def _in_order_of_parameters(run: Run, flat: Array) -> np.ndarray:
-    """The values of a flat buffer in the order that files have, which does not depend on the engine's layout.
-
-    Of one that ends early, where zeros would follow, no more than reaches to its last value.
-    """
+    """The values of a flat buffer in the order that files have, which does not depend on the engine's layout."""
     if flat.dtype.kind != "f":
         return flat
-    values = [np.zeros(0, np.float32)]
-    for parameter, place in zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True):
-        blob, part, end = parameter.blob, flat[place], parameter.blob.count
-        if 0 < part.size < end:
-            reached = blob.logical(np.arange(end) < part.size).reshape(-1)
-            end -= int(np.argmax(reached[::-1]))
-        if part.size:
-            values.append(blob.logical(_lengthened(part, blob.count)).reshape(-1)[:end])
-    return np.concatenate(values)
+    owned = zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True)
+    values = [parameter.blob.logical(flat[part]).reshape(-1) for parameter, part in owned]
+    return np.concatenate([np.zeros(0, np.float32), *values])
 
 
 def _in_flat_order(run: Run, values: np.ndarray) -> np.ndarray:
-    """The reverse. What ends early then ends with a parameter."""
+    """The reverse. Trailing zeros may be missing."""
     if values.dtype.kind != "f":
         return values
     flat, start = np.zeros(run.net.parameters.extent, np.float32), 0
-    for parameter, place in zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True):
+    values = np.concatenate([values, np.zeros(flat.size, np.float32)])
+    for parameter, part in zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True):
         blob = parameter.blob
-        if start >= values.size:
-            return flat[: place.start]
-        part = _lengthened(values[start : start + blob.count], blob.count)
-        blob.logical(flat[place])[...] = part.reshape(blob.shape)
+        blob.logical(flat[part])[...] = values[start : start + blob.count].reshape(blob.shape)
         start += blob.count
     return flat
-
-
-def _lengthened(part: np.ndarray, count: int) -> np.ndarray:
-    """To `count` values, by zeros."""
-    return part if part.size == count else np.concatenate([part, np.zeros(count - part.size, part.dtype)])
 
 
 def _set_random(run: Run, seed: int, random: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What reductions of buffers on GPUs share that leave the sums to another one."""
+"""ByAnother: base of reductions of GPU buffers that delegate the sums to another reduction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fcaffe.parallel.reductions.reduction import Reduction
 
 
 class ByAnother(DeviceReduction):
-    """Its messages are those of `another`, which the constructor of a subclass makes."""
+    """Delegates to `another`, which the constructor of a subclass creates."""
 
     another: Reduction
 

@@ -1,4 +1,4 @@
-"""Sums of buffers on GPUs by an MPI that reads the memory of GPUs. Not yet run on a GPU."""
+"""Direct: sums of GPU buffers by an MPI that reads the memory of GPUs. Not yet run on a GPU."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.gpu.by_another import ByAnother
 from fcaffe.parallel.reductions.reduction import create_on_host, register
 
-IN_HOST_MEMORY = ("auto", "hierarchical", "shared")  # sum in memory that ranks share, where no device's can be
+IN_HOST_MEMORY = ("auto", "hierarchical", "shared")  # sum in memory of the host that ranks share
 
 
 @register("direct")
 class Direct(ByAnother):
-    """Another reduction whose messages a CUDA-aware MPI reads and writes in the device's memory, where sums are added
-    up too. With an MPI that is none it crashes."""
+    """Another reduction whose messages a CUDA-aware MPI reads and writes in the device's memory.
+
+    Buffers are added there too. It crashes with an MPI that is not CUDA-aware.
+    """
 
     takes_another = True
 
@@ -38,7 +40,7 @@ class Direct(ByAnother):
 
 
 def cuda_aware() -> bool:
-    """Whether this MPI takes buffers in a device's memory, as far as it says; some say what they were built for."""
+    """Whether this MPI says that it reads a device's memory. Some say what they were built for."""
     for variable in ("MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA"):  # Cray's, MVAPICH's; 0 unless it is set
         if variable in os.environ:
             return os.environ[variable] == "1"

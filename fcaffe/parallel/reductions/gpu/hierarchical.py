@@ -12,18 +12,19 @@ from fcaffe.parallel.reductions.gpu.nccl import NcclRanks
 from fcaffe.parallel.reductions.gpu.reduction import DeviceReduction
 from fcaffe.parallel.reductions.gpu.staged import Staged
 from fcaffe.parallel.reductions.hosts import Hosts
+from fcaffe.parallel.reductions.reduction import register
 
 
+@register("hierarchical", gpu=True)
 class NcclHierarchical(DeviceReduction):
     """NCCL within a host, another reduction between hosts, through pinned memory.
 
-    Each rank of a host gets the host's sum of one slice (reduce-scatter), adds it up with the ranks that have the same
-    slice on other hosts, and gives the total to its host (all-gather). Slices are equally long, as NCCL wants it; the
-    few floats that are left over belong to the last one. The host waits while hosts exchange their sums, if there are
-    several.
+    Each rank of a host gets the host's sum of one slice (reduce-scatter), adds it to the same slice of other hosts, and
+    sends the total to its host (all-gather). NCCL needs slices of equal length; the last slice has the few remaining
+    floats. The host waits while several hosts exchange their sums.
     """
 
-    name = "hierarchical"
+    takes_another = True
 
     def __init__(self, comm: MPI.Intracomm, xp: Any, between: str = "auto") -> None:
         super().__init__(comm, xp)
@@ -38,9 +39,9 @@ class NcclHierarchical(DeviceReduction):
         self.local_rank, self.local_ranks = hosts.comm.rank, hosts.comm.size
         self.nccl = NcclRanks(hosts.comm)
         peers = cast(MPI.Intracomm, self.comm.Split(self.local_rank, hosts.index))
-        with self.stream:  # which is what the sums between hosts wait for, and what waits for them
+        with self.stream:  # the sums between hosts wait for this stream, and it waits for them
             self.between = Staged(peers, xp, between if peers.size > 1 else "null")
-        self.on_streams = peers.size == 1
+        self.host_waits = peers.size > 1
         peers.Free()
         hosts.close()
         self.counted = False

@@ -20,9 +20,9 @@ INSTALL = "install it (pip install nvidia-nccl-cu12, or -cu13 for CUDA 13)"
 class NcclRanks:
     """NCCL between the ranks of an MPI communicator, each with the device that is current. Collective.
 
-    Raises UsageError on all ranks if NCCL would not start, FcaffeError for NCCL's own errors. An operation that fails,
-    here or on another rank, says so later: each call first asks for it. After an error NCCL is aborted, so that what
-    its kernels wait for never comes holds up nobody.
+    Raises UsageError on all ranks if NCCL would not start, FcaffeError for NCCL's own errors. NCCL reports the failure
+    of an operation later, so each call checks for it first. After an error NCCL is aborted, so that no kernel waits for
+    ever.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -42,12 +42,12 @@ class NcclRanks:
         self._communicator = self._guarded(lambda: self.library.NcclCommunicator(comm.size, identity, comm.rank))
 
     def call(self, name: str, *arguments: int) -> None:
-        """One of NCCL's operations on float32, by CuPy's name for it, put on a stream."""
+        """Enqueue one of NCCL's operations on float32, by CuPy's name for it."""
         self.check()
         self._guarded(lambda: getattr(self._communicator, name)(*arguments))
 
     def group(self, *calls: tuple[Any, ...]) -> None:
-        """Several calls as one."""
+        """Enqueue several operations as one."""
         self.check()
         self._guarded(self.library.groupStart)
         for name, *arguments in calls:
@@ -55,7 +55,7 @@ class NcclRanks:
         self._guarded(self.library.groupEnd)
 
     def check(self) -> None:
-        """Raises FcaffeError for an operation that has failed since it was called. Asks the host only."""
+        """Raises FcaffeError for an operation that has failed since it was enqueued. Does not wait for the device."""
         self._guarded(self._communicator.check_async_error)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Nccl(DeviceReduction):
     """NCCL's all-reduce, in place, on a stream of its own; its messages cannot be counted."""
 
     counted = False
-    on_streams = True
+    host_waits = False
 
     def __init__(self, comm: MPI.Intracomm, xp: Any) -> None:
         super().__init__(comm, xp)
@@ -127,7 +127,7 @@ def why_no_nccl(comm: MPI.Intracomm) -> str:
 
 
 def _bus_address() -> str:
-    """Of the current device: its number may differ between ranks, each of which may see others."""
+    """The address of the current device. Its number may differ between ranks, which may see different devices."""
     from cupy.cuda import runtime
 
     return runtime.deviceGetPCIBusId(runtime.getDevice())

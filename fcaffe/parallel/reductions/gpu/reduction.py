@@ -1,4 +1,4 @@
-"""What all reductions of buffers on GPUs share. Not yet run on a GPU."""
+"""DeviceReduction: base of all reductions of buffers on GPUs. Not yet run on a GPU."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fcaffe.parallel.reductions.reduction import Reduction
 class DeviceReduction(Reduction):
     """Adds up buffers that lie on each rank's device, arrays of `xp` (CuPy).
 
-    Its device, and the stream that computes gradients (`work`), are those that are current where it is made. A sum
-    begins after all that `work` has been given by then, and `work` goes on after it.
+    Its device, and the stream that computes gradients (`work`), are the current ones at its creation. `sum` begins
+    after everything that is enqueued on `work`, and `work` continues after it.
 
-    Sums that run beside `work` are begun by `start`, one after the other, as soon as their buffers are being written;
-    `work` waits for them from `finish` on. `start` may be called by another thread than the one that gives `work` its
-    work and calls `mark` and `finish`: in CuPy a thread has a current device and stream of its own.
+    `start` enqueues sums that run beside `work`, one after the other; `work` waits for them from `finish` on. Another
+    thread may call `start` than the one that uses `work` and calls `mark` and `finish`: in CuPy each thread has its own
+    current device and stream.
 
-    A subclass overrides `add_up`: it puts the sum on `stream`, also for a single rank.
+    A subclass overrides `add_up`, which enqueues the sum on `stream`, also for a single rank.
     """
 
     on_device = True
@@ -31,21 +31,21 @@ class DeviceReduction(Reduction):
         super().__init__(comm, xp)
         self.device = xp.cuda.Device()
         self.work = xp.cuda.get_current_stream()
-        self.stream = xp.cuda.Stream(non_blocking=True)  # else it and the default stream would wait in turns
+        self.stream = xp.cuda.Stream(non_blocking=True)  # else it and the default stream would wait for each other
         self.ends_on = self.stream  # where `add_up` leaves the sum
         self.times = StreamTimes(xp)
         self._done = xp.cuda.Event(disable_timing=True)
         self._is_open = False  # sums were started since the last `finish`
 
     def mark(self) -> Any:
-        """An event: what `work` has been given so far."""
+        """An event after everything that is enqueued on `work` so far."""
         event = self.xp.cuda.Event()
         event.record(self.work)
         return event
 
     def start(self, buffer: Array, ready: Any = None) -> None:
-        """Begin to sum a buffer after the event `ready`, or what `work` has been given so far; `work` goes on at once,
-        and so does the host if the reduction is `on_streams`."""
+        """Begin to sum a buffer after the event `ready`, or everything on `work` so far. `work` does not wait, and
+        neither does the host unless `host_waits`."""
         self.check(buffer)
         if buffer.size:
             self.device.use()
@@ -56,7 +56,7 @@ class DeviceReduction(Reduction):
             self.add_up(buffer)
 
     def finish(self) -> None:
-        """What `work` is given from now on comes after all sums that were started."""
+        """Let `work` wait for all sums that were started."""
         if self._is_open:
             self._is_open = False
             self._done.record(self.ends_on)

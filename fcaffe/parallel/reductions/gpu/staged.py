@@ -1,4 +1,4 @@
-"""Sums of buffers on GPUs in the memory of the host. Not yet run on a GPU."""
+"""Staged: sums of GPU buffers in the memory of the host. Not yet run on a GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Staged(ByAnother):
         self.name = f"{self.name}:{another}"
         self.another = create_on_host(another, self.comm)
         self.counted = self.another.counted
-        self._back = xp.cuda.Stream(non_blocking=True)  # so that both directions are under way at once
+        self._back = xp.cuda.Stream(non_blocking=True)  # so that copies go both ways at once
         self.ends_on = self._back if self.ranks > 1 else self.stream
         self._returned = xp.cuda.Event(disable_timing=True)
         self._pinned = np.empty(0, np.float32)
@@ -53,7 +53,7 @@ class Staged(ByAnother):
     def _pinned_memory(self, count: int) -> np.ndarray:
         """Page-locked memory: from and to any other, copies would not be asynchronous."""
         if self._pinned.size < count:
-            self._back.synchronize()  # the memory that is given up now may still be read
+            self._back.synchronize()  # the memory that is freed now may still be read
             self._pinned = np.frombuffer(self.xp.cuda.alloc_pinned_memory(4 * count), np.float32, count)
             while len(self._copied) * PIECE < count:
                 self._copied.append(self.xp.cuda.Event(block=True, disable_timing=True))  # leaves the core to others

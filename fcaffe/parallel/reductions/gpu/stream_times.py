@@ -1,4 +1,4 @@
-"""How long sums on a device take, measured by events that nobody waits for."""
+"""StreamTimes: the time of sums on a device, measured by events for which nothing waits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 class StreamTimes:
-    """`seconds` from when sums could begin until all were there, and how many of them were `exposed`: after the last
-    gradient had been computed. Of what has come to an end so far, all times together; CUDA graphs are not timed."""
+    """`seconds` is the time from when sums could begin until all ended, and `exposed` the part of it after the last
+    gradient was computed; both are totals of the sums that have ended. CUDA graphs are not timed."""
 
     def __init__(self, cupy: Any) -> None:
         self.seconds = self.exposed = 0.0
@@ -18,7 +18,7 @@ class StreamTimes:
         self._under_way: deque[tuple[Any, Any, Any]] = deque()
 
     def begin(self, stream: Any, computed: Any) -> None:
-        """One more sum begins on the stream, of gradients that are there at the event `computed`, which has a time."""
+        """Record that a sum begins on the stream, of gradients that are complete at the event `computed`."""
         if stream.is_capturing():
             return
         if self._began is None:
@@ -27,7 +27,7 @@ class StreamTimes:
         self._computed = computed
 
     def end(self, stream: Any) -> None:
-        """All have been begun, and end on this stream."""
+        """Record that all sums have been enqueued, and end on this stream."""
         if self._began is None:
             return
         ended = self._cuda.Event()
@@ -37,7 +37,7 @@ class StreamTimes:
         self.collect()
 
     def collect(self) -> None:
-        """Count what has come to an end."""
+        """Add the times of sums that have ended."""
         while self._under_way and self._under_way[0][2].done:
             began, computed, ended = self._under_way.popleft()
             self.seconds += self._cuda.get_elapsed_time(began, ended) / 1000

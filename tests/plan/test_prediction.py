@@ -1,4 +1,4 @@
-"""Plans: rows, what follows from them, and that each number can be traced."""
+"""Predictions: rows, what follows from them, and that each number can be traced."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fcaffe.errors import UsageError
-from fcaffe.plan.compute import compute_of, slowest
 from fcaffe.plan.devices import DEVICES, Device, Link
 from fcaffe.plan.explain import explain
-from fcaffe.plan.machine import FCAFFE, MACHINES, TITAN, Machine, MeasuredNet
-from fcaffe.plan.plan import Plan
-from fcaffe.plan.question import Question, check
+from fcaffe.plan.machine import FCAFFE, MACHINES, TITAN, Machine
+from fcaffe.plan.prediction import Prediction, Question
 from fcaffe.plan.reductions import COMPARED, sum_of
+from fcaffe.plan.work import compute_of, slowest
 from tests.plan.conftest import work_of
 from tests.soon import soon
 
@@ -27,14 +26,14 @@ names = st.sampled_from(sorted(COMPARED))
 @relaxed
 @given(st.sampled_from(sorted(MACHINES)), names, counts, st.integers(1, 4096), st.booleans(), st.floats(0, 0.3))
 def test_a_row_is_the_sum_of_its_parts(googlenet, machine, name, workers, batch, each, spread):
-    plan = Plan(Question(googlenet, MACHINES[machine], batch, each, spread=spread))
+    plan = Prediction(Question(googlenet, MACHINES[machine], batch, each, spread=spread))
     row = plan.row(workers, name)
     assert row.seconds == pytest.approx(row.compute + row.exposed + row.data + row.update)
     assert 0 <= row.exposed <= row.communication + 1e-12
     assert row.efficiency <= 1 + 1e-9
     assert row.images_per_second * row.seconds == pytest.approx(row.batch)
-    without = Plan(replace(plan.question, overlap=False, bucket=4 << 20)).row(workers, name)
-    with_overlap = Plan(replace(plan.question, bucket=4 << 20)).row(workers, name)
+    without = Prediction(replace(plan.question, overlap=False, bucket=4 << 20)).row(workers, name)
+    with_overlap = Prediction(replace(plan.question, bucket=4 << 20)).row(workers, name)
     assert with_overlap.seconds <= without.seconds * (1 + 1e-9)
 
 
@@ -43,13 +42,13 @@ def test_a_row_is_the_sum_of_its_parts(googlenet, machine, name, workers, batch,
 def test_more_bandwidth_and_equal_workers_are_never_slower(googlenet, name, workers, latency, bandwidth):
     def seconds(factor: float, spread: float = 0.0) -> float:
         machine = replace(TITAN, between=Link("link", latency, bandwidth * factor, ""))
-        return Plan(Question(googlenet, machine, 1024, spread=spread)).row(workers, name).seconds
+        return Prediction(Question(googlenet, machine, 1024, spread=spread)).row(workers, name).seconds
 
     assert seconds(2) <= seconds(1) <= seconds(1, 0.1)
 
 
 def test_the_best_is_the_fastest_of_all(googlenet):
-    plan = Plan(Question(googlenet, MACHINES["h200"], 4096))
+    plan = Prediction(Question(googlenet, MACHINES["h200"], 4096))
     for workers in (2, 8, 64, 1000):
         rows = plan.rows([workers], ["all"])
         assert len(rows) == len(COMPARED) == 8
@@ -57,7 +56,7 @@ def test_the_best_is_the_fastest_of_all(googlenet):
 
 
 def test_server_overtakes_computing_between_16_and_32(googlenet):
-    plan = Plan(Question(googlenet, TITAN, 1024, overlap=False))
+    plan = Prediction(Question(googlenet, TITAN, 1024, overlap=False))
     crossing = plan.crossover("server")
     assert crossing is not None and 16 < crossing <= 32
     assert plan.row(crossing, "server").exposed > plan.row(crossing, "server").compute
@@ -66,12 +65,12 @@ def test_server_overtakes_computing_between_16_and_32(googlenet):
 
 @pytest.mark.parametrize("name", sorted(COMPARED))
 def test_the_batch_for_an_efficiency_is_the_smallest(nin, name):
-    plan = Plan(Question(nin, TITAN, 256, overlap=False, wanted=0.8))
+    plan = Prediction(Question(nin, TITAN, 256, overlap=False, wanted=0.8))
     batch = plan.batch_for(64, name)
     assert batch is not None and batch % 64 == 0
 
     def efficiency(share: int) -> float:
-        return Plan(replace(plan.question, batch=share, per_worker=True)).row(64, name).efficiency
+        return Prediction(replace(plan.question, batch=share, per_worker=True)).row(64, name).efficiency
 
     assert efficiency(batch // 64) >= 0.8 > efficiency(batch // 64 - 1)
 
@@ -79,125 +78,47 @@ def test_the_batch_for_an_efficiency_is_the_smallest(nin, name):
 def test_a_modern_reduction_on_the_papers_machine(googlenet):
     """No overlap: 0.215 s, 105 times one worker; with overlap more, and never more than workers."""
     asked = Question(googlenet, TITAN, 1024)
-    ring = Plan(replace(asked, overlap=False)).row(128, "ring")
+    ring = Prediction(replace(asked, overlap=False)).row(128, "ring")
     assert ring.seconds == pytest.approx(0.215, rel=0.01)
-    assert 100 < ring.speedup < Plan(asked).best(128).speedup <= 128
+    assert 100 < ring.speedup < Prediction(asked).best(128).speedup <= 128
 
 
 def test_a_hundred_thousand_workers_take_no_time(googlenet):
     with soon():
-        assert len(Plan(Question(googlenet, MACHINES["h200"], 1024)).rows([100_000], ["all"])) == 8
+        assert len(Prediction(Question(googlenet, MACHINES["h200"], 1024)).rows([100_000], ["all"])) == 8
 
 
 def test_per_worker_batches_grow_with_workers(nin):
-    split, each = (Plan(Question(nin, TITAN, 256, per_worker)) for per_worker in (False, True))
+    split, each = (Prediction(Question(nin, TITAN, 256, per_worker)) for per_worker in (False, True))
     assert [plan.row(32, "ring").batch for plan in (split, each)] == [256, 8192]
     assert [plan.row(32, "ring").share for plan in (split, each)] == [8, 256]
     assert [plan.row(3, "ring").share for plan in (split, each)] == [86, 256]
 
 
 def test_passes_of_an_iteration_sum_once(nin):
-    one, four = (Plan(Question(replace(nin, passes=passes), TITAN, 256, overlap=False)) for passes in (1, 4))
+    one, four = (Prediction(Question(replace(nin, passes=passes), TITAN, 256, overlap=False)) for passes in (1, 4))
     a, b = one.row(32, "ring"), four.row(32, "ring")
     assert b.compute == pytest.approx(4 * a.compute)
     assert (b.communication, b.batch) == (a.communication, 1024)
 
 
 def test_reading_counts_where_it_is_slower_than_all_else(nin):
-    plan = Plan(Question(nin, replace(TITAN, read_images_in_all=1000.0), 256))
+    plan = Prediction(Question(nin, replace(TITAN, read_images_in_all=1000.0), 256))
     row = plan.row(32, "ring")
     assert row.seconds == pytest.approx(0.256)
-    assert row.data > 0 == Plan(Question(nin, replace(TITAN, read_images=120.0), 256)).row(1, "ring").exposed
-
-
-def test_measured_layers_lie_on_lines():
-    layers = {"a": [(1.0, 2.0), (2.0, 4.0)]}
-    net = MeasuredNet("net", 1, [16, 32], layers)
-    assert net.seconds("a", 24) == (1.5, 3.0)
-    assert net.seconds("a", 64) == (4.0, 8.0)
-    assert net.seconds("a", 8) == (0.5, 1.0)
-    assert net.seconds("b", 8) == (0.0, 0.0)
-    assert MeasuredNet("net", 1, [16], {"a": [(1.0, 2.0)]}).seconds("a", 8) == (0.5, 1.0)
+    assert row.data > 0 == Prediction(Question(nin, replace(TITAN, read_images=120.0), 256)).row(1, "ring").exposed
 
 
 def test_ranks_that_share_cores_compute_slower(small):
-    names = {layer.name: [(1e-3, 2e-3), (2e-3, 4e-3)] for layer in small.layers}
-    alone, two = (MeasuredNet(small.name, ranks, [8, 16], names) for ranks in (1, 2))
     cpu = Device("cpu", {"fp32": 1e11}, 1e10, 1e10)
-    machine = Machine("host", cpu, devices_per_node=8, cores=2, measured=(alone,), exchange=FCAFFE)
+    machine = Machine("host", cpu, devices_per_node=8, cores=4, speed=100, exchange=FCAFFE)
 
     def seconds(machine: Machine, workers: int) -> float:
         return compute_of(small, machine, "fp32", 8, workers).seconds
 
-    one = 3e-3 * len(small.layers)
-    assert seconds(machine, 1) == pytest.approx(one)
-    assert seconds(machine, 2) == pytest.approx(2 * one)  # a core each
-    assert seconds(machine, 4) == pytest.approx(4 * one)  # half of one each
-    measured = replace(machine, measured=(alone, two))
-    assert seconds(measured, 2) == pytest.approx(one)
-    assert seconds(measured, 8) == pytest.approx(4 * one)
-    spread = replace(machine, devices_per_node=1)
-    assert seconds(spread, 8) == pytest.approx(one)
-    assert seconds(replace(spread, nodes_share_cores=True), 8) == pytest.approx(8 * one)
-
-
-def test_between_two_measured_numbers_of_ranks_lies_a_line(small):
-    names = {layer.name: [(1e-3, 2e-3)] for layer in small.layers}
-    few, many = (MeasuredNet(small.name, ranks, [8], names, 1e-3, 2e-3, ranks * 1e-3) for ranks in (2, 8))
-    cpu = Device("cpu", {"fp32": 1e11}, 1e10, 1e10)
-    machine = Machine("cluster", cpu, cores=2, nodes_share_cores=True, measured=(many, few), exchange=FCAFFE)
-    alone = [replace(machine, measured=(one,)).measured_for(small.name, 5) for one in (few, many)]
-    both = machine.measured_for(small.name, 5)
-    for name in ("update", "rest"):
-        assert getattr(both, name) == pytest.approx(sum(getattr(one, name) for one in alone) / 2)
-    layer = small.layers[1].name
-    ways = zip(*(one.seconds(layer, 8) for one in alone), strict=True)
-    assert both.seconds(layer, 8) == pytest.approx([sum(way) / 2 for way in ways])
-    assert [machine.measured_for(small.name, ranks).per_sum for ranks in (1, 2, 5, 8, 9)] == pytest.approx(
-        [2e-3, 2e-3, 5e-3, 8e-3, 8e-3]
-    )
-
-
-@pytest.mark.parametrize("name", ["server", "tree", "whole-tree", "ring", "halving", "doubling", "sharded-server"])
-@pytest.mark.parametrize("bandwidth", [1e8, 1e11])
-def test_work_of_hosts_that_share_cores_adds_up(small, name, bandwidth):
-    """Whether sums are hidden or not, and messages are waited for or cores."""
-    plan = crowded(small, bandwidth)
-    for workers in (2, 4, 8):
-        row = plan.row(workers, name)
-        sums = [plan.sum(name, workers, bucket.bytes) for bucket in plan.question.cut(workers)]
-        work = row.compute + row.update + sum(cost.cpu for cost in sums) * workers / 2
-        assert row.seconds >= work * (1 - 1e-9)
-
-
-def test_what_sums_take_of_the_cores_can_be_traced(small):
-    plan = crowded(small, 1e9)
-    row = plan.row(4, "tree")
-    facts = {fact.name: fact.value for fact in explain(plan, row)}
-    assert facts["cores for messages"] == "20 us and 1 ns a byte"
-    assert facts["a sum beside messages"] == "1.000 ms of a core"
-    sums = {name: value for name, value in facts.items() if " x sum of " in name}
-    total = sum(int(name.split()[0]) * float(value.split()[0]) for name, value in sums.items())
-    assert total == pytest.approx(1e3 * row.communication, abs=0.01)
-
-
-def crowded(small, bandwidth: float) -> Plan:
-    """Hosts of one rank each that share two cores."""
-    layers = {layer.name: [(1e-4, 2e-4)] for layer in small.layers}
-    measured = MeasuredNet(small.name, 2, [8], layers, 1e-3, 1e-3, 1e-3)
-    machine = Machine(
-        "cluster",
-        Device("cpu", {"fp32": 1e11}, 1e10, 1e10),
-        between=Link("link", 1e-5, bandwidth, ""),
-        exchange=FCAFFE,
-        measured=(measured,),
-        cores=2,
-        nodes_share_cores=True,
-        cpu_per_message=2e-5,
-        cpu_per_byte=1e-9,
-        add_bandwidth=4e9,
-    )
-    return Plan(Question(small, machine, 64))
+    for workers, slower in ((1, 1), (2, 2), (3, 4), (4, 4), (8, 8)):
+        assert seconds(machine, workers) == pytest.approx(slower * 0.08)
+        assert seconds(replace(machine, devices_per_node=1), workers) == pytest.approx(0.08)
 
 
 def test_the_slowest_of_many_is_slower():
@@ -207,7 +128,7 @@ def test_the_slowest_of_many_is_slower():
 
 
 def test_every_number_of_a_plan_can_be_traced(googlenet):
-    plan = Plan(Question(googlenet, MACHINES["h200"], 1024, epochs=72, images=1_281_167))
+    plan = Prediction(Question(googlenet, MACHINES["h200"], 1024, epochs=72, images=1_281_167))
     for workers in (8, 1024):
         row = plan.best(workers)
         facts = {fact.name: fact for fact in explain(plan, row)}
@@ -223,7 +144,7 @@ def test_every_number_of_a_plan_can_be_traced(googlenet):
 
 
 def test_the_explained_closed_form_is_what_is_predicted(googlenet):
-    plan = Plan(Question(googlenet, TITAN, 1024, overlap=False))
+    plan = Prediction(Question(googlenet, TITAN, 1024, overlap=False))
     for name in ("server", "tree", "ring", "halving", "doubling"):
         row = plan.row(96, name)
         facts = {fact.name: fact.value for fact in explain(plan, row)}
@@ -234,13 +155,13 @@ def test_the_explained_closed_form_is_what_is_predicted(googlenet):
 def test_fcaffe_sums_buckets_even_without_overlap(googlenet):
     book, own = (Question(googlenet, replace(TITAN, exchange=way), 1024, overlap=False) for way in ("textbook", FCAFFE))
     assert len(book.cut(8)) == 1 < len(own.cut(8))
-    assert Plan(own).row(8, "ring").communication == pytest.approx(
+    assert Prediction(own).row(8, "ring").communication == pytest.approx(
         sum(sum_of("ring", own.machine, 8, bucket.bytes).seconds for bucket in own.cut(8))
     )
 
 
 def test_memory_counts_what_fcaffe_allocates(googlenet):
-    plan = Plan(Question(replace(googlenet, histories=2), TITAN, 1024))
+    plan = Prediction(Question(replace(googlenet, histories=2), TITAN, 1024))
     need = plan.memory(32)
     assert need["weights"] == need["gradients"] == 4 * 13_378_280 == need["histories"] / 2
     assert need["total"] == sum(need[name] for name in ("weights", "gradients", "histories", "activations"))
@@ -249,7 +170,7 @@ def test_memory_counts_what_fcaffe_allocates(googlenet):
 
 def test_a_type_of_numbers_that_a_device_lacks_is_refused(nin):
     with pytest.raises(UsageError, match="K20: no speed in tf32 is known, only in fp32"):
-        check(Question(nin, TITAN, 256, math="tf32"))
+        Prediction(Question(nin, TITAN, 256, math="tf32")).row(2, "ring")
     assert DEVICES["H200"].peak_of("tf32") > DEVICES["H200"].peak_of("fp32")
 
 

@@ -1,40 +1,68 @@
-"""Plans: rows of predictions for numbers of workers, and what follows from them."""
+"""Prediction: what iterations take on numbers of workers, and what follows from that."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fcaffe.plan.buckets import Bucket
-from fcaffe.plan.compute import Compute, compute_of, slowest
-from fcaffe.plan.machine import FCAFFE
-from fcaffe.plan.question import Question
-from fcaffe.plan.reductions import COMPARED, sum_of
-from fcaffe.plan.rounds import Sum
-from fcaffe.plan.simulation import Outcome, pipelined, simulate
+from fcaffe.plan.machine import FCAFFE, TEXTBOOK, Machine
+from fcaffe.plan.reductions import COMPARED, Sum, sum_of
+from fcaffe.plan.simulation import Bucket, Outcome, buckets, pipelined, simulate
+from fcaffe.plan.work import Compute, Work, compute_of, slowest
 
-MOST_WORKERS = 1 << 20  # looked at for where communication overtakes compute
-LARGEST_SHARE = 1 << 20  # samples of a worker that are looked at for the efficiency that is wanted
-PREFERRED = ("ring", "halving", "hierarchical")  # of reductions that take equally long
+MOST_WORKERS = 1 << 20  # among which the crossover is searched
+LARGEST_SHARE = 1 << 20  # samples of a worker, among which the batch for an efficiency is searched
 ACCESSES = 3  # of weights and each history: the gradient is read, they are read and written
 
 
 @dataclass(frozen=True)
+class Question:
+    """A net on a machine, and how it is trained."""
+
+    work: Work
+    machine: Machine
+    batch: int  # samples of a pass, which the workers split
+    per_worker: bool = False  # each worker has such a batch of its own instead
+    math: str = "fp32"  # the type of factors
+    overlap: bool = True  # sums go on during backward
+    bucket: float | None = None  # bytes; None: fcaffe's rule
+    spread: float = 0.0  # relative standard deviation of the workers' speeds
+    epochs: float | None = None  # of `images`
+    images: int | None = None  # of the training set
+    wanted: float = 0.9  # the efficiency for which the batch is searched
+
+    def share(self, workers: int) -> int:
+        """Samples of the worker with the most. More workers than samples leave some without any."""
+        return self.batch if self.per_worker else -(-self.batch // workers)
+
+    def batch_of(self, workers: int) -> int:
+        """All samples of an iteration."""
+        return self.work.passes * self.batch * (workers if self.per_worker else 1)
+
+    def cut(self, workers: int) -> Sequence[Bucket]:
+        """The sums of an iteration. Books sum all gradients at once where there is nothing to overlap."""
+        at_once = not self.overlap and self.bucket is None and self.machine.exchange == TEXTBOOK
+        final = [layer.final_from for layer in reversed(self.work.layers)]
+        return list(buckets(self.work.gradient_bytes, final, workers, math.inf if at_once else self.bucket))
+
+
+@dataclass(frozen=True)
 class Row:
-    """Seconds of one iteration on so many workers; `outcome` is that of its last pass."""
+    """Seconds of one iteration on so many workers."""
 
     workers: int
     reduce: str
     batch: int
     share: int
     compute: float
-    straggling: float  # of it, what the slowest worker takes longer than the mean
+    straggling: float  # the part of `compute` by which the slowest worker exceeds the mean
     exposed: float
     data: float
     update: float
     communication: float  # all sums, hidden or not
     speedup: float
-    outcome: Outcome
     passes: Compute
 
     @property
@@ -51,14 +79,12 @@ class Row:
 
 
 @dataclass
-class Plan:
-    """Answers to one question; what sums and shares cost is kept, since searches ask for it again and again."""
+class Prediction:
+    """Answers to one question. Caches what sums and shares cost, since searches ask for it again and again."""
 
     question: Question
     _sums: dict[tuple[str, int, int], Sum] = field(default_factory=dict)
     _passes: dict[tuple[int, int], Compute] = field(default_factory=dict)
-    _batches: dict[tuple[int, str], int | None] = field(default_factory=dict)
-    _crossovers: dict[str, int | None] = field(default_factory=dict)
 
     def row(self, workers: int, name: str) -> Row:
         """Raises UsageError for a reduction that does not fit."""
@@ -68,9 +94,8 @@ class Plan:
         return replace(found, speedup=speedup)
 
     def best(self, workers: int) -> Row:
-        """That of the fastest reduction."""
-        names = sorted(COMPARED, key=lambda name: PREFERRED.index(name) if name in PREFERRED else len(PREFERRED))
-        return min((self.row(workers, name) for name in names), key=lambda row: float(f"{row.seconds:.9g}"))
+        """The row of the fastest reduction."""
+        return min((self.row(workers, name) for name in COMPARED), key=lambda row: float(f"{row.seconds:.9g}"))
 
     def rows(self, counts: Sequence[int], names: Sequence[str]) -> list[Row]:
         """For each number of workers the row of each reduction; `best` is the fastest, `all` are those compared."""
@@ -85,27 +110,23 @@ class Plan:
 
     def crossover(self, name: str) -> int | None:
         """The smallest number of workers whose sums take longer than their computing; None: none up to a million. Sums
-        grow and computing shrinks, so there is one place only, but for steps at powers of two."""
+        grow and computing shrinks, so a bisection finds it, but for steps at powers of two."""
 
         def overtaken(workers: int) -> bool:
             row = self._row(workers, name)
             return row.communication > row.compute
 
-        if name not in self._crossovers:
-            self._crossovers[name] = _first(overtaken, 2, MOST_WORKERS) if name != "shared" else None
-        return self._crossovers[name]
+        return _first(overtaken, 2, MOST_WORKERS) if name != "shared" else None
 
     def batch_for(self, workers: int, name: str) -> int | None:
-        """The smallest batch of all workers, of equal shares, with the efficiency that is wanted; None: none is."""
+        """The smallest batch of all workers, in equal shares, that has the wanted efficiency; None if none has."""
 
         def suffices(share: int) -> bool:
-            plan = Plan(replace(self.question, batch=share, per_worker=True), self._sums, self._passes)
-            return plan.row(workers, name).efficiency >= self.question.wanted
+            grown = Prediction(replace(self.question, batch=share, per_worker=True), self._sums, self._passes)
+            return grown.row(workers, name).efficiency >= self.question.wanted
 
-        if (workers, name) not in self._batches:
-            share = _first(suffices, 1, LARGEST_SHARE)
-            self._batches[workers, name] = None if share is None else share * workers * self.question.work.passes
-        return self._batches[workers, name]
+        share = _first(suffices, 1, LARGEST_SHARE)
+        return None if share is None else share * workers * self.question.work.passes
 
     def memory(self, share: int) -> dict[str, float]:
         """Bytes that a worker needs."""
@@ -134,7 +155,7 @@ class Plan:
         passes = mean.times(slowest(workers, asked.spread))
         update = self.update(workers)
         outcome = self._simulate(name, workers, passes, update)
-        compute = asked.work.passes * passes.seconds + self.rest(workers)
+        compute = asked.work.passes * passes.seconds
         working = compute + outcome.exposed + update
         reading = self.reading(workers)
         return Row(
@@ -149,23 +170,20 @@ class Plan:
             update=update,
             communication=outcome.summing,
             speedup=1.0,
-            outcome=outcome,
             passes=passes,
         )
 
     def _simulate(self, name: str, workers: int, passes: Compute, update: float) -> Outcome:
-        asked, machine = self.question, self.question.machine
-        busy = machine.ranks_at_once(workers) / machine.cores if machine.cores else 0.0
-        overlap, backward = self.overlaps(workers), passes.backward[::-1]
-        cut = asked.cut(workers) if workers > 1 else []
-        costs = self.sums(name, workers, cut)
+        cut = self.question.cut(workers) if workers > 1 else []
+        costs = [self.sum(name, workers, bucket.bytes) for bucket in cut]
+        backward = passes.backward[::-1]
         if self.updates_late(workers):
-            needs = [layer.needs_until for layer in asked.work.layers]
-            return pipelined(passes.forward, needs, backward, cut, costs, update, busy)
-        return simulate(sum(passes.forward), backward, cut, costs, overlap, busy)
+            needs = [layer.needs_until for layer in self.question.work.layers]
+            return pipelined(passes.forward, needs, backward, cut, costs, update)
+        return simulate(sum(passes.forward), backward, cut, costs, self.overlaps(workers))
 
     def overlaps(self, workers: int) -> bool:
-        """Whether sums go on beside computing: fcaffe's ranks that share the CPUs of one host sum after backward."""
+        """Whether sums go on beside computing. fcaffe's ranks that share the CPUs of one host sum after backward."""
         machine = self.question.machine
         on_one_host = machine.exchange == FCAFFE and machine.cores is not None and machine.nodes(workers) == 1
         return self.question.overlap and not on_one_host
@@ -177,53 +195,26 @@ class Plan:
         return workers > 1 and is_fcaffes and self.overlaps(workers)
 
     def update(self, workers: int) -> float:
-        """Seconds; the known speed of a net has it in it."""
-        asked, machine = self.question, self.question.machine
-        rate = machine.update_bandwidth
-        found = machine.measured_for(asked.work.name, machine.ranks_at_once(workers))
-        if found and found.update is not None:
-            return found.update
-        if rate is None and not found and machine.speed_of(asked.work.name):
+        """Seconds of the update; the known speed of a net includes it."""
+        machine = self.question.machine
+        if machine.update_bandwidth is None and machine.speed_of(self.question.work.name):
             return 0.0
-        rate = rate or machine.device.memory_bandwidth
-        return self.update_bytes / rate * machine.crowding(workers)
-
-    def rest(self, workers: int) -> float:
-        """Seconds of an iteration that are neither passes nor sums, update or reading."""
-        machine = self.question.machine
-        found = machine.measured_for(self.question.work.name, machine.ranks_at_once(workers))
-        return machine.iteration_seconds + (found.rest if found else 0.0)
-
-    def per_sum(self, workers: int) -> float:
-        """Seconds of a core that a rank takes for each sum beside its messages and additions."""
-        machine = self.question.machine
-        found = machine.measured_for(self.question.work.name, machine.ranks_at_once(workers))
-        return found.per_sum if found else 0.0
+        rate = machine.update_bandwidth or machine.device.memory_bandwidth
+        return self.update_bytes / rate * machine.slowdown(workers)
 
     def sum(self, name: str, workers: int, size: int) -> Sum:
-        """What one sum of so many bytes takes."""
+        """One sum of so many bytes."""
         key = name, workers, size
         if key not in self._sums:
-            cost, own = sum_of(name, self.question.machine, workers, size), self.per_sum(workers)
-            taken = cost.seconds + own * self.question.machine.crowding(workers)
-            self._sums[key] = replace(cost, seconds=taken, cpu=cost.cpu + own)
+            self._sums[key] = sum_of(name, self.question.machine, workers, size)
         return self._sums[key]
-
-    def sums(self, name: str, workers: int, cut: Sequence[Bucket]) -> list[Sum]:
-        """Of each bucket."""
-        end, costs = self.question.work.gradient_bytes, []
-        for bucket in cut:
-            short = self.question.first > 0 and (end == bucket.bytes or end <= self.question.first)
-            costs.append(self.sum("bf16" if short else name, workers, bucket.bytes))
-            end -= bucket.bytes
-        return costs
 
     @property
     def update_bytes(self) -> float:
         return self.question.work.gradient_bytes * (ACCESSES + 2 * self.question.work.histories)
 
     def reading(self, workers: int) -> float:
-        """Seconds in which the batch can be read, which goes on beside everything else."""
+        """Seconds that reading the batch takes, beside everything else."""
         asked, machine = self.question, self.question.machine
         share = asked.work.passes * asked.share(workers)
         own = share / machine.read_images if machine.read_images else 0.0
@@ -232,21 +223,19 @@ class Plan:
 
     def _pass(self, share: int, workers: int) -> Compute:
         machine = self.question.machine
-        key = share, machine.ranks_at_once(workers) if machine.cores else 0
+        workers = min(workers, machine.devices_per_node)  # more are on other nodes, with cores of their own
+        key = share, workers
         if key not in self._passes:
             self._passes[key] = compute_of(self.question.work, machine, self.question.math, share, workers)
         return self._passes[key]
 
 
 def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:
-    """The smallest number from `least` to `most` for which something holds that then holds for all larger ones."""
+    """The smallest number from `least` to `most` for which `holds` is true, if it is true for all larger ones too."""
     high = least
     while not holds(high):
         if high >= most:
             return None
         high = min(2 * high, most)
-    low = least if high == least else high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    numbers = range(high // 2 + 1 if high > least else least, high + 1)
+    return numbers[bisect_left(numbers, True, key=holds)]

@@ -1,0 +1,105 @@
+"""GradientExchange: the sum of the gradients of all workers, as nets and solvers see it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fcaffe.engines.engine import Pending
+from fcaffe.engines.memory import aligned_zeros
+from fcaffe.net.blob import Array
+from fcaffe.net.state import Held, State
+
+
+class GradientExchange:
+    """Adds the gradients of all workers, in place, while the backward pass still runs. This base is for one worker.
+
+    `Net.backward` calls `begin`, and then `ready(start)` as soon as the flat gradients from offset `start` on are
+    final. They are summed in buckets, from the end of the buffer to the front. The solver calls `finish` before it uses
+    sums, or `finish_front` for those of the first layers.
+
+    An exchange that `takes_momentum` applies SGD's momentum and clipping itself, to each worker's own gradients. The
+    solver gives it these numbers by `take_momentum`, which it calls for no other exchange.
+
+    Attributes:
+        takes_momentum: Whether it applies momentum and clipping.
+        compression: The name of the compression scheme; empty if there is none.
+        held: How the workers hold the state.
+        riders: How many numbers of each worker can travel with the gradients, see `send_along`.
+        exposed: Seconds for which the training has waited for sums.
+        on_streams: Whether `begin`, `ready` and `finish` only enqueue work of a device, so that a CUDA graph may hold
+            them. One worker has no sums to wait for.
+    """
+
+    takes_momentum: bool = False
+    compression: str = ""
+    held: Held = Held.SUM
+    riders: int = 0
+    exposed: float = 0.0
+    on_streams: bool = True
+
+    def take_momentum(self, momentum: float, clip: float) -> None:
+        """Set the momentum, and the L2 norm to clip to (negative: none)."""
+        raise NotImplementedError
+
+    def allocate(self, xp: Any, count: int, riders: int = 0) -> Array:
+        """Return a zeroed float32 buffer for `count` gradients, in the memory that this exchange sums fastest.
+
+        Args:
+            xp: The array module, NumPy or CuPy.
+            count: Number of gradients.
+            riders: Number of numbers that each worker wants to send along; `self.riders` says whether it can.
+        """
+        return aligned_zeros(xp, count)
+
+    def send_along(self, numbers: np.ndarray) -> None:
+        """Send up to `riders` float64 of this worker to all others, with the gradients. Call it before `begin`."""
+        raise NotImplementedError
+
+    def arrived(self) -> np.ndarray:
+        """What all workers have sent along, (workers, riders) float64, exactly. Call it after `finish_front`."""
+        raise NotImplementedError
+
+    def begin(self, gradients: Array) -> None:
+        """Begin an iteration's exchange of these flat gradients."""
+
+    def ready(self, start: int) -> None:
+        """Take over the gradients from offset `start` on, which are final."""
+
+    def finish(self, stop: float = math.inf) -> None:
+        """Wait for the sums of all buckets that begin before offset `stop`. Raises the error of a sum that failed."""
+
+    def finish_front(self) -> None:
+        """Wait for the sum of the front bucket, which has the first layers' gradients and the riders."""
+        self.finish(1)
+
+    @property
+    def final_until(self) -> float:
+        """The offset up to which gradients are sums. A bucket whose sum failed is not summed."""
+        return math.inf
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that sums have taken, hidden or not."""
+        return 0.0
+
+    def wait_for(self, pending: Pending) -> None:
+        """Let the host wait for a result that a device computes after sums. Raises the error of a sum that failed."""
+        pending.wait()
+
+    def state(self) -> State:
+        """What later sums depend on, such as residuals. Arrays of floats are indexed like the flat gradients, and may
+        be the live ones."""
+        return {}
+
+    def restore_state(self, state: State) -> None:
+        """Continue from what `state` returned."""
+
+    def close(self) -> None:
+        """Free what was allocated, the gradients too. Collective."""
+
+    def summary(self) -> str:
+        """What the sums have taken, for the log; empty if there were none."""
+        return ""
