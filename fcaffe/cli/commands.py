@@ -67,7 +67,8 @@ OTHERS = {
         "fcaffe.cli.merge_bn", "fold BatchNorm and Scale into the weights before: NET WEIGHTS NEW_NET NEW_WEIGHTS"
     ),
     "compress": Entry(
-        "fcaffe.cli.compress", "put layers in two of low rank each: NET WEIGHTS NEW_NET NEW_WEIGHTS [--rank LAYER=N]"
+        "fcaffe.deep_compression.command",
+        "compress a model: WEIGHTS OUT.dcmodel, or its layers: NET WEIGHTS NEW_NET NEW_WEIGHTS",
     ),
     "lmdb": Entry(
         "fcaffe.cli.lmdb", "look into databases, merge, shuffle, export: info|cat|merge|shuffle|export DB..."

@@ -98,24 +98,26 @@ def shape_of(dataset: Any) -> tuple[int, ...]:
     return shape
 
 
-def check_sizes(datasets: Iterable[Any], unwritten: bool = False) -> None:
-    """Refuse datasets that cannot be whole in their file, or that are too large for the memory of this machine.
+def check_stored(dataset: Any, unwritten: bool = False) -> int:
+    """The bytes that the values of a dataset take in memory. Raises Hdf5Error if the file is too small to hold them.
 
-    So nobody allocates for numbers that are only claimed, or that are packed so as to fill the memory. One to which
-    nothing was ever written, and which reads as zeros, is whole only if `unwritten` says so.
+    A dataset without storage, which reads as zeros, is allowed only if `unwritten` is true.
     """
-    total = 0
-    for dataset in datasets:
-        shape = shape_of(dataset)
-        with asking():
-            stored, whole = dataset.id.get_storage_size(), os.path.getsize(dataset.file.filename)
-            size = math.prod(shape) * max(dataset.dtype.itemsize, 4)  # no smaller once it is float32
-        if size and (not (stored or unwritten) or size > MOST_PACKED * whole):
-            raise Hdf5Error(f'"{dataset.name}" of shape {shape} is not in the file; it is damaged')
-        total += size
+    shape = shape_of(dataset)
+    with asking():
+        stored, whole = dataset.id.get_storage_size(), os.path.getsize(dataset.file.filename)
+        size = math.prod(shape) * max(dataset.dtype.itemsize, 4)  # no smaller once it is float32
+    if size and (not (stored or unwritten) or size > MOST_PACKED * whole):
+        raise Hdf5Error(f'"{dataset.name}" of shape {shape} is not in the file; it is damaged')
+    return size
+
+
+def check_sizes(datasets: Iterable[Any], unwritten: bool = False) -> None:
+    """Raise Hdf5Error if the file is too small to hold the datasets, or this machine has too little memory for them."""
+    total = sum(check_stored(dataset, unwritten) for dataset in datasets)
     memory = obtainable_bytes(np)
     if memory is not None and total > memory:
-        raise Hdf5Error(f"what it says that it holds takes {total} bytes, and this machine has {memory} free")
+        raise Hdf5Error(f"its arrays take {total} bytes, and this machine has {memory} free")
 
 
 def values_of(dataset: Any, dtype: Any = None) -> np.ndarray:

@@ -52,7 +52,7 @@ def test_a_command_loads_none_of_the_others(name: str) -> None:
 
 def test_the_table_of_commands() -> None:
     for name, entry in COMMANDS.items():
-        assert entry.module.startswith("fcaffe.cli.") and len(entry.short_help) < 100
+        assert entry.module.startswith(("fcaffe.cli.", "fcaffe.deep_compression.")) and len(entry.short_help) < 100
         command = cli._load(name)
         assert isinstance(command, click.Command) and command.name == name and not command.short_help
     assert {*CAFFE_COMMANDS, *cli.RUNS} <= {*COMMANDS}

@@ -211,7 +211,7 @@ def test_other_architectures_are_refused(tmp_path: Path) -> None:
         library.save_file(values, tmp_path / "torch.safetensors")
         with pytest.raises(SnapshotError, match=message):
             convert(str(tmp_path / "torch.safetensors"), str(tmp_path / "x.h5"), str(tmp_path / "net.prototxt"))
-    with pytest.raises(SnapshotError, match="If it is a state dict of PyTorch, fcaffe convert takes the net"):
+    with pytest.raises(SnapshotError, match="If it is a state dict of PyTorch, convert it"):
         read_model(tmp_path / "torch.safetensors")
 
 

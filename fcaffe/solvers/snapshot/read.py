@@ -10,8 +10,8 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import OtherRunError, SnapshotError
-from fcaffe.net.model_files import Model, Places, read_model
-from fcaffe.net.weights import copy_weights, places_in
+from fcaffe.net.model_files import BlobSizes, Model, read_model
+from fcaffe.net.weights import blob_sizes, copy_weights
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot import carried
 from fcaffe.solvers.snapshot.made_with import made_with, refuse_other, tell_differences
@@ -109,7 +109,7 @@ def _read(run: Run, path: str) -> tuple[State, Model, str]:
                 f"{path}: a history blob of shape {blob.shape} belongs to a parameter of layer "
                 f'"{parameter.layer.name}" of shape {parameter.blob.shape}; the net has changed'
             )
-    model, model_path = _model_of(state, path, made.weights if made else 0, places_in(run.net))
+    model, model_path = _model_of(state, path, made.weights if made else 0, blob_sizes(run.net))
     stored = {layer.name: layer for layer in model.layers}
     for parameter in owned:
         name = parameter.layer.name
@@ -123,7 +123,7 @@ def _read(run: Run, path: str) -> tuple[State, Model, str]:
     return state, model, model_path
 
 
-def _model_of(state: State, path: str, checksum: int, wanted: Places) -> tuple[Model, str]:
+def _model_of(state: State, path: str, checksum: int, wanted: BlobSizes) -> tuple[Model, str]:
     """The model that was written with a state, and where it is: where it was, or beside the state if the two were
     moved. A checksum of 0 fits all. Blobs that are not `wanted` are left unread."""
     beside = os.path.join(os.path.dirname(path), os.path.basename(state.learned_net))

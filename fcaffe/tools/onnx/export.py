@@ -24,10 +24,10 @@ from fcaffe.tools.onnx import (  # noqa: F401 - each fills the registry
     refused,
     shape,
 )
-from fcaffe.tools.onnx.carried import Place, carried
 from fcaffe.tools.onnx.graph import Graph, Step, writer_of
 from fcaffe.tools.onnx.library import OPSET, onnx
 from fcaffe.tools.onnx.preprocessing import Preprocessing
+from fcaffe.tools.onnx.properties import BlobKey, properties_of
 
 
 def to_onnx(
@@ -35,12 +35,17 @@ def to_onnx(
 ) -> Any:
     """The ModelProto of a net in phase TEST: inputs and outputs have the names of its blobs, weights are `<layer>/<k>`.
 
-    `preprocessing` is put between the first image input and the layers. `model` is where the net has its weights from,
-    of which what ONNX has no place for is carried along (see carried.py). `opset` is the version of ONNX's operators.
-    Raises LayerError for a layer that ONNX has nothing for.
+    Args:
+        net: with its weights.
+        preprocessing: operators to put between the first image input and the layers.
+        model: the model that the weights are from. properties.py stores what the graph cannot hold of it.
+        opset: the version of ONNX's operators.
+
+    Raises:
+        LayerError: ONNX has no operators for a layer.
     """
     helper, graph = onnx().helper, Graph(opset=opset)
-    values: dict[int, str] = {}  # by index of blob: the name of what it holds at this point
+    values: dict[int, str] = {}  # by index of blob: the name of its present value
     owners = {id(blob): parameter.blob for parameter in net.parameters.owned for blob in parameter.sharers}
     for i in net.input_ids:
         values[i] = graph.value(net.blob_names[i])
@@ -49,13 +54,15 @@ def to_onnx(
         first = _image_input(net)
         values[first] = preprocessing.write(graph, values[first], net.blobs[first].shape)
     names: dict[int, str] = {}  # of constants, by blob
-    places: dict[Place, str] = {}  # the same by layer and index; of layers with one name the first counts, as in Caffe
+    by_key: dict[
+        BlobKey, str
+    ] = {}  # the same by layer and index; of layers with one name the first counts, as in Caffe
     for node in net.nodes:
         if node.layer.type == "Input":
             continue
         parameters = [_parameter(graph, node, index, owners, names) for index in range(len(node.layer.blobs))]
         for index, name in enumerate(parameters):
-            places.setdefault((node.name, index), name)
+            by_key.setdefault((node.name, index), name)
         for i, name in zip(node.top_ids, _written(graph, node, values, parameters), strict=True):
             values[i] = name
     outputs = _name_values(graph, net, values)
@@ -67,7 +74,7 @@ def to_onnx(
     exported = helper.make_model(
         made, opset_imports=opsets, producer_name="fcaffe", ir_version=helper.find_min_ir_version_for(opsets)
     )
-    helper.set_model_props(exported, carried(to_model(net) if model is None else model, places, constants))
+    helper.set_model_props(exported, properties_of(to_model(net) if model is None else model, by_key, constants))
     return exported
 
 

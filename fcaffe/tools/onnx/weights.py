@@ -15,8 +15,8 @@ from fcaffe.net import Layer, Net
 from fcaffe.net.model_files import Model, StoredLayer
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.onnx.carried import NET, uncarried
 from fcaffe.tools.onnx.library import onnx
+from fcaffe.tools.onnx.properties import NET, model_from
 
 _ENDINGS = (  # of the names that writers of ONNX files give to a layer's first and second blob
     ("/0", "/1"),
@@ -71,7 +71,7 @@ def read_weights(path: str | os.PathLike[str], net: Net | None = None) -> Model:
     file = read_onnx(path)
     if NET in file.properties:
         try:
-            return uncarried(file.properties, file.constants)
+            return model_from(file.properties, file.constants)
         except SnapshotError as problem:
             raise SnapshotError(f"{path}: {problem}") from problem
     if net is None:

@@ -18,7 +18,7 @@ STREAM = 512  # symbols in each stream but the last
 MOST_SYMBOLS = 1 << 12  # different ones
 
 
-class Packed(NamedTuple):
+class PackedSymbols(NamedTuple):
     """Symbols as bits, the first bit of a byte being its highest."""
 
     size: int  # symbols
@@ -32,7 +32,7 @@ def streams_of(size: int) -> int:
     return -(-size // STREAM)
 
 
-def pack(symbols: np.ndarray) -> Packed:
+def pack(symbols: np.ndarray) -> PackedSymbols:
     """Non-negative integers below MOST_SYMBOLS, along one axis, as bits."""
     lengths = code_lengths(np.bincount(symbols))
     codes, _ = _canonical(lengths)
@@ -46,7 +46,7 @@ def pack(symbols: np.ndarray) -> Packed:
         byte = (window >> (16 - 8 * place)) & 255
         content += np.bincount((starts >> 3) + place, byte, len(content))
     ends = np.append(stops[STREAM - 1 :: STREAM], size)[: streams_of(len(symbols))]
-    return Packed(
+    return PackedSymbols(
         len(symbols),
         lengths,
         np.diff(ends, prepend=0).astype(np.uint16),
@@ -54,7 +54,7 @@ def pack(symbols: np.ndarray) -> Packed:
     )
 
 
-def unpack(packed: Packed) -> np.ndarray:
+def unpack(packed: PackedSymbols) -> np.ndarray:
     """The symbols, as int64. Raises SnapshotError where the bits are no such codes."""
     count, lengths, longest = packed.size, packed.lengths, int(packed.lengths.max(initial=0))
     kraft = int((1 << (LONGEST - lengths[lengths > 0].astype(np.int64))).sum()) if longest <= LONGEST else 0

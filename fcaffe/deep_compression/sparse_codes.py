@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fcaffe.deep_compression.huffman import MOST_SYMBOLS, PackedSymbols, pack, unpack
 from fcaffe.errors import SnapshotError
-from fcaffe.net.model_files.huffman import MOST_SYMBOLS, Packed, pack, unpack
 
 ZEROS = 255  # the index that stands for so many zeros and no number; a smaller one for zeros, and a number
 _SAMPLE = 1 << 16  # numbers by which an array of too many different ones is seen soon
@@ -24,8 +24,8 @@ class Coded(NamedTuple):
     """An array; its size and type stand elsewhere."""
 
     book: np.ndarray  # the numbers that occur, but for 0
-    gaps: Packed  # zeros before each number
-    codes: Packed  # of each number: its index in the book
+    gaps: PackedSymbols  # zeros before each number
+    codes: PackedSymbols  # of each number: its index in the book
 
 
 def encode(values: np.ndarray) -> Coded | None:

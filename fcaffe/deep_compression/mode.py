@@ -1,4 +1,4 @@
-"""What `fcaffe compress WEIGHTS OUT.dcmodel` does: Deep Compression, with a table of what came of it."""
+"""The two-file mode of `fcaffe compress`: Deep Compression into a .dcmodel, and a table of the sizes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import click
 from fcaffe import log
 from fcaffe.cli.flags import with_flags
 from fcaffe.cli.table import print_table
+from fcaffe.deep_compression import dcmodel
+from fcaffe.deep_compression.pruning import MOST_BITS, Aim, aims, pruned, shared, weight_counts
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
-from fcaffe.net.model_files import Model, dcmodel, read_model
+from fcaffe.net.model_files import Model, read_model
 from fcaffe.output_files import remove_leftovers
-from fcaffe.tools.deep_compression import MOST_BITS, Aim, aims, pruned, shared, weight_counts
 from fcaffe.tools.solver_fields import rates
 
 _DEFAULT = "a tenth of max_iter"  # for which nets train on, if nothing else is said
@@ -116,8 +117,8 @@ def _with_training(
     rows: list[tuple[str, list[tuple[str, float]]]],
 ) -> Model:
     """The same with training; `rows` get what the test nets say after each step."""
+    from fcaffe.deep_compression.retraining import Masked, Retraining, Shared
     from fcaffe.tools.model_scores import model_scores  # which loads all layers
-    from fcaffe.tools.retraining import Masked, Retraining, Shared
 
     def tell(what: str) -> None:
         scores = model_scores(solver, model, engine)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from fcaffe.deep_compression.pruning import Aim, aims, centroids, pruned, shared, weight_counts
+from fcaffe.deep_compression.retraining import Masked, Retraining, Shared
 from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.net.model_files import Model, StoredLayer
 from fcaffe.net.weights import to_model
 from fcaffe.proto import StoredBlob, parse_text
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers import Solver, solver_types
-from fcaffe.tools.deep_compression import Aim, aims, centroids, pruned, shared, weight_counts
-from fcaffe.tools.retraining import Masked, Retraining, Shared
 from tests.engine_choice import engine
 
 NET = """
