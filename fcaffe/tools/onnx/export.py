@@ -54,9 +54,7 @@ def to_onnx(
         first = _image_input(net)
         values[first] = preprocessing.write(graph, values[first], net.blobs[first].shape)
     names: dict[int, str] = {}  # of constants, by blob
-    by_key: dict[
-        BlobKey, str
-    ] = {}  # the same by layer and index; of layers with one name the first counts, as in Caffe
+    by_key: dict[BlobKey, str] = {}  # by layer and index; the first layer of a name counts, as in Caffe
     for node in net.nodes:
         if node.layer.type == "Input":
             continue

@@ -56,7 +56,7 @@ def model_from(properties: Mapping[str, str], constants: Mapping[str, np.ndarray
         }
     except (ValueError, TypeError) as problem:
         raise SnapshotError(f"its properties describe no net ({problem}); the file is damaged") from problem
-    arrays = {name: Packed(array.shape, array.nbytes, lambda array=array: array) for name, array in values.items()}
+    arrays = {name: Packed(array.shape, array.nbytes, array.view) for name, array in values.items()}
     return model_of(Contents(outline, arrays))
 
 
