@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, TypeVar
 
 from fcaffe import log
-from fcaffe.data.temporary import TemporaryFolder
 from fcaffe.errors import DataError
+from fcaffe.output_files import temporary_folder
 
 Record = tuple[bytes, bytes]  # key, value
 
@@ -158,48 +158,45 @@ def register_database(kind: _Kind) -> _Kind:
 
 
 class Writer(ABC):
-    """Takes the records of a new database; `count` says how many."""
+    """Writes the records of a new database. `count` is their number so far."""
+
+    kind: ClassVar[str]
+    problems: tuple[type[Exception], ...]  # what the library raises
 
     def __init__(self) -> None:
         self.count = 0
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write a record; a DataError if one of this key is there already, at the latest from `finish`."""
+        """Write a record. Raises DataError, at the latest from `finish`, if there is a record of this key."""
         self._put(key, value)
         self.count += 1
 
     @abstractmethod
     def _put(self, key: bytes, value: bytes) -> None:
-        """Write a record, or keep it for a while."""
+        """Write a record, or buffer it."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Write what is still kept."""
+        """Write all buffered records."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back files; what is kept is lost."""
+        """Close the files, without writing buffered records."""
 
 
 @contextlib.contextmanager
-def new_folder(path: str, kind: str, problem_class: type[Exception]) -> Iterator[str]:
-    """A temporary folder beside `path`, for the body to fill; it is renamed to `path` when the body is done, and
-    removed if that fails. What a killed process has left of one, the next writer to `path` removes.
+def new_folder(path: str, kind: str) -> Iterator[str]:
+    """Yields a temporary folder to fill, which is renamed to `path` at the end, or removed after an error.
 
-    A target that exists already, other than an empty folder, is refused. Problems of the library and of the disk become
-    DataErrors.
+    Raises DataError if `path` exists, other than as an empty folder, or for an OSError of the body.
     """
     path = os.path.normpath(path)
     if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
         raise DataError(f'"{path}" exists already: delete it or name another folder')
-    temporary = None
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        temporary = TemporaryFolder(f"{path}.tmp")
-        yield temporary.path
-        os.rename(temporary.path, path)
-    except (problem_class, OSError) as problem:
+        with temporary_folder(path) as temporary:
+            yield temporary
+            os.rename(temporary, path)
+    except OSError as problem:
         raise DataError(f'cannot write the {kind} "{path}": {problem}') from problem
-    finally:
-        if temporary is not None:
-            temporary.remove()

@@ -10,16 +10,16 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import IO, Any
 
 from fcaffe import log
-from fcaffe.data.database import Database, Record, Writer, new_folder, register_database
-from fcaffe.data.temporary import TemporaryFolder
+from fcaffe.data.database import Database, Record, Writer, register_database
 from fcaffe.errors import DataError
+from fcaffe.output_files import temporary_folder
 from fcaffe.proto import caffe_pb2 as pb
 
-PREFIX = "fcaffe-leveldb-"  # of temporary folders
+PREFIX = "fcaffe-leveldb"  # of temporary folders
 BATCH = 1000  # records per write, as convert_imageset does
 OPTIONS = {"write_buffer_size": 256 << 20, "block_size": 64 << 10, "max_open_files": 100}  # Caffe's
 
@@ -65,10 +65,9 @@ class LevelDb(Database):
         with self._errors_named(), contextlib.ExitStack() as opened:
             if lock := _shared_lock(source):
                 opened.enter_context(lock)
-            folder = TemporaryFolder(os.path.join(tempfile.gettempdir(), PREFIX), 0o700)
-            opened.callback(folder.remove)
-            _link(source, folder.path)
-            self._db = library.DB(folder.path, create_if_missing=False, paranoid_checks=True, **OPTIONS)
+            folder = opened.enter_context(temporary_folder(os.path.join(tempfile.gettempdir(), PREFIX), 0o700))
+            _link(source, folder)
+            self._db = library.DB(folder, create_if_missing=False, paranoid_checks=True, **OPTIONS)
             opened.callback(self._db.close)
             self._cursor = self._db.raw_iterator(verify_checksums=True)
             opened.callback(self._cursor.close)  # plyvel complains of cursors that outlive their database
@@ -139,8 +138,11 @@ def _shared_lock(source: str) -> IO[bytes] | None:
 class LevelDbWriter(Writer):
     """Writes the records of a new LevelDB, many at a time."""
 
+    kind = "LevelDB"
+
     def __init__(self, folder: str) -> None:
         super().__init__()
+        self.problems = (plyvel().Error,)
         self._folder = folder
         self._db = plyvel().DB(folder, create_if_missing=True, **OPTIONS)
         self._batch = self._db.write_batch()
@@ -162,28 +164,3 @@ class LevelDbWriter(Writer):
 
     def close(self) -> None:
         self._db.close()
-
-
-@contextlib.contextmanager
-def new_leveldb(path: str) -> Iterator[Writer]:
-    """The writer of the LevelDB folder `path`, for the body to put records into.
-
-    The folder appears complete when the body is done, or not at all. A target that exists already, other than an empty
-    folder, is refused.
-    """
-    with (
-        new_folder(path, "LevelDB", plyvel().Error) as temporary,
-        contextlib.closing(LevelDbWriter(temporary)) as writer,
-    ):
-        yield writer
-        writer.finish()
-        if writer.count == 0:
-            raise DataError(f'no records for the LevelDB "{path}"')
-
-
-def write_leveldb(path: str, records: Iterable[Record]) -> int:
-    """Make the LevelDB folder `path`, as `new_leveldb` does, from (key, value) records and return their number."""
-    with new_leveldb(path) as writer:
-        for key, value in records:
-            writer.put(key, value)
-    return writer.count

@@ -8,11 +8,11 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from fcaffe import log
-from fcaffe.data.database import Database, Record, Writer, new_folder, register_database
+from fcaffe.data.database import Database, Record, Writer, register_database
 from fcaffe.data.lmdb_library import LOCK_FILE, Snapshot, library
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
@@ -141,8 +141,11 @@ def _host() -> str:
 class LmdbWriter(Writer):
     """Writes the records of a new LMDB, a transaction of many at a time."""
 
+    kind = "LMDB"
+
     def __init__(self, folder: str) -> None:
         super().__init__()
+        self.problems = (library().Error,)
         # No other process knows the folder, so neither a lock nor a sync at every commit is needed.
         self._environment = library().open(folder, map_size=FIRST_MAP_SIZE, lock=False, sync=False, metasync=False)
         self._pending: list[Record] = []
@@ -170,24 +173,3 @@ class LmdbWriter(Writer):
                 return
             except library().MapFullError:
                 self._environment.set_mapsize(self._environment.info()["map_size"] * 2)
-
-
-@contextlib.contextmanager
-def new_lmdb(path: str) -> Iterator[Writer]:
-    """Yields the writer of a new LMDB folder; see `new_folder`."""
-    with (
-        new_folder(path, "LMDB", library().Error) as temporary,
-        contextlib.closing(LmdbWriter(temporary)) as writer,
-    ):
-        yield writer
-        writer.finish()
-        if writer.count == 0:
-            raise DataError(f'no records for the LMDB "{path}"')
-
-
-def write_lmdb(path: str, records: Iterable[Record]) -> int:
-    """Write records to the new LMDB folder `path`, and return their number. Raises DataError."""
-    with new_lmdb(path) as writer:
-        for key, value in records:
-            writer.put(key, value)
-    return writer.count

@@ -91,7 +91,7 @@ def export(records: Iterable[Record], folder: str) -> int:
     exists is refused. Raises DataError.
     """
     lines = []
-    with new_folder(folder, "folder of pictures", OSError) as temporary:
+    with new_folder(folder, "folder of pictures") as temporary:
         for key, value in records:
             datum = parse_datum(key, value)
             content, ending = _picture(key, datum)
