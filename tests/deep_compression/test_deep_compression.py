@@ -169,5 +169,5 @@ def test_what_is_wanted_of_which_layer(model: Model) -> None:
 def test_weights_that_are_no_numbers_are_refused() -> None:
     blob = StoredBlob((2,), np.array([1, np.nan], np.float32))
     model = Model(pb.NetParameter(), [StoredLayer(pb.LayerParameter(name="a", type="InnerProduct"), [blob])])
-    with pytest.raises(SnapshotError, match='weights of layer "a" are not there, or some are no finite numbers'):
+    with pytest.raises(SnapshotError, match='weights of layer "a" are missing or not finite'):
         pruned(model, {"a": Aim(0.5, 5)})

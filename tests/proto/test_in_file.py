@@ -66,7 +66,7 @@ NUMBERS = np.float32([1, 2, 3]).tobytes()
         (pb.BlobBytes(raw_data_type=pb.BlobBytes.FLOAT, raw_data=NUMBERS).SerializeToString(), True),
         (ONE_BY_ONE, False),
         (ONE_BY_ONE + pb.BlobBytes(diff=[NUMBERS]).SerializeToString(), False),
-        (pb.BlobBytes(data=[NUMBERS], place=7).SerializeToString(), True),
+        (pb.BlobBytes(data=[NUMBERS], array_index=7).SerializeToString(), True),
     ],
     ids=["packed", "in pieces", "doubles", "raw", "one by one", "of both kinds", "with a place of its own"],
 )

@@ -71,7 +71,7 @@ def test_the_upgrade_program_writes_caffes_field(tmp_path: Path, capfd: pytest.C
     )
     assert upgrade_net_text(str(old), str(new)) == 0
     err = capfd.readouterr().err
-    assert "what ceil_mode, a field of forks, says is now said by round_mode" in err
+    assert "ceil_mode, a field of forks, is replaced by round_mode" in err
     assert "without effect" not in err
     assert "round_mode: FLOOR" in new.read_text()
     assert "ceil_mode" not in new.read_text()
