@@ -1,4 +1,4 @@
-"""Records: where they are stored, how they become arrays, how batches of them are read ahead of the net."""
+"""Records: databases and files, conversion to arrays, and batches that are read ahead."""
 
 from fcaffe.data.backends import open_database, write_leveldb, write_lmdb
 from fcaffe.data.database import Database

@@ -1,4 +1,4 @@
-"""LevelDB folders, read and written by the optional package plyvel; the one place that imports it."""
+"""LevelDB folders, read and written by the optional package plyvel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPTIONS = {"write_buffer_size": 256 << 20, "block_size": 64 << 10, "max_open_fil
 
 
 def plyvel() -> Any:
-    """The plyvel module; without it a DataError says what to install."""
+    """The plyvel module. Raises DataError, which says what to install, if it is missing."""
     try:
         import plyvel
     except ImportError as problem:
@@ -43,9 +43,9 @@ def plyvel() -> Any:
 class LevelDb(Database):
     """A LevelDB folder.
 
-    LevelDB writes into the folder that it opens: a lock, logs, tables made from what the last writer left in its log.
-    So it is given a temporary folder with links to the tables, and `source` stays as it is, also for other readers.
-    Such folders of processes that were killed are removed by the next that opens a LevelDB.
+    LevelDB writes into the folder that it opens: a lock, logs, and tables of records from the last log. So it opens a
+    temporary folder with links to the tables, and `source` does not change. The next process that opens a LevelDB
+    removes the temporary folders of killed processes.
     """
 
     kind = "LevelDB"
@@ -77,7 +77,7 @@ class LevelDb(Database):
 
     @property
     def entries(self) -> int:
-        """The number of records, for which all keys have to be read."""
+        """The number of records. Reads all keys."""
         if self._entries is None:
             with self._errors_named(), self._db.iterator(include_value=False, verify_checksums=True) as keys:
                 self._entries = sum(1 for _ in keys)
@@ -103,10 +103,9 @@ class LevelDb(Database):
 
 
 def _link(source: str, folder: str) -> None:
-    """Make `folder` a LevelDB with the content of `source`, such that LevelDB's writes do not reach `source`.
+    """Make `folder` a LevelDB with the content of `source`, so that LevelDB's writes do not change `source`.
 
-    LevelDB names new tables .ldb but reads .sst as well, so links with that ending never have a name that it wants to
-    write.
+    LevelDB names new tables .ldb and also reads .sst. So links with that ending never have the name of a new table.
     """
     for name in os.listdir(source):
         path = os.path.join(os.path.abspath(source), name)
@@ -120,7 +119,7 @@ def _link(source: str, folder: str) -> None:
 
 
 def _shared_lock(source: str) -> IO[bytes] | None:
-    """Keep writers out as LevelDB itself does; a DataError if one is in."""
+    """Lock out writers as LevelDB does. Raises DataError if another process has the lock."""
     with contextlib.suppress(FileNotFoundError, PermissionError):
         file = open(os.path.join(source, "LOCK"), "rb")  # noqa: SIM115 - open as long as the database
         try:
@@ -146,7 +145,7 @@ class LevelDbWriter(Writer):
         self._folder = folder
         self._db = plyvel().DB(folder, create_if_missing=True, **OPTIONS)
         self._batch = self._db.write_batch()
-        self._highest = b""  # of the keys so far; a higher one cannot be there already
+        self._highest = b""  # key so far; a higher one is new
 
     def _put(self, key: bytes, value: bytes) -> None:
         if self.count % BATCH == 0 or key <= self._highest:
@@ -160,7 +159,7 @@ class LevelDbWriter(Writer):
     def finish(self) -> None:
         self._batch.write()
         self._db.close()
-        plyvel().DB(self._folder).close()  # makes a table of what is in the log, so that readers need not
+        plyvel().DB(self._folder).close()  # moves the log into a table, so that readers need not
 
     def close(self) -> None:
         self._db.close()

@@ -1,4 +1,4 @@
-"""HDF5 files of rows, by the optional package h5py."""
+"""Rows of HDF5 files, for HDF5Data and HDF5Output layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = {"f": "FLOAT", "i": "INTEGER", "u": "INTEGER"}  # of NumPy: in HDF5's wo
 
 
 def read_hdf5_list(source: str) -> list[str]:
-    """The file names in a list: separated by blanks or line breaks, relative to the folder that the command runs in."""
+    """Read the file names of a list: separated by white space, relative to the working directory. Raises DataError."""
     try:
         content = read_input(source, LARGEST_LIST)
     except OSError as problem:
@@ -37,7 +37,7 @@ def read_hdf5_list(source: str) -> list[str]:
 
 
 def read_rows(path: str, names: Sequence[str]) -> list[np.ndarray]:
-    """The datasets of these names, whole, as float32; all have the same number of rows, which is not 0."""
+    """Read datasets as float32. Raises DataError if they have different numbers of rows, or none."""
     with _opened(path) as file:
         datasets = [_find(file, name) for name in names]
         shapes = ", ".join(f"{name}: {dataset.shape}" for name, dataset in zip(names, datasets, strict=True))
@@ -55,7 +55,7 @@ def count_rows(path: str, name: str) -> int:
 
 
 def write_rows(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write float32 datasets of these names to a new file, or in place of an old one. Raises DataError."""
+    """Write float32 datasets to a new file, which replaces an old one. Raises DataError."""
     with new_file() as file:
         for name, array in arrays.items():
             file.array(file.root, name, np.ascontiguousarray(array, np.float32))
@@ -65,7 +65,7 @@ def write_rows(path: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    """The h5py.File at `path`. What is wrong with it becomes a DataError that names it."""
+    """Yields the h5py.File at `path`. Raises DataError, which names the file, also for errors in the body."""
     try:
         with opened(path) as file:
             yield file
@@ -81,7 +81,7 @@ def _find(file: Any, name: str) -> Any:
     dataset = member(file, name)
     if not isinstance(dataset, h5py().Dataset):
         found = ", ".join(sorted(names_in(file))) or "nothing"
-        raise DataError(f'it has no dataset "{name}", for which a top of the layer asks; it has {found}')
+        raise DataError(f'it has no dataset "{name}", the name of a top; it has {found}')
     with asking():
         kind = dataset.dtype
     if kind.kind not in KINDS:
@@ -92,10 +92,10 @@ def _find(file: Any, name: str) -> Any:
 
 
 class Hdf5Rows:
-    """The rows of the HDF5 files in a list, over and over; one file at a time is in memory.
+    """The rows of the HDF5 files of a list, read cyclically. One file at a time is in memory.
 
-    With `shuffle` the files come in another order in each round, and so do the rows in each file. The orders depend on
-    `seed` and the round only. They are not Caffe's, which come from the C library's rand() and which no seed reaches.
+    With `shuffle`, each round permutes the files, and the rows within each file. The permutations depend on `seed` and
+    the round only. They are not Caffe's, which uses the C library's rand() without a seed.
     """
 
     def __init__(self, source: str, names: Sequence[str], shuffle: bool, seed: int) -> None:
@@ -106,8 +106,8 @@ class Hdf5Rows:
         self.shuffle = shuffle
         self.seed = seed
         self.row_shapes: list[tuple[int, ...]] = []  # of each dataset
-        self._counts: dict[int, int] = {}  # file -> rows
-        self._loaded: int | None = None  # the file that is in memory
+        self._counts: dict[int, int] = {}  # rows by file
+        self._loaded: int | None = None  # index of the file in memory
         self._arrays: list[np.ndarray] = []
         self.seek(0)
 
@@ -146,7 +146,7 @@ class Hdf5Rows:
         self._row = 0
 
     def _load(self) -> None:
-        """Have the file of this turn in memory, and the order of its rows."""
+        """Load the present file, and permute its rows."""
         index = self._order()[self._turn]
         if index != self._loaded:
             self._loaded, self._arrays = None, []
@@ -166,7 +166,7 @@ class Hdf5Rows:
                 raise DataError(f'HDF5 file "{path}": rows of "{name}" have the shape {shape}, those before {first}')
 
     def _order(self) -> list[int]:
-        """The files in the order of this round."""
+        """The indices of the files in the order of this round."""
         order = np.arange(len(self.files))
         return (self._generator(0).permutation(order) if self.shuffle else order).tolist()
 

@@ -141,7 +141,7 @@ class _Scan:
         return b"".join(pieces)
 
     def _blob(self, at: int, end: int) -> bytes:
-        """The bytes of a BlobBytes with its array_index instead of its numbers; with the numbers if they are not packed."""
+        """The bytes of a BlobBytes with its array_index instead of its numbers, unless these are not packed."""
         pieces, numbers = [], Numbers()
         for field in self._fields(at, end):
             name = _NAMES.get(field.number)

@@ -58,7 +58,7 @@ class TestWithH5py:
     @pytest.mark.parametrize(
         ("arrays", "words"),
         [
-            ({"y": np.zeros(3)}, 'it has no dataset "x", for which a top of the layer asks; it has y'),
+            ({"y": np.zeros(3)}, 'it has no dataset "x", the name of a top; it has y'),
             ({"x/y": np.zeros(3)}, 'it has no dataset "x".*it has x'),
             ({"x": np.zeros((2, 3)), "y": np.zeros(3)}, r"equally many rows, and some \(x: \(2, 3\), y: \(3,\)\)"),
             ({"x": np.zeros((0, 3)), "y": np.zeros(0)}, "equally many rows, and some"),
