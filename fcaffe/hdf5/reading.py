@@ -1,4 +1,4 @@
-"""What is in an HDF5 file, asked so that nothing in a damaged or hostile one does harm."""
+"""Reads HDF5 files, with checks against damaged and hostile ones."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.hdf5.library import Hdf5Error, h5py
 from fcaffe.input_files import MOST_PACKED, asking, opened_by
 
-REMEDY = "fcaffe reads what is in the file itself: copy the values into it"
+REMEDY = "fcaffe reads the file itself only: copy the values into it"
 
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """The h5py.File at `path`, to read. Raises UnreadableError."""
+    """Yields the h5py.File at `path`. Raises UnreadableError."""
     with opened_by(h5py().File, path) as file:
         yield file
 
 
 def names_in(group: Any) -> list[str]:
-    """The names of a group's members, in the order that HDF5 keeps them in."""
+    """The names of a group's members, in HDF5's order."""
     with asking():
         names = list(group)
     for name in names:
@@ -35,9 +35,9 @@ def names_in(group: Any) -> list[str]:
 
 
 def member(group: Any, path: str) -> Any:
-    """The group or dataset at a path below a group; None if there is none.
+    """The group or dataset at a path below a group, or None.
 
-    A link to another place or file on the way is refused by name: what it leads to is not part of the file.
+    Raises Hdf5Error for a soft or external link on the path, since its target may be outside of the file.
     """
     library = h5py()
     found = group
@@ -58,24 +58,24 @@ def member(group: Any, path: str) -> Any:
 
 
 def attribute(group: Any, name: str, kinds: str) -> Any:
-    """A group's attribute, a single value whose type is of one of NumPy's `kinds`; None if there is none."""
+    """A scalar attribute whose type is of one of NumPy's `kinds`, or None. Raises Hdf5Error for other types."""
     with asking():
-        kept = group.attrs.get_id(name) if name in group.attrs else None
-        known = kept is not None and kept.shape == () and kept.dtype.kind in kinds
+        stored = group.attrs.get_id(name) if name in group.attrs else None
+        known = stored is not None and stored.shape == () and stored.dtype.kind in kinds
         value = group.attrs[name] if known else None
-    if kept is not None and not known:
+    if stored is not None and not known:
         raise Hdf5Error(f'attribute "{name}" of "{group.name}" is not what fcaffe writes; the file is damaged')
     return value
 
 
 def address(group: Any) -> int:
-    """Where an object lies in its file, by which it is known again."""
+    """The address of an object in its file, which identifies it."""
     with asking():
         return h5py().h5o.get_info(group.id).addr
 
 
 def check_own(dataset: Any) -> None:
-    """Refuse a dataset whose values are in other files, and what is none."""
+    """Raise Hdf5Error for a dataset whose values are in other files, or something that is no dataset."""
     what = f'"{dataset.name}"'
     if not isinstance(dataset, h5py().Dataset):
         raise Hdf5Error(f"{what} is no array of numbers; the file is damaged")
@@ -85,11 +85,11 @@ def check_own(dataset: Any) -> None:
     if external:
         raise Hdf5Error(f"the values of {what} are in another file, {_list(name for name, _, _ in external)}; {REMEDY}")
     if virtual:
-        raise Hdf5Error(f"{what} is a virtual dataset, put together from {_list(sources)}; {REMEDY}")
+        raise Hdf5Error(f"{what} is a virtual dataset, composed of {_list(sources)}; {REMEDY}")
 
 
 def shape_of(dataset: Any) -> tuple[int, ...]:
-    """Of a dataset of numbers that are in the file itself; Hdf5Error if they are not, or not numbers."""
+    """The shape of a dataset of numbers. Raises Hdf5Error if it has other values, or values in other files."""
     check_own(dataset)
     with asking():
         shape, kind = dataset.shape, dataset.dtype.kind
@@ -121,13 +121,13 @@ def check_sizes(datasets: Iterable[Any], unwritten: bool = False) -> None:
 
 
 def values_of(dataset: Any, dtype: Any = None) -> np.ndarray:
-    """A dataset of numbers, whole; `check_sizes` has been asked before."""
+    """Read a dataset of numbers. Call `check_sizes` or `check_stored` first."""
     with asking():
         return np.asarray(dataset[()] if dtype is None else dataset.astype(dtype)[()])
 
 
 def read_array(dataset: Any) -> np.ndarray:
-    """A dataset of numbers, whole. One that claims more than its file can hold is refused before memory is taken."""
+    """Read a dataset of numbers. Raises Hdf5Error if it claims more values than its file can hold."""
     check_sizes([dataset])
     return values_of(dataset)
 
@@ -137,7 +137,7 @@ def _below(group: Any, name: str) -> str:
 
 
 def _aim(aim: Any) -> str:
-    """What a link leads to: of an external link, the file and the path in it."""
+    """The target of a link: the path, and for an external link the file."""
     if isinstance(aim, tuple):
         return f'"{os.fsdecode(aim[1])}" in the file "{os.fsdecode(aim[0])}"'
     return f'"{os.fsdecode(aim)}"'

@@ -1,4 +1,4 @@
-"""HDF5 files of models and solver states: whatever is wrong with one comes out as a SnapshotError that names it."""
+"""Opens HDF5 files of models and solver states. All errors become SnapshotErrors that name the file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fcaffe.output_files import replacing
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """The h5py.File at `path`. FcaffeErrors of the body become SnapshotErrors that name the file."""
+    """Yields the h5py.File at `path`. FcaffeErrors of the body become SnapshotErrors that name the file."""
     try:
         with opened(path) as file:
             yield file
-    except DataError:  # there is no h5py
+    except DataError:  # h5py is missing
         raise
     except UnreadableError as problem:
         raise SnapshotError(
@@ -33,7 +33,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], noun: str) -> Iterator[Hdf5Writer]:
-    """A new file, which takes the place of `path` when the body is done; SnapshotError if it cannot be written."""
+    """Yields the writer of a new file, which replaces `path` at the end. Raises SnapshotError."""
     try:
         with new_file() as writer:
             yield writer

@@ -61,7 +61,7 @@ def virtual(file: Any, name: str, folder: Path) -> str:
     layout = h5py.VirtualLayout((2, 2), np.float32)
     layout[...] = h5py.VirtualSource(folder / "other.h5", "secret", (2, 2))
     file.create_virtual_dataset(name, layout)
-    return r'"/{name}" is a virtual dataset, put together from ".*other\.h5"'
+    return r'"/{name}" is a virtual dataset, composed of ".*other\.h5"'
 
 
 def external_link(file: Any, name: str, folder: Path) -> str:
