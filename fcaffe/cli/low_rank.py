@@ -66,7 +66,7 @@ def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: A
         pairs = zip(*scores, strict=True)
         shown = [(name, f"{before:.4f}", f"{after:.4f}") for (name, before), (_, after) in pairs]
         print_table("Test nets", ("output", "before", "after"), shown, ("output",), numbers_from=1)
-    print(f"{new_net}: {len(done)} layers are two now; fcaffe summary shows the multiply-adds")
+    print(f"{new_net}: {len(done)} layers were factored; fcaffe summary shows the multiply-adds")
 
 
 def parse_rank(word: str) -> tuple[str, int]:

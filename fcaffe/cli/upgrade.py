@@ -1,4 +1,4 @@
-"""`fcaffe upgrade_net_proto_text` and its like: files in an older notation, as Caffe's programs of these names."""
+"""`fcaffe upgrade_net_proto_text` and the other upgrade programs of Caffe."""
 
 from __future__ import annotations
 

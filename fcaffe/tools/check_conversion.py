@@ -1,4 +1,4 @@
-"""Whether a converted file computes what the one computes that it was made of."""
+"""Checks that a converted file computes the same as its source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fcaffe.tools.onnx.preprocessing import Preprocessing
 from fcaffe.tools.onnx.weights import read_weights
 
 ALLOWED = 1e-4  # of the largest value, or of 1 if that is larger
-RANDOM = 2  # inputs that are made up
+RANDOM = 2  # random inputs
 
 
 def check(
@@ -29,10 +29,20 @@ def check(
     preprocessing: Preprocessing | None = None,
     inputs: Sequence[str] = (),
 ) -> Iterator[tuple[str, Difference]]:
-    """What was compared, in words, and how far it is apart: outputs of both files for random values and for those of
-    the files `inputs`, where there is a net; else the blobs of both.
+    """Compare two files: by the outputs of their net, or without a net by their blobs.
 
-    `net` is the prototxt; `preprocessing` is what an ONNX file does by itself. Raises SnapshotError, UsageError.
+    Args:
+        source: a model or ONNX file.
+        target: a model or ONNX file.
+        net: the prototxt, if there is one.
+        preprocessing: the one in the ONNX file.
+        inputs: files of inputs, in addition to random ones.
+
+    Yields:
+        A description of the input, and the difference of an output or blob.
+
+    Raises:
+        SnapshotError, UsageError: a file cannot be read or does not fit the net.
     """
     if net is None:
         yield from _blobs(_model(source), _model(target))
@@ -77,7 +87,7 @@ def _blobs(ours: Model, theirs: Model) -> Iterator[tuple[str, Difference]]:
 
 
 def _read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:
-    """The arrays of a .npz, by name, or the one of a .npy, for the first input of the net."""
+    """Read the arrays of a .npz by name, or the array of a .npy as the first input."""
     try:
         with asking():
             require_file(path)
@@ -88,5 +98,5 @@ def _read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:
 
 
 def too_far(difference: Difference) -> bool:
-    """Whether two sides differ by more than float32's rounding in a deep net explains."""
+    """Whether a difference exceeds the float32 rounding of a deep net."""
     return not difference.largest <= ALLOWED * max(1, difference.magnitude)

@@ -1,6 +1,6 @@
-"""Files in an older notation, brought to the present one as Caffe's three upgrade programs do it.
+"""Upgrades files of older notations, as Caffe's three upgrade programs.
 
-Each returns Caffe's exit code: 1 if something was lost on the way, 2 if the file cannot be read as what it should be.
+Each function returns Caffe's exit code: 1 if something was lost, 2 if the file is of another kind.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _upgrade_net(
 
 
 def _read(tool: str, path: str, form: str, kind: Any, read: Callable[..., Any]) -> Any:
-    """The message; None if the file holds no such message, which is told."""
+    """Read a message. Returns None, and logs it, if the file holds no such message."""
     try:
         return read(path, kind)
     except (ProtoError, SnapshotError) as problem:

@@ -205,7 +205,7 @@ def test_other_architectures_are_refused(tmp_path: Path) -> None:
             r"features.2.weight has the shape \(4, 4, 1, 1\)",
         ),
         ({k: v for k, v in tensors.items() if k != "features.2.bias"}, "features.2.bias is missing"),
-        (tensors | {"features.2.gain": np.ones(3, np.float32)}, "features.2 has gain, which layer .* has no place for"),
+        (tensors | {"features.2.gain": np.ones(3, np.float32)}, "features.2 has gain, which layer .* does not have"),
     ]
     for values, message in wrong:
         library.save_file(values, tmp_path / "torch.safetensors")

@@ -93,11 +93,11 @@ def _image_input(net: Net) -> int:
     for i in net.input_ids:
         if len(net.blobs[i].shape) == 4:
             return i
-    raise NetError("the net has no input of four axes (N, C, H, W) that mean, scale and order of channels could be for")
+    raise NetError("mean, scale and order of channels need an input of four axes (N, C, H, W), and the net has none")
 
 
 def _parameter(graph: Graph, node: Node, index: int, owners: dict[int, Blob], names: dict[int, str]) -> str:
-    """The name of the constant that a blob of a layer is: one for all layers that share it."""
+    """The name of the constant for a parameter. Layers that share it get the same constant."""
     blob = node.layer.blobs[index]
     owner = owners.get(id(blob), blob)
     key = id(owner if owner.shape == blob.shape else blob)
@@ -135,7 +135,7 @@ def _constants(graph: Graph, node: Node) -> list[str]:
 
 
 def _name_values(graph: Graph, net: Net, values: dict[int, str]) -> list[Any]:
-    """Give each value the name of the blob that holds it in the end, and return the outputs."""
+    """Rename each value to the blob that holds it at the end, and return the outputs."""
     made = {name for node in graph.nodes for name in node.output}
     names: dict[str, str] = {}
     taken = graph.taken - made
@@ -146,21 +146,21 @@ def _name_values(graph: Graph, net: Net, values: dict[int, str]) -> list[Any]:
             taken.add(blob_name)
     others = {name: name for name in made - names.keys()}
     for name in others:
-        if name in taken:  # a blob has the name that this value had
+        if name in taken:  # the name is that of a blob
             others[name] = graph.value(f"{name}:value")
     graph.rename({**others, **names})
     if not net.output_ids:
-        raise NetError("the net has no outputs, so that there is nothing to convert")
+        raise NetError("the net has no outputs to convert")
     outputs = []
     for i in net.output_ids:
         value = names.get(values[i], others.get(values[i], values[i]))
         name = net.blob_names[i]
-        if value != name:  # an input or a constant, or one of two outputs that are the same
+        if value != name:  # an input, a constant, or a duplicate output
             name = name if name not in taken else graph.value(f"{name}:output")
             taken.add(name)
             graph.add("Identity", [value], [name], name)
         dims: list[int | str] = list(net.blobs[i].shape)
         if dims and any(node.layer.type == "Filter" for node in net.nodes):
-            dims[0] = f"samples of {name}"  # how many these are, the data say
+            dims[0] = f"samples of {name}"  # the number depends on the data
         outputs.append(_info(name, dims))
     return outputs
