@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import DataError
-from fcaffe.hdf5.library import Hdf5Error, h5py
+from fcaffe.hdf5.library import h5py
 from fcaffe.hdf5.reading import check_sizes, member, names_in, opened, shape_of, values_of
 from fcaffe.hdf5.writing import new_file
-from fcaffe.input_files import UnreadableError, asking, read_input
-from fcaffe.output_files import replacing
+from fcaffe.input_files import asking, read_input
 from fcaffe.proto.binary import HDF5_MAGIC
 
 LARGEST_LIST = 1 << 28  # bytes
@@ -38,7 +36,7 @@ def read_hdf5_list(source: str) -> list[str]:
 
 def read_rows(path: str, names: Sequence[str]) -> list[np.ndarray]:
     """Read datasets as float32. Raises DataError if they have different numbers of rows, or none."""
-    with _opened(path) as file:
+    with opened(path, DataError) as file:
         datasets = [_find(file, name) for name in names]
         shapes = ", ".join(f"{name}: {dataset.shape}" for name, dataset in zip(names, datasets, strict=True))
         if len({dataset.shape[0] for dataset in datasets}) > 1 or not datasets[0].shape[0]:
@@ -50,31 +48,15 @@ def read_rows(path: str, names: Sequence[str]) -> list[np.ndarray]:
 
 
 def count_rows(path: str, name: str) -> int:
-    with _opened(path) as file:
+    with opened(path, DataError) as file:
         return _find(file, name).shape[0]
 
 
 def write_rows(path: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Write float32 datasets to a new file, which replaces an old one. Raises DataError."""
-    with new_file() as file:
+    with new_file(path, "rows of blobs", DataError) as file:
         for name, array in arrays.items():
             file.array(file.root, name, np.ascontiguousarray(array, np.float32))
-        with replacing(path, "rows of blobs", DataError) as temporary:
-            file.write(temporary)
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    """Yields the h5py.File at `path`. Raises DataError, which names the file, also for errors in the body."""
-    try:
-        with opened(path) as file:
-            yield file
-    except UnreadableError as problem:
-        raise DataError(
-            f'HDF5 file "{path}" cannot be read ({problem}): it is missing, damaged or no HDF5'
-        ) from problem
-    except (DataError, Hdf5Error) as problem:
-        raise DataError(f'HDF5 file "{path}": {problem}') from problem
 
 
 def _find(file: Any, name: str) -> Any:

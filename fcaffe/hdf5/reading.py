@@ -11,17 +11,24 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.memory import obtainable_bytes
+from fcaffe.errors import FcaffeError
 from fcaffe.hdf5.library import Hdf5Error, h5py
-from fcaffe.input_files import MOST_PACKED, asking, opened_by
+from fcaffe.input_files import MOST_PACKED, UnreadableError, asking, opened_by
 
 REMEDY = "fcaffe reads the file itself only: copy the values into it"
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Yields the h5py.File at `path`. Raises UnreadableError."""
-    with opened_by(h5py().File, path) as file:
-        yield file
+def opened(path: str | os.PathLike[str], error: type[FcaffeError]) -> Iterator[Any]:
+    """Yields the h5py.File at `path`. FcaffeErrors of the body become `error`s that name the file."""
+    library = h5py()
+    try:
+        with opened_by(library.File, path) as file:
+            yield file
+    except UnreadableError as problem:
+        raise error(f"cannot read {path} ({problem}): it is missing, damaged, cut off or no HDF5 file") from problem
+    except FcaffeError as problem:
+        raise error(f"{path}: {problem}") from problem
 
 
 def names_in(group: Any) -> list[str]:
@@ -48,10 +55,12 @@ def member(group: Any, path: str) -> Any:
         with asking():
             if not links.exists(key):
                 return None
-            kind = links.get_info(key).type
-            aim = None if kind == library.h5l.TYPE_HARD else links.get_val(key)
-        if aim is not None:
-            raise Hdf5Error(f'"{_below(found, name)}" is a link to {_aim(aim)}; {REMEDY}')
+            target = None if links.get_info(key).type == library.h5l.TYPE_HARD else links.get_val(key)
+        if target is not None:
+            words = " in the file ".join(
+                _list([part]) for part in (target if isinstance(target, tuple) else [target])[::-1]
+            )
+            raise Hdf5Error(f'"{found.name.rstrip("/")}/{name}" is a link to {words}; {REMEDY}')
         with asking():
             found = found[name]
     return found
@@ -130,17 +139,6 @@ def read_array(dataset: Any) -> np.ndarray:
     """Read a dataset of numbers. Raises Hdf5Error if it claims more values than its file can hold."""
     check_sizes([dataset])
     return values_of(dataset)
-
-
-def _below(group: Any, name: str) -> str:
-    return f"{group.name.rstrip('/')}/{name}"
-
-
-def _aim(aim: Any) -> str:
-    """The target of a link: the path, and for an external link the file."""
-    if isinstance(aim, tuple):
-        return f'"{os.fsdecode(aim[1])}" in the file "{os.fsdecode(aim[0])}"'
-    return f'"{os.fsdecode(aim)}"'
 
 
 def _list(names: Iterable[Any]) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.errors import FcaffeError
 from fcaffe.hdf5.library import h5py
-from fcaffe.input_files import asking
+from fcaffe.input_files import UnreadableError, asking
+from fcaffe.output_files import replacing
 
 
 class _Pages(io.RawIOBase):
@@ -122,10 +124,14 @@ class Hdf5Writer:
 
 
 @contextlib.contextmanager
-def new_file() -> Iterator[Hdf5Writer]:
-    """Yields a writer, and closes it."""
+def new_file(path: str | os.PathLike[str], noun: str, error: type[FcaffeError]) -> Iterator[Hdf5Writer]:
+    """Yields the writer of a new file, which replaces `path` at the end. Raises `error`. `noun` names the content."""
     writer = Hdf5Writer()
     try:
         yield writer
+        with replacing(path, noun, error) as temporary:
+            writer.write(temporary)
+    except UnreadableError as problem:
+        raise error(f"cannot write {path}: {problem}") from problem
     finally:
         writer.root.close()

@@ -16,7 +16,7 @@ from fcaffe import input_files, output_files
 from fcaffe.data import hdf5
 from fcaffe.data.hdf5 import read_rows, write_rows
 from fcaffe.errors import DataError, FcaffeError, SnapshotError
-from fcaffe.hdf5 import reading, snapshots, writing
+from fcaffe.hdf5 import reading, writing
 from fcaffe.net.model_files import Model, StoredLayer, arrays, caffemodel, model, npz, read_model, write_model
 from fcaffe.net.model_files import hdf5 as hdf5_model
 from fcaffe.proto import StoredBlob, binary
@@ -132,8 +132,8 @@ def test_attributes_that_are_not_ours(name: str, value: Any, tmp_path: Path) -> 
 
 
 MODULES: list[ModuleType] = [
-    arrays, binary, caffemodel, hdf5, hdf5_model, input_files, model, npz, output_files, reading, snapshots,
-    state_files, writing,
+    arrays, binary, caffemodel, hdf5, hdf5_model, input_files, model, npz, output_files, reading, state_files,
+    writing,
 ]  # fmt: skip
 
 

@@ -19,8 +19,8 @@ from google.protobuf.message import DecodeError
 from fcaffe.errors import SnapshotError
 from fcaffe.hdf5.library import h5py
 from fcaffe.hdf5.reading import address, attribute, check_stored, member, names_in, shape_of, values_of
-from fcaffe.hdf5.snapshots import reading, writing
-from fcaffe.hdf5.writing import Hdf5Writer
+from fcaffe.hdf5.reading import opened as opened_hdf5
+from fcaffe.hdf5.writing import Hdf5Writer, new_file
 from fcaffe.net.model_files.arrays import ArrayName, Contents, Packed, stored_arrays
 from fcaffe.net.model_files.model import Model, check_text
 from fcaffe.proto import caffe_pb2 as pb
@@ -34,7 +34,7 @@ _LARGEST_ATTRIBUTE = 60000  # bytes; HDF5 allows a little more
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
     """The contents of an HDF5 file: layers in order, or by name in a file that Caffe wrote. Raises SnapshotError."""
-    with reading(path) as file:
+    with opened_hdf5(path, SnapshotError) as file:
         data = _group(file, "data")
         if data is None:
             state = member(file, "iter") is not None and member(file, "history") is not None
@@ -64,7 +64,7 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
     owners = {(layer.name, index): owner.blobs[owned] for layer, index, owner, owned in model.shared()}
     with_diffs = any(blob.has_diff for layer in model.layers for blob in layer.blobs)
     _check_names(model)
-    with writing(path, "model") as file:
+    with new_file(path, "model", SnapshotError) as file:
         data = file.group(file.root, "data")
         _put_message(file, data, _NET, without_fork_fields(model.param))
         for order, layer in enumerate(model.layers):

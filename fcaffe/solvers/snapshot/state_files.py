@@ -13,8 +13,8 @@ from google.protobuf.message import DecodeError
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError
-from fcaffe.hdf5.reading import check_own, check_sizes, member, names_in, read_array, shape_of, values_of
-from fcaffe.hdf5.snapshots import reading, writing
+from fcaffe.hdf5.reading import check_own, check_sizes, member, names_in, opened, read_array, shape_of, values_of
+from fcaffe.hdf5.writing import new_file
 from fcaffe.input_files import asking
 from fcaffe.net.model_files.model import check_text
 from fcaffe.proto import (
@@ -69,7 +69,7 @@ class State:
 
 def is_hdf5_state(path: str | os.PathLike[str]) -> bool:
     """Whether an HDF5 file holds a state. Raises SnapshotError if it cannot be read."""
-    with reading(path) as file:
+    with opened(path, SnapshotError) as file:
         return _is_state(file)
 
 
@@ -122,7 +122,7 @@ def _is_state(file: Any) -> bool:
 
 
 def _read_hdf5(path: str | os.PathLike[str], counts: Sequence[int] | None) -> State:
-    with reading(path) as file:
+    with opened(path, SnapshotError) as file:
         if not _is_state(file):
             model = member(file, "data") is not None
             raise SnapshotError(
@@ -157,7 +157,7 @@ def _read_hdf5(path: str | os.PathLike[str], counts: Sequence[int] | None) -> St
 
 def _write_hdf5(path: str | os.PathLike[str], state: State) -> None:
     """Write Caffe's layout, and a group `resume` that Caffe ignores."""
-    with writing(path, "solver state") as file:
+    with new_file(path, "solver state", SnapshotError) as file:
         file.array(file.root, "iter", np.array([state.iteration], np.int32))
         file.string(file.root, "learned_net", state.learned_net)
         file.array(file.root, "current_step", np.array([state.current_step], np.int32))
