@@ -76,7 +76,7 @@ class TestWithH5py:
     def test_what_is_no_hdf5(self, tmp_path):
         (tmp_path / "text").write_text("hello")
         for name in ("text", "none", "."):
-            with pytest.raises(DataError, match=r"cannot be read .*missing, damaged, cut off or no HDF5") as caught:
+            with pytest.raises(DataError, match=r"cannot read .*missing, damaged, cut off or no HDF5") as caught:
                 read_rows(str(tmp_path / name), ["x"])
             assert "\n" not in str(caught.value)
 
