@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from fcaffe import log
-from fcaffe.errors import SnapshotError
-from fcaffe.input_files import UnreadableError, asking, require_file
 from fcaffe.net.model_files import Model, read_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import read_net_for
+from fcaffe.tools.numpy_files import load_numpy
 from fcaffe.tools.onnx.check import Difference, differences, random_inputs, run_net, run_onnx
 from fcaffe.tools.onnx.files import deploy_net
 from fcaffe.tools.onnx.preprocessing import Preprocessing
@@ -88,13 +86,8 @@ def _blobs(ours: Model, theirs: Model) -> Iterator[tuple[str, Difference]]:
 
 def _read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:
     """Read the arrays of a .npz by name, or the array of a .npy as the first input."""
-    try:
-        with asking():
-            require_file(path)
-            content: Any = np.load(path, allow_pickle=False)
-            return {name: content[name] for name in content} if hasattr(content, "files") else {names[0]: content}
-    except UnreadableError as problem:
-        raise SnapshotError(f"cannot read {path} as inputs, which are a .npy or .npz: {problem}") from problem
+    content = load_numpy(path, "inputs, which are a .npy or .npz")
+    return content if isinstance(content, dict) else {names[0]: content}
 
 
 def too_far(difference: Difference) -> bool:

@@ -12,7 +12,6 @@ from fcaffe import log
 from fcaffe.data import datum_to_array, open_database, parse_datum
 from fcaffe.data.mean import mean_image
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
-from fcaffe.input_files import UnreadableError, asking, require_file
 from fcaffe.net.filter import filter_net
 from fcaffe.net.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.splits import insert_splits
@@ -35,6 +34,7 @@ from fcaffe.proto import (
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.binary import HDF5_MAGIC
 from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
+from fcaffe.tools.numpy_files import load_numpy
 
 _NPY_MAGIC = b"\x93NUMPY"
 
@@ -217,12 +217,7 @@ def _mean_of(folder: str) -> StoredBlob:
 
 def _read_npy(path: str) -> StoredBlob:
     """Read an array as a blob. An array of three axes is an image, with the legacy shape of means."""
-    try:
-        with asking():
-            require_file(path)
-            array = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
-    except UnreadableError as problem:
-        raise SnapshotError(f"cannot read {path} as a .npy, it is damaged or none: {problem}") from problem
+    array = load_numpy(path, "a .npy, it is damaged or none")
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float32)
     shape = (1, *array.shape) if array.ndim == 3 else array.shape

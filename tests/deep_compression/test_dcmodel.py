@@ -245,15 +245,6 @@ def test_files_with_a_right_check_sum_and_wrong_content(model: Model, tmp_path: 
     assert refused > len(places) / 3
 
 
-def test_a_failed_write_leaves_the_old_file(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x.dcmodel"
-    path.write_bytes(b"old")
-    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(SnapshotError, match=f"cannot write {path}: No space left"):
-        write_model(path, model)
-    assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"old"]
-
-
 def test_no_more_is_decoded_than_there_is_memory(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(tmp_path / "x.dcmodel", model)
     monkeypatch.setattr(arrays, "obtainable_bytes", lambda _: 2000)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fcaffe.errors import SnapshotError, UsageError
-from fcaffe.input_files import UnreadableError, asking, require_file
+from fcaffe.errors import UsageError
 from fcaffe.proto import read_blob
+from fcaffe.tools.numpy_files import load_numpy
 from fcaffe.tools.onnx.graph import Graph, Shape
 
 
@@ -69,12 +69,7 @@ def read_mean(text: str) -> np.ndarray:
         if len(words) > 1:
             raise UsageError(f"--mean takes a file, or a number for each channel, not '{text}'") from None
     if text.endswith(".npy"):
-        try:
-            with asking():
-                require_file(text)
-                values = np.asarray(np.load(text, allow_pickle=False), np.float32)
-        except UnreadableError as problem:
-            raise SnapshotError(f"cannot read the mean {text}: {problem}") from problem
+        values = np.asarray(load_numpy(text, "a mean"), np.float32)
     else:
         values = np.asarray(read_blob(text).data, np.float32)
     return values[0] if values.ndim == 4 and values.shape[0] == 1 else values
