@@ -11,6 +11,7 @@ import functools
 import importlib.machinery
 import importlib.util
 import os
+import shutil
 import threading
 import weakref
 from typing import Any
@@ -32,19 +33,19 @@ def library() -> Any:
     with contextlib.suppress(ImportError, OSError, AttributeError):
         module = importlib.import_module("lmdb.cpython")
         assert module.__file__ is not None
-        copy = os.memfd_create("fcaffe-lmdb")
-        try:
-            with open(module.__file__, "rb") as source:
-                os.sendfile(copy, source.fileno(), 0, os.fstat(source.fileno()).st_size)
-            loader = importlib.machinery.ExtensionFileLoader("fcaffe_lmdb.cpython", f"/proc/self/fd/{copy}")
+        with open(module.__file__, "rb") as source, open(os.memfd_create("fcaffe-lmdb"), "wb") as copy:
+            shutil.copyfileobj(source, copy)
+            copy.flush()
+            loader = importlib.machinery.ExtensionFileLoader("fcaffe_lmdb.cpython", f"/proc/self/fd/{copy.fileno()}")
             spec = importlib.util.spec_from_loader("fcaffe_lmdb.cpython", loader)
             assert spec is not None
             private = importlib.util.module_from_spec(spec)
             loader.exec_module(private)
             return private
-        finally:
-            os.close(copy)
     return lmdb
+
+
+library()  # loads it once, before there are threads
 
 
 class Snapshot:
@@ -86,7 +87,7 @@ class Snapshot:
         return (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
 
     def is_overtaken(self) -> bool:
-        """Whether somebody has written since, and may have reused pages of the snapshot.
+        """Whether a process has written since then, and may have reused pages of the snapshot.
 
         A script that opens and closes the database with a lock of its own removes the registration, since the locks of
         a process are released when any handle is closed.

@@ -22,10 +22,10 @@ from fcaffe.proto import read_solver
     cls=Command,
     example="compress lenet.caffemodel lenet.dcmodel --solver lenet_solver.prototxt --density 0.33,ip1=0.08 --bits 5",
     help="With two files: write the model WEIGHTS as OUT.dcmodel, by Deep Compression: small weights become 0, others "
-    "share few values, and Huffman codes tell where and which they are. With --solver the net trains on in between. "
-    "With four: write inner products and convolutions of the net NET as two layers of low rank each, by the singular "
-    "values of the weights in the model WEIGHTS, and what comes out as NEW_NET and NEW_WEIGHTS. Outputs change by what "
-    "the dropped singular values were; fcaffe train --weights NEW_WEIGHTS makes up for it.",
+    "share few values, and Huffman codes store them. With --solver the net trains between the steps. With four files: "
+    "replace inner products and convolutions of the net NET by two layers of low rank each, by the singular values of "
+    "the weights in the model WEIGHTS, and write NEW_NET and NEW_WEIGHTS. Outputs change with the dropped singular "
+    "values; fcaffe train --weights NEW_WEIGHTS compensates for it.",
 )
 @click.argument("files", nargs=-1, metavar="WEIGHTS OUT.dcmodel | NET WEIGHTS NEW_NET NEW_WEIGHTS")
 @click.option("--solver", "solver_path", default="", metavar="FILE", help="Test by the test nets of this solver.")
