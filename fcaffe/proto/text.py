@@ -11,7 +11,7 @@ from fcaffe.input_files import read_input, reading
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.forks import warn_of_fork_fields
-from fcaffe.proto.text_errors import explain, explain_bytes, explain_escapes
+from fcaffe.proto.text_errors import explain, explain_bytes, explain_escapes, position
 from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
 
 LARGEST = 8 * 2**20  # bytes; protobuf parses them in seconds, and a thousand layers have a megabyte
@@ -68,9 +68,8 @@ def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
             raise ProtoError(f"{name}:{wrong}")
         text = _QUESTION_MARK.sub(r"\1?", text)
     if blanks := _BLANKS.search(text):
-        line = text.count("\n", 0, blanks.start()) + 1
-        column = blanks.start() - text.rfind("\n", 0, blanks.start())
-        raise ProtoError(f"{name}:{line}:{column}: {len(blanks[0])} blanks in a row; is this a prototxt?")
+        where = position(text, blanks.start())
+        raise ProtoError(f"{name}:{where}: {len(blanks[0])} blanks in a row; is this a prototxt?")
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:

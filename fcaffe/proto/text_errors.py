@@ -88,21 +88,21 @@ def explain(text: str, error: ParseError, descriptor: Any) -> str:
     said = str(error).removeprefix(f"{line}:{column} : ").removeprefix(f"'{lines[line - 1]}': ").rstrip(".")
     if said in ('Expected "}"', 'Expected ">"'):  # at the end of the file
         unclosed = _walk(text, len(text), descriptor)[0][-1]
-        line = text.count("\n", 0, unclosed.offset) + 1
-        column = unclosed.offset - text.rfind("\n", 0, unclosed.offset)
         what = f'this "{text[unclosed.offset]}" of {unclosed.descriptor.name} is never closed'
-    else:
-        what = _what(*_walk(text, offset, descriptor), said)
-    return f"{line}:{column}: {what}"
+        return f"{position(text, unclosed.offset)}: {what}"
+    return f"{line}:{column}: {_what(*_walk(text, offset, descriptor), said)}"
+
+
+def position(text: str, offset: int) -> str:
+    """The position `line:column` of an offset."""
+    return f"{text.count(chr(10), 0, offset) + 1}:{offset - text.rfind(chr(10), 0, offset)}"
 
 
 def explain_bytes(text: str) -> str | None:
     """As `explain`, for a byte outside of strings and comments that is not UTF-8. None if there is none."""
     for match in _TOKEN.finditer(text):
         if match[0][0] not in "#\"'" and (bad := _NO_CHARACTER.search(match[0])):
-            offset = match.start() + bad.start()
-            line = text.count("\n", 0, offset) + 1
-            return f"{line}:{offset - text.rfind(chr(10), 0, offset)}: a byte that is not UTF-8"
+            return f"{position(text, match.start() + bad.start())}: a byte that is not UTF-8"
     return None
 
 
@@ -114,10 +114,8 @@ def explain_escapes(text: str) -> str | None:
     for match in _TOKEN.finditer(text):
         for escape in _ESCAPE.finditer(match[0]) if match[0][0] in "\"'" else ():
             if escape[1] not in _ESCAPED:
-                offset = match.start() + escape.start()
-                line = text.count("\n", 0, offset) + 1
                 what = f'"{escape[0]}" in a string is no escape; for a backslash itself write two'
-                return f"{line}:{offset - text.rfind(chr(10), 0, offset)}: {what}"
+                return f"{position(text, match.start() + escape.start())}: {what}"
     return None
 
 
