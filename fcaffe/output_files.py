@@ -11,6 +11,7 @@ import contextlib
 import errno
 import functools
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -86,6 +87,22 @@ def temporary_name(target: str) -> str:
     return f".{target}.{_machine()}-{os.getpid()}-{_began(os.getpid())}.tmp"
 
 
+@contextlib.contextmanager
+def temporary_folder(target: str, mode: int = 0o777) -> Iterator[str]:
+    """Yields a new folder beside `target`. It is removed at the end, or by the next process if this one is killed."""
+    remove_leftovers(target, tell=False)
+    folder, name = os.path.split(os.path.realpath(target))
+    for number in itertools.count():
+        path = os.path.join(folder, temporary_name(f"{name}-{number}"))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, mode)
+            break
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def remove_leftovers(target: str, tell: bool = True) -> None:
     """Remove unfinished files of dead processes of this machine whose targets begin with `target`; `tell` logs it."""
     folder, beginning = os.path.split(os.path.realpath(target))
@@ -98,8 +115,9 @@ def remove_leftovers(target: str, tell: bool = True) -> None:
             if match is None or not match["target"].startswith(beginning) or match["machine"] != _machine():
                 continue
             if _is_dead(int(match["process"]), int(match["began"])):
-                with contextlib.suppress(OSError):  # another worker was faster, or the folder is read-only
-                    os.unlink(os.path.join(folder, name))
+                with contextlib.suppress(OSError):  # another worker was faster, or the folder may not be written
+                    path = os.path.join(folder, name)
+                    (shutil.rmtree if os.path.isdir(path) else os.unlink)(path)
                     removed.append(match["target"])
     if removed and tell:
         log.info(f"Removed unfinished files of processes that were killed: {', '.join(sorted(removed))} in {folder}")

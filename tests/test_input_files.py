@@ -19,6 +19,7 @@ from fcaffe.data.mean import read_mean
 from fcaffe.data.windows import read_window_file
 from fcaffe.errors import FcaffeError
 from fcaffe.net.model_files import hdf5, npz, read_model
+from fcaffe.net.model_files.arrays import read_arrays
 from fcaffe.parallel.placement import read_hostfile
 from fcaffe.proto import read_net, read_solver, text
 from fcaffe.solvers.snapshot.state_files import read_state
@@ -38,9 +39,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "idx": read_idx,
     "hostfile": read_hostfile,
     "convert": lambda path: convert(path, f"{path}.npy"),
-    "HDF5 model": hdf5.read,
+    "HDF5 model": lambda path: read_arrays(hdf5.opened, path),
     "rows": lambda path: read_rows(path, ["data"]),
-    "npz": npz.read,
+    "npz": lambda path: read_arrays(npz.opened, path),
 }
 
 

@@ -40,9 +40,10 @@ OTHERS = {
 }
 COMMANDS = {**CAFFE_COMMANDS, **TOOLS, **OTHERS}
 
-_MODULES = {name: "upgrade" for name in TOOLS if name.startswith("upgrade")} | {"extract_seconds": "parse_log"}
+_MODULES = {name: "cli.upgrade" for name in TOOLS if name.startswith("upgrade")}
+_MODULES |= {"extract_seconds": "cli.parse_log", "compress": "deep_compression.command"}
 
 
 def module_of(command: str) -> str:
     """Return the module that defines the command, under its name with `_` for `-`."""
-    return f"fcaffe.cli.{_MODULES.get(command, command.replace('-', '_'))}"
+    return f"fcaffe.{_MODULES.get(command, 'cli.' + command.replace('-', '_'))}"

@@ -1,4 +1,4 @@
-"""`fcaffe convert`: writes a model, solver state, net, solver or mean in another form."""
+"""`fcaffe convert`: converts models, solver states, nets, solvers and means between formats."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ONNX = [
     "torchvision, for the names in a .safetensors, of VGG, SqueezeNet and ResNet.",
 )
 @click.option(
-    "--check", is_flag=True, help="Run both sides on random values and each --input, and print how far they are apart."
+    "--check", is_flag=True, help="Run both sides on random values and each --input, and print the largest difference."
 )
 @click.option("--input", "inputs", multiple=True, metavar="FILE", help="Values for --check: .npy, or .npz by name.")
 @with_options(_ONNX, "Flags for .onnx files")
@@ -101,7 +101,7 @@ def _preprocessing(mean: str, scale: float, swap_channels: bool) -> Any:
 
 
 def _check(source: str, target: str, net: str | None, preprocessing: Any, inputs: Sequence[str]) -> None:
-    """Print how far apart the files are: for each input the output that differs most."""
+    """Print for each input the output that differs most. Raises FcaffeError if a difference is too large."""
     from fcaffe.tools.check_conversion import check, too_far
 
     worst: dict[str, Any] = {}
@@ -112,5 +112,5 @@ def _check(source: str, target: str, net: str | None, preprocessing: Any, inputs
         print(
             f"{what}: largest difference {one.largest:.3g}, in {one.output}, whose values go up to {one.magnitude:.3g}"
         )
-    if apart := [one.output for one in worst.values() if too_far(one)]:
-        raise FcaffeError(f"{target} differs from {source} in {', '.join(dict.fromkeys(apart))}")
+    if wrong := [one.output for one in worst.values() if too_far(one)]:
+        raise FcaffeError(f"{target} differs from {source} in {', '.join(dict.fromkeys(wrong))}")

@@ -1,4 +1,4 @@
-"""What the command line says when the system ends it in the middle of native code, where nothing can be raised."""
+"""Error messages for signals that end the process in native code, where no exception can be raised."""
 
 from __future__ import annotations
 
@@ -11,36 +11,44 @@ from typing import Any
 
 from fcaffe import log
 
-_kept: list[Any] = []  # what C calls must not be freed
+_kept: list[Any] = []  # referenced by C
 
 
 def begin() -> None:
-    """From now on a bus error has a line in the log that says what was being read, and other faults have Python's stack
-    on stderr. The process still dies of the signal. Only the command line calls this; a library leaves the signals of
-    its host alone."""
+    """Log what was being read when a bus error or an abort ends the process, and Python's stack for other faults.
+
+    The process still dies of the signal. Only the command line calls this: a library leaves its host's signals alone.
+    """
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
     if sys.platform != "linux" or _kept:
         return
     libc = ctypes.CDLL(None)
-    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(_on_bus_error)
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(_on_fault)
     _kept.extend((libc, handler))
     libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    libc.signal(signal.SIGBUS, ctypes.cast(handler, ctypes.c_void_p))
+    for number in (signal.SIGBUS, signal.SIGABRT):
+        libc.signal(number, ctypes.cast(handler, ctypes.c_void_p))
 
 
-def _on_bus_error(number: int) -> None:
-    """C calls this in the thread that read a mapped page whose file has been cut short. Python's own signal handlers
-    run between two bytecodes, so never while one instruction fails over and over; a ctypes callback runs at once."""
+def _on_fault(number: int) -> None:
+    """C calls this in the faulting thread: one that reads a page behind the end of a file, or fails an assertion.
+
+    Python runs its own signal handlers between bytecodes, so never while one instruction fails over and over. A ctypes
+    callback runs at once.
+    """
     _kept[0].signal(number, None)  # a second fault, in here, ends the process at once
-    database = sys.modules.get("fcaffe.data.database")  # nothing is being read where it has not been imported
+    database = sys.modules.get("fcaffe.data.database")  # not imported: no database is being read
     what = database.being_read() if database else None
-    if what:
-        message = f"Bus error while reading the {what}: a file of it was cut short meanwhile; copy or make it again"
+    if number == signal.SIGABRT and what:
+        log.fatal(f"Aborted while reading the {what}: it is damaged; copy or make it again")
+    elif number == signal.SIGABRT:
+        faulthandler.dump_traceback(sys.__stderr__ or 2)
+    elif what:
+        log.fatal(f"Bus error while reading the {what}: a file of it was cut short meanwhile; copy or make it again")
     else:
-        message = (
+        log.fatal(
             "Bus error: a file that was mapped into memory was cut short, or shared memory has run out (df /dev/shm "
             "shows how much there is)"
         )
-    log.fatal(message)
     os.kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""`fcaffe lmdb`: looks into databases, of either kind, and makes others of them."""
+"""`fcaffe lmdb`: shows, merges, shuffles and exports LMDB and LevelDB databases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fcaffe.data.database import Database, Record
 from fcaffe.errors import UsageError
 from fcaffe.tools.records import Contents, export, form_of, merged, shape_of, shuffled
 
-MOST_LABELS = 40  # that are shown one by one
+MOST_LABELS = 40  # in the histogram
 ACTIONS = ("info", "cat", "merge", "shuffle", "export")
 
 
@@ -112,7 +112,7 @@ def _info(database: Database) -> None:
 
 
 def _counts(found: Sequence[tuple[object, int]], total: int, text: Callable[..., str]) -> str:
-    """What there is, and how often if there are several."""
+    """The most frequent items, with counts if there are several."""
     said = [text(what) + (f" ({count:,})" if count < total else "") for what, count in found[:5]]
     return ", ".join(said) + (f" and {len(found) - 5:,} others" if len(found) > 5 else "")
 

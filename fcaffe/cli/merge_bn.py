@@ -1,4 +1,4 @@
-"""`fcaffe merge-bn`: folds normalisations into the weights before them."""
+"""`fcaffe merge-bn`: folds BatchNorm, Scale and Bias into the weights before them."""
 
 from __future__ import annotations
 

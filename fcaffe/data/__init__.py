@@ -1,10 +1,8 @@
-"""Records: where they are stored, how they become arrays, how batches of them are read ahead of the net."""
+"""Records: databases and files, conversion to arrays, and batches that are read ahead."""
 
-from fcaffe.data.backends import open_database
+from fcaffe.data.backends import open_database, write_leveldb, write_lmdb
 from fcaffe.data.database import Database
 from fcaffe.data.datum import array_to_datum, datum_to_array, parse_datum
-from fcaffe.data.db_leveldb import write_leveldb
-from fcaffe.data.db_lmdb import write_lmdb
 from fcaffe.data.prefetch import Batch, BatchSource, Prefetcher
 from fcaffe.data.transformer import Transformer
 

@@ -1,37 +1,68 @@
-"""Which kind of database: what `data_param.backend` and a script's --backend name."""
+"""Opens and writes databases of the kinds that `data_param.backend` and --backend name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+import contextlib
+from collections.abc import Iterable, Iterator
 
 from fcaffe import log
-from fcaffe.data.database import Database, Record, Writer, kinds
-from fcaffe.data.db_leveldb import LevelDb, new_leveldb, write_leveldb
-from fcaffe.data.db_lmdb import Lmdb, new_lmdb, write_lmdb
+from fcaffe.data.database import Database, Record, Writer, kinds, new_folder
+from fcaffe.data.db_leveldb import LevelDb, LevelDbWriter
+from fcaffe.data.db_lmdb import Lmdb, LmdbWriter
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 
 Backend = pb.DataParameter.DB
 LEVELDB, LMDB = Backend.Value("LEVELDB"), Backend.Value("LMDB")
 
-WRITERS: dict[str, Callable[[str, Iterable[Record]], int]] = {"lmdb": write_lmdb, "leveldb": write_leveldb}
-
-_NEW: dict[str, Callable[[str], AbstractContextManager[Writer]]] = {"lmdb": new_lmdb, "leveldb": new_leveldb}
+WRITERS: dict[str, type[LmdbWriter] | type[LevelDbWriter]] = {"lmdb": LmdbWriter, "leveldb": LevelDbWriter}
 
 
-@contextmanager
+@contextlib.contextmanager
 def new_database(path: str, backend: str) -> Iterator[Writer]:
-    """The writer of a new database of the kind `backend` (lmdb, leveldb), which appears whole or not at all."""
-    if backend not in _NEW:
-        raise DataError(f'unknown kind of database "{backend}": give {" or ".join(_NEW)}')
-    with _NEW[backend](path) as writer:
+    """Yields the writer of the new database `path`, which appears complete at the end or not at all.
+
+    Args:
+        path: the folder. It must not exist, other than as an empty folder.
+        backend: lmdb or leveldb.
+
+    Raises:
+        DataError: the folder exists or cannot be written, there are no records, or two have the same key.
+    """
+    if backend not in WRITERS:
+        raise DataError(f'unknown kind of database "{backend}": give {" or ".join(WRITERS)}')
+    kind = WRITERS[backend].kind
+    with new_folder(path, kind) as temporary, contextlib.closing(WRITERS[backend](temporary)) as writer:
         (log.opened_lmdb if backend == "lmdb" else log.opened_leveldb)(path)
-        yield writer
+        try:
+            yield writer
+            writer.finish()
+        except writer.problems as problem:
+            raise DataError(f'cannot write the {kind} "{path}": {problem}') from problem
+        if writer.count == 0:
+            raise DataError(f'no records for the {kind} "{path}"')
+
+
+def write_database(path: str, records: Iterable[Record], backend: str = "lmdb") -> int:
+    """Write (key, value) records to the new database `path`, and return their number. See `new_database`."""
+    with new_database(path, backend) as writer:
+        for key, value in records:
+            writer.put(key, value)
+        return writer.count
+
+
+def write_lmdb(path: str, records: Iterable[Record]) -> int:
+    """As `write_database`, for an LMDB."""
+    return write_database(path, records, "lmdb")
+
+
+def write_leveldb(path: str, records: Iterable[Record]) -> int:
+    """As `write_database`, for a LevelDB."""
+    return write_database(path, records, "leveldb")
 
 
 def open_database(source: str, backend: int | None = None) -> Database:
-    """The database in the folder `source`, which must be of the kind `backend` (None: of any)."""
+    """Open the database in the folder `source`. Raises DataError if it is not of the kind `backend` (None: any)."""
     if not source:
         raise DataError("data_param.source is missing: name the folder of the database")
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""Batches of images from records or files, decoded and transformed by several threads."""
+"""Batches of images from records or files, which several threads decode and transform."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fcaffe.data.share import Share, Turns
 from fcaffe.data.transformer import Decision, Transformer
 from fcaffe.errors import DataError
 
-ITEM_BYTES = 300  # of Python's objects for an image that is to be read
-Item = TypeVar("Item")  # what stands for an image before it is decoded
+ITEM_BYTES = 300  # of Python objects for an image that is not decoded yet
+Item = TypeVar("Item")  # an image before it is decoded
 
 
 class ImageBatches(ABC, Generic[Item]):
-    """A BatchSource of images and labels that a Transformer makes alike.
+    """A BatchSource of transformed images and labels.
 
-    `shape` is that of the first batch. As in Caffe each batch takes its shape from its first image, so that images of
-    different sizes can be read with batch_size 1; within a batch all must come out alike. Items are taken, and what is
-    random about them is decided, one after the other; then they are decoded and transformed in parallel.
+    `shape` is that of the first batch. As in Caffe each batch has the shape of its first image, so that images of
+    different sizes can be read with batch_size 1. Items are read, and random decisions drawn, in order. Then several
+    threads decode and transform the images.
     """
 
     shape: tuple[int, int, int, int]
@@ -41,19 +41,19 @@ class ImageBatches(ABC, Generic[Item]):
 
     @abstractmethod
     def take(self, count: int) -> list[Item]:
-        """The next items in order."""
+        """The next `count` items in order."""
 
     def skip(self, count: int) -> None:
-        """Go past the next items."""
+        """Skip the next `count` items."""
         self.take(count)
 
     @abstractmethod
     def load(self, item: Item) -> tuple[np.ndarray, int]:
-        """The image (channels x height x width) and its label; called in several threads."""
+        """The image (channels x height x width) and its label. Called by several threads."""
 
     @abstractmethod
     def name(self, item: Item) -> str:
-        """What the item is, for errors."""
+        """A description of the item, for errors."""
 
     def divide(self, share: Share, turns: Turns) -> None:
         self.share, self.turns = share, turns
@@ -73,10 +73,10 @@ class ImageBatches(ABC, Generic[Item]):
     @property
     @abstractmethod
     def position(self) -> int:
-        """Items gone by since the first."""
+        """The number of items read or skipped."""
 
     def _skip_batches(self, number: int) -> None:
-        """Go past whole batches, with all that would be decided about them."""
+        """Skip whole batches, with the random decisions for them."""
         for _ in range(number):
             self.skip(self.share.total)
             self.transformer.decide(self.share.total)
@@ -99,7 +99,7 @@ class ImageBatches(ABC, Generic[Item]):
         self.decoders.each(load_and_transform, len(items))
 
     def batch_shape(self, item: Item, image: np.ndarray) -> tuple[int, int, int, int]:
-        """The shape of a batch that begins with this image."""
+        """The shape of a batch whose first image this is."""
         try:
             return (self.share.count, *self.transformer.output_shape(image.shape))
         except DataError as problem:

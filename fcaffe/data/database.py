@@ -1,4 +1,4 @@
-"""Databases of (key, value) records in a folder, read in key order over and over."""
+"""Databases of (key, value) records in a folder, which are read cyclically in key order."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, TypeVar
 
 from fcaffe import log
-from fcaffe.data.temporary import TemporaryFolder
 from fcaffe.errors import DataError
+from fcaffe.output_files import temporary_folder
 
 Record = tuple[bytes, bytes]  # key, value
 
 
-_readers: dict[int, Database] = {}  # by the thread that is reading
+_readers: dict[int, Database] = {}  # by thread
 
 
 def being_read() -> str:
-    """The database that this thread is reading, for the message after a bus error; empty if there is none."""
+    """The database that this thread is reading, for the message after a fatal signal; "" if there is none."""
     database = _readers.get(threading.get_ident())
     return f'{database.kind} "{database.source}"' if database is not None else ""
 
 
 class Database(ABC):
-    """The records of a folder in key order, from the first again after the last.
+    """The records of a folder in key order. The first record follows the last.
 
-    `position` counts the records read so far, rounds included. A folder that is missing, damaged or empty is a
-    DataError. Reading changes nothing in the folder, which may lie on a read-only file system. A subclass stands at
-    one record and moves by `_first` and `_next`.
+    `position` counts the records read so far, over all rounds. Reading does not change the folder, which may be on a
+    read-only file system. A subclass has a cursor, which `_first` and `_next` move. Raises DataError for a folder that
+    is missing, damaged or empty.
     """
 
     kind: ClassVar[str]  # as Caffe spells it: "LMDB"
-    backend: ClassVar[int | None] = None  # that `data_param.backend` must name; None: whatever is named there
-    problems: tuple[type[Exception], ...]  # what the library raises
+    backend: ClassVar[int | None] = None  # required value of `data_param.backend`; None: any
+    problems: tuple[type[Exception], ...]  # exceptions of the library
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -52,7 +52,7 @@ class Database(ABC):
     @classmethod
     @abstractmethod
     def recognises(cls, folder: str) -> bool:
-        """Whether what is in the folder looks like a database of this kind."""
+        """Whether the folder holds a database of this kind."""
 
     @property
     @abstractmethod
@@ -60,31 +60,31 @@ class Database(ABC):
         """The number of records."""
 
     def version(self) -> Any:
-        """What another process must know to read the very same records; it gives that to its `agree_on`."""
+        """An identifier of the records, for `agree_on` in another process."""
         return None
 
     def agree_on(self, version: Any) -> None:  # noqa: B027 - only databases that can change have anything to do
-        """Read the records that the process reads whose `version` this is. Called before the first is read."""
+        """Read the records of this `version` of another process, or raise DataError. Called before the first read."""
 
     @abstractmethod
     def _first(self) -> bool:
-        """Go to the first record; False if there is none."""
+        """Move to the first record. Returns False if there is none."""
 
     @abstractmethod
     def _next(self) -> bool:
-        """Go to the next record; False if this was the last."""
+        """Move to the next record. Returns False at the end."""
 
     @abstractmethod
     def _item(self) -> Record:
-        """The record here."""
+        """The record at the cursor."""
 
     @abstractmethod
     def _all(self) -> Iterator[Record]:
-        """Every record once, by a cursor of its own."""
+        """Yields every record once, with a cursor of its own."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back files; may be called twice."""
+        """Close the files. May be called twice."""
 
     def seek(self, position: int) -> None:
         """Continue as if `position` records had been read."""
@@ -97,7 +97,7 @@ class Database(ABC):
         self.position = position
 
     def peek(self) -> Record:
-        """The next record, without moving on."""
+        """The next record, without moving the cursor."""
         with self._errors_named():
             return self._item()
 
@@ -112,14 +112,14 @@ class Database(ABC):
         return records
 
     def skip(self, count: int) -> None:
-        """Go past `count` records without reading their values."""
+        """Skip `count` records."""
         with self._errors_named():
             for _ in range(count):
                 self._next_or_first()
         self.position += count
 
     def __iter__(self) -> Iterator[Record]:
-        """Every record once; does not move the position."""
+        """Yields every record once, without changing the position."""
         with self._errors_named():
             yield from self._all()
 
@@ -143,7 +143,7 @@ class Database(ABC):
         reason = " ".join(str(problem).split())
         return DataError(
             f'{self.kind} "{self.source}" cannot be read ({reason}): it is damaged or of another kind; '
-            "copy or make it again"
+            "copy or create it again"
         )
 
 
@@ -158,48 +158,45 @@ def register_database(kind: _Kind) -> _Kind:
 
 
 class Writer(ABC):
-    """Takes the records of a new database; `count` says how many."""
+    """Writes the records of a new database. `count` is their number so far."""
+
+    kind: ClassVar[str]
+    problems: tuple[type[Exception], ...]  # what the library raises
 
     def __init__(self) -> None:
         self.count = 0
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write a record; a DataError if one of this key is there already, at the latest from `finish`."""
+        """Write a record. Raises DataError, at the latest from `finish`, if there is a record of this key."""
         self._put(key, value)
         self.count += 1
 
     @abstractmethod
     def _put(self, key: bytes, value: bytes) -> None:
-        """Write a record, or keep it for a while."""
+        """Write a record, or buffer it."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Write what is still kept."""
+        """Write all buffered records."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back files; what is kept is lost."""
+        """Close the files, without writing buffered records."""
 
 
 @contextlib.contextmanager
-def new_folder(path: str, kind: str, problem_class: type[Exception]) -> Iterator[str]:
-    """A temporary folder beside `path`, for the body to fill; it is renamed to `path` when the body is done, and
-    removed if that fails. What a killed process has left of one, the next writer to `path` removes.
+def new_folder(path: str, kind: str) -> Iterator[str]:
+    """Yields a temporary folder to fill, which is renamed to `path` at the end, or removed after an error.
 
-    A target that exists already, other than an empty folder, is refused. Problems of the library and of the disk become
-    DataErrors.
+    Raises DataError if `path` exists, other than as an empty folder, or for an OSError of the body.
     """
     path = os.path.normpath(path)
     if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
         raise DataError(f'"{path}" exists already: delete it or name another folder')
-    temporary = None
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        temporary = TemporaryFolder(f"{path}.tmp")
-        yield temporary.path
-        os.rename(temporary.path, path)
-    except (problem_class, OSError) as problem:
+        with temporary_folder(path) as temporary:
+            yield temporary
+            os.rename(temporary, path)
+    except OSError as problem:
         raise DataError(f'cannot write the {kind} "{path}": {problem}') from problem
-    finally:
-        if temporary is not None:
-            temporary.remove()

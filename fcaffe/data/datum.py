@@ -1,4 +1,4 @@
-"""Datum records and the arrays that they hold."""
+"""Conversion between Datum messages and arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fcaffe.proto import caffe_pb2 as pb
 
 
 def parse_datum(key: bytes, value: bytes) -> Any:
-    """The Datum message in a record; `key` names it in errors."""
+    """Parse the Datum of a record. Raises DataError, which names the key."""
     try:
         return pb.Datum.FromString(value)
     except DecodeError as problem:
@@ -24,7 +24,7 @@ def parse_datum(key: bytes, value: bytes) -> Any:
 def datum_to_array(datum: Any, key: bytes = b"", color: Color = Color.AS_STORED) -> np.ndarray:
     """The image in a Datum: uint8 (or float32 from float_data), channels x height x width, read-only.
 
-    `color` says what becomes of an encoded image; raw ones are taken as they are.
+    `color` is applied to an encoded image only. Raises DataError.
     """
     data = datum.data
     if datum.encoded:
@@ -41,7 +41,7 @@ def datum_to_array(datum: Any, key: bytes = b"", color: Color = Color.AS_STORED)
 
 
 def array_to_datum(array: np.ndarray, label: int | None = None) -> Any:
-    """A Datum of a channels x height x width array: uint8 goes to `data`, anything else to `float_data`."""
+    """The Datum of a channels x height x width array: uint8 as `data`, other types as `float_data`."""
     if array.ndim != 3:
         raise DataError(f"a Datum holds a channels x height x width array, not the shape {array.shape}")
     datum = pb.Datum()
@@ -56,5 +56,5 @@ def array_to_datum(array: np.ndarray, label: int | None = None) -> Any:
 
 
 def name_of(key: bytes) -> str:
-    """A record's key, quoted for a message."""
+    """A record's key in quotes, for messages."""
     return f'"{key.decode(errors="backslashreplace")}"'

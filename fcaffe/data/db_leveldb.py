@@ -1,4 +1,4 @@
-"""LevelDB folders, read and written by the optional package plyvel; the one place that imports it."""
+"""LevelDB folders, read and written by the optional package plyvel."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import IO, Any
 
 from fcaffe import log
-from fcaffe.data.database import Database, Record, Writer, new_folder, register_database
-from fcaffe.data.temporary import TemporaryFolder
+from fcaffe.data.database import Database, Record, Writer, register_database
 from fcaffe.errors import DataError
+from fcaffe.output_files import temporary_folder
 from fcaffe.proto import caffe_pb2 as pb
 
-PREFIX = "fcaffe-leveldb-"  # of temporary folders
+PREFIX = "fcaffe-leveldb"  # of temporary folders
 BATCH = 1000  # records per write, as convert_imageset does
 OPTIONS = {"write_buffer_size": 256 << 20, "block_size": 64 << 10, "max_open_files": 100}  # Caffe's
 
 
 def plyvel() -> Any:
-    """The plyvel module; without it a DataError says what to install."""
+    """The plyvel module. Raises DataError, which says what to install, if it is missing."""
     try:
         import plyvel
     except ImportError as problem:
@@ -43,9 +43,9 @@ def plyvel() -> Any:
 class LevelDb(Database):
     """A LevelDB folder.
 
-    LevelDB writes into the folder that it opens: a lock, logs, tables made from what the last writer left in its log.
-    So it is given a temporary folder with links to the tables, and `source` stays as it is, also for other readers.
-    Such folders of processes that were killed are removed by the next that opens a LevelDB.
+    LevelDB writes into the folder that it opens: a lock, logs, and tables of records from the last log. So it opens a
+    temporary folder with links to the tables, and `source` does not change. The next process that opens a LevelDB
+    removes the temporary folders of killed processes.
     """
 
     kind = "LevelDB"
@@ -65,10 +65,9 @@ class LevelDb(Database):
         with self._errors_named(), contextlib.ExitStack() as opened:
             if lock := _shared_lock(source):
                 opened.enter_context(lock)
-            folder = TemporaryFolder(os.path.join(tempfile.gettempdir(), PREFIX), 0o700)
-            opened.callback(folder.remove)
-            _link(source, folder.path)
-            self._db = library.DB(folder.path, create_if_missing=False, paranoid_checks=True, **OPTIONS)
+            folder = opened.enter_context(temporary_folder(os.path.join(tempfile.gettempdir(), PREFIX), 0o700))
+            _link(source, folder)
+            self._db = library.DB(folder, create_if_missing=False, paranoid_checks=True, **OPTIONS)
             opened.callback(self._db.close)
             self._cursor = self._db.raw_iterator(verify_checksums=True)
             opened.callback(self._cursor.close)  # plyvel complains of cursors that outlive their database
@@ -78,7 +77,7 @@ class LevelDb(Database):
 
     @property
     def entries(self) -> int:
-        """The number of records, for which all keys have to be read."""
+        """The number of records. Reads all keys."""
         if self._entries is None:
             with self._errors_named(), self._db.iterator(include_value=False, verify_checksums=True) as keys:
                 self._entries = sum(1 for _ in keys)
@@ -104,10 +103,9 @@ class LevelDb(Database):
 
 
 def _link(source: str, folder: str) -> None:
-    """Make `folder` a LevelDB with the content of `source`, such that LevelDB's writes do not reach `source`.
+    """Make `folder` a LevelDB with the content of `source`, so that LevelDB's writes do not change `source`.
 
-    LevelDB names new tables .ldb but reads .sst as well, so links with that ending never have a name that it wants to
-    write.
+    LevelDB names new tables .ldb and also reads .sst. So links with that ending never have the name of a new table.
     """
     for name in os.listdir(source):
         path = os.path.join(os.path.abspath(source), name)
@@ -121,7 +119,7 @@ def _link(source: str, folder: str) -> None:
 
 
 def _shared_lock(source: str) -> IO[bytes] | None:
-    """Keep writers out as LevelDB itself does; a DataError if one is in."""
+    """Lock out writers as LevelDB does. Raises DataError if another process has the lock."""
     with contextlib.suppress(FileNotFoundError, PermissionError):
         file = open(os.path.join(source, "LOCK"), "rb")  # noqa: SIM115 - open as long as the database
         try:
@@ -139,12 +137,15 @@ def _shared_lock(source: str) -> IO[bytes] | None:
 class LevelDbWriter(Writer):
     """Writes the records of a new LevelDB, many at a time."""
 
+    kind = "LevelDB"
+
     def __init__(self, folder: str) -> None:
         super().__init__()
+        self.problems = (plyvel().Error,)
         self._folder = folder
         self._db = plyvel().DB(folder, create_if_missing=True, **OPTIONS)
         self._batch = self._db.write_batch()
-        self._highest = b""  # of the keys so far; a higher one cannot be there already
+        self._highest = b""  # key so far; a higher one is new
 
     def _put(self, key: bytes, value: bytes) -> None:
         if self.count % BATCH == 0 or key <= self._highest:
@@ -158,32 +159,7 @@ class LevelDbWriter(Writer):
     def finish(self) -> None:
         self._batch.write()
         self._db.close()
-        plyvel().DB(self._folder).close()  # makes a table of what is in the log, so that readers need not
+        plyvel().DB(self._folder).close()  # moves the log into a table, so that readers need not
 
     def close(self) -> None:
         self._db.close()
-
-
-@contextlib.contextmanager
-def new_leveldb(path: str) -> Iterator[Writer]:
-    """The writer of the LevelDB folder `path`, for the body to put records into.
-
-    The folder appears complete when the body is done, or not at all. A target that exists already, other than an empty
-    folder, is refused.
-    """
-    with (
-        new_folder(path, "LevelDB", plyvel().Error) as temporary,
-        contextlib.closing(LevelDbWriter(temporary)) as writer,
-    ):
-        yield writer
-        writer.finish()
-        if writer.count == 0:
-            raise DataError(f'no records for the LevelDB "{path}"')
-
-
-def write_leveldb(path: str, records: Iterable[Record]) -> int:
-    """Make the LevelDB folder `path`, as `new_leveldb` does, from (key, value) records and return their number."""
-    with new_leveldb(path) as writer:
-        for key, value in records:
-            writer.put(key, value)
-    return writer.count

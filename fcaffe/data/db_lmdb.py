@@ -1,33 +1,41 @@
-"""LMDB folders, read and written."""
+"""LMDB folders, read and written by liblmdb."""
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import socket
-from collections.abc import Iterable, Iterator
+import subprocess
+import sys
+from collections.abc import Iterator
 from typing import Any
 
-import lmdb
-
 from fcaffe import log
-from fcaffe.data.database import Database, Record, Writer, new_folder, register_database
-from fcaffe.data.lmdb_file import Cursor, PageError, PageFile, Snapshot
-from fcaffe.data.lmdb_lock import LOCK_FILE, Reader
+from fcaffe.data.database import Database, Record, Writer, register_database
+from fcaffe.data.lmdb_library import LOCK_FILE, Snapshot, library
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 
 COMMIT_INTERVAL = 1000  # records per transaction, as convert_imageset does
 FIRST_MAP_SIZE = 64 << 20
 
+# Reads a byte at the end of each value, the last records first. A missing page ends this process by SIGBUS.
+PROBE = """
+import lmdb, resource, sys
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+with lmdb.open(sys.argv[1], readonly=True, lock=False) as environment, environment.begin(buffers=True) as transaction:
+    for _, value in transaction.cursor().iterprev():
+        bytes(value[-1:])
+"""
+
 
 @register_database
 class Lmdb(Database):
-    """An LMDB folder, as it was when it was opened: what other processes write to it meanwhile is not seen."""
+    """An LMDB folder, as it was when it was opened. Records that other processes write later are not read."""
 
     kind = "LMDB"
     backend = pb.DataParameter.LMDB
-    problems = (PageError, OSError)
 
     @classmethod
     def recognises(cls, folder: str) -> bool:
@@ -37,87 +45,92 @@ class Lmdb(Database):
         super().__init__(source)
         if not self.recognises(source):
             raise DataError(f'folder "{source}" has no data.mdb: it is not an LMDB')
-        with self._errors_named():
-            self._file = PageFile(os.path.join(source, "data.mdb"))
-            self._file.snapshots()  # is sound, or nothing is asked of liblmdb
-            self._reader = Reader(source, self._file)
-            self._go_to(self._reader.snapshot)
+        self.problems = (library().Error, OSError)
+        path = os.path.join(source, "data.mdb")
+        with super()._errors_named():
+            if os.path.getsize(path) < 2 * mmap.PAGESIZE:
+                raise OSError("data.mdb is shorter than its two meta pages")
+            self._snapshot = Snapshot(source)
+            size, needed = os.path.getsize(path), self._snapshot.bytes_needed
+        if size < needed and (size % mmap.PAGESIZE or _lacks_pages(source)):
+            raise DataError(
+                f'LMDB "{source}" is cut short: data.mdb has {size} of {needed} bytes; copy or make it again'
+            )
+        if self._snapshot.unlocked:
+            log.info(
+                f"LMDB {source} is read without a lock ({self._snapshot.unlocked}): no other process may write to it "
+                "meanwhile"
+            )
+        self._cursor = self._snapshot.transaction.cursor()
+        self.seek(0)
         log.opened_lmdb(source)
 
     @property
     def entries(self) -> int:
-        return self._snapshot.entries
+        with self._errors_named():
+            return self._snapshot.entries
 
-    def read(self, count: int) -> list[Record]:
-        records = super().read(count)
-        self._check_not_overtaken()
-        return records
+    def version(self) -> tuple[Any, int, int]:
+        return self._identity(), self._snapshot.transaction.id(), self.entries
 
-    def version(self) -> tuple[Any, Snapshot]:
-        return self._identity(), self._snapshot
-
-    def agree_on(self, version: tuple[Any, Snapshot]) -> None:
-        """The other process must keep its database open meanwhile, since its registration in the lock file keeps
-        writers from the pages. A copy on another host must have as many records."""
-        identity, snapshot = version
-        if identity == self._identity() and snapshot != self._snapshot:
-            self._go_to(snapshot)
-        elif snapshot.entries != self.entries:
+    def agree_on(self, version: tuple[Any, int, int]) -> None:
+        """Raise DataError if the other process reads another transaction of this file, or a copy of another size."""
+        identity, transaction, entries = version
+        same_file = identity == self._identity()
+        if entries != self.entries or (same_file and transaction != self._snapshot.transaction.id()):
             raise DataError(
-                f'the LMDB "{self.source}" has {self.entries} records here, but {snapshot.entries} where worker 0 '
-                "reads it: wait until nobody writes to it, or copy it again"
+                f'the LMDB "{self.source}" has {self.entries} records here, but {entries} where worker 0 reads it, or '
+                "other ones: wait until no process writes to it, or copy it again"
             )
 
     def _identity(self) -> tuple[str, tuple[int, int]]:
-        """Which file of which host this is."""
-        return _host(), self._file.identity
+        """The host and the file."""
+        return _host(), self._snapshot.identity
 
     def close(self) -> None:
-        self._reader.close()
-        self._file.close()
+        self._snapshot.close()
 
-    def _go_to(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._cursor = Cursor(self._file, snapshot)
-        size, needed = self._file.size, snapshot.bytes_needed
-        if size < needed:  # which may be: pages at the end that are free need never have been written
-            try:
-                self._cursor.check_length()
-            except PageError as problem:
-                raise DataError(
-                    f'LMDB "{self.source}" is cut short: data.mdb has {size} of {needed} bytes; copy or make it again'
-                ) from problem
-        self.seek(0)
+    @contextlib.contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        with super()._errors_named():
+            self._check_not_overtaken()
+            yield
+            self._check_not_overtaken()
 
     def _check_not_overtaken(self) -> None:
-        with self._errors_named():
-            overtaken = self._reader.is_overtaken()
-        if overtaken:
+        if self._snapshot.is_overtaken():
             raise DataError(
                 f'another process has written to the LMDB "{self.source}", which is read without its lock, so that '
                 f"what was read may be damaged: wait until it has ended, or let {LOCK_FILE} be written there"
             )
 
     def _first(self) -> bool:
+        self._index = 0
         return self._cursor.first()
 
     def _next(self) -> bool:
-        return self._cursor.next()
+        self._index += 1
+        if self._cursor.next():
+            return True
+        if self._index != self.entries:
+            raise OSError(f"it holds {self._index} records, but should have {self.entries}")
+        return False
 
     def _item(self) -> Record:
         return self._cursor.item()
 
     def _all(self) -> Iterator[Record]:
-        cursor = Cursor(self._file, self._snapshot)
-        more = cursor.first()
-        while more:
-            yield cursor.item()
-            more = cursor.next()
-        self._check_not_overtaken()
+        yield from self._snapshot.transaction.cursor()
+
+
+def _lacks_pages(folder: str) -> bool:
+    """Whether a page that holds records is beyond the end of the file. Free pages at the end may never be written."""
+    probe = subprocess.run([sys.executable, "-c", PROBE, folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return probe.returncode != 0
 
 
 def _host() -> str:
-    """An identifier that all processes of a host have in common, those in containers too, and no other host has."""
+    """An identifier of the host that all its processes have in common, also those in containers."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read()
@@ -128,10 +141,13 @@ def _host() -> str:
 class LmdbWriter(Writer):
     """Writes the records of a new LMDB, a transaction of many at a time."""
 
+    kind = "LMDB"
+
     def __init__(self, folder: str) -> None:
         super().__init__()
-        # Nobody else knows the folder yet, so neither a lock nor a sync at every commit is needed.
-        self._environment = lmdb.open(folder, map_size=FIRST_MAP_SIZE, lock=False, sync=False, metasync=False)
+        self.problems = (library().Error,)
+        # No other process knows the folder, so neither a lock nor a sync at every commit is needed.
+        self._environment = library().open(folder, map_size=FIRST_MAP_SIZE, lock=False, sync=False, metasync=False)
         self._pending: list[Record] = []
 
     def _put(self, key: bytes, value: bytes) -> None:
@@ -155,30 +171,5 @@ class LmdbWriter(Writer):
                             raise DataError(f"two records have the key {key!r}")
                 self._pending.clear()
                 return
-            except lmdb.MapFullError:
+            except library().MapFullError:
                 self._environment.set_mapsize(self._environment.info()["map_size"] * 2)
-
-
-@contextlib.contextmanager
-def new_lmdb(path: str) -> Iterator[Writer]:
-    """The writer of the LMDB folder `path`, for the body to put records into.
-
-    The folder appears complete when the body is done, or not at all. A target that exists already, other than an empty
-    folder, is refused.
-    """
-    with (
-        new_folder(path, "LMDB", lmdb.Error) as temporary,
-        contextlib.closing(LmdbWriter(temporary)) as writer,
-    ):
-        yield writer
-        writer.finish()
-        if writer.count == 0:
-            raise DataError(f'no records for the LMDB "{path}"')
-
-
-def write_lmdb(path: str, records: Iterable[Record]) -> int:
-    """Make the LMDB folder `path`, as `new_lmdb` does, from (key, value) records and return their number."""
-    with new_lmdb(path) as writer:
-        for key, value in records:
-            writer.put(key, value)
-    return writer.count

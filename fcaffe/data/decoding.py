@@ -1,4 +1,4 @@
-"""The threads that decode and transform the images of a batch."""
+"""The thread pool that decodes and transforms the images of a batch."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from concurrent.futures import ThreadPoolExecutor
 
 from fcaffe.threads import available_cpus
 
-MOST_THREADS = 16  # beyond this the interpreter's lock is what they wait for
-SHARES = 4  # parts of a batch per thread, so that none is left with the slow pictures
+MOST_THREADS = 16  # more threads wait for the interpreter's lock
+SHARES = 4  # parts of a batch per thread, which balance slow pictures
 
 
 def decoding_threads() -> int:
-    """One per CPU that this process may run on, within reason."""
+    """The number of threads: one per CPU of this process, up to MOST_THREADS."""
     return min(available_cpus(), MOST_THREADS)
 
 
 class Decoders:
-    """A pool of threads. OpenCV and NumPy release the interpreter's lock while they work on pixels."""
+    """A thread pool. OpenCV and NumPy release the interpreter's lock while they process pixels."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or decoding_threads()
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="decode") if self.threads > 1 else None
 
     def each(self, work: Callable[[int], None], count: int) -> None:
-        """Do work(0) to work(count - 1), each once, in any order; raises the error of the lowest that fails."""
+        """Call work(0) to work(count - 1) in any order. Raises the error of the lowest index that fails."""
         if self._pool is None:
             _run(work, range(count))
             return

@@ -1,21 +1,19 @@
-"""HDF5 files of rows, by the optional package h5py."""
+"""Rows of HDF5 files, for HDF5Data and HDF5Output layers."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import DataError
-from fcaffe.hdf5.library import Hdf5Error, h5py
+from fcaffe.hdf5.library import h5py
 from fcaffe.hdf5.reading import check_sizes, member, names_in, opened, shape_of, values_of
 from fcaffe.hdf5.writing import new_file
-from fcaffe.input_files import UnreadableError, asking, read_input
-from fcaffe.output_files import replacing
+from fcaffe.input_files import asking, read_input
 from fcaffe.proto.binary import HDF5_MAGIC
 
 LARGEST_LIST = 1 << 28  # bytes
@@ -23,7 +21,7 @@ KINDS = {"f": "FLOAT", "i": "INTEGER", "u": "INTEGER"}  # of NumPy: in HDF5's wo
 
 
 def read_hdf5_list(source: str) -> list[str]:
-    """The file names in a list: separated by blanks or line breaks, relative to the folder that the command runs in."""
+    """Read the file names of a list: separated by white space, relative to the working directory. Raises DataError."""
     try:
         content = read_input(source, LARGEST_LIST)
     except OSError as problem:
@@ -37,8 +35,8 @@ def read_hdf5_list(source: str) -> list[str]:
 
 
 def read_rows(path: str, names: Sequence[str]) -> list[np.ndarray]:
-    """The datasets of these names, whole, as float32; all have the same number of rows, which is not 0."""
-    with _opened(path) as file:
+    """Read datasets as float32. Raises DataError if they have different numbers of rows, or none."""
+    with opened(path, DataError) as file:
         datasets = [_find(file, name) for name in names]
         shapes = ", ".join(f"{name}: {dataset.shape}" for name, dataset in zip(names, datasets, strict=True))
         if len({dataset.shape[0] for dataset in datasets}) > 1 or not datasets[0].shape[0]:
@@ -50,38 +48,22 @@ def read_rows(path: str, names: Sequence[str]) -> list[np.ndarray]:
 
 
 def count_rows(path: str, name: str) -> int:
-    with _opened(path) as file:
+    with opened(path, DataError) as file:
         return _find(file, name).shape[0]
 
 
 def write_rows(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write float32 datasets of these names to a new file, or in place of an old one. Raises DataError."""
-    with new_file() as file:
+    """Write float32 datasets to a new file, which replaces an old one. Raises DataError."""
+    with new_file(path, "rows of blobs", DataError) as file:
         for name, array in arrays.items():
             file.array(file.root, name, np.ascontiguousarray(array, np.float32))
-        with replacing(path, "rows of blobs", DataError) as temporary:
-            file.write(temporary)
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    """The h5py.File at `path`. What is wrong with it becomes a DataError that names it."""
-    try:
-        with opened(path) as file:
-            yield file
-    except UnreadableError as problem:
-        raise DataError(
-            f'HDF5 file "{path}" cannot be read ({problem}): it is missing, damaged or no HDF5'
-        ) from problem
-    except (DataError, Hdf5Error) as problem:
-        raise DataError(f'HDF5 file "{path}": {problem}') from problem
 
 
 def _find(file: Any, name: str) -> Any:
     dataset = member(file, name)
     if not isinstance(dataset, h5py().Dataset):
         found = ", ".join(sorted(names_in(file))) or "nothing"
-        raise DataError(f'it has no dataset "{name}", for which a top of the layer asks; it has {found}')
+        raise DataError(f'it has no dataset "{name}", the name of a top; it has {found}')
     with asking():
         kind = dataset.dtype
     if kind.kind not in KINDS:
@@ -92,10 +74,10 @@ def _find(file: Any, name: str) -> Any:
 
 
 class Hdf5Rows:
-    """The rows of the HDF5 files in a list, over and over; one file at a time is in memory.
+    """The rows of the HDF5 files of a list, read cyclically. One file at a time is in memory.
 
-    With `shuffle` the files come in another order in each round, and so do the rows in each file. The orders depend on
-    `seed` and the round only. They are not Caffe's, which come from the C library's rand() and which no seed reaches.
+    With `shuffle`, each round permutes the files, and the rows within each file. The permutations depend on `seed` and
+    the round only. They are not Caffe's, which uses the C library's rand() without a seed.
     """
 
     def __init__(self, source: str, names: Sequence[str], shuffle: bool, seed: int) -> None:
@@ -106,8 +88,8 @@ class Hdf5Rows:
         self.shuffle = shuffle
         self.seed = seed
         self.row_shapes: list[tuple[int, ...]] = []  # of each dataset
-        self._counts: dict[int, int] = {}  # file -> rows
-        self._loaded: int | None = None  # the file that is in memory
+        self._counts: dict[int, int] = {}  # rows by file
+        self._loaded: int | None = None  # index of the file in memory
         self._arrays: list[np.ndarray] = []
         self.seek(0)
 
@@ -146,7 +128,7 @@ class Hdf5Rows:
         self._row = 0
 
     def _load(self) -> None:
-        """Have the file of this turn in memory, and the order of its rows."""
+        """Load the present file, and permute its rows."""
         index = self._order()[self._turn]
         if index != self._loaded:
             self._loaded, self._arrays = None, []
@@ -166,7 +148,7 @@ class Hdf5Rows:
                 raise DataError(f'HDF5 file "{path}": rows of "{name}" have the shape {shape}, those before {first}')
 
     def _order(self) -> list[int]:
-        """The files in the order of this round."""
+        """The indices of the files in the order of this round."""
         order = np.arange(len(self.files))
         return (self._generator(0).permutation(order) if self.shuffle else order).tolist()
 

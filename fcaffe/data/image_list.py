@@ -1,4 +1,4 @@
-"""Lists of image files with their labels, and batches of those images."""
+"""Lists of image files with labels, and batches of their images."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ListedImage(NamedTuple):
 
 
 def read_image_list(source: str) -> list[ListedImage]:
-    """The images of a list: on each line a path, a blank and a label, which is 0 if left out. Empty lines are none."""
+    """Read a list: on each line a path, a blank and a label (0 if missing). Skips empty lines. Raises DataError."""
     images = []
     try:
         with open_input(source) as file:
@@ -53,7 +53,7 @@ def read_image_list(source: str) -> list[ListedImage]:
 class ListBatches(ImageBatches[ListedImage]):
     """The images of an ImageDataParameter's list, in its order or shuffled before each round.
 
-    From `random` it draws what Caffe draws, in Caffe's order: a seed for the shuffles, then how many images to skip.
+    As in Caffe, `random` gives first the seed of the shuffles, then the number of images to skip.
     """
 
     def __init__(self, param: Any, transformer: Transformer, random: CaffeRandom) -> None:
@@ -79,14 +79,14 @@ class ListBatches(ImageBatches[ListedImage]):
             self._shuffles = CaffeRandom(random.draw())
             self._shuffle()
         log.number_of_images(len(self.images))
-        self._position = 0  # images read since the first, those that were skipped included
+        self._position = 0  # images read or skipped
         if param.rand_skip:
             self._position = random.draw() % param.rand_skip
             log.skipping_images(self._position)
             if self._position >= len(self.images):
                 raise DataError(
                     f"image_data_param.rand_skip {param.rand_skip} is more than the {len(self.images)} images of "
-                    f'"{param.source}", and {self._position} were drawn to be skipped'
+                    f'"{param.source}", and {self._position} were to be skipped; lower it'
                 )
         first = self.images[self._order[self._position]]
         self.shape = self.batch_shape(first, self.load(first)[0])
@@ -137,7 +137,7 @@ class ListBatches(ImageBatches[ListedImage]):
         self._position = position
 
     def _shuffle(self) -> None:
-        """Shuffle the order of the last round once more, as Caffe does."""
+        """Shuffle the order of the last round again, as Caffe does."""
         assert self._shuffles is not None
         order = self._order.tolist()
         self._shuffles.shuffle(order)

@@ -1,4 +1,4 @@
-"""Encoded pictures (PNG, JPEG, ...) to arrays and back, by OpenCV as in Caffe; the one place that imports it."""
+"""Encoding, decoding and resizing of pictures (PNG, JPEG, ...) by OpenCV, as in Caffe."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy as np
 from fcaffe.errors import DataError
 from fcaffe.input_files import read_input
 
-# A picture that says it is larger is taken for damaged, before memory is. OpenCV reads this variable when it is loaded;
-# whoever has larger ones sets it.
+# A picture that claims more pixels is refused before memory is allocated. OpenCV reads this variable when it is
+# loaded; set it for larger pictures.
 LIMIT_VARIABLE = "OPENCV_IO_MAX_IMAGE_PIXELS"
 LIMIT = str(1 << 27)
 LARGEST_FILE = 1 << 30  # bytes
 
-_LOADING = threading.Lock()  # several threads decode, and cv2 is in sys.modules before it is whole
+_LOADING = threading.Lock()  # several threads decode, and cv2 is in sys.modules before it is loaded
 
 PNG = b"\x89PNG\r\n\x1a\n"
 CHUNK = struct.Struct(">I4s")  # of a PNG: the length of what follows, the name
@@ -28,7 +28,7 @@ CHECK_SUM = 4  # bytes behind each chunk
 
 
 class Color(enum.Enum):
-    """How many channels a decoded picture gets; colours are in OpenCV's order blue, green, red."""
+    """The channels of a decoded picture. Colours are in OpenCV's order: blue, green, red."""
 
     AS_STORED = enum.auto()
     COLOR = enum.auto()
@@ -36,7 +36,7 @@ class Color(enum.Enum):
 
 
 def opencv() -> Any:
-    """The cv2 module; without it a DataError says what to install."""
+    """The cv2 module. Raises DataError, which says what to install, if it is missing."""
     with _LOADING:
         if loaded := sys.modules.get("cv2"):
             return loaded
@@ -51,12 +51,12 @@ def opencv() -> Any:
             ) from problem
         finally:
             if not is_set:
-                del os.environ[LIMIT_VARIABLE]  # it was for OpenCV, not for what this program starts
+                del os.environ[LIMIT_VARIABLE]  # not for subprocesses
         return cv2
 
 
 def decode_image(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.ndarray:
-    """Pixels of an encoded picture: uint8, channels x height x width; `what` names it in errors."""
+    """Decode a picture to uint8, channels x height x width. Raises DataError, which names the picture by `what`."""
     pixels = decode_pixels(data, what, color)
     if pixels.dtype != np.uint8:
         raise DataError(f"{what} has {pixels.dtype} pixels; only 8-bit pictures are read")
@@ -66,7 +66,7 @@ def decode_image(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.n
 
 
 def decode_pixels(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.ndarray:
-    """Pixels of an encoded picture as OpenCV gives them: of any type, height x width, with channels as third axis."""
+    """Decode a picture as OpenCV does: any type, height x width [x channels]. Raises DataError."""
     cv2 = opencv()
     flag = {
         Color.AS_STORED: cv2.IMREAD_UNCHANGED,
@@ -88,18 +88,18 @@ def decode_pixels(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.
 
 
 def _claims_too_much(data: bytes) -> bool:
-    """Whether a chunk of a PNG would be longer than the file: OpenCV takes that much memory before it looks."""
-    place, name = len(PNG), b""
-    while data.startswith(PNG) and name != b"IEND" and place + CHUNK.size <= len(data):
-        length, name = CHUNK.unpack_from(data, place)
+    """Whether a chunk of a PNG is longer than the file. OpenCV would allocate its length first."""
+    offset, name = len(PNG), b""
+    while data.startswith(PNG) and name != b"IEND" and offset + CHUNK.size <= len(data):
+        length, name = CHUNK.unpack_from(data, offset)
         if length > len(data):
             return True
-        place += CHUNK.size + length + CHECK_SUM
+        offset += CHUNK.size + length + CHECK_SUM
     return False
 
 
 def read_file(path: str) -> bytes:
-    """A picture file, not decoded."""
+    """Read a picture file without decoding it. Raises DataError."""
     try:
         return read_input(path, LARGEST_FILE)
     except (OSError, ValueError) as problem:  # ValueError: a zero byte in the name
@@ -108,7 +108,7 @@ def read_file(path: str) -> bytes:
 
 
 def encode_image(pixels: np.ndarray, extension: str) -> bytes:
-    """A channels x height x width uint8 array as a picture file; `extension` such as 'jpg' or 'png'."""
+    """Encode a channels x height x width uint8 array as a 'jpg', 'png', ... file. Raises DataError."""
     cv2 = opencv()
     try:
         done, data = cv2.imencode(f".{extension}", np.ascontiguousarray(pixels.transpose(1, 2, 0)))
@@ -120,10 +120,12 @@ def encode_image(pixels: np.ndarray, extension: str) -> bytes:
 
 
 def resize_image(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """A channels x height x width uint8 array in another size, bilinear, as convert_imageset does."""
+    """Resize a channels x height x width uint8 array by bilinear interpolation, as convert_imageset does."""
     cv2 = opencv()
     try:
         resized = cv2.resize(np.ascontiguousarray(pixels.transpose(1, 2, 0)), (width, height))
     except cv2.error as problem:
-        raise DataError(f"OpenCV cannot make a picture of {height} x {width} pixels; name a smaller size") from problem
+        raise DataError(
+            f"OpenCV cannot create a picture of {height} x {width} pixels; name a smaller size"
+        ) from problem
     return resized[np.newaxis] if resized.ndim == 2 else resized.transpose(2, 0, 1)

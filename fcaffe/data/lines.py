@@ -1,4 +1,4 @@
-"""Text files line by line, with care: what has endless lines is no text."""
+"""Text files line by line, with a limit on the length of lines."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import IO
 
 from fcaffe.errors import DataError
 
-LONGEST_LINE = 1 << 24  # bytes; what has a longer one is no text
+LONGEST_LINE = 1 << 24  # bytes
 
 
 def numbered_lines(file: IO[bytes], source: str) -> Iterator[tuple[int, bytes]]:
-    """The lines of a text file, numbered from 1."""
+    """Yields the lines of a text file, numbered from 1. Raises DataError for a line that is too long."""
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1

@@ -1,4 +1,4 @@
-"""Mean images: read from, made for and written to `mean.binaryproto` files."""
+"""Mean images: computed, and read from and converted to blobs of `mean.binaryproto` files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fcaffe.proto import caffe_pb2 as pb
 
 
 def read_mean(path: str) -> np.ndarray:
-    """The mean image in a BlobProto file: float32, channels x height x width."""
+    """Read the mean image of a BlobProto file: float32, channels x height x width. Raises DataError."""
     try:
         require_file(path)
         blob = read_binary(path, pb.BlobProto)
@@ -29,7 +29,7 @@ def read_mean(path: str) -> np.ndarray:
 
 
 def mean_image(images: Iterable[np.ndarray]) -> np.ndarray:
-    """The pixelwise mean of channels x height x width arrays, float32."""
+    """The pixelwise mean of channels x height x width arrays, float32. Raises DataError for different shapes."""
     total: np.ndarray | None = None
     count = 0
     for image in images:
@@ -45,7 +45,7 @@ def mean_image(images: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def mean_to_blob(mean: np.ndarray) -> Any:
-    """The BlobProto of a mean image, with the four dimensions that compute_image_mean writes in place of a shape."""
+    """The BlobProto of a mean image, with num, channels, height and width as compute_image_mean writes them."""
     blob = to_blob_proto(mean)
     blob.ClearField("shape")
     blob.num = 1

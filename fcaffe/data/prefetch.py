@@ -1,4 +1,4 @@
-"""Reading ahead: one thread fills a few batches while the net works on the one before."""
+"""Prefetching: a thread fills the next batches while the net processes one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fcaffe.data.starvation import Starvation
 from fcaffe.engines.engine import Pending
 
 END_TIMEOUT = 5.0  # seconds
-LOG_INTERVAL = 1000  # Caffe tells of the 1st, 1001st, ... time that the net had to wait
-COPIED = 2  # batches, at most, whose copies need not be done when the next one is taken
+LOG_INTERVAL = 1000  # Caffe logs the 1st, 1001st, ... wait
+COPIED = 2  # batches whose copies may be in progress when the next one is taken
 
 Allocate = Callable[[tuple[int, ...]], np.ndarray]  # float32 of this shape, uninitialised
 
@@ -29,10 +29,10 @@ def empty(shape: tuple[int, ...]) -> np.ndarray:
 
 
 class Batch:
-    """Images and labels of one batch, and where the reader stood after it.
+    """Images and labels of one batch, with the state of the reader after it.
 
-    `data` is N x C x H x W float32 with channels-last strides, `labels` has N values; both lie in memory from
-    `allocate`. `state` is what `BatchSource.state` said after this batch, `seconds` how long the reader took for it.
+    `data` is N x C x H x W float32 with channels-last strides, `labels` has N values. Both are in memory from
+    `allocate`. `state` is `BatchSource.state` after this batch, `seconds` the time that reading it took.
     """
 
     def __init__(self, allocate: Allocate = empty) -> None:
@@ -51,8 +51,11 @@ class Batch:
 
 
 class BatchSource(Protocol):
-    """What a Prefetcher's thread calls; one thread at a time. `shape` is that of the first batch's images. While a
-    batch is read, each item of it takes about `item_bytes` of memory besides its place in the batch."""
+    """The interface that a Prefetcher's thread calls, one thread at a time.
+
+    `shape` is that of the first batch's images. While a batch is read, each item takes about `item_bytes` of memory
+    besides its slice of the batch.
+    """
 
     shape: tuple[int, int, int, int]
     batch_size: int
@@ -62,23 +65,24 @@ class BatchSource(Protocol):
         """Read the next batch into `batch`, reshaping it as needed."""
 
     def state(self) -> tuple[int, bytes]:
-        """How far it has read: records since the first, and the state of its generator (empty if it has none)."""
+        """The number of records read, and the state of the random generator (empty if there is none)."""
 
     def set_state(self, position: int, random: bytes) -> None:
-        """Continue from there."""
+        """Continue from a `state`."""
 
     def divide(self, share: Share, turns: Turns) -> None:
-        """Read only this share of each batch, or only the batches of these turns. Called before the first `fill`."""
+        """Read only this share of each batch, and only the batches of these turns. Called before the first `fill`."""
 
     def close(self) -> None:
-        """Give back files."""
+        """Close the files."""
 
 
 class Prefetcher:
-    """Keeps up to `depth` batches of a source ready, in memory from `allocate`: `take` one, copy it, `give_back`.
+    """Reads up to `depth` batches of a source ahead, into memory from `allocate`.
 
-    The first `take` starts the thread, and `take` raises what was raised in it. The thread holds no reference to its
-    Prefetcher, so it stops when that is dropped, or when the interpreter ends.
+    `take` gives a batch, and `give_back` returns it after it was copied. The first `take` starts the thread. `take`
+    raises the errors of the thread, which has no reference to the Prefetcher: it ends when that is deleted, or when the
+    interpreter ends.
     """
 
     def __init__(
@@ -96,10 +100,12 @@ class Prefetcher:
         self.waited = 0.0  # seconds, all waits together
         self._error: BaseException | None = None
         self._end: weakref.finalize | None = None
-        self._copied: deque[tuple[Batch, Sequence[Pending]]] = deque()  # given back, but perhaps still being read
+        self._copied: deque[tuple[Batch, Sequence[Pending]]] = (
+            deque()
+        )  # returned batches whose copies may be in progress
 
     def take(self) -> Batch:
-        """The next batch in order; waits if the reader is behind."""
+        """The next batch in order. Waits for the reader if necessary."""
         if self._error is not None:
             raise self._error
         if self._end is None:
@@ -113,12 +119,12 @@ class Prefetcher:
         return item
 
     def give_back(self, batch: Batch, copies: Sequence[Pending] = ()) -> None:
-        """The reader may write it again, once these copies of it are done."""
+        """Return a batch to the reader, which overwrites it after these copies are complete."""
         self._copied.append((batch, copies))
         self._reclaim(self.depth)
 
     def stop(self) -> None:
-        """End the thread; batches read ahead are lost. The next `take` starts another where the source stands."""
+        """End the thread and drop the batches read ahead. The next `take` starts another thread."""
         if self._end is not None:
             self._reclaim(0)
             self._end()
@@ -143,7 +149,7 @@ class Prefetcher:
         self._end = weakref.finalize(self, _end, self._thread, self._free, stopping)
 
     def _reclaim(self, most: int) -> None:
-        """Let the reader have the batches whose copies are done; wait for the oldest until `most` are left."""
+        """Return batches with complete copies to the reader. Wait for the oldest until at most `most` are left."""
         while self._copied:
             batch, copies = self._copied[0]
             if len(self._copied) <= most and not all(copy.done for copy in copies):
@@ -167,7 +173,7 @@ class Prefetcher:
             item = self._full.get()
             waited = time.monotonic() - begin
             self.waited += waited
-        if self._taken > self.depth and isinstance(item, Batch):  # before, the reader has had no time to get ahead
+        if self._taken > self.depth and isinstance(item, Batch):  # the first ones are not read ahead
             self._starvation.observe(waited, item.seconds)
         return item
 
@@ -186,13 +192,12 @@ def _read_ahead(
             batch.seconds = time.monotonic() - begin
             batch.state = source.state()
             full.put(batch)
-    except BaseException as error:  # whatever it is, the thread that waits for the batch has to know
+    except BaseException as error:  # for the waiting thread
         full.put(error)
 
 
 def _free_batch(unmade: Iterator[Batch], free: queue.SimpleQueue[Batch | None]) -> Batch | None:
-    """A batch that is free, else a new one while there are fewer than `depth`, else the next to become free. None:
-    stop."""
+    """A free batch, or a new one while there are fewer than `depth`, or the next one to become free. None: stop."""
     try:
         return free.get_nowait()
     except queue.Empty:

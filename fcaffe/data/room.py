@@ -1,4 +1,4 @@
-"""Whether there is memory for the batches of a layer, found out before any of it is asked for."""
+"""Checks that there is memory for the batches of a layer before any is allocated."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ import numpy as np
 from fcaffe.engines.memory import obtainable_bytes, readable_size
 from fcaffe.errors import DataError
 
-OVERHEAD = 1000  # bytes, about, of a batch without its values
+OVERHEAD = 1000  # approximate bytes of a batch besides its values
 
 
 def check_batches(shapes: Sequence[Sequence[int]], batches: int = 1, reading: int = 0) -> None:
-    """A DataError if this process cannot have so many batches, each of float32 arrays of these shapes, and beside them
-    the `reading` bytes that one batch is decoded from."""
+    """Raise DataError if this process cannot allocate the batches of a layer.
+
+    Args:
+        shapes: of the float32 arrays of one batch.
+        batches: their number.
+        reading: the bytes that one batch is decoded from.
+    """
     available = obtainable_bytes(np)
     size = OVERHEAD + sum(4 * math.prod(shape) for shape in shapes)
     if available is None or size * batches + reading <= available:

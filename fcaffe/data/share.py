@@ -1,4 +1,4 @@
-"""Which part of a global batch a worker reads."""
+"""The part of a global batch that a worker reads."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ class Share:
 
 
 def split_batch(total: int, rank: int, size: int) -> Share:
-    """The share of worker `rank` of `size`: contiguous, in the order of ranks, and even to within one sample."""
+    """The share of worker `rank` of `size`. Shares are contiguous, in rank order, and differ by at most one sample."""
     even, extra = divmod(total, size)
     return Share(rank * even + min(rank, extra), even + (rank < extra), total)
 
 
 @dataclass(frozen=True)
 class Turns:
-    """Whole batches dealt out in turns: of each `period` batches this worker reads every `size`-th, from batch `rank`
-    on.
+    """Round-robin of whole batches: of each `period` batches this worker reads every `size`-th, beginning with `rank`.
 
-    So workers share a test: each runs whole batches, as one worker alone would.
+    So workers share a test, in which each runs whole batches.
     """
 
     rank: int = 0
@@ -33,18 +32,18 @@ class Turns:
     period: int = 1
 
     def mine(self, batch: int) -> bool:
-        """Whether batch number `batch`, counted from the first of the first pass, is this worker's."""
+        """Whether this worker reads batch number `batch`, counted from the first batch of the first pass."""
         return batch % self.period % self.size == self.rank
 
     def skipped_after(self, batch: int) -> int:
-        """How many batches behind this one go by unread before the next of this worker's, or before the pass ends."""
+        """The number of batches after this one to skip, up to this worker's next batch or the end of the pass."""
         following = batch + 1
         while following % self.period and not self.mine(following):
             following += 1
         return following - batch - 1
 
     def skipped_before(self, batch: int) -> int:
-        """How many batches from this one on go by unread before the first of this worker's."""
+        """The number of batches from this one on to skip, up to this worker's next batch."""
         skipped = 0
         while not self.mine(batch + skipped):
             skipped += 1

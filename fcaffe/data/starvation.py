@@ -1,4 +1,4 @@
-"""Telling that a net waits for its data, and what can be done about it."""
+"""The warning that a net waits for its data."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from fcaffe import log
 from fcaffe.data.decoding import decoding_threads
 
-WINDOW = 20.0  # seconds over which waiting is measured
-SHARE = 0.05  # of the time that may pass in waiting
-SILENCE = 600.0  # seconds between two lines
+WINDOW = 20.0  # seconds of a measurement
+SHARE = 0.05  # of the time that may be spent waiting
+SILENCE = 600.0  # seconds between two warnings
 
 
 class Starvation:
-    """Adds up how long a net waits for the batches of one reader, and warns when that is more than 5 % of its time."""
+    """Measures how long a net waits for one reader, and warns if it is more than 5 % of the time."""
 
     def __init__(self, reader: str, depth: int) -> None:
         self.reader = reader
@@ -22,7 +22,7 @@ class Starvation:
         self._begin(time.monotonic())
 
     def observe(self, waited: float, reading: float) -> None:
-        """A batch was had after `waited` seconds; making it took the reader `reading` seconds."""
+        """Record that the net waited `waited` seconds for a batch that took `reading` seconds to read."""
         self._waited += waited
         self._reading += reading
         self._batches += 1

@@ -16,7 +16,7 @@ from fcaffe.rng import CaffeRandom
 
 
 class Decision(NamedTuple):
-    """What is random about an image: whether it is mirrored, and the draws that say where the crop lies."""
+    """The random decisions for an image: whether it is mirrored, and the draws for the offsets of the crop."""
 
     mirror: int
     row: int
@@ -24,10 +24,10 @@ class Decision(NamedTuple):
 
 
 class Transformer:
-    """Turns images into what the net sees: mirror(crop(image) - crop(mean)) * scale, in float32.
+    """Transforms images to mirror(crop(image) - crop(mean)) * scale, in float32.
 
-    Takes a TransformationParameter and the phase: crops are random in TRAIN and central in TEST. Decisions are drawn
-    from a generator of its own, image by image in Caffe's order: mirror, row, column.
+    Crops are random in phase TRAIN and central in TEST. Its own generator draws the decisions for one image after the
+    other, in Caffe's order: mirror, row, column.
     """
 
     def __init__(self, param: Any, phase: int) -> None:
@@ -55,12 +55,12 @@ class Transformer:
         return self.mirror or self.random_crop
 
     def seed(self, random: CaffeRandom) -> None:
-        """Start the own generator from one draw of `random`, if there is anything to decide."""
+        """Seed the generator with one draw of `random`, if there is anything random."""
         if self.needs_random:
             self.random = CaffeRandom(random.draw())
 
     def output_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """The shape of a transformed image, given the stored one; a misfit of crop or mean is a DataError."""
+        """The shape of a transformed image. Raises DataError if crop or mean do not fit."""
         channels, height, width = shape
         crop = self.crop_size
         if crop > min(height, width):
@@ -84,7 +84,7 @@ class Transformer:
             self.apply(image, decision, part)
 
     def decide(self, count: int) -> list[Decision]:
-        """What is random about the next `count` images."""
+        """Draw the decisions for the next `count` images."""
         decisions = np.zeros((count, 3), np.int64)
         chosen = [0] * self.mirror + [1, 2] * self.random_crop
         if chosen:
@@ -94,7 +94,7 @@ class Transformer:
         return [Decision(*row) for row in decisions.tolist()]
 
     def apply(self, image: np.ndarray, decision: Decision, out: np.ndarray) -> None:
-        """Write one image to `out`; may be called in several threads."""
+        """Write one transformed image to `out`. Thread-safe."""
         mean = self._mean_like(image) if self.mean_file else self.mean
         if self.crop_size:
             rows = self._window(image.shape[1], decision.row)
@@ -118,5 +118,5 @@ class Transformer:
         return slice(start, start + self.crop_size)
 
     def _mean_like(self, image: np.ndarray) -> np.ndarray | None:
-        """The mean image in the memory order of `image`; decoded pictures are channels-last."""
+        """The mean image in the memory layout of `image`. Decoded pictures are channels-last."""
         return self.mean if image.strides[-1] == image.itemsize else self._channels_last_mean

@@ -1,4 +1,4 @@
-"""Batches of windows out of images: some foreground, the rest background, drawn at random."""
+"""Batches of random windows of images, some of foreground and the others of background."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fcaffe.data.images import Color, decode_image, read_file
 from fcaffe.data.prefetch import Batch
 from fcaffe.data.share import Share, Turns
 from fcaffe.data.transformer import Transformer
-from fcaffe.data.windows import CHANNELS, Window, place_window, read_window_file, warp
+from fcaffe.data.windows import CHANNELS, Window, crop_window, read_window_file, warp
 from fcaffe.errors import DataError
 from fcaffe.rng import CaffeRandom
 
@@ -21,8 +21,8 @@ from fcaffe.rng import CaffeRandom
 class WindowBatches:
     """A BatchSource for a WindowDataParameter: background windows first, then floor(batch_size * fg_fraction) others.
 
-    Draws come from a generator of its own, as in Caffe: for each window which one, then whether it is mirrored. What of
-    a crop lies outside of its image is 0. `scale` is that of window_data_param, the mean that of the transformer.
+    As in Caffe, its own generator draws for each window its index, and then whether it is mirrored. Pixels outside of
+    the image are 0. `scale` is that of window_data_param, the mean that of the transformer.
     """
 
     item_bytes = ITEM_BYTES
@@ -85,7 +85,7 @@ class WindowBatches:
         self.decoders.close()
 
     def _draw_batch(self) -> list[tuple[Window, bool]]:
-        """The windows of a whole batch, and whether they are mirrored."""
+        """Draw the windows of a whole batch, each with whether it is mirrored."""
         foreground = int(np.float32(self.share.total) * np.float32(self.param.fg_fraction))
         chosen = [self._draw(self.file.background) for _ in range(self.share.total - foreground)]
         return chosen + [self._draw(self.file.foreground) for _ in range(foreground)]
@@ -102,19 +102,19 @@ class WindowBatches:
         _, height, width = image.shape
         crop_size, context_pad = self.transformer.crop_size, self.param.context_pad
         try:
-            placement = place_window(window, height, width, crop_size, context_pad, self.square, mirror)
+            crop = crop_window(window, height, width, crop_size, context_pad, self.square, mirror)
         except DataError as problem:
             raise DataError(f'{problem} ("{path}")') from problem
-        part = np.s_[
-            :, placement.top : placement.top + placement.height, placement.left : placement.left + placement.width
-        ]
+        part = np.s_[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
         mean = self._mean[part] if self._mean.shape[1:] != (1, 1) else self._mean
-        np.subtract(warp(image, placement, mirror), mean, out=out[part], dtype=np.float32)
+        np.subtract(warp(image, crop, mirror), mean, out=out[part], dtype=np.float32)
         out[part] *= self.scale
 
     def _mean_of_crop(self, crop_size: int) -> np.ndarray:
-        """What is subtracted from a crop: the mean values, 0, or the middle of the mean image. As in Caffe the offset
-        of the middle comes from the width, for the height as well."""
+        """The mean to subtract: the mean values, 0, or the middle of the mean image.
+
+        As in Caffe, the width gives the offset of the middle, for the height as well.
+        """
         mean = self.transformer.mean
         if mean is None:
             return np.zeros((1, 1, 1), np.float32)

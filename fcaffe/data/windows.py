@@ -1,4 +1,4 @@
-"""Window files (as R-CNN makes them): images with labelled boxes, and how a box becomes an image of the net's size."""
+"""Window files (of R-CNN): images with labelled boxes, and the crop and warp of a box to the net's input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST = 2**31
 
 
 class Window(NamedTuple):
-    """A box in the image of this index; the last column and row belong to it. Label 0 is background."""
+    """A box in the image of this index, with its last column and row. Label 0 is background."""
 
     image: int
     label: int
@@ -44,9 +44,9 @@ class WindowFile:
 
 
 def read_window_file(source: str, root_folder: str, fg_threshold: float, bg_threshold: float) -> WindowFile:
-    """Sort the windows of a file by their overlap with an object.
+    """Read the windows of a file, and sort them by their overlap with an object. Raises DataError.
 
-    For each image the file has `# index`, a path, channels, height, width, the number of windows, and for each of them
+    For each image, the file has `# index`, a path, channels, height, width, the number of windows, and for each of them
     class, overlap, x1, y1, x2, y2. From fg_threshold on a window is foreground, below bg_threshold background.
     """
     images: list[str] = []
@@ -81,7 +81,7 @@ def read_window_file(source: str, root_folder: str, fg_threshold: float, bg_thre
 
 
 def _read_image(words: _Words) -> tuple[int, str, tuple[int, int, int], np.ndarray] | None:
-    """The next image: index, path, shape and windows; None at the end."""
+    """Read the next image: index, path, shape and windows; None at the end."""
     mark = words.maybe()
     if mark is None:
         return None
@@ -97,7 +97,7 @@ def _read_image(words: _Words) -> tuple[int, str, tuple[int, int, int], np.ndarr
 
 
 class _Words:
-    """The words of a file one after the other, whatever the lines; errors name the line."""
+    """The words of a file. Errors name the line."""
 
     def __init__(self, source: str, file: IO[bytes]) -> None:
         self.source = source
@@ -110,7 +110,7 @@ class _Words:
         return DataError(f"{self.source}:{self._number}: {message}")
 
     def maybe(self) -> bytes | None:
-        """The next word; None at the end."""
+        """The next word, or None at the end."""
         return next(iter(self._take(1)), None)
 
     def one(self) -> bytes:
@@ -126,7 +126,7 @@ class _Words:
             raise self.error("a whole number is wanted") from problem
 
     def windows(self, count: int) -> np.ndarray:
-        """count x FIELDS numbers, whole ones except the overlap."""
+        """The next count x FIELDS numbers, integers except the overlap."""
         words = self._take(count * FIELDS, exact=True)
         try:
             table = np.fromiter(map(float, words), np.float64, len(words)).reshape(count, FIELDS)
@@ -138,7 +138,7 @@ class _Words:
         return table
 
     def _take(self, count: int, exact: bool = False) -> list[bytes]:
-        """The next `count` words, or as many as there are."""
+        """The next `count` words, or those that are left."""
         while len(self._words) - self._used < count:
             self._number, line = next(self._lines, (self._number, None))
             if line is None:
@@ -153,8 +153,8 @@ class _Words:
         return taken
 
 
-class Placement(NamedTuple):
-    """The part of the image that is seen, the size it is warped to, and where in the output it comes to lie."""
+class Crop(NamedTuple):
+    """The part of an image, the size that it is warped to, and its offset in the output."""
 
     x1: int
     y1: int
@@ -166,13 +166,13 @@ class Placement(NamedTuple):
     left: int
 
 
-def place_window(
+def crop_window(
     window: Window, height: int, width: int, crop_size: int, context_pad: int, square: bool, mirror: bool
-) -> Placement:
-    """Where a window of an image of this height and width goes, in Caffe's float32 arithmetic.
+) -> Crop:
+    """The crop of a window in an image of this height and width, in Caffe's float32 arithmetic.
 
-    With `context_pad` the window grows so that its surroundings fill that many pixels on each side of the output; with
-    `square` it first becomes as wide as high. What then lies outside of the image is left out of the output.
+    With `square` the window first becomes square. With `context_pad` it grows, so that its surroundings fill that many
+    pixels on each side of the output. Raises DataError for a window outside of the image.
     """
     x1, y1, x2, y2 = window[2:]
     out_height = out_width = crop_size
@@ -196,16 +196,16 @@ def place_window(
     inside = 0 <= x1 <= x2 < width and 0 <= y1 <= y2 < height
     if not inside or out_height < 1 or out_width < 1:
         raise DataError(f"{window} does not lie in the image, which has {height} x {width} pixels (height x width)")
-    return Placement(x1, y1, x2, y2, out_height, out_width, top, left)
+    return Crop(x1, y1, x2, y2, out_height, out_width, top, left)
 
 
-def warp(image: np.ndarray, placement: Placement, mirror: bool) -> np.ndarray:
-    """The pixels of a placed window: channels x placement.height x placement.width."""
-    part = image[:, placement.y1 : placement.y2 + 1, placement.x1 : placement.x2 + 1]
-    resized = resize_image(part, placement.height, placement.width)
+def warp(image: np.ndarray, crop: Crop, mirror: bool) -> np.ndarray:
+    """The pixels of a crop: channels x crop.height x crop.width."""
+    part = image[:, crop.y1 : crop.y2 + 1, crop.x1 : crop.x2 + 1]
+    resized = resize_image(part, crop.height, crop.width)
     return resized[:, :, ::-1] if mirror else resized
 
 
 def _round(value: float) -> int:
-    """To the nearest whole number, halves away from 0, as in C."""
+    """Round to the nearest integer, halves away from 0, as C does."""
     return int(math.copysign(math.floor(abs(float(value)) + 0.5), value))

@@ -1,1 +1,1 @@
-"""HDF5 files, of rows, models and solver states alike."""
+"""Safe reading and writing of HDF5 files, for rows, models and solver states."""

@@ -1,7 +1,7 @@
 """The optional package h5py.
 
-Every call of it that may fail because of what is in a file is within `asking`, of fcaffe/input_files.py; errors of our
-own code pass through as they are.
+Calls that may fail for a file's content are within `asking` (fcaffe/input_files.py), which converts their errors.
+Errors of fcaffe's own code are not converted.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from fcaffe.errors import DataError, FcaffeError
 
 
 class Hdf5Error(FcaffeError):
-    """What is wrong with a file, which whoever has opened it names."""
+    """An error in a file's content. The caller that opened the file adds its name."""
 
 
 def h5py() -> Any:
-    """The h5py module; without it a DataError says what to install."""
+    """The h5py module. Raises DataError, which says what to install, if it is missing."""
     try:
         import h5py
     except ImportError as problem:

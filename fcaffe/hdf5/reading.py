@@ -1,4 +1,4 @@
-"""What is in an HDF5 file, asked so that nothing in a damaged or hostile one does harm."""
+"""Reads HDF5 files, with checks against damaged and hostile ones."""
 
 from __future__ import annotations
 
@@ -11,21 +11,28 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.memory import obtainable_bytes
+from fcaffe.errors import FcaffeError
 from fcaffe.hdf5.library import Hdf5Error, h5py
-from fcaffe.input_files import MOST_PACKED, asking, opened_by
+from fcaffe.input_files import MOST_PACKED, UnreadableError, asking, opened_by
 
-REMEDY = "fcaffe reads what is in the file itself: copy the values into it"
+REMEDY = "fcaffe reads the file itself only: copy the values into it"
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """The h5py.File at `path`, to read. Raises UnreadableError."""
-    with opened_by(h5py().File, path) as file:
-        yield file
+def opened(path: str | os.PathLike[str], error: type[FcaffeError]) -> Iterator[Any]:
+    """Yields the h5py.File at `path`. FcaffeErrors of the body become `error`s that name the file."""
+    library = h5py()
+    try:
+        with opened_by(library.File, path) as file:
+            yield file
+    except UnreadableError as problem:
+        raise error(f"cannot read {path} ({problem}): it is missing, damaged, cut off or no HDF5 file") from problem
+    except FcaffeError as problem:
+        raise error(f"{path}: {problem}") from problem
 
 
 def names_in(group: Any) -> list[str]:
-    """The names of a group's members, in the order that HDF5 keeps them in."""
+    """The names of a group's members, in HDF5's order."""
     with asking():
         names = list(group)
     for name in names:
@@ -35,9 +42,9 @@ def names_in(group: Any) -> list[str]:
 
 
 def member(group: Any, path: str) -> Any:
-    """The group or dataset at a path below a group; None if there is none.
+    """The group or dataset at a path below a group, or None.
 
-    A link to another place or file on the way is refused by name: what it leads to is not part of the file.
+    Raises Hdf5Error for a soft or external link on the path, since its target may be outside of the file.
     """
     library = h5py()
     found = group
@@ -48,34 +55,36 @@ def member(group: Any, path: str) -> Any:
         with asking():
             if not links.exists(key):
                 return None
-            kind = links.get_info(key).type
-            aim = None if kind == library.h5l.TYPE_HARD else links.get_val(key)
-        if aim is not None:
-            raise Hdf5Error(f'"{_below(found, name)}" is a link to {_aim(aim)}; {REMEDY}')
+            target = None if links.get_info(key).type == library.h5l.TYPE_HARD else links.get_val(key)
+        if target is not None:
+            words = " in the file ".join(
+                _list([part]) for part in (target if isinstance(target, tuple) else [target])[::-1]
+            )
+            raise Hdf5Error(f'"{found.name.rstrip("/")}/{name}" is a link to {words}; {REMEDY}')
         with asking():
             found = found[name]
     return found
 
 
 def attribute(group: Any, name: str, kinds: str) -> Any:
-    """A group's attribute, a single value whose type is of one of NumPy's `kinds`; None if there is none."""
+    """A scalar attribute whose type is of one of NumPy's `kinds`, or None. Raises Hdf5Error for other types."""
     with asking():
-        kept = group.attrs.get_id(name) if name in group.attrs else None
-        known = kept is not None and kept.shape == () and kept.dtype.kind in kinds
+        stored = group.attrs.get_id(name) if name in group.attrs else None
+        known = stored is not None and stored.shape == () and stored.dtype.kind in kinds
         value = group.attrs[name] if known else None
-    if kept is not None and not known:
+    if stored is not None and not known:
         raise Hdf5Error(f'attribute "{name}" of "{group.name}" is not what fcaffe writes; the file is damaged')
     return value
 
 
 def address(group: Any) -> int:
-    """Where an object lies in its file, by which it is known again."""
+    """The address of an object in its file, which identifies it."""
     with asking():
         return h5py().h5o.get_info(group.id).addr
 
 
 def check_own(dataset: Any) -> None:
-    """Refuse a dataset whose values are in other files, and what is none."""
+    """Raise Hdf5Error for a dataset whose values are in other files, or something that is no dataset."""
     what = f'"{dataset.name}"'
     if not isinstance(dataset, h5py().Dataset):
         raise Hdf5Error(f"{what} is no array of numbers; the file is damaged")
@@ -85,11 +94,11 @@ def check_own(dataset: Any) -> None:
     if external:
         raise Hdf5Error(f"the values of {what} are in another file, {_list(name for name, _, _ in external)}; {REMEDY}")
     if virtual:
-        raise Hdf5Error(f"{what} is a virtual dataset, put together from {_list(sources)}; {REMEDY}")
+        raise Hdf5Error(f"{what} is a virtual dataset, composed of {_list(sources)}; {REMEDY}")
 
 
 def shape_of(dataset: Any) -> tuple[int, ...]:
-    """Of a dataset of numbers that are in the file itself; Hdf5Error if they are not, or not numbers."""
+    """The shape of a dataset of numbers. Raises Hdf5Error if it has other values, or values in other files."""
     check_own(dataset)
     with asking():
         shape, kind = dataset.shape, dataset.dtype.kind
@@ -98,47 +107,38 @@ def shape_of(dataset: Any) -> tuple[int, ...]:
     return shape
 
 
-def check_sizes(datasets: Iterable[Any], unwritten: bool = False) -> None:
-    """Refuse datasets that cannot be whole in their file, or that are too large for the memory of this machine.
+def check_stored(dataset: Any, unwritten: bool = False) -> int:
+    """The bytes that the values of a dataset take in memory. Raises Hdf5Error if the file is too small to hold them.
 
-    So nobody allocates for numbers that are only claimed, or that are packed so as to fill the memory. One to which
-    nothing was ever written, and which reads as zeros, is whole only if `unwritten` says so.
+    A dataset without storage, which reads as zeros, is allowed only if `unwritten` is true.
     """
-    total = 0
-    for dataset in datasets:
-        shape = shape_of(dataset)
-        with asking():
-            stored, whole = dataset.id.get_storage_size(), os.path.getsize(dataset.file.filename)
-            size = math.prod(shape) * max(dataset.dtype.itemsize, 4)  # no smaller once it is float32
-        if size and (not (stored or unwritten) or size > MOST_PACKED * whole):
-            raise Hdf5Error(f'"{dataset.name}" of shape {shape} is not in the file; it is damaged')
-        total += size
+    shape = shape_of(dataset)
+    with asking():
+        stored, whole = dataset.id.get_storage_size(), os.path.getsize(dataset.file.filename)
+        size = math.prod(shape) * max(dataset.dtype.itemsize, 4)  # no smaller once it is float32
+    if size and (not (stored or unwritten) or size > MOST_PACKED * whole):
+        raise Hdf5Error(f'"{dataset.name}" of shape {shape} is not in the file; it is damaged')
+    return size
+
+
+def check_sizes(datasets: Iterable[Any], unwritten: bool = False) -> None:
+    """Raise Hdf5Error if the file is too small to hold the datasets, or this machine has too little memory for them."""
+    total = sum(check_stored(dataset, unwritten) for dataset in datasets)
     memory = obtainable_bytes(np)
     if memory is not None and total > memory:
-        raise Hdf5Error(f"what it says that it holds takes {total} bytes, and this machine has {memory} free")
+        raise Hdf5Error(f"its arrays take {total} bytes, and this machine has {memory} free")
 
 
 def values_of(dataset: Any, dtype: Any = None) -> np.ndarray:
-    """A dataset of numbers, whole; `check_sizes` has been asked before."""
+    """Read a dataset of numbers. Call `check_sizes` or `check_stored` first."""
     with asking():
         return np.asarray(dataset[()] if dtype is None else dataset.astype(dtype)[()])
 
 
 def read_array(dataset: Any) -> np.ndarray:
-    """A dataset of numbers, whole. One that claims more than its file can hold is refused before memory is taken."""
+    """Read a dataset of numbers. Raises Hdf5Error if it claims more values than its file can hold."""
     check_sizes([dataset])
     return values_of(dataset)
-
-
-def _below(group: Any, name: str) -> str:
-    return f"{group.name.rstrip('/')}/{name}"
-
-
-def _aim(aim: Any) -> str:
-    """What a link leads to: of an external link, the file and the path in it."""
-    if isinstance(aim, tuple):
-        return f'"{os.fsdecode(aim[1])}" in the file "{os.fsdecode(aim[0])}"'
-    return f'"{os.fsdecode(aim)}"'
 
 
 def _list(names: Iterable[Any]) -> str:

@@ -1,4 +1,4 @@
-"""Writing HDF5 files so that a full disk does no harm."""
+"""Writes HDF5 files, also on a full disk, where HDF5 itself crashes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.errors import FcaffeError
 from fcaffe.hdf5.library import h5py
-from fcaffe.input_files import asking
+from fcaffe.input_files import UnreadableError, asking
+from fcaffe.output_files import replacing
 
 
 class _Pages(io.RawIOBase):
-    """A file in memory for h5py to write to; parts that nobody has written take no memory."""
+    """A sparse file in memory, for h5py. Unwritten pages take no memory."""
 
     SIZE = 1 << 16
 
@@ -54,7 +56,7 @@ class _Pages(io.RawIOBase):
         return self.end
 
     def _pieces(self, count: int) -> Iterator[tuple[int, int, slice]]:
-        """The pages of the next `count` bytes: number, where in the page, which of the bytes."""
+        """Yields page number, offset in the page, and slice of the data for the next `count` bytes."""
         done = 0
         while done < count:
             page, within = divmod(self._position + done, self.SIZE)
@@ -66,17 +68,17 @@ class _Pages(io.RawIOBase):
 class Hdf5Writer:
     """A new HDF5 file. `root` is its root group.
 
-    HDF5 itself only ever writes to memory, and only what describes the values: when a write of its own fails, such as
-    on a full disk, it crashes at the end. It is asked where in the file the values belong, and `write` puts them there.
+    HDF5 crashes at its end if one of its writes fails. So it only writes metadata, into memory. It tells the offsets of
+    the values in the file, and `write` writes them there.
     """
 
     def __init__(self) -> None:
         self._pages = _Pages()
         self.root = h5py().File(self._pages, "w")
-        self._arrays: list[tuple[int, np.ndarray]] = []  # with their offsets in the file
+        self._arrays: list[tuple[int, np.ndarray]] = []  # with offsets in the file
 
     def group(self, parent: Any, name: str) -> Any:
-        """The group of this name, made if need be. Hdf5Error if the name is taken by an array."""
+        """Get or create a group. Raises UnreadableError if an array has this name."""
         with asking():
             return parent.require_group(name)
 
@@ -85,7 +87,7 @@ class Hdf5Writer:
             group.attrs[name] = value
 
     def array(self, group: Any, name: str, array: np.ndarray) -> None:
-        """A dataset in one piece; `array` must stay as it is until `write`."""
+        """Add a contiguous dataset. The array must not change until `write`."""
         library = h5py()
         settings = library.h5p.create(library.h5p.DATASET_CREATE)
         settings.set_alloc_time(library.h5d.ALLOC_TIME_EARLY)
@@ -99,7 +101,7 @@ class Hdf5Writer:
             self._arrays.append((offset, array))
 
     def string(self, group: Any, name: str, text: str) -> None:
-        """A string as C programs read it: of fixed length, with a zero at the end."""
+        """Add a string of fixed length with a zero at its end, as C programs read it."""
         library = h5py()
         content = text.encode() + b"\0"
         kind = library.h5t.C_S1.copy()
@@ -109,7 +111,7 @@ class Hdf5Writer:
         dataset.write(library.h5s.ALL, library.h5s.ALL, np.array(content), mtype=kind)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write all to the file, and be done. Raises OSError."""
+        """Write the file, and close the writer. Raises OSError."""
         self.root.close()
         with open(path, "wb") as file:
             for page, content in sorted(self._pages.pages.items()):
@@ -122,10 +124,14 @@ class Hdf5Writer:
 
 
 @contextlib.contextmanager
-def new_file() -> Iterator[Hdf5Writer]:
-    """A file to fill in the body of the `with`, and to write at its end."""
+def new_file(path: str | os.PathLike[str], noun: str, error: type[FcaffeError]) -> Iterator[Hdf5Writer]:
+    """Yields the writer of a new file, which replaces `path` at the end. Raises `error`. `noun` names the content."""
     writer = Hdf5Writer()
     try:
         yield writer
+        with replacing(path, noun, error) as temporary:
+            writer.write(temporary)
+    except UnreadableError as problem:
+        raise error(f"cannot write {path}: {problem}") from problem
     finally:
         writer.root.close()

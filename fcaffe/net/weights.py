@@ -7,7 +7,7 @@ from collections.abc import Container
 from fcaffe import log
 from fcaffe.errors import SnapshotError
 from fcaffe.net.blob import Blob
-from fcaffe.net.model_files import Model, Places, StoredLayer, read_model
+from fcaffe.net.model_files import BlobSizes, Model, StoredLayer, read_model
 from fcaffe.net.net import Net
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
@@ -15,12 +15,12 @@ from fcaffe.proto import caffe_pb2 as pb
 
 def load_weights(net: Net, path: str) -> Model:
     """Copy the model in a file into the layers of the same names (see `copy_weights`), and return it."""
-    model = read_model(path, places_in(net))
+    model = read_model(path, blob_sizes(net))
     copy_weights(net, model, path)
     return model
 
 
-def places_in(net: Net) -> Places:
+def blob_sizes(net: Net) -> BlobSizes:
     """The number of values in each blob of each layer: what of a model file is worth reading."""
     return {node.name: [blob.count for blob in node.layer.blobs] for node in reversed(net.nodes)}
 

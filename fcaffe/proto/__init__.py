@@ -1,4 +1,4 @@
-"""Caffe's messages: their classes, text and binary files, and bringing older notations up to date."""
+"""Caffe's messages: classes, text and binary files, and upgrades of older notations."""
 
 from fcaffe.proto.binary import (
     binary_class,

@@ -24,18 +24,18 @@ ZIP_MAGIC = b"PK\x03\x04"
 
 
 def _holds_layers(net: Any) -> bool:
-    """Whether any layer has a name or type; all are looked at, since damaged text shows only then."""
+    """Whether any layer has a name or type. All are read, since damaged text raises only then."""
     named = [bool(layer.name or layer.type) for layer in (*net.layer, *net.layers)]
     return any(named) or any(layer.HasField("layer") for layer in net.layers)
 
 
 class _Kind(NamedTuple):
-    """A kind of file. protobuf parses much that is of another kind, so there is a look at what must be in it."""
+    """A kind of file. `holds` checks its required content, since protobuf parses many files of other kinds too."""
 
     message: Any
     noun: str
     holds: Callable[[Any], bool]
-    use: str  # where such a file is meant to be given
+    use: str  # how to use such a file
 
 
 _KINDS = (
@@ -58,9 +58,9 @@ _AS_BYTES = {pb.NetParameter: pb.NetBytes, pb.SolverState: pb.StateBytes, pb.Blo
 
 
 def read_binary(path: str | os.PathLike[str], message_class: Any) -> Any:
-    """The message that a binary file holds. Raises SnapshotError, which says what the file is instead.
+    """Read a message from a binary file. Raises SnapshotError, which names the kind of the file if it is another.
 
-    A NetBytes, StateBytes or BlobBytes is what a NetParameter, SolverState or BlobProto is, its blobs left as bytes.
+    A NetBytes, StateBytes or BlobBytes is a NetParameter, SolverState or BlobProto whose numbers are not parsed.
     """
     return _checked(_content(path), path, message_class)
 
@@ -75,9 +75,10 @@ def read_blob(path: str | os.PathLike[str]) -> StoredBlob:
 
 
 def read_outline(path: str | os.PathLike[str], message_class: Any) -> tuple[Any, Callable[[Any], BlobSource | None]]:
-    """A NetBytes or StateBytes whose numbers stay in the file, and a function that says of each blob where they are.
+    """Read a NetBytes or StateBytes without the numbers of its blobs. Raises SnapshotError as `read_binary`.
 
-    It says None of blobs which hold their numbers themselves. Errors are those of `read_binary`.
+    Returns:
+        The message, and a function that gives the source of a blob's numbers: None if the message has them.
     """
     with reading(path, SnapshotError), _not_too_large(path):
         source = Source(open_input(path, LARGEST), path)
@@ -87,23 +88,23 @@ def read_outline(path: str | os.PathLike[str], message_class: Any) -> tuple[Any,
         outline = outline_of(file, message_class)
         message = outline and _parse(outline.content, message_class, _kind_of(message_class))
         if outline is not None and message is not None:
-            return message, lambda blob: BlobSource(source, outline.numbers[blob.place])
+            return message, lambda blob: BlobSource(source, outline.numbers[blob.array_index])
         file.seek(0)
         content = file.read()
     return _checked(content, path, message_class), lambda blob: None
 
 
 def check_written(message: Any, path: str | os.PathLike[str]) -> None:
-    """Raise SnapshotError if a NetBytes or StateBytes of our own, parsed from `path`, lacks its end.
+    """Raise SnapshotError if a NetBytes or StateBytes that fcaffe wrote, read from `path`, lacks its end.
 
-    A file of Caffe's does not say where it ends.
+    Files that Caffe wrote have no mark at the end.
     """
     if message.written == pb.BEGUN and message.HasField("written"):
         raise SnapshotError(f"{path} is cut off: its end is missing; copy it again or take an earlier one")
 
 
 def binary_class(path: str | os.PathLike[str]) -> Any:
-    """What a binary file holds: pb.NetParameter, pb.SolverState or pb.BlobProto, or None if none of them."""
+    """The class of the message in a binary file: pb.NetParameter, pb.SolverState, pb.BlobProto or None."""
     content = _content(path, look=True)
     for message_class, as_bytes in _AS_BYTES.items():
         if _parse(content, as_bytes, _kind_of(as_bytes)) is not None:
@@ -112,24 +113,28 @@ def binary_class(path: str | os.PathLike[str]) -> Any:
 
 
 def file_start(path: str | os.PathLike[str], size: int = 4096) -> bytes:
-    """The first bytes of a file, by which its kind is known. SnapshotError if it cannot be read."""
+    """The first bytes of a file, which tell its format. Raises SnapshotError."""
     with reading(path, SnapshotError), open_input(path, look=True) as file:
         return file.read(size)
 
 
 def write_binary(path: str | os.PathLike[str], message: Any, history: Sequence[StoredBlob] = ()) -> None:
-    """Writes the message, whole or not at all (SnapshotError), without fields that only forks of Caffe have.
+    """Write a message completely or not at all, without the fields of forks. Raises SnapshotError.
 
-    The `history` of a SolverState may stand beside it, as arrays, which are then not copied. A SolverState of our own
-    is written between marks by which `check_written` sees whether its end is there.
+    A SolverState with a ResumeState begins and ends with marks for `check_written`.
+
+    Args:
+        path: the file.
+        message: the message.
+        history: the history blobs of a SolverState, which are written without a copy.
     """
     try:
         content = without_fork_fields(message).SerializeToString()
     except EncodeError as error:
         raise SnapshotError(f"cannot write {path}: {error}") from error
     blobs = [piece for blob in history for piece in field_of_blob(_HISTORY, blob)]
-    place = before_field(content, _HISTORY) if blobs else 0
-    pieces = [content[:place], *blobs, content[place:]]
+    offset = before_field(content, _HISTORY) if blobs else 0
+    pieces = [content[:offset], *blobs, content[offset:]]
     if isinstance(message, pb.SolverState) and message.HasField("resume"):
         begun, whole = (pb.SolverState(written=mark).SerializeToString() for mark in (pb.BEGUN, pb.WHOLE))
         pieces = [begun, *pieces, whole]
@@ -163,7 +168,7 @@ def _not_too_large(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _checked(content: bytes, path: str | os.PathLike[str], message_class: Any) -> Any:
-    """The message of this class that these bytes of a file are. SnapshotError says what they are instead."""
+    """Parse the bytes of a file. Raises SnapshotError, which names the kind of the file if it is another."""
     kind = _kind_of(_AS_BYTES.get(message_class, message_class))
     message = _parse(content, message_class, kind)
     if message is None:
@@ -176,13 +181,13 @@ def _kind_of(message_class: Any) -> _Kind | None:
 
 
 def _parse(content: bytes, message_class: Any, kind: _Kind | None) -> Any:
-    """The message, or None if this is not one."""
+    """The message, or None if the bytes are none of this kind."""
     try:
         message = message_class.FromString(content)
         if kind is None:
             return message
-        looked_at = message if kind.message is message_class else kind.message.FromString(content)
-        return message if kind.holds(looked_at) else None
+        outline = message if kind.message is message_class else kind.message.FromString(content)
+        return message if kind.holds(outline) else None
     except (DecodeError, UnicodeDecodeError):
         return None
 

@@ -1,4 +1,4 @@
-"""Blobs of files as NumPy arrays, and back, with none of their numbers ever a Python object."""
+"""Converts between blobs in files and NumPy arrays, without a Python object for each number."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NUMBERS = {name: field.number for name, field in pb.BlobBytes.DESCRIPTOR.fields
 
 
 class StoredBlob:
-    """The values of a blob in a file: arrays of its shape of float32, float64 or (NVIDIA's fork) float16, or None.
+    """A blob of a file: values and gradients of its shape, as float32, float64 or (NVIDIA's fork) float16.
 
-    Gradients may be absent; values are, in HDF5, when the blob is shared and another layer owns it. What is still in
-    its file is read anew each time that `data` or `diff` is asked for, so that a model need not fit into memory twice.
+    Either may be None: a blob without gradients, or a shared blob that HDF5 stores with another layer. An InFile is
+    read each time that `data` or `diff` is accessed, so that a model need not fit into memory twice.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class StoredBlob:
         legacy: bool = False,
     ) -> None:
         self.shape = shape
-        self.legacy = legacy  # the shape stands as num, channels, height and width
+        self.legacy = legacy  # the file gives the shape as num, channels, height and width
         self._data, self._diff = data, diff
 
     @property
@@ -57,7 +57,7 @@ class StoredBlob:
 
     @property
     def has_data(self) -> bool:
-        """Whether there are values, which are not read for that."""
+        """Whether there are values. Does not read them."""
         return self._data is not None
 
     @property
@@ -66,7 +66,7 @@ class StoredBlob:
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """Of the data, if there are any."""
+        """The type of the values, or None."""
         return None if self._data is None else self._data.dtype
 
     @property
@@ -74,7 +74,7 @@ class StoredBlob:
         return sum(values.nbytes for values in (self._data, self._diff) if values is not None)
 
     def read_into(self, values: Any) -> bool:
-        """Read the data from their file right into an array; False, and nothing done, if that cannot be."""
+        """Read the values from their file directly into an array. Returns False if that is not possible."""
         if not isinstance(self._data, InFile) or not isinstance(values, np.ndarray):
             return False
         straight = values.flags.c_contiguous and self._data.dtype == values.dtype
@@ -84,15 +84,15 @@ class StoredBlob:
 
 
 def blob_shape(blob: Any) -> tuple[int, ...]:
-    """The extents of a BlobProto; of an older one, always the four of num, channels, height and width."""
+    """The shape of a BlobProto. An older one always has four axes: num, channels, height and width."""
     return tuple(getattr(blob, axis) for axis in _LEGACY_AXES) if _is_legacy(blob) else tuple(blob.shape.dim)
 
 
 def blob_values(blob: Any, which: str = "data") -> np.ndarray:
-    """The values of a BlobProto in C order: float32, one axis, read-only.
+    """The values of a BlobProto as a one-dimensional, read-only float32 array.
 
-    `which` is "data" or "diff"; diffs may be absent, and are then an empty array. SnapshotError if the number of values
-    is not what the shape says: so nobody allocates for a shape that a damaged file makes up.
+    `which` is "data" or "diff"; without diffs the array is empty. Raises SnapshotError if the number of values does
+    not fit the shape, so that callers may allocate by the shape.
     """
     # Serialising and parsing again are two memory copies, in every version of protobuf; most versions make a Python
     # object of each number otherwise.
@@ -101,9 +101,9 @@ def blob_values(blob: Any, which: str = "data") -> np.ndarray:
 
 
 def stored_blob(blob: Any, source: BlobSource | None = None) -> StoredBlob:
-    """The arrays of a BlobBytes, which share its memory, or stay in the file that is its `source`.
+    """The StoredBlob of a BlobBytes. Its arrays are views of the message, or InFiles of `source`.
 
-    Raises SnapshotError if their size is not what the shape says.
+    Raises SnapshotError if their size does not fit the shape.
     """
     axes = len(blob.shape.dim)
     if axes > MAX_AXES:
@@ -122,19 +122,16 @@ def to_blob_proto(array: np.ndarray, diff: np.ndarray | None = None) -> Any:
 
 
 def stored_to_proto(blob: StoredBlob, nvidia: bool = False) -> Any:
-    """The BlobProto of a stored blob; float16, for which Caffe has no field, becomes float32.
-
-    For `nvidia` it is the form of that fork, which a BlobProto has among its unknown fields.
-    """
+    """The BlobProto of a stored blob; see `encoded`. The fields of NVIDIA's fork are unknown fields of the message."""
     if blob.nbytes > LARGEST:
         raise SnapshotError(f"a blob of shape {blob.shape} {TOO_LARGE}")
     return pb.BlobProto.FromString(b"".join(encoded(blob, nvidia)))
 
 
 def encoded(blob: StoredBlob, nvidia: bool = False) -> list[bytes | memoryview]:
-    """The bytes of the BlobProto of a stored blob, in pieces, of which those of numbers are the arrays' own memory.
+    """The serialised BlobProto of a stored blob, in pieces. Those of numbers are views of the arrays.
 
-    float16, for which Caffe has no field, becomes float32. For `nvidia` it is the form of that fork.
+    float16 becomes float32, since Caffe has no field for it. With `nvidia`, raw data as in NVIDIA's fork.
     """
     if blob.nbytes > LARGEST:
         raise SnapshotError(f"a blob of shape {blob.shape} {TOO_LARGE}")
@@ -160,13 +157,13 @@ def encoded(blob: StoredBlob, nvidia: bool = False) -> list[bytes | memoryview]:
 
 
 def field_of_blob(number: int, blob: StoredBlob, nvidia: bool = False) -> list[bytes | memoryview]:
-    """The bytes of a field of this number that holds a blob; see `encoded`."""
+    """The serialised field of this number with a blob, in pieces; see `encoded`."""
     pieces = encoded(blob, nvidia)
     return [key(number), varint(sum(map(len, pieces))), *pieces]
 
 
 def put_shape(proto: Any, blob: StoredBlob) -> None:
-    """Set the shape of a BlobProto, in the notation that the blob had."""
+    """Set the shape of a BlobProto, in the notation of the file that the blob is from."""
     if blob.legacy:
         for axis, extent in zip(_LEGACY_AXES, blob.shape, strict=True):
             setattr(proto, axis, extent)
@@ -179,7 +176,7 @@ def _is_legacy(blob: Any) -> bool:
 
 
 def _values(blob: Any, which: str, shape: tuple[int, ...], source: BlobSource | None) -> np.ndarray | InFile | None:
-    """The data or diff of a BlobBytes; None if there is none, though a blob without elements always has data."""
+    """The data or diff of a BlobBytes, or None. A blob without elements always has data."""
     numbers = source.numbers if source else {}
     doubles, floats, raw = f"double_{which}", which, f"raw_{which}"
     values: np.ndarray | InFile
@@ -200,7 +197,7 @@ def _values(blob: Any, which: str, shape: tuple[int, ...], source: BlobSource | 
 
 
 def _array(blob: Any, name: str, code: str, source: BlobSource | None) -> np.ndarray | InFile:
-    """The numbers of a field, which are in the message or still in the file, along one axis."""
+    """The numbers of a field as a one-dimensional array, from the message or from the file."""
     dtype = np.dtype(code)
     stretches = source.numbers.get(name) if source else None
     content = b"" if stretches else _joined(getattr(blob, name))
@@ -219,5 +216,5 @@ def _joined(pieces: Any) -> bytes:
 
 
 def _unpacked(blob: Any, which: str) -> np.ndarray:
-    """Values that stand one by one, as writers that do not know `packed` have them: unknown fields of a BlobBytes."""
+    """Values that are not packed, as some writers write them. They are unknown fields of a BlobBytes."""
     return np.array(getattr(pb.BlobProto.FromString(blob.SerializeToString()), which), "<f4")

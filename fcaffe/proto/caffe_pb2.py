@@ -1,8 +1,8 @@
 """Caffe's message classes and enums: `NetParameter`, `Datum`, `Phase`, `TRAIN`, ...
 
-They are made from caffe.desc, the compiled proto/caffe.proto, in a descriptor pool of their own. So another
-`caffe_pb2` may live in the same process (protobuf refuses two files that define one name in its default pool), and any
-protobuf from 4.21 on will do (generated code refuses runtimes older than itself).
+The classes are created from caffe.desc, the compiled proto/caffe.proto, in a private descriptor pool. So another
+`caffe_pb2` can be imported in the same process: protobuf refuses two files that define one name in its default pool.
+Any protobuf from 4.21 on works, whereas generated code refuses runtimes older than itself.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ def _message_class(descriptor: Any) -> Any:
 
 
 def _load() -> dict[str, Any]:
-    """Everything that caffe.proto defines at its top level, by name."""
+    """The messages, enums and enum values at the top level of caffe.proto, by name."""
     compiled = Path(__file__).with_name("caffe.desc").read_bytes()
     size, at = read_varint(compiled, 1)  # of the only file in the set, which is parsed by classes that load slowly
     assert compiled[:1] == key(1) and at + size == len(compiled)

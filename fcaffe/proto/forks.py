@@ -1,9 +1,8 @@
-"""What the well-known forks of Caffe added.
+"""Fields, layer types and enum values of well-known forks of Caffe.
 
-A prototxt may use their fields: they stand in caffe.proto with numbers whose thousands name the fork. They are parsed;
-a few work here as well, the others are told of in the log and have no effect. Their layer types, and values of enums
-that would change the numbers, are not there; of these only the names are known, so that an error can say where a
-prototxt comes from.
+caffe.proto has the forks' fields, with numbers whose thousands tell the fork. A few work; the log names the others,
+which have no effect. Of layer types, and of enum values that would change results, only the names are known, so that
+an error can name the fork.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _DECONVNET = "the DeconvNet fork (HyeonwooNoh/caffe)"
 _SPP_NET = "the SPP-net fork (dsisds/caffe-SPPNet)"
 _CEIL_MODE = "a proposal that Caffe did not take (BVLC/caffe#3057; shicai/DenseNet-Caffe)"
 
-# By the thousands of a field's number; several forks have some fields, of which any may be meant.
+# By the thousands of a field's number. Some fields exist in several forks.
 _FORKS: dict[int, tuple[str, ...]] = {
     101: (_NVIDIA,),
     102: (_INTEL,),
@@ -62,7 +61,7 @@ _FORKS: dict[int, tuple[str, ...]] = {
     120: (_CEIL_MODE,),
 }
 
-# A type that several forks have is listed with the one that it comes from.
+# A type of several forks is listed with the first.
 _LAYER_TYPES = {
     _SSD: "AnnotatedData DetectionEvaluate DetectionOutput MultiBoxLoss Normalize Permute PriorBox VideoData",
     _NVIDIA: "DetectNetTransformation L1Loss TRT",
@@ -88,7 +87,7 @@ _LAYER_TYPES = {
 
 PYTHON_INSTEAD = 'a layer of type "Python" can do its work'
 
-# What Caffe's own layers do as well.
+# Replacements by Caffe's own layers.
 _IN_OWN_LAYERS = {
     **dict.fromkeys(
         ("ConvolutionDepthwise", "DepthwiseConvolution"),
@@ -98,7 +97,7 @@ _IN_OWN_LAYERS = {
     "Axpy": "Flatten the first bottom, Scale (axis: 0) the second by that, and add the third in an Eltwise",
 }
 
-# Values of Caffe's enums that are refused, since passing over them would change what is computed.
+# Enum values that are refused, since ignoring them would change results.
 _ENUM_VALUES = {
     _NVIDIA: {"SolverType": "SAG"},
     _RFCN: {"NormalizationMode": "PRE_FIXED"},
@@ -116,7 +115,7 @@ _ENUM_VALUES = {
     _SPP_NET: {"LayerType": "SPATIAL_PYRAMID_POOLING"},
 }
 
-# Fields that have their effect here too: large batches, and what an upgrade turns into a field of Caffe's.
+# Fields that work: those for large batches, and those that upgrade_forks.py replaces.
 _WORKING = {
     "ConvolutionParameter": "hole hole_h hole_w dilation_h dilation_w",
     "PoolingParameter": "ceil_mode",
@@ -133,22 +132,22 @@ def fork_of_layer_type(type: str) -> str | None:
 
 
 def instead_of_layer_type(type: str) -> str:
-    """What to write in place of a fork's layer type."""
+    """What to write instead of a fork's layer type."""
     return _IN_OWN_LAYERS.get(type, PYTHON_INSTEAD)
 
 
 def fork_of_enum_value(enum: str, value: str) -> str | None:
-    """The fork that added `value` to the enum of that name, if it is one that is refused."""
+    """The fork that added `value` to an enum, if the value is refused."""
     return next((fork for fork, enums in _ENUM_VALUES.items() if value in enums.get(enum, "").split()), None)
 
 
 def forks_of_number(number: int) -> tuple[str, ...]:
-    """The forks that a field or enum value with this number in caffe.proto may come from; none for Caffe's own."""
+    """The forks that have a field or enum value of this number in caffe.proto; none for Caffe's own."""
     return _FORKS.get(number // 1000, ())
 
 
 def warn_of_fork_fields(message: Any, name: str) -> None:
-    """Log, once for each file and fork, which fields of forks a message uses to no effect."""
+    """Log once for each file and fork the fields of forks in a message that have no effect."""
     used: dict[str, tuple[str, ...]] = {}
     for inner, field, value in _fork_fields(message):
         if field.name in _WORKING.get(inner.DESCRIPTOR.name, "").split():
@@ -166,7 +165,7 @@ def warn_of_fork_fields(message: Any, name: str) -> None:
 
 
 def without_fork_fields(message: Any) -> Any:
-    """The message as Caffe knows it: itself, or a copy if it has fields of forks."""
+    """The message without fields of forks: itself, or a copy if it has some."""
     if next(_fork_fields(message), None) is None:
         return message
     copy = type(message)()
@@ -177,7 +176,7 @@ def without_fork_fields(message: Any) -> Any:
 
 
 def _fork_fields(message: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """(message, field, value) of every field of a fork, or with an enum value of one."""
+    """Yields (message, field, value) for every field of a fork, and every field with an enum value of one."""
     for field, value in message.ListFields():
         if forks_of_number(field.number) or (field.enum_type and isinstance(value, int) and forks_of_number(value)):
             yield message, field, value

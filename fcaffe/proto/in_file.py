@@ -1,6 +1,6 @@
-"""Binary files of which protobuf parses the outline only: the numbers of blobs stay in the file until they are wanted.
+"""Binary files whose outline is parsed by protobuf, while the numbers of blobs are read later, directly into arrays.
 
-protobuf would copy them at each step, and a net that is to have them would wait for memory in place of the disk.
+protobuf would copy the numbers several times. Copying takes longer than reading from the disk.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fcaffe.input_files import reading
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.wire import FIXED32, FIXED64, LENGTH, LONGEST, VARINT, WireError, key, read_varint, varint
 
-MOST_FIELDS = 300_000  # that are looked at here; a file with more of them is left to protobuf
-_WINDOW = 1 << 13  # bytes that are read at once where fields are small
+MOST_FIELDS = 300_000  # protobuf parses a file with more
+_WINDOW = 1 << 13  # bytes read at once
 
 _BLOB = pb.BlobBytes.DESCRIPTOR
 _NAMES = {
@@ -30,17 +30,17 @@ _WITH_BLOBS = ("LayerBytes", "V1LayerBytes", "V0LayerBytes")
 
 
 class Stretch(NamedTuple):
-    """Bytes of a file."""
+    """A range of bytes in a file."""
 
     offset: int
     size: int
 
 
-Numbers = dict[str, list[Stretch]]  # of a blob: where the bytes of its fields of numbers are
+Numbers = dict[str, list[Stretch]]  # of a blob: the ranges of its numeric fields, by name
 
 
 class Source:
-    """A file that stays open as long as somebody may want to read from it."""
+    """A file that is closed with the last reference to it."""
 
     def __init__(self, file: BinaryIO, path: str | os.PathLike[str]) -> None:
         self.file, self.path = file, path
@@ -49,7 +49,7 @@ class Source:
 
 @dataclass(frozen=True)
 class InFile:
-    """An array that is read from its file each time somebody asks for it."""
+    """An array that is read from its file each time `read` is called."""
 
     source: Source
     stretches: list[Stretch]
@@ -69,7 +69,7 @@ class InFile:
         return values
 
     def read_into(self, values: np.ndarray) -> None:
-        """Overwrite an array in C order of as many values of this type. SnapshotError if the file has been cut."""
+        """Read into an array in C order of this type and size. Raises SnapshotError if the file has become shorter."""
         at, target = 0, values.reshape(-1).view(np.uint8)
         file: Any = self.source.file
         with reading(self.source.path, SnapshotError):
@@ -81,22 +81,24 @@ class InFile:
 
 
 class BlobSource(NamedTuple):
-    """Where the numbers of a blob are."""
+    """The file and the ranges that hold the numbers of a blob."""
 
     source: Source
     numbers: Numbers
 
 
 class Outline(NamedTuple):
-    """A message without the numbers of its blobs. Each blob has as its `place` an index in the list of these."""
+    """A message without the numbers of its blobs. The `array_index` of a blob is its index in `numbers`."""
 
     content: bytes
     numbers: list[Numbers]
 
 
 def outline_of(file: BinaryIO, message_class: Any) -> Outline | None:
-    """The outline of a message in a file, a NetBytes or StateBytes; None where the bytes are left to protobuf, which
-    knows what is wrong with them. Nothing else is read than what is not in blobs."""
+    """The outline of a NetBytes or StateBytes in a file. The numbers of blobs are not read.
+
+    None if the bytes are malformed or unusual; protobuf then parses the whole file, or says what is wrong.
+    """
     scan = _Scan(file)
     try:
         content = scan.outline(0, file.seek(0, os.SEEK_END), message_class.DESCRIPTOR)
@@ -108,13 +110,13 @@ def outline_of(file: BinaryIO, message_class: Any) -> Outline | None:
 class _Field(NamedTuple):
     number: int
     kind: int
-    begin: int  # of the whole field
-    content: int  # where its content begins
+    begin: int  # offset of its key
+    content: int  # offset of its content
     end: int
 
 
 class _Scan:
-    """Goes through the fields of a file, of which it reads the keys and what is wanted."""
+    """A walk over the fields of a file that reads keys, lengths and fields without numbers."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.numbers: list[Numbers] = []
@@ -123,8 +125,8 @@ class _Scan:
         self._left = MOST_FIELDS
 
     def outline(self, at: int, end: int, message: Any) -> bytes:
-        """The bytes of a message that lies there, without the numbers of its blobs."""
-        kept = []
+        """The bytes of the message in this range, without the numbers of its blobs."""
+        pieces = []
         for field in self._fields(at, end):
             described = message.fields_by_number.get(field.number)
             inner = described and described.message_type
@@ -133,29 +135,29 @@ class _Scan:
             elif field.kind == LENGTH and inner is not None and inner.name in _WITH_BLOBS:
                 content = self.outline(field.content, field.end, inner)
             else:
-                kept.append(self._bytes(field.begin, field.end))
+                pieces.append(self._bytes(field.begin, field.end))
                 continue
-            kept += [key(field.number), varint(len(content)), content]
-        return b"".join(kept)
+            pieces += [key(field.number), varint(len(content)), content]
+        return b"".join(pieces)
 
     def _blob(self, at: int, end: int) -> bytes:
-        """The bytes of a BlobBytes with its place in place of its numbers; with them if they stand one by one."""
-        kept, numbers = [], Numbers()
+        """The bytes of a BlobBytes with its array_index instead of its numbers, unless these are not packed."""
+        pieces, numbers = [], Numbers()
         for field in self._fields(at, end):
             name = _NAMES.get(field.number)
             if name is None:
-                kept.append(self._bytes(field.begin, field.end))
+                pieces.append(self._bytes(field.begin, field.end))
             elif field.kind == LENGTH:
                 numbers.setdefault(name, []).append(Stretch(field.content, field.end - field.content))
             else:
-                kept, numbers = [self._bytes(at, end)], Numbers()
+                pieces, numbers = [self._bytes(at, end)], Numbers()
                 break
-        kept.append(pb.BlobBytes(place=len(self.numbers)).SerializeToString())
+        pieces.append(pb.BlobBytes(array_index=len(self.numbers)).SerializeToString())
         self.numbers.append(numbers)
-        return b"".join(kept)
+        return b"".join(pieces)
 
     def _fields(self, at: int, end: int) -> Iterator[_Field]:
-        """The fields between these positions. Raises WireError if the last one does not end there."""
+        """Yields the fields of a range. Raises WireError if the last one does not end with it."""
         while at < end:
             self._left -= 1
             if not self._left:

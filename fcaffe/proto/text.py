@@ -11,27 +11,27 @@ from fcaffe.input_files import read_input, reading
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.forks import warn_of_fork_fields
-from fcaffe.proto.text_errors import explain, explain_bytes, explain_escapes
+from fcaffe.proto.text_errors import explain, explain_bytes, explain_escapes, position
 from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
 
-LARGEST = 8 * 2**20  # bytes of a prototxt, which protobuf parses in seconds; those of a thousand layers have a megabyte
+LARGEST = 8 * 2**20  # bytes; protobuf parses them in seconds, and a thousand layers have a megabyte
 _BLANKS = re.compile(r"(?<![^\S\n])[^\S\n]{65536,}")  # protobuf's parser takes 150 bytes of memory for each
-_QUESTION_MARK = re.compile(r"(?<!\\)((?:\\\\)*)\\\?")  # escaped, which Python's parser does not know
+_QUESTION_MARK = re.compile(r"(?<!\\)((?:\\\\)*)\\\?")  # escaped; Python's parser does not know this escape
 
 
 def read_net(path: str | os.PathLike[str]) -> pb.NetParameter:
-    """The net of a prototxt, in the current notation. Raises ProtoError."""
+    """Read the net of a prototxt, and upgrade it to the current notation. Raises ProtoError."""
     param = read_text(path, pb.NetParameter)
     if not (param.layer or param.layers or param.input):
-        raise ProtoError(f"{path} is the prototxt of no net: there is no layer in it; name the file with the net")
+        raise ProtoError(f"{path} has no layers: name the prototxt of a net")
     upgrade_net(param, os.fspath(path))
     return param
 
 
 def read_solver(path: str | os.PathLike[str]) -> pb.SolverParameter:
-    """The solver of a prototxt, in the current notation. Raises ProtoError.
+    """Read the solver of a prototxt, and upgrade it to the current notation. Raises ProtoError.
 
-    Without a snapshot_prefix its snapshots lie beside it, under its name; a folder given as prefix gets that name too.
+    The default snapshot_prefix is the path without its extension. A folder as prefix is joined with that name.
     """
     param = read_text(path, pb.SolverParameter)
     upgrade_solver(param, os.fspath(path))
@@ -44,22 +44,22 @@ def read_solver(path: str | os.PathLike[str]) -> pb.SolverParameter:
 
 
 def read_text(path: str | os.PathLike[str], message_class: Any) -> Any:
-    """The message of a prototxt, as it stands there."""
+    """Read the message of a prototxt, without upgrades. Raises ProtoError."""
     return parse_text(text_of(path), message_class, os.fspath(path))
 
 
 def text_of(path: str | os.PathLike[str]) -> str:
-    """The text of a prototxt, in which bytes that are not UTF-8 are surrogates. Raises ProtoError."""
+    """Read the text of a prototxt. Bytes that are not UTF-8 become surrogates. Raises ProtoError."""
     with reading(path, ProtoError, "prototxt file"):
         content = read_input(path, LARGEST)
     if b"\0" in content:
         raise ProtoError(f"{path} is a binary file; a prototxt (text) is wanted")
-    # Any bytes may stand in a comment; those that are not UTF-8 in a string are refused by the parser.
+    # A comment may have any bytes. In a string the parser refuses those that are not UTF-8.
     return content.decode("utf-8-sig", "surrogateescape")
 
 
 def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
-    """The message that `text` holds. Errors are ProtoErrors of the form `name:line:column: what`."""
+    """Parse a message. Raises ProtoError with the text `name:line:column: what`."""
     message = message_class()
     if not text.isascii() and (wrong := explain_bytes(text)):
         raise ProtoError(f"{name}:{wrong}")
@@ -68,9 +68,8 @@ def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
             raise ProtoError(f"{name}:{wrong}")
         text = _QUESTION_MARK.sub(r"\1?", text)
     if blanks := _BLANKS.search(text):
-        line = text.count("\n", 0, blanks.start()) + 1
-        column = blanks.start() - text.rfind("\n", 0, blanks.start())
-        raise ProtoError(f"{name}:{line}:{column}: {len(blanks[0])} blanks in a row; is this a prototxt?")
+        where = position(text, blanks.start())
+        raise ProtoError(f"{name}:{where}: {len(blanks[0])} blanks in a row; is this a prototxt?")
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
@@ -83,6 +82,6 @@ def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
 
 
 def write_text(path: str | os.PathLike[str], message: Any) -> None:
-    """Writes a prototxt, whole or not at all (ProtoError)."""
+    """Write a prototxt completely or not at all. Raises ProtoError."""
     with replacing(path, "prototxt", ProtoError) as temporary:
         temporary.write_text(text_format.MessageToString(message, as_utf8=True), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Says what is wrong in a prototxt: where, which message, what was wanted, what is near.
+"""Error messages for prototxts: position, message, what was expected, and similar names.
 
-protobuf's parser gives the place; what it says there differs from version to version and leaves out the message. So the
-text is walked once more, up to that place, to see in which message and field it lies.
+protobuf's parser gives the position. Its text differs between versions and does not name the message. So the text is
+tokenised again up to that position, which gives the message and the field.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_NO_CHARACTER = re.compile("[\ud800-\udfff]")  # how bytes that are not UTF-8 are decoded
+_NO_CHARACTER = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8, decoded by surrogateescape
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = "abfnrtvxXuU01234567?\\'\""
 _NAME = re.compile(r"[A-Za-z_]\w*$")
@@ -44,7 +44,7 @@ _WANTED = {
     FieldDescriptor.TYPE_MESSAGE: 'a message in "{ }"',
 }
 
-# What fields are called in other programs, by message.
+# Names of fields in other programs, by message.
 _ELSEWHERE = {
     "SolverParameter": {
         "learning_rate": "base_lr",
@@ -70,7 +70,7 @@ _ELSEWHERE = {
 
 @dataclass
 class _Open:
-    """A message whose closing brace is still to come."""
+    """A message whose closing brace has not been reached."""
 
     descriptor: Any
     offset: int = 0
@@ -79,7 +79,7 @@ class _Open:
 
 
 def explain(text: str, error: ParseError, descriptor: Any) -> str:
-    """`line:column: what is wrong`, in one line, for a parse of `text` as a message of that descriptor."""
+    """The text `line:column: what is wrong` for an error in parsing `text` as a message of this descriptor."""
     line, column = error.GetLine(), error.GetColumn()
     if line is None or column is None:
         return f" {error}"
@@ -88,43 +88,41 @@ def explain(text: str, error: ParseError, descriptor: Any) -> str:
     said = str(error).removeprefix(f"{line}:{column} : ").removeprefix(f"'{lines[line - 1]}': ").rstrip(".")
     if said in ('Expected "}"', 'Expected ">"'):  # at the end of the file
         unclosed = _walk(text, len(text), descriptor)[0][-1]
-        line = text.count("\n", 0, unclosed.offset) + 1
-        column = unclosed.offset - text.rfind("\n", 0, unclosed.offset)
         what = f'this "{text[unclosed.offset]}" of {unclosed.descriptor.name} is never closed'
-    else:
-        what = _what(*_walk(text, offset, descriptor), said)
-    return f"{line}:{column}: {what}"
+        return f"{position(text, unclosed.offset)}: {what}"
+    return f"{line}:{column}: {_what(*_walk(text, offset, descriptor), said)}"
+
+
+def position(text: str, offset: int) -> str:
+    """The position `line:column` of an offset."""
+    return f"{text.count(chr(10), 0, offset) + 1}:{offset - text.rfind(chr(10), 0, offset)}"
 
 
 def explain_bytes(text: str) -> str | None:
-    """The same, for bytes that are not UTF-8 among names and numbers; None if there are no such."""
+    """As `explain`, for a byte outside of strings and comments that is not UTF-8. None if there is none."""
     for match in _TOKEN.finditer(text):
         if match[0][0] not in "#\"'" and (bad := _NO_CHARACTER.search(match[0])):
-            offset = match.start() + bad.start()
-            line = text.count("\n", 0, offset) + 1
-            return f"{line}:{offset - text.rfind(chr(10), 0, offset)}: a byte that is not UTF-8"
+            return f"{position(text, match.start() + bad.start())}: a byte that is not UTF-8"
     return None
 
 
 def explain_escapes(text: str) -> str | None:
-    """The same, for a backslash in a string that escapes nothing; None if there is no such.
+    """As `explain`, for an invalid escape in a string. None if there is none.
 
-    Caffe's parser refuses it, Python's leaves the backslash where it is.
+    Caffe's parser refuses it. Python's accepts it, with the backslash.
     """
     for match in _TOKEN.finditer(text):
         for escape in _ESCAPE.finditer(match[0]) if match[0][0] in "\"'" else ():
             if escape[1] not in _ESCAPED:
-                offset = match.start() + escape.start()
-                line = text.count("\n", 0, offset) + 1
                 what = f'"{escape[0]}" in a string is no escape; for a backslash itself write two'
-                return f"{line}:{offset - text.rfind(chr(10), 0, offset)}: {what}"
+                return f"{position(text, match.start() + escape.start())}: {what}"
     return None
 
 
 def _walk(text: str, end: int, descriptor: Any) -> tuple[list[_Open], str]:
     """The messages that are open at offset `end`, outermost first, and the token there ("" at the end of the text).
 
-    What comes before `end` is known to be good.
+    The text before `end` must be valid.
     """
     stack = [_Open(descriptor)]
     for match in _TOKEN.finditer(text):
@@ -219,7 +217,7 @@ def _values(field: Any) -> str:
 
 
 def _caffes(known: Iterable[Any]) -> list[str]:
-    """The names of those fields or enum values that are not of a fork."""
+    """The names of the fields or enum values that are Caffe's own."""
     return [one.name for one in known if not forks_of_number(one.number)]
 
 

@@ -1,8 +1,7 @@
-"""Brings older notations up to date, in place and with Caffe's own log lines.
+"""Upgrades messages of older notations, with Caffe's log lines.
 
-A net passes through V0 -> V1 -> today's layers, then its input fields become an Input layer, its BatchNorm layers
-lose their learning rates, and some fields of forks become Caffe's own. A file that is up to date is left alone and
-nothing is logged.
+V0 layers become V1 layers, and these current ones. Then input fields become an Input layer, BatchNorm layers lose their
+learning rates, and some fields of forks become Caffe's own. A current message does not change, and nothing is logged.
 """
 
 from fcaffe import log
@@ -29,9 +28,9 @@ def net_is_current(param: pb.NetParameter) -> bool:
 
 
 def upgrade_net(param: pb.NetParameter, name: str) -> bool:
-    """Brings a net to the current notation; `name` is its file, for the log and for errors (ProtoError).
+    """Upgrade a net to the current notation. Returns False, and logs it, if something was lost.
 
-    False if something has no place there, which is logged.
+    `name` is its file, for the log and for errors. Raises ProtoError.
     """
     complete = True
     try:
@@ -52,7 +51,7 @@ def upgrade_net(param: pb.NetParameter, name: str) -> bool:
 
 
 def upgrade_solver(param: pb.SolverParameter, name: str) -> None:
-    """Turns `solver_type` into `type`, and upgrades nets that are written out in the solver."""
+    """Replace `solver_type` by `type`, and upgrade the nets in a solver. Raises ProtoError."""
     if param.HasField("solver_type"):
         log.upgrading_solver_type(name)
         if param.HasField("type"):
@@ -89,7 +88,7 @@ def _upgrade_v1(param: pb.NetParameter, name: str) -> bool:
 
 def _upgrade_input(param: pb.NetParameter, name: str) -> None:
     log.upgrading_input(name)
-    if param.input_shape or param.input_dim:  # older models name their inputs without a shape: nothing to keep
+    if param.input_shape or param.input_dim:  # older models have inputs without a shape, which are dropped
         shapes = _input_shapes(param)
         layers = [pb.LayerParameter(name="input", type="Input", top=param.input), *param.layer]
         layers[0].input_param.shape.extend(shapes)
@@ -116,7 +115,7 @@ def _has_batch_norm_params(layer: pb.LayerParameter) -> bool:
 
 
 def _upgrade_batch_norm(param: pb.NetParameter, name: str) -> None:
-    """The three blobs are running statistics: nothing may train or decay them, whatever an older file says."""
+    """The three blobs are running statistics, which must not be trained or decayed, as older files may say."""
     log.upgrading_batch_norm(name)
     for layer in filter(_has_batch_norm_params, param.layer):
         for spec in layer.param:

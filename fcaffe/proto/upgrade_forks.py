@@ -1,7 +1,7 @@
-"""Fields of forks for which Caffe has its own: these take over what they say.
+"""Upgrades fields of forks to Caffe's own fields of the same meaning.
 
-`ceil_mode` was proposed for pooling before there was `round_mode`, and many nets have it, DenseNets foremost. `hole`
-was DeepLab's before there was `dilation`; the TSN fork has one for each axis.
+`ceil_mode` was proposed for pooling before `round_mode`; DenseNets have it. `hole` is DeepLab's name for `dilation`;
+the TSN fork has one for each axis.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def has_fork_fields(layer: pb.LayerParameter) -> bool:
 
 
 def upgrade_fork_fields(param: pb.NetParameter, name: str) -> None:
-    """Turn them into Caffe's own, in place; `name` is the file, for the log. Raises ProtoError."""
+    """Replace the fields of forks in a net. `name` is the file, for the log. Raises ProtoError."""
     became: dict[str, str] = {}
     for layer in filter(has_fork_fields, param.layer):
         if fields := _given(layer.pooling_param, _OF_POOLING):
@@ -32,7 +32,7 @@ def upgrade_fork_fields(param: pb.NetParameter, name: str) -> None:
             _replace(layer, layer.convolution_param, fields, "dilation", _dilation(layer.convolution_param))
             became.update(dict.fromkeys(fields, "dilation"))
     for old, new in became.items():
-        log.info(f"{name}: what {old}, a field of forks, says is now said by {new}, Caffe's own")
+        log.info(f"{name}: {old}, a field of forks, is replaced by {new}, Caffe's own")
 
 
 def _given(message: Any, fields: tuple[str, ...]) -> list[str]:
@@ -40,7 +40,7 @@ def _given(message: Any, fields: tuple[str, ...]) -> list[str]:
 
 
 def _dilation(param: Any) -> list[int]:
-    """Of height and width, or of all axes if they agree."""
+    """The dilation of height and width, or one value if both are equal."""
     both = [
         next((getattr(param, field) for field in fields if param.HasField(field)), 1)
         for fields in (("hole_h", "dilation_h", "hole"), ("hole_w", "dilation_w", "hole"))
@@ -49,7 +49,7 @@ def _dilation(param: Any) -> list[int]:
 
 
 def _replace(layer: Any, param: Any, fields: list[str], own: str, value: Any) -> None:
-    """Put `value` into Caffe's field `own`, in place of those of a fork."""
+    """Set Caffe's field `own` to `value`, and clear the fields of the fork. Raises ProtoError if both differ."""
     present = list(param.dilation) if own == "dilation" else [getattr(param, own)] * param.HasField(own)
     wanted = value if own == "dilation" else [value]
     if present and present not in (wanted, wanted * 2):  # one for all axes, or one for each

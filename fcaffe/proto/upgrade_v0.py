@@ -1,4 +1,4 @@
-"""V0 layers (`layers { layer { type: "conv" kernelsize: 5 ... } bottom: ... }`) become V1 ones."""
+"""Upgrades V0 layers (`layers { layer { type: "conv" kernelsize: 5 ... } bottom: ... }`) to V1."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ _IMAGES = {"images": "image_data_param"}
 _WINDOW_DATA = {"window_data": "window_data_param"}
 _READERS = {"data": "data_param", "hdf5_data": "hdf5_data_param", **_IMAGES, **_WINDOW_DATA}
 
-# V0 field: its name today, and for each V0 type that has it the message it went to.
+# V0 field: its current name, and for each V0 type that has it, its current message.
 _FIELDS: dict[str, tuple[str, dict[str, str]]] = {
     "num_output": ("num_output", _WEIGHTED),
     "biasterm": ("bias_term", _WEIGHTED),
@@ -52,12 +52,12 @@ _FIELDS: dict[str, tuple[str, dict[str, str]]] = {
     "det_crop_mode": ("crop_mode", _WINDOW_DATA),
 }
 
-# These went to transform_param, whatever the type.
+# These moved to transform_param, for all types.
 _TRANSFORM_FIELDS = {"scale": "scale", "meanfile": "mean_file", "cropsize": "crop_size", "mirror": "mirror"}
 
 
 def upgrade_v0_layers(param: pb.NetParameter) -> bool:
-    """Replaces V0 by V1 layers; False if a layer had a field that its type does not have, which is logged."""
+    """Replace V0 by V1 layers. Returns False, and logs it, if a layer has a field that its type does not have."""
     connections = _fold_padding(param)
     complete = True
     upgraded = pb.NetParameter(input=param.input, input_dim=param.input_dim)
@@ -71,9 +71,9 @@ def upgrade_v0_layers(param: pb.NetParameter) -> bool:
 
 
 def _fold_padding(param: pb.NetParameter) -> list[pb.V1LayerParameter]:
-    """All layers but the padding ones, whose pad goes to the convolution or pooling that they feed."""
+    """All layers except padding layers, whose pad moves to the convolution or pooling behind them."""
     producer: dict[str, pb.V1LayerParameter | None] = dict.fromkeys(param.input)
-    kept = []
+    others = []
     for connection in param.layers:
         layer = connection.layer
         folded = pb.V1LayerParameter()
@@ -97,9 +97,9 @@ def _fold_padding(param: pb.NetParameter) -> list[pb.V1LayerParameter]:
             folded.layer.pad = source.layer.pad
             folded.bottom[index] = source.bottom[0]
         if layer.type != "padding":
-            kept.append(folded)
+            others.append(folded)
         producer.update(dict.fromkeys(connection.top, connection))
-    return kept
+    return others
 
 
 def _upgrade_layer(connection: pb.V1LayerParameter, v1: pb.V1LayerParameter) -> bool:

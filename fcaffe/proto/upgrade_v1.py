@@ -1,4 +1,4 @@
-"""V1 layers (`layers { type: CONVOLUTION blobs_lr: 1 ... }`) become today's (`layer { type: "Convolution" ... }`)."""
+"""Upgrades V1 layers (`layers { type: CONVOLUTION blobs_lr: 1 ... }`) to `layer { type: "Convolution" ... }`."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ _IRREGULAR = {
     "SOFTMAX_LOSS": "SoftmaxWithLoss",
     "TANH": "TanH",
 }
-LAYER_TYPES = {  # today's name of each: CONTRASTIVE_LOSS became ContrastiveLoss
+LAYER_TYPES = {  # the current name of each: ContrastiveLoss for CONTRASTIVE_LOSS
     name: _IRREGULAR.get(name, "".join(map(str.capitalize, name.split("_"))))
     for name in pb.V1LayerParameter.LayerType.keys()  # noqa: SIM118 - an enum of protobuf's is no dictionary
 }
 
-# Fields that V1 and today's layers have in common, by name and by type.
+# Fields that V1 and current layers have in common, by name and by type.
 _SHARED = [
     field
     for field, described in pb.V1LayerParameter.DESCRIPTOR.fields_by_name.items()
@@ -36,7 +36,7 @@ _TRANSFORMED = {"DATA": "data_param", "IMAGE_DATA": "image_data_param", "WINDOW_
 
 
 def upgrade_v1_layers(param: pb.NetParameter) -> bool:
-    """Replaces `layers` by `layer`; False if something had to be left out, which is logged."""
+    """Replace `layers` by `layer`. Returns False, and logs it, if something was lost."""
     complete = True
     if param.layer:
         log.layer_beside_layers()
@@ -83,7 +83,7 @@ def _spec(layer: pb.LayerParameter, index: int) -> pb.ParamSpec:
 
 
 def find_transform_fields(param: pb.NetParameter) -> list[tuple[Any, Any, str]]:
-    """The scale, mean_file, crop_size and mirror of V1 data layers: (layer, message that has it, field)."""
+    """The scale, mean_file, crop_size and mirror of V1 data layers, as (layer, message, field)."""
     return [
         (layer, getattr(layer, source), field)
         for layer in param.layers
@@ -94,7 +94,7 @@ def find_transform_fields(param: pb.NetParameter) -> list[tuple[Any, Any, str]]:
 
 
 def move_transform_fields(found: list[tuple[Any, Any, str]]) -> None:
-    """Moves them to the layers' transform_param."""
+    """Move these fields to the layers' transform_param."""
     for layer, message, field in found:
         setattr(layer.transform_param, field, getattr(message, field))
         message.ClearField(field)

@@ -1,4 +1,4 @@
-"""protobuf's wire format, as far as it takes to leave the numbers of blobs where they are: keys, lengths, fields."""
+"""The parts of protobuf's wire format that in_file.py needs: varints, keys and field lengths."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ LONGEST = 10  # bytes of a varint
 
 
 class WireError(ValueError):
-    """The bytes are no message, or one in a form that is left to protobuf."""
+    """The bytes are not a message, or are of a form that in_file.py leaves to protobuf."""
 
 
 def varint(value: int) -> bytes:
-    """A number of 0 or more as protobuf writes it: seven bits a byte, the lowest first."""
+    """A non-negative integer as a varint: seven bits a byte, the lowest first."""
     made = bytearray()
     while value > 0x7F:
         made.append(value & 0x7F | 0x80)
@@ -21,7 +21,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(content: bytes, at: int) -> tuple[int, int]:
-    """The number at this position, and the position behind it. Raises WireError."""
+    """The varint at an offset, and the offset behind it. Raises WireError."""
     value = 0
     for shift in range(0, 7 * LONGEST, 7):
         if at >= len(content):
@@ -35,12 +35,12 @@ def read_varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def key(number: int, kind: int = LENGTH) -> bytes:
-    """What stands in front of a field of this number."""
+    """The key of a field."""
     return varint(number << 3 | kind)
 
 
 def before_field(content: bytes, number: int) -> int:
-    """Where in a message, whose fields are in the order of their numbers, a field of this number belongs."""
+    """The offset of a new field in a message whose fields are in the order of their numbers."""
     at = 0
     while at < len(content):
         found, behind = read_varint(content, at)

@@ -1,4 +1,4 @@
-"""Random numbers: Caffe's own streams, bit for bit, and one that does not see how many workers share a batch."""
+"""Random numbers: Caffe's streams, bit for bit, and a counter-based stream that does not depend on the workers."""
 
 from fcaffe.rng.caffe_random import CaffeRandom
 

@@ -1,7 +1,7 @@
 """Caffe's random numbers on the CPU, bit for bit: mt19937 and the float32 distributions of Boost 1.74.
 
-Every value is made of whole 32-bit draws taken in a fixed order. Values are computed by blocks of arrays, and no draw
-is ever taken ahead: after each call the generator stands exactly where Caffe's would.
+Every value is computed from 32-bit draws in a fixed order. Values are computed in blocks, and no draw is made ahead:
+after each call the state of the generator is Caffe's.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fcaffe.rng import ziggurat
 
 Floats = npt.NDArray[np.float32]
 
-_BLOCK = 1 << 16  # draws done at a time: small enough to stay in the processor's cache
+_BLOCK = 1 << 16  # draws per block, which fit into the cache
 _HIGHEST = 2**32 - 1
 _KEY_WORDS = 624
 
 
 class CaffeRandom:
-    """One stream of random numbers, as each of Caffe's threads has one.
+    """A stream of random numbers; each thread of Caffe has one.
 
-    seed: as Caffe's, its lowest 32 bits count; None or below 0 takes one from the operating system.
+    The lowest 32 bits of `seed` are used, as in Caffe. None or a negative seed: one from the operating system.
     """
 
     def __init__(self, seed: int | None = None):
@@ -36,7 +36,7 @@ class CaffeRandom:
         self._bits = np.random.MT19937()
         seeded: Any = np.random.RandomState(seed & _HIGHEST).get_state(legacy=False)
         self._bits.state = seeded
-        self._numpy = np.random.RandomState(self._bits)  # the same generator; its draws by the array are faster
+        self._numpy = np.random.RandomState(self._bits)  # the same generator, with faster arrays of draws
 
     def draw(self) -> int:
         """The next 32-bit number."""
@@ -69,7 +69,7 @@ class CaffeRandom:
         out = np.empty(n, np.float32)
         done = 0
         while done < n:
-            # A value takes one draw at least, so that no draw of a block of this size can be left over.
+            # A value takes at least one draw, so no draw of a block of this size is left.
             values = self._unit_normals(self.draws(min(n - done, _BLOCK)))
             values *= np.float32(std)
             values += np.float32(mean)
@@ -78,18 +78,18 @@ class CaffeRandom:
         return out
 
     def _unit_normals(self, draws: npt.NDArray[np.uint32]) -> Floats:
-        """All normal numbers that begin within these draws; one that needs draws beyond them takes those too.
+        """All normal numbers that begin within these draws. The last one may take further draws.
 
-        Each draw is first treated as the start of a try. Then the slow ones, where the start alone did not decide, are
-        visited in order: each swallows the draws after it, which therefore were no starts.
+        Each draw is first treated as the start of a try. Then the slow tries, which need further draws, are processed
+        in order. The draws that they take were not starts.
         """
         widths, limits = _first_glance()
         low_byte = (draws & 255).astype(np.intp)
         values = (draws >> 8).astype(np.float32) * widths[low_byte]
         slow = np.flatnonzero(draws >= limits[low_byte])
-        kept = np.ones(len(draws), bool)
-        # The common slow try ends with the next draw as height in the wedge. The tail takes more, and so does a height
-        # that rounds to 1; of the last try in the block the height is not here yet.
+        accepted_starts = np.ones(len(draws), bool)
+        # A common slow try takes the next draw as height in the wedge. The tail takes more draws, and so does a height
+        # that rounds to 1. The height of the last try may be behind the block.
         strips = low_byte[slow] >> 1
         heights = draws[np.minimum(slow + 1, len(draws) - 1)].astype(np.float32) * np.float32(2.0**-32)
         common = (strips > 0) & (heights < 1) & (slow < len(draws) - 1)
@@ -106,15 +106,15 @@ class CaffeRandom:
                 continue
             if is_common:
                 end = start + 2
-                kept[start] = is_accepted
-                kept[start + 1] = False
+                accepted_starts[start] = is_accepted
+                accepted_starts[start + 1] = False
             else:
                 end = start + 1
                 value = ziggurat.normal_try(int(draws[start]), after)
-                kept[start:end] = False
+                accepted_starts[start:end] = False
                 if value is not None:
-                    values[start], kept[start] = value, True
-        return values[kept]
+                    values[start], accepted_starts[start] = value, True
+        return values[accepted_starts]
 
     def bernoulli(self, p: float, n: int, precision: type[np.floating[Any]] = np.float64) -> npt.NDArray[np.bool_]:
         """n times True with probability p (0 to 1).
@@ -138,12 +138,12 @@ class CaffeRandom:
             sequence[i], sequence[j] = sequence[j], sequence[i]
 
     def state(self) -> bytes:
-        """The place in the stream: 624 words of the generator and the position in them, 2500 bytes, little-endian."""
+        """The state: 624 words of the generator and the index of the next one, 2500 bytes, little-endian."""
         words = self._bits.state["state"]
         return np.append(words["key"], words["pos"]).astype("<u4").tobytes()
 
     def set_state(self, state: bytes) -> None:
-        """Goes to where state() was taken. SnapshotError if these are no such bytes."""
+        """Restore a state. Raises SnapshotError if the bytes are none."""
         words = np.frombuffer(state, "<u4") if len(state) == 4 * (_KEY_WORDS + 1) else np.array([_HIGHEST])
         if words[-1] > _KEY_WORDS:
             raise SnapshotError(
@@ -156,10 +156,10 @@ class CaffeRandom:
 
 @cache
 def _first_glance() -> tuple[Floats, npt.NDArray[np.uint32]]:
-    """For each low byte of a draw: the strip's width with the sign, per unit of place; and the limit.
+    """For each low byte of a draw: the strip's signed width per unit of the upper bits, and the limit.
 
-    A draw below its limit is accepted at first glance. That Boost compares the float32 place with the double width of
-    the next strip is exact here: the limit is where the outcome of that comparison changes.
+    A draw below its limit is accepted without further draws. Boost compares the float32 position with the double width
+    of the next strip. The limit is the draw at which the result of that comparison changes.
     """
     table = ziggurat.normal_table()
     low_byte = np.arange(256)

@@ -1,7 +1,7 @@
-"""Random numbers that depend on what they are for, not on who computes them.
+"""A counter-based random stream: numbers depend on layer, iteration and sample, not on the worker.
 
-A worker that holds samples 64 to 127 of a batch gets exactly the numbers that one worker with the whole batch has for
-those samples, without drawing the others.
+A worker with samples 64 to 127 of a batch gets the numbers that one worker with the whole batch has for them, without
+drawing the others.
 
 The bits are those of Philox4x64-10 (Salmon, Moraes, Dror and Shaw, 2011), which maps a key of two 64-bit words and a
 counter of four to a block of four:
@@ -9,8 +9,8 @@ counter of four to a block of four:
     key     = (seed mod 2^64,  BLAKE2b with 8 bytes of the layer's name in UTF-8, read as little-endian)
     counter = (1 + sample * B + b,  0,  iteration,  0)          b = 0 .. B - 1: the sample's blocks
 
-A block is eight 32-bit words: its four 64-bit ones in order, of each the lower half first. A sample begins with a new
-block, so the rest of its last one is not used. Element e of a sample (in C order) is made of
+A block is eight 32-bit words: its four 64-bit words in order, the lower half of each first. A sample begins with a new
+block, so the rest of its last block is unused. Element e of a sample (in C order) is computed from
 
     keep_mask   word e = u        u <= floor(p (2^32 - 1)), p = 1 - ratio in double, ratio float32
     uniform     word e = u        (u >> 8) 2^-24 (high - low) + low, all in float32
@@ -18,8 +18,8 @@ block, so the rest of its last one is not used. Element e of a sample (in C orde
                                   sqrt(-2 ln((v + 1) 2^-32)) cos(2 pi w 2^-32) in double; float32 of it * std + mean
 
 All functions take the index of their first sample in the global batch, and a shape whose first axis is the samples.
-Several passes in one iteration (iter_size) count their samples on, or they would all get the same numbers. For the same
-reason several tops of one layer need a name each.
+Passes of one iteration (iter_size) must continue the sample indices, and several tops of a layer need different names.
+Otherwise they get the same numbers.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _LAST_WORD = 2**64 - 1
 def keep_mask(
     seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape, ratio: float
 ) -> npt.NDArray[np.bool_]:
-    """Dropout's mask: True, with probability 1 - ratio, where a value is kept."""
+    """Dropout's mask: True, with probability 1 - ratio, where a value is retained."""
     return _words(seed, layer_name, iteration, first_sample, shape, 1) <= keep_limit(ratio)
 
 
 def keep_limit(ratio: float) -> np.uint32:
-    """The largest word for which a value is kept."""
+    """The largest word for which a value is retained."""
     keep = 1.0 - float(np.float32(ratio))
     return np.uint32(keep * (2**32 - 1))
 
@@ -62,7 +62,7 @@ def uniform(
 def normal(
     seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape, mean: float = 0, std: float = 1
 ) -> npt.NDArray[np.float32]:
-    """float32 normal numbers, by Box and Muller's method: unlike a ziggurat it takes as many words for each."""
+    """float32 normal numbers by the Box-Muller method, which unlike a ziggurat takes two words for each."""
     words = _words(seed, layer_name, iteration, first_sample, shape, 2)
     radius = np.sqrt(-2 * np.log((words[..., 0] + 1.0) * 2.0**-32))
     unit: npt.NDArray[np.float32] = (radius * np.cos(words[..., 1] * (2 * np.pi * 2.0**-32))).astype(np.float32)
@@ -82,11 +82,11 @@ def _words(
     """The words of each element, in this shape, with a last axis for them if there are several."""
     samples, words_per_sample = shape[0], prod(shape[1:]) * per_element
     blocks = -(-words_per_sample // _BLOCK_WORDS)
-    # NumPy counts up before it makes a block, hence the 1 in the counter's first word.
+    # NumPy increments the counter before each block, hence the 1 in its first word.
     counter = np.array([first_sample * blocks, 0, iteration, 0], np.uint64)
     generator = np.random.Philox(key=np.array(philox_key(seed, layer_name)), counter=counter)
     count = samples * blocks * (_BLOCK_WORDS // 2)
-    # The words as they come; `generator.random_raw` gives the same ones, but keeps other threads of Python waiting.
+    # The raw words. `generator.random_raw` gives the same ones, but does not release the interpreter's lock.
     raw = np.random.Generator(generator).integers(0, _LAST_WORD, count, np.uint64, endpoint=True)
     words = raw.astype("<u8", copy=False).view("<u4").reshape(samples, blocks * _BLOCK_WORDS)[:, :words_per_sample]
     return words.reshape(shape if per_element == 1 else (*shape, per_element))

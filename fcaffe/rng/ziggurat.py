@@ -1,9 +1,9 @@
 """The ziggurats behind Caffe's normal and exponential numbers, in the arithmetic of Boost's float32 distributions.
 
 A ziggurat covers the area under a density with strips of equal area (Marsaglia and Tsang, 2000). One 32-bit draw picks
-a strip (low bits) and a place in it (upper 24 bits). A place under the next, narrower strip lies under the curve for
-sure and is the result: nearly 99 in 100 end so, and `CaffeRandom.normal` does those by whole arrays. What is left needs
-further draws and is here: the wedge between a strip's rectangle and the curve, and the tail beyond the lowest strip.
+a strip (low bits) and a position in it (upper 24 bits). A position under the next, narrower strip lies under the curve
+and is the result: this holds for nearly 99 of 100 draws, which `CaffeRandom.normal` computes by arrays. The other draws
+need further ones, and are computed here: the wedge between a strip's rectangle and the curve, and the tail.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import numpy.typing as npt
 
 Draw = Callable[[], int]  # the generator's next 32-bit number
 
-# Where the lowest strip ends and the tail begins: the one value for which the topmost strip ends on top of the curve.
+# The end of the lowest strip, at which the tail begins, so that the topmost strip ends at the top of the curve.
 _NORMAL_TAIL = Decimal("3.442619855896652121424320491467339704338")
 _EXPONENTIAL_TAIL = Decimal("7.697117470131049714044628048015215499114")
 
 _TO_UNIT = np.float32(2.0**-32)
-_PLACE = np.float32(2.0**-24)
+_POSITION = np.float32(2.0**-24)
 
 
 class Table:
     """Corners of the strips, from the widest (0) to the top of the curve: x[i] is the width of strip i, y[i] its floor.
 
-    Both have one entry more than there are strips. Strip 0 holds the tail too and is as wide as its area asks.
-    Boost keeps doubles and does its arithmetic on differences rounded to float32, so those are kept as well.
+    Both have one entry more than there are strips. Strip 0 includes the tail, so its width is not that of the curve.
+    Boost stores doubles and computes with differences rounded to float32, which are stored as well.
     """
 
     def __init__(self, x: list[Decimal], y: list[Decimal]):
@@ -83,7 +83,7 @@ def _exp(x: Any) -> Any:
 
 
 def unit_uniform(draw: Draw) -> np.float32:
-    """A float32 in [0, 1). The highest 128 numbers round to 1 and are drawn again."""
+    """A float32 in [0, 1). The highest 128 draws round to 1 and are repeated."""
     while (unit := np.float32(draw()) * _TO_UNIT) >= 1:
         pass
     return unit
@@ -108,11 +108,11 @@ def wedge_accepts(strip: Any, x: Any, unit: Any) -> npt.NDArray[np.bool_]:
 
 
 def normal_try(first: int, draw: Draw) -> np.float32 | None:
-    """One whole try at a normal number, started by the draw `first`: the number, or None if the try was rejected."""
+    """One try at a normal number, which begins with the draw `first`. Returns None if it is rejected."""
     table = normal_table()
     strip = first >> 1 & 127
     sign = np.float32(1 if first & 1 else -1)
-    x: np.float32 = np.float32(first >> 8) * _PLACE * table.x32[strip]
+    x: np.float32 = np.float32(first >> 8) * _POSITION * table.x32[strip]
     if float(x) < table.x[strip + 1]:
         return x * sign
     if strip == 0:
@@ -121,7 +121,7 @@ def normal_try(first: int, draw: Draw) -> np.float32 | None:
 
 
 def _normal_tail(draw: Draw) -> np.float32:
-    """A normal number beyond the lowest strip: exponential ones, thinned out (Marsaglia, 1964)."""
+    """A normal number beyond the lowest strip, by rejection of exponential ones (Marsaglia, 1964)."""
     begin: np.float32 = normal_table().x32[1]
     while True:
         x = exponential(draw) / begin
@@ -137,10 +137,10 @@ def exponential(draw: Draw) -> np.float32:
     while True:
         first = draw()
         strip = first & 255
-        x: np.float32 = np.float32(first >> 8) * _PLACE * table.x32[strip]
+        x: np.float32 = np.float32(first >> 8) * _POSITION * table.x32[strip]
         if float(x) < table.x[strip + 1]:
             return shift + x
-        if strip == 0:  # what lies beyond looks like the whole again
+        if strip == 0:  # the tail has the shape of the whole curve
             shift = np.float32(float(shift) + table.x[1])
             continue
         unit = unit_uniform(draw)

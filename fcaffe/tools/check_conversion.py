@@ -1,25 +1,23 @@
-"""Whether a converted file computes what the one computes that it was made of."""
+"""Checks that a converted file computes the same as its source."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from fcaffe import log
-from fcaffe.errors import SnapshotError
-from fcaffe.input_files import UnreadableError, asking, require_file
 from fcaffe.net.model_files import Model, read_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import read_net_for
+from fcaffe.tools.numpy_files import load_numpy
 from fcaffe.tools.onnx.check import Difference, differences, random_inputs, run_net, run_onnx
 from fcaffe.tools.onnx.files import deploy_net
 from fcaffe.tools.onnx.preprocessing import Preprocessing
 from fcaffe.tools.onnx.weights import read_weights
 
 ALLOWED = 1e-4  # of the largest value, or of 1 if that is larger
-RANDOM = 2  # inputs that are made up
+RANDOM = 2  # random inputs
 
 
 def check(
@@ -29,10 +27,20 @@ def check(
     preprocessing: Preprocessing | None = None,
     inputs: Sequence[str] = (),
 ) -> Iterator[tuple[str, Difference]]:
-    """What was compared, in words, and how far it is apart: outputs of both files for random values and for those of
-    the files `inputs`, where there is a net; else the blobs of both.
+    """Compare two files: by the outputs of their net, or without a net by their blobs.
 
-    `net` is the prototxt; `preprocessing` is what an ONNX file does by itself. Raises SnapshotError, UsageError.
+    Args:
+        source: a model or ONNX file.
+        target: a model or ONNX file.
+        net: the prototxt, if there is one.
+        preprocessing: the one in the ONNX file.
+        inputs: files of inputs, in addition to random ones.
+
+    Yields:
+        A description of the input, and the difference of an output or blob.
+
+    Raises:
+        SnapshotError, UsageError: a file cannot be read or does not fit the net.
     """
     if net is None:
         yield from _blobs(_model(source), _model(target))
@@ -77,16 +85,11 @@ def _blobs(ours: Model, theirs: Model) -> Iterator[tuple[str, Difference]]:
 
 
 def _read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:
-    """The arrays of a .npz, by name, or the one of a .npy, for the first input of the net."""
-    try:
-        with asking():
-            require_file(path)
-            content: Any = np.load(path, allow_pickle=False)
-            return {name: content[name] for name in content} if hasattr(content, "files") else {names[0]: content}
-    except UnreadableError as problem:
-        raise SnapshotError(f"cannot read {path} as inputs, which are a .npy or .npz: {problem}") from problem
+    """Read the arrays of a .npz by name, or the array of a .npy as the first input."""
+    content = load_numpy(path, "inputs, which are a .npy or .npz")
+    return content if isinstance(content, dict) else {names[0]: content}
 
 
 def too_far(difference: Difference) -> bool:
-    """Whether two sides differ by more than float32's rounding in a deep net explains."""
+    """Whether a difference exceeds the float32 rounding of a deep net."""
     return not difference.largest <= ALLOWED * max(1, difference.magnitude)

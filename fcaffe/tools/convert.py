@@ -1,4 +1,4 @@
-"""Writes the content of a file in another form; what it holds and the ending of the new name say which."""
+"""Converts files between formats and notations, by the content of the source and the ending of the target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fcaffe import log
 from fcaffe.data import datum_to_array, open_database, parse_datum
 from fcaffe.data.mean import mean_image
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
-from fcaffe.input_files import UnreadableError, asking, require_file
 from fcaffe.net.filter import filter_net
 from fcaffe.net.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.splits import insert_splits
@@ -35,10 +34,11 @@ from fcaffe.proto import (
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.binary import HDF5_MAGIC
 from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
+from fcaffe.tools.numpy_files import load_numpy
 
 _NPY_MAGIC = b"\x93NUMPY"
 
-# What can be read: its name, and the endings of what can be made of it.
+# Readable kinds: the noun, and the endings of possible targets.
 _FORMS: dict[Any, tuple[str, tuple[str, ...]]] = {
     Model: ("model", (".caffemodel", ".h5", ".npz", ".safetensors", ".dcmodel", ".onnx", ".prototxt")),
     State: ("solver state", (".solverstate", ".h5")),
@@ -50,21 +50,30 @@ _FORMS: dict[Any, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class ToOnnx:
-    """What an ONNX file is to have beside the net: see `fcaffe.tools.onnx`."""
+    """Options of ONNX files; see `fcaffe.tools.onnx`."""
 
     preprocessing: Any = None  # a Preprocessing
-    fold: bool = False  # normalisations into weights
-    opset: int | None = None  # the version of ONNX's operators, if not the usual one
+    fold: bool = False  # whether to fold normalisations into weights
+    opset: int | None = None  # the version of ONNX's operators; None: the default
 
 
 def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", to_onnx: ToOnnx | None = None) -> str:
-    """Read `source`, bring it to the current notation, write it as `target`; returns what it was, in a few words.
+    """Read `source`, upgrade it to the current notation, and write it as `target`.
 
-    The mean image of a database, which is a folder, is computed. `net` is a prototxt. An ONNX file is of that net, with
-    the weights of the model `source`. Otherwise it tells a model what an HDF5 file of Caffe's, an ONNX file or a state
-    dict of PyTorch leaves out: types and parameters of its layers, their order, and which blobs they share. `to`: whose
-    form a model gets, "nvidia" for blobs of a .caffemodel as NVIDIA's fork has them, "torchvision" for a .safetensors
-    file with a state dict. Raises SnapshotError, ProtoError, UsageError.
+    Args:
+        source: a file, or the folder of a database, whose mean image is computed.
+        target: the new file.
+        net: a prototxt. An ONNX file gets this net with the weights of `source`. A model gets the layers, their order
+            and their sharing, which HDF5 files of Caffe, ONNX files and state dicts of PyTorch do not have.
+        to: "bvlc"; "nvidia" for a .caffemodel with blobs as in NVIDIA's fork; "torchvision" for a .safetensors file
+            with a state dict.
+        to_onnx: options of an ONNX file.
+
+    Returns:
+        The kind of the source, in a few words.
+
+    Raises:
+        SnapshotError, ProtoError, UsageError: the source is damaged, or cannot be converted to the target.
     """
     if to_onnx is not None and not target.endswith(".onnx"):
         raise UsageError(f"means, scales, orders of channels, folding and opsets are for ONNX files, not for {target}")
@@ -104,15 +113,15 @@ def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", 
         found = described_by(found, net)
     elif ending == ".caffemodel" and not any(layer.param.type for layer in found.layers):
         log.warning(
-            f"{source} holds nothing of the layers but names and blobs, and a blob that several share only once: "
-            "give the net as --net if there are such"
+            f"{source} has only names and blobs of layers, and shared blobs once: give the net as --net if they share "
+            "blobs"
         )
     _write(target, found, nvidia)
     return noun
 
 
 def is_state_dict(path: str) -> bool:
-    """Whether a file is a safetensors file whose tensors have PyTorch's names."""
+    """Whether a file is a safetensors file with PyTorch's names of tensors."""
     if os.path.isdir(path) or not safetensors.is_safetensors(file_start(path)):
         return False
     content = safetensors.read_content(path)
@@ -120,7 +129,7 @@ def is_state_dict(path: str) -> bool:
 
 
 def described_by(model: Model, net: str) -> Model:
-    """The model with the layers of a training net: their order, their parameters, and all blobs that they share."""
+    """The model with the layers of a training net: their order, parameters and shared blobs. Raises SnapshotError."""
     param = read_net(net)
     param.state.phase = pb.TRAIN
     stored = {layer.name: layer for layer in model.layers}
@@ -182,7 +191,7 @@ def _write(path: str, found: Any, nvidia: bool) -> None:
 
 
 def _read_prototxt(path: str) -> Any:
-    """The net or solver, in the current notation, with nothing added."""
+    """Read a net or solver, and upgrade it to the current notation."""
     text = text_of(path)
     try:
         net = parse_text(text, pb.NetParameter, path)
@@ -207,13 +216,8 @@ def _mean_of(folder: str) -> StoredBlob:
 
 
 def _read_npy(path: str) -> StoredBlob:
-    """An array as a blob; one of three axes is an image, and gets the four numbers that means have."""
-    try:
-        with asking():
-            require_file(path)
-            array = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
-    except UnreadableError as problem:
-        raise SnapshotError(f"cannot read {path} as a .npy, it is damaged or none: {problem}") from problem
+    """Read an array as a blob. An array of three axes is an image, with the legacy shape of means."""
+    array = load_numpy(path, "a .npy, it is damaged or none")
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float32)
     shape = (1, *array.shape) if array.ndim == 3 else array.shape

@@ -1,4 +1,4 @@
-"""Databases of what blobs of a net hold, batch after batch, as Caffe's extract_features writes them."""
+"""Writes the values of blobs to databases, as Caffe's extract_features."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ REPORT = 1000  # records between two lines of the log
 
 
 def extract(net: Net, blobs: Sequence[str], paths: Sequence[str], backend: str, batches: Iterable[int]) -> None:
-    """Run the net once for each of `batches`, and write what each blob holds to the database of the same index.
+    """Run the net once for each of `batches`, and write the values of each blob to the database of the same index.
 
-    A record is what one item of the blob (an index of its first axis) holds, as float_data; keys are ten digits.
-    Raises UsageError, DataError.
+    A record has the values of one item (an index of the first axis) as float_data. Keys are ten digits. Raises
+    UsageError, DataError.
     """
     if len(blobs) != len(paths):
         raise UsageError(f"{len(blobs)} blobs need as many databases, not {len(paths)}: separate each by commas")
@@ -44,9 +44,9 @@ def extract(net: Net, blobs: Sequence[str], paths: Sequence[str], backend: str, 
 
 
 def _put(name: str, values: np.ndarray, writer: Writer) -> None:
-    """Each item as channels x height x width: missing axes are 1."""
+    """Write each item as channels x height x width. Missing axes are 1."""
     if values.ndim > 4:
-        raise DataError(f'blob "{name}" has {values.ndim} axes, and a record has place for three: reshape it before')
+        raise DataError(f'blob "{name}" has {values.ndim} axes, and a record has three besides the batch: reshape it')
     for item in values if values.ndim else values[np.newaxis]:
         image = item.reshape(item.shape + (1,) * (3 - item.ndim)).astype(np.float32, copy=False)
         writer.put(b"%010d" % writer.count, array_to_datum(image).SerializeToString())

@@ -1,4 +1,4 @@
-"""The mean image of a database, as Caffe's compute_image_mean computes it."""
+"""Computes the mean image of records, as Caffe's compute_image_mean."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fcaffe.data.database import Record
 from fcaffe.data.datum import datum_to_array, parse_datum
 from fcaffe.data.mean import mean_image
 
-REPORT = 10000  # records between two lines of the log
+REPORT = 10000  # records between two log lines
 
 
 def mean_of_records(records: Iterable[Record]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Databases made from lists of pictures, record by record as Caffe's convert_imageset makes them."""
+"""Converts lists of pictures to records, as Caffe's convert_imageset."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_f
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 
-CHUNK = 256  # pictures decoded at a time, so that memory stays small
-REPORT = 1000  # records between two lines of the log
+CHUNK = 256  # pictures decoded at a time, which limits memory
+REPORT = 1000  # records between two log lines
 
 
 @dataclass(frozen=True)
 class PictureForm:
-    """What becomes of a picture: its channels, its size (0: its own) and how its pixels are stored.
+    """The form of a stored picture: channels, size (0: unchanged) and encoding.
 
-    `encoded` stores picture files, of the kind `encode_type` or (if that is empty) of the kind that the name says.
+    `encoded` stores picture files of the type `encode_type`, or if that is empty of the type of the file's name.
     """
 
     gray: bool = False
@@ -43,12 +43,12 @@ class PictureForm:
 def picture_records(
     root: str, images: list[ListedImage], form: PictureForm, check_size: bool = False
 ) -> Iterator[Record]:
-    """Keys and Datums of the pictures of a list, whose paths follow `root` letter by letter.
+    """Yields keys and Datums of the pictures of a list, whose paths are appended to `root`.
 
-    A picture that cannot be read is told and passed over; its number in the list stays free, as in Caffe. With
-    `check_size` one of another size than the first is a DataError.
+    An unreadable picture is logged and skipped, and its number is not used, as in Caffe. With `check_size`, raises
+    DataError for a picture of another size than the first.
     """
-    opencv()  # says at once if it is missing
+    opencv()  # raises if it is missing
     first: tuple[int, ...] = ()
     count = 0
     numbered = enumerate(images)
@@ -79,7 +79,7 @@ def picture_records(
 
 
 def _datum(root: str, image: ListedImage, form: PictureForm) -> tuple[bytes, tuple[int, ...]]:
-    """The Datum of a picture, and the shape of its pixels; nothing if it cannot be read."""
+    """The serialised Datum of a picture, and the shape of its pixels; both empty if it cannot be read."""
     path = root + image.path
     try:
         content = read_file(path)

@@ -1,9 +1,9 @@
-"""Inner products and convolutions in two steps, of which the first gives few values: a low-rank approximation.
+"""Low-rank approximation: replaces inner products and convolutions by two layers.
 
-The weights as a matrix (outputs, everything else) are U S V; of the singular values the largest r stay. Then V's first
-r rows are the weights of a layer with r outputs, and U S those of an inner product, or 1 x 1 convolution, behind it.
-Among all matrices of rank r theirs is the nearest (Eckart and Young, 1936). With M outputs of K inputs there are
-r (K + M) multiply-adds in place of M K.
+The weights as a matrix (outputs, everything else) are U S V. The r largest singular values are retained. The first r
+rows of V are the weights of a layer with r outputs, and U S those of an inner product, or 1 x 1 convolution, behind it.
+Their product is the nearest matrix of rank r (Eckart and Young, 1936). M outputs of K inputs take r (K + M)
+multiply-adds instead of M K.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.stored_weights import PARAM_OF, stored_weights
 
-FIRST, SECOND = "_v", "_u"  # behind a layer's name: the names of the two that take its place
+FIRST, SECOND = "_v", "_u"  # suffixes of the names of the two layers
 _TYPES = ("InnerProduct", "Convolution")
 
 
 @dataclass(frozen=True)
 class Factored:
-    """A layer that became two: its rank now and at most, and the error of its weights, relative, by Frobenius' norm."""
+    """A factored layer: its rank, its full rank, and the relative error of its weights in the Frobenius norm."""
 
     layer: str
     rank: int
@@ -36,11 +36,20 @@ class Factored:
 
 
 def low_rank(param: Any, model: Model, ranks: Mapping[str, int], energy: float) -> tuple[Any, Model, list[Factored]]:
-    """The net and its weights with layers in two steps, wherever that takes fewer multiply-adds.
+    """Factor layers of a net and its weights, where that takes fewer multiply-adds.
 
-    `ranks` gives ranks by layer. Without any, every layer that can has the smallest rank whose singular values have at
-    least the share `energy` of the sum of all squares. Raises UsageError for layers that cannot, and SnapshotError if
-    the model lacks weights, is of another net, or has weights that are no numbers.
+    Args:
+        param: the NetParameter.
+        model: the weights.
+        ranks: by layer; no other layer is factored. If empty, all layers that can be are.
+        energy: without ranks, the share of the sum of squared singular values to retain.
+
+    Returns:
+        The new net, its weights, and the factored layers.
+
+    Raises:
+        UsageError: a layer of `ranks` cannot be factored.
+        SnapshotError: the model lacks weights, is of another net, or has weights that are not finite.
     """
     names = {layer.name: layer for layer in param.layer}
     if wrong := [name for name in ranks if name not in names or not _can(names[name])]:
@@ -81,17 +90,17 @@ def _can(layer: Any) -> bool:
 def _factors(
     layer: Any, blobs: list[StoredBlob], rank: int | None, energy: float
 ) -> tuple[list[StoredLayer], Factored] | None:
-    """The two layers; None if they would take as many multiply-adds as the one, and nobody asked for this rank."""
+    """The two layers; None if no rank is given and they would not take fewer multiply-adds."""
     outputs = getattr(layer, PARAM_OF[layer.type]).num_output
     weights = np.array(blobs[0].data, np.float64)
     kernel = weights.shape[1:] if layer.type == "Convolution" else (weights.size // outputs,)
     matrix = weights.reshape(outputs, -1)
     if not np.isfinite(matrix).all():
-        raise SnapshotError(f'the model has weights of layer "{layer.name}" that are no numbers, which have no rank')
+        raise SnapshotError(f'the model has weights of layer "{layer.name}" that are not finite')
     squares, vectors = _squares(matrix)
-    kept = np.cumsum(squares) / max(squares.sum(), np.finfo(np.float64).tiny)
+    retained = np.cumsum(squares) / max(squares.sum(), np.finfo(np.float64).tiny)
     if rank is None:
-        rank = int(np.searchsorted(kept, energy - 1e-12) + 1)
+        rank = int(np.searchsorted(retained, energy - 1e-12) + 1)
         if rank * (outputs + math.prod(kernel)) >= outputs * math.prod(kernel):
             return None
     if not 1 <= rank <= len(squares):
@@ -105,7 +114,7 @@ def _factors(
     first.top[0], second.bottom[0] = middle, middle
     del first.param[1:]
     first.ClearField("loss_weight")
-    second.ClearField("propagate_down")  # it is the bottom of both that may want no gradient
+    second.ClearField("propagate_down")  # it applies to the first bottom
     mine, theirs = (getattr(one, PARAM_OF[layer.type]) for one in (first, second))
     mine.num_output, mine.bias_term = rank, False
     tail: tuple[int, ...] = ()
@@ -121,23 +130,27 @@ def _factors(
     made = [
         StoredBlob(shape, array.astype(np.float32).reshape(shape)) for shape, array in zip(shapes, arrays, strict=True)
     ]
-    error = math.sqrt(max(0.0, 1 - kept[rank - 1]))
+    error = math.sqrt(max(0.0, 1 - retained[rank - 1]))
     pair = [StoredLayer(first, made[:1]), StoredLayer(second, [made[1], *blobs[1:]])]
     return pair, Factored(layer.name, rank, len(squares), error)
 
 
 def _squares(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The squares of the singular values of a matrix (M, K), the largest first, and in columns the singular vectors on
-    the side of its shorter axis. By the eigenvalues of a product of the matrix with itself, which takes a fraction of
-    the time of all vectors on both sides, and in float64 resolves more than weights of float32 have."""
+    """The squared singular values of a matrix (M, K), descending, and the singular vectors of its shorter axis.
+
+    They are eigenvalues and eigenvectors of the matrix times its transpose, which is much faster than an SVD. float64
+    is precise enough for float32 weights.
+    """
     wide = matrix.shape[0] <= matrix.shape[1]
     squares, vectors = np.linalg.eigh(matrix @ matrix.T if wide else matrix.T @ matrix)
     return np.maximum(squares[::-1], 0), vectors[:, ::-1]
 
 
 def _pair(matrix: np.ndarray, squares: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The weights (r, K) and (M, r) of two steps: the matrix projected upon singular vectors, and these. Each has half
-    of the singular values' size, so that the values between the steps are as large as those around."""
+    """The weights (r, K) and (M, r) of the two layers, each scaled by the square root of the singular values.
+
+    So the activations between the layers have the magnitude of their neighbours.
+    """
     root = np.where(squares > 0, squares, 1) ** 0.25
     if matrix.shape[0] <= matrix.shape[1]:
         return vectors.T @ matrix / root[:, None], vectors * root

@@ -1,4 +1,4 @@
-"""Normalisations with fixed statistics folded into the weights before them, or into one Scale."""
+"""Folds BatchNorm, Scale and Bias layers into the weights before them, or into one Scale."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from fcaffe.tools.stored_weights import PARAM_OF, outputs_of, stored_weights
 
 @dataclass(frozen=True)
 class Merged:
-    """A net without the normalisations that were folded, its weights, and what was done: of each layer that took
-    others in, the names of these."""
+    """The net without folded layers, its weights, and by layer the names of the layers that were folded into it."""
 
     net: Any
     model: Model
@@ -28,13 +27,12 @@ class Merged:
 
 
 def merge_bn(param: Any, model: Model) -> Merged:
-    """Fold what can be in the net of a NetParameter, in phase TEST, with the weights of a model.
+    """Fold normalisations of a net in phase TEST, with the weights of a model.
 
-    Normalisations that follow one another with no weights before them, as in DenseNet, become one Scale. One stays as
-    it is if its statistics are those of the batch, if somebody else reads what it reads, a loss_weight of the layer
-    before included, if it has one itself, if it stops gradients, or if weights are shared. A bias that is new learns as
-    the weights beside it, and a Scale as the last one that is in it.
-    Raises SnapshotError if the model lacks weights, or is of another net.
+    Successive normalisations without weights before them, as in DenseNet, become one Scale. A layer is not folded if
+    its statistics are those of the batch, if another layer or a loss reads its bottom, if it has a loss_weight, if it
+    stops gradients, or if weights are shared. A new bias gets the learning rates of its weights, and a new Scale those
+    of its last Scale. Raises SnapshotError if the model lacks weights, or is of another net.
     """
     test = pb.NetParameter()
     test.CopyFrom(param)
@@ -44,7 +42,7 @@ def merge_bn(param: Any, model: Model) -> Merged:
     folded: dict[str, list[str]] = {}
     gone: set[int] = set()
     for index, layer in enumerate(test.layer):
-        if index in gone or not (_takes_others_in(layer) or _is_affine(layer)):
+        if index in gone or not (_has_foldable_weights(layer) or _is_affine(layer)):
             continue
         followers = list(_followers(test, index))
         if not followers:
@@ -69,12 +67,12 @@ def merge_bn(param: Any, model: Model) -> Merged:
     outline = pb.NetParameter()
     outline.CopyFrom(test)
     outline.ClearField("layer")
-    if param.HasField("state"):  # whose stages the rules of layers ask for
+    if param.HasField("state"):  # for the stages in rules of layers
         test.state.CopyFrom(param.state)
     return Merged(test, Model(outline, layers), folded)
 
 
-def _takes_others_in(layer: Any) -> bool:
+def _has_foldable_weights(layer: Any) -> bool:
     if layer.type not in PARAM_OF or len(layer.bottom) != 1 or len(layer.top) != 1 or any(layer.loss_weight):
         return False
     axis = getattr(layer, PARAM_OF[layer.type]).axis
@@ -82,7 +80,7 @@ def _takes_others_in(layer: Any) -> bool:
 
 
 def _followers(net: Any, index: int) -> Iterator[int]:
-    """The layers behind one with weights that can be folded into it, in their order."""
+    """Yields the indices of the successive layers that can be folded into a layer."""
     while True:
         readers = _readers(net, index)
         if len(readers) != 1 or not _is_affine(net.layer[readers[0]]):
@@ -91,7 +89,7 @@ def _followers(net: Any, index: int) -> Iterator[int]:
 
 
 def _readers(net: Any, index: int) -> list[int]:
-    """The layers that read the top of this one, before another writes a blob of that name."""
+    """The layers that read the top of a layer, before another layer overwrites it."""
     top, found = net.layer[index].top[0], []
     for later in range(index + 1, len(net.layer)):
         layer = net.layer[later]
@@ -115,12 +113,12 @@ def _is_affine(layer: Any) -> bool:
 
 
 def _outputs(layer: Any, blobs: list[StoredBlob]) -> int:
-    """The number of channels that a layer writes."""
+    """The number of output channels of a layer."""
     return outputs_of(layer, blobs[0]) if layer.type in PARAM_OF else _flat(blobs[0]).size
 
 
 def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> Affine:
-    """What a BatchNorm, Scale or Bias computes."""
+    """The affine function of a BatchNorm, Scale or Bias."""
     arrays = [_flat(blob) for blob in blobs]
     wanted = {"BatchNorm": 3, "Scale": 1 + layer.scale_param.bias_term, "Bias": 1}[layer.type]
     sizes = [array.size for array in arrays]
@@ -137,14 +135,14 @@ def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> Affine:
 
 
 def _with(layer: Any, blobs: list[StoredBlob], affine: Affine) -> StoredLayer:
-    """The layer with an affine function folded in; its parameter says that there is a bias."""
+    """The layer with an affine function folded into its weights and bias."""
     weights, bias = blobs[0], blobs[1] if len(blobs) > 1 else None
     p = getattr(layer, PARAM_OF[layer.type])
     values, axis, group = np.array(weights.data), 0, 1
     if layer.type == "Deconvolution":
         axis, group = 1, p.group
     elif layer.type == "InnerProduct" and p.transpose:
-        values, axis = values.reshape(-1, affine.scale.size), 1  # an old file has four numbers for its shape
+        values, axis = values.reshape(-1, affine.scale.size), 1  # an old file has four axes
     values, shift = affine.of_weights(values, None if bias is None else np.array(bias.data), axis, group)
     scaled = StoredBlob(weights.shape, values.reshape(weights.shape), legacy=weights.legacy)
     p.ClearField("bias_term")
@@ -156,7 +154,7 @@ def _with(layer: Any, blobs: list[StoredBlob], affine: Affine) -> StoredLayer:
 
 
 def _as_scale(layer: Any, followers: list[Any], affine: Affine) -> StoredLayer:
-    """The layer turned into a Scale that computes an affine function, which is its own and that of these behind it."""
+    """The layer converted to a Scale that computes its own affine function and those of its followers."""
     scales = [list(other.param) for other in (layer, *followers) if other.type == "Scale"]
     for field in ("batch_norm_param", "scale_param", "bias_param", "param"):
         layer.ClearField(field)

@@ -1,4 +1,4 @@
-"""What the test nets of a solver say of a model."""
+"""Scores a model with the test nets of a solver."""
 
 from __future__ import annotations
 
@@ -21,10 +21,17 @@ from fcaffe.solvers.nets import test_net_params
 def model_scores(
     param: Any, model: Model, engine: Engine, change: Callable[[Any], Any] = lambda net: net
 ) -> list[tuple[str, float]]:
-    """Name and mean of each output that is one number, of all test nets of a solver, over test_iter batches each.
+    """Name and mean of each scalar output of all test nets, over test_iter batches each.
 
-    `change` makes of a test net's parameters those of the net that is run. Raises UsageError for a solver without
-    test nets, and SnapshotError if the model does not fit into one.
+    Args:
+        param: the SolverParameter.
+        model: the weights.
+        engine: runs the nets.
+        change: converts the NetParameter of a test net.
+
+    Raises:
+        UsageError: the solver has no test nets.
+        SnapshotError: the model does not fit a net.
     """
     found: list[tuple[str, float]] = []
     with log.quiet():

@@ -1,4 +1,4 @@
-"""Model summary: what a file of weights holds."""
+"""The summary of a model file as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fcaffe.net.model_files import Model
 
 
 def model_to_json(model: Model) -> dict[str, Any]:
-    """Layers with their blobs, and totals, in which a blob that several layers share counts once."""
+    """Layers with their blobs, and totals. Shared blobs count once."""
     return {
         "name": model.param.name,
         "layers": [

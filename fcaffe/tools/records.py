@@ -1,4 +1,4 @@
-"""What a database of pictures holds, its records in another order, and its pictures as files."""
+"""Statistics, shuffling, merging and export of databases of pictures."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fcaffe.data.datum import datum_to_array, name_of, parse_datum
 from fcaffe.data.images import encode_image
 from fcaffe.errors import DataError
 
-LIST = "list.txt"  # of exported pictures, in the form that convert_imageset reads
-_NUMBER = re.compile(rb"\d{6,}(_|$)")  # at the beginning of a key, as Caffe's programs make it
+LIST = "list.txt"  # of exported pictures, for convert_imageset
+_NUMBER = re.compile(rb"\d{6,}(_|$)")  # at the beginning of a key of Caffe's programs
 _PICTURE_ENDING = re.compile(r"\.(png|jpe?g|bmp|gif|tiff?|webp|p[gpn]m)$", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^\w.+-]+")
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # by color type
@@ -26,7 +26,7 @@ _NO_FRAMES = {0xC4, 0xC8, 0xCC}  # markers of JPEG among those of frames
 
 @dataclass
 class Contents:
-    """How many records of which shapes, labels and ways of storing there are."""
+    """Counts of records by shape, label and form."""
 
     records: int = 0
     value_bytes: int = 0
@@ -45,14 +45,14 @@ class Contents:
 
 
 def form_of(datum: Any) -> str:
-    """How the values are stored."""
+    """The form of the stored values, such as "uint8" or "JPEG files"."""
     if datum.encoded:
         return _FORMS.get(_ending(datum.data), "encoded")
     return "uint8" if datum.data else "float32"
 
 
 def shape_of(datum: Any) -> tuple[int, ...]:
-    """Channels, height and width; of a picture file they stand in its first bytes. () if that is of an unknown kind."""
+    """Channels, height and width, which for a PNG or JPEG are read from its header. () for other picture files."""
     if not datum.encoded:
         return datum.channels, datum.height, datum.width
     kind = _ending(datum.data)
@@ -63,20 +63,20 @@ def shape_of(datum: Any) -> tuple[int, ...]:
 
 
 def renumbered(index: int, key: bytes) -> bytes:
-    """A key that comes at this index in the order of a database: the number in front is another one."""
+    """A key with this index as its leading number."""
     name = _NUMBER.sub(b"", key, count=1)
     return b"%08d" % index + (b"_" + name if name else b"")
 
 
 def shuffled(database: Database, seed: int) -> Iterator[Record]:
-    """All records, with keys that bring them into an order that the seed decides."""
+    """Yields all records, with keys whose order is a permutation by the seed."""
     order = np.random.default_rng(seed).permutation(database.entries).tolist()
     for index, (key, value) in zip(order, database, strict=True):
         yield renumbered(index, key), value
 
 
 def merged(databases: Iterable[Database]) -> Iterator[Record]:
-    """All records of one database after the other, with keys that keep this order."""
+    """Yields the records of all databases, with keys that preserve this order."""
     index = 0
     for database in databases:
         for key, value in database:
@@ -85,13 +85,12 @@ def merged(databases: Iterable[Database]) -> Iterator[Record]:
 
 
 def export(records: Iterable[Record], folder: str) -> int:
-    """Write each record as a picture into the new folder, with a list of names and labels; returns their number.
+    """Write the pictures of records into a new folder, with a list of names and labels. Returns their number.
 
-    Picture files are written as they are stored, pixels as PNG. The folder appears whole or not at all; one that
-    exists is refused. Raises DataError.
+    Encoded pictures are not re-encoded; raw pixels become PNG files. Raises DataError if the folder exists.
     """
     lines = []
-    with new_folder(folder, "folder of pictures", OSError) as temporary:
+    with new_folder(folder, "folder of pictures") as temporary:
         for key, value in records:
             datum = parse_datum(key, value)
             content, ending = _picture(key, datum)
@@ -106,7 +105,7 @@ def export(records: Iterable[Record], folder: str) -> int:
 
 
 def _picture(key: bytes, datum: Any) -> tuple[bytes, str]:
-    """A picture file and the ending of its name."""
+    """The picture file of a Datum, and its extension."""
     if datum.encoded:
         return datum.data, _ending(datum.data) or "bin"
     pixels = datum_to_array(datum, key)
@@ -129,7 +128,7 @@ def _ending(data: bytes) -> str:
 
 
 def _jpeg_shape(data: bytes) -> tuple[int, ...]:
-    """Of the first frame (markers C0 to CF); segments before it are passed over by their lengths."""
+    """The shape of a JPEG's first frame (markers C0 to CF)."""
     offset = 2
     while offset + 10 <= len(data) and data[offset] == 0xFF:
         marker, length = data[offset + 1], int.from_bytes(data[offset + 2 : offset + 4], "big")

@@ -1,8 +1,8 @@
-"""Weights of a PyTorch module, whose names are not Caffe's, for a net of the same architecture, and the other way.
+"""Converts between the state dict of a PyTorch module and the model of a net of the same architecture.
 
-To read them, modules are put in the order in which torchvision's classification nets run them, and taken as layers of
-the net in its order: convolutions and linear layers on one side, batch normalisations on the other. Shapes must agree
-one by one. To write them, `torch_names` says which module each layer is.
+To read one, modules are sorted in the order in which torchvision's classification nets run them, and matched with the
+net's layers in order: convolutions and linear layers, and separately batch normalisations. Shapes must agree. To write
+one, `torch_names` gives the module of each layer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.torch_names import normalized, torch_names
 
-# Parts of names that do not stand in the order of the alphabet, at the top and within a block.
+# Parts of names that are not in alphabetical order, at the top and within a block.
 _TOP = {
     "conv1": 0,
     "bn1": 0,
@@ -34,7 +34,7 @@ _TOP = {
     "classifier": 6,
     "fc": 7,
 }
-_FIRST = ("downsample", "squeeze")  # Caffe's nets have the branch before what it goes round
+_FIRST = ("downsample", "squeeze")  # Caffe's nets have the shortcut first
 _STATISTICS = ("running_mean", "running_var")
 _WEIGHTED = ("Convolution", "ConvolutionDepthwise", "Deconvolution", "DepthwiseConvolution", "InnerProduct")
 
@@ -42,9 +42,9 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def model_of_state_dict(tensors: Mapping[str, Callable[[], np.ndarray]], net: Net, source: str) -> Model:
-    """The model of a net with the values of a state dict, which are read by calling them.
+    """The model of a net with the values of a state dict, which is a mapping of functions that read tensors.
 
-    Raises SnapshotError, naming layer and module, where they do not have the same shapes or are not as many.
+    Raises SnapshotError, which names layer and module, if their numbers or shapes differ.
     """
     modules: dict[str, dict[str, Callable[[], np.ndarray]]] = {}
     for name, read in tensors.items():
@@ -58,7 +58,9 @@ def model_of_state_dict(tensors: Mapping[str, Callable[[], np.ndarray]], net: Ne
     followed = set(normalized(net).values())
     for node, name in _paired(net, _WEIGHTED, weighted, source):
         values = modules[name]
-        if node.name in followed and "bias" not in values and len(node.layer.blobs) > 1:  # as ResNet-50's first one
+        if (
+            node.name in followed and "bias" not in values and len(node.layer.blobs) > 1
+        ):  # as the first one of ResNet-50
             values = values | {"bias": partial(np.zeros, node.layer.blobs[1].shape, np.float32)}
         blobs[node.name] = _fitted(node, name, values, ("weight", "bias"), source)
     for node, name in _paired(net, ("BatchNorm",), normal, source):
@@ -77,10 +79,10 @@ def model_of_state_dict(tensors: Mapping[str, Callable[[], np.ndarray]], net: Ne
 
 
 def state_dict_of(net: Net) -> dict[str, np.ndarray]:
-    """The weights of a net by torchvision's names. Raises UsageError for a net that has none there.
+    """The weights of a net by torchvision's names. Raises UsageError for other architectures.
 
-    A bias before a batch normalisation, which torchvision's nets do not have, goes into the mean, and an eps that is
-    not theirs into the variance, so that the same is computed.
+    torchvision's nets have no bias before a batch normalisation, and a fixed eps. So a bias is subtracted from the
+    mean, and another eps is added to the variance.
     """
     names, before, found = torch_names(net), normalized(net), dict[str, np.ndarray]()
     numpy = net.context.engine.to_numpy
@@ -105,13 +107,13 @@ def state_dict_of(net: Net) -> dict[str, np.ndarray]:
 
 
 def _more_than_torch(norm: Node) -> np.float32:
-    """What the eps of a BatchNorm has more than that of PyTorch, 0 if they are the same."""
+    """The difference of a BatchNorm's eps to PyTorch's."""
     more = norm.layer.param.batch_norm_param.eps - 1e-5
     return np.float32(more if abs(more) > 1e-9 else 0)
 
 
 def _rank(module: str) -> list[tuple[int, Any]]:
-    """A key that puts names in the order of the work: numbers by their value, blocks as torchvision runs them."""
+    """A sort key for module names: numbers by value, blocks in torchvision's order of execution."""
     top, *rest = module.split(".")
     key: list[tuple[int, Any]] = [(_TOP.get(top, len(_TOP)), top)]
     for part in rest:
@@ -144,7 +146,7 @@ def _fitted(
             )
         made.append(StoredBlob(blob.shape, array.reshape(blob.shape)))
     if more := set(values) - {*kinds, *_STATISTICS, "weight", "bias"}:
-        raise SnapshotError(f'{source}: {module} has {", ".join(more)}, which layer "{node.name}" has no place for')
+        raise SnapshotError(f'{source}: {module} has {", ".join(more)}, which layer "{node.name}" does not have')
     if "bias" in values and "bias" in kinds[len(made) :]:
         raise SnapshotError(f'{source}: {module} has a bias, and layer "{node.name}" none')
     return made

@@ -1,4 +1,4 @@
-"""The weights that a model has for a layer of a net, checked against what the net says of the layer."""
+"""The weights of a layer in a model, checked against the net."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PARAM_OF = {
 
 
 def stored_weights(layer: Any, stored: Mapping[str, StoredLayer]) -> list[StoredBlob]:
-    """The blobs of a layer, by its name; of one of a type in PARAM_OF they are weights, and a bias if it has one.
+    """The blobs of a layer, by its name: for a type in PARAM_OF weights, and a bias if it has one.
 
-    Raises SnapshotError if there are none, or if those are of another layer than the net's.
+    Raises SnapshotError if there are none, or if they do not fit the layer.
     """
     found = stored.get(layer.name)
     if found is None or not found.blobs:
@@ -37,7 +37,7 @@ def stored_weights(layer: Any, stored: Mapping[str, StoredLayer]) -> list[Stored
 
 
 def outputs_of(layer: Any, weights: StoredBlob) -> int:
-    """The number of channels that a layer of a type in PARAM_OF writes; a depthwise one need not say it."""
+    """The number of outputs of a layer of a type in PARAM_OF. A depthwise one need not give it."""
     outputs = int(getattr(layer, PARAM_OF[layer.type]).num_output)
     return outputs or (weights.shape[0] if "Depthwise" in layer.type else 0)
 
@@ -50,7 +50,7 @@ def _fit(layer: Any, blobs: list[StoredBlob]) -> bool:
     if outputs < 1 or (p.bias_term and math.prod(blobs[1].shape) != outputs):
         return False
     if layer.type == "InnerProduct":
-        return weights.shape[-1 if p.transpose else -2] == outputs  # an old file has two more numbers before these
+        return weights.shape[-1 if p.transpose else -2] == outputs  # an old file has two more axes
     if weights.shape[2:] != _kernel(p, len(weights.shape) - 2):
         return False
     if layer.type == "Deconvolution":

@@ -1,4 +1,4 @@
-"""The names that torchvision's VGG, SqueezeNet and ResNet have for the modules of a net of the same architecture."""
+"""Names of torchvision's modules for the layers of a VGG, SqueezeNet or ResNet."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ _WEIGHTED = ("Convolution", "InnerProduct")
 _PASSING = ("BatchNorm", "Scale", "ReLU", "Dropout", "Split", "Flatten", "Softmax")
 _TYPES = (*_WEIGHTED, *_PASSING, "Input", "Pooling", "Eltwise", "Concat")
 
-Names = dict[str, str]  # of modules, by the names of layers
+Names = dict[str, str]  # of modules, by layer
 
 
 def torch_names(net: Net) -> Names:
-    """The module of each convolution, inner product and batch normalisation. Raises UsageError for a net that is of
-    none of the three kinds."""
+    """The module of each convolution, inner product and batch normalisation. Raises UsageError for other nets."""
     for node in net.nodes:
         grouped = node.layer.type == "Convolution" and node.layer.param.convolution_param.group > 1
         if node.layer.type not in _TYPES or grouped:
@@ -37,12 +36,12 @@ def torch_names(net: Net) -> Names:
             raise _other(f'"{norm}" (BatchNorm) stands behind no convolution')
         names[norm] = _norm_module(names[convolution])
     if not names.keys() >= weighted or len(set(names.values())) != len(names):
-        raise _other("the layers with weights do not stand as in any of them")
+        raise _other("its layers with weights are arranged as in none of them")
     return names
 
 
 def normalized(net: Net) -> dict[str, str]:
-    """For each batch normalisation the layer right before it."""
+    """For each batch normalisation, the layer before it."""
     writer: dict[int, str] = {}
     found = {}
     for node in net.nodes:
@@ -53,7 +52,7 @@ def normalized(net: Net) -> dict[str, str]:
 
 
 def differences(net: Net) -> Iterator[str]:
-    """What of the net torchvision's ones compute in another way, in words: names and shapes do not tell."""
+    """Yields descriptions of differences to torchvision's nets that names and shapes do not show."""
     residual = any(node.layer.type == "Eltwise" for node in net.nodes)
     windows = [(node.name, node.layer.windows) for node in net.nodes if isinstance(node.layer, Convolution)]
     for (name, one), (_, next_one) in itertools.pairwise(windows):
@@ -70,7 +69,7 @@ def differences(net: Net) -> Iterator[str]:
 
 
 def _origins(net: Net) -> dict[str, list[str]]:
-    """For each layer the layers that its bottoms are from, past those that only pass values on."""
+    """For each layer, the layers that computed its bottoms, without those in _PASSING."""
     maker: dict[int, str] = {}
     found = {}
     for node in net.nodes:
@@ -118,8 +117,10 @@ def _squeezenet(net: Net) -> Names:
 
 
 def _resnet(net: Net) -> Names:
-    """conv1; layer1 to layer4 with blocks, each layer but the first beginning with a block that has a `downsample`; fc.
-    A block ends with the sum of what goes through it and what goes round it."""
+    """conv1, layer1 to layer4 with blocks, fc. The first block of a layer has a `downsample` in its shortcut.
+
+    A block ends with the sum of its last convolution and its shortcut.
+    """
     origins = _origins(net)
     convolutions = {node.name for node in net.nodes if node.layer.type == "Convolution"}
     names, stage, number, block = Names(), 0, 0, list[str]()
@@ -145,7 +146,7 @@ def _resnet(net: Net) -> Names:
 
 
 def _norm_module(module: str) -> str:
-    """The batch normalisation behind a module: bn1 behind conv1, or the next one of a sequence."""
+    """The batch normalisation behind a module: bn1 for conv1, or the next index in a sequence."""
     head, dot, last = module.rpartition(".")
     return head + dot + (str(int(last) + 1) if last.isdecimal() else last.replace("conv", "bn"))
 

@@ -1,13 +1,8 @@
-"""Files in an older notation, brought to the present one as Caffe's three upgrade programs do it.
-
-Each returns Caffe's exit code: 1 if something was lost on the way, 2 if the file cannot be read as what it should be.
-"""
+"""Upgrades files of older notations, as Caffe's three upgrade programs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
 
 from fcaffe import log
 from fcaffe.errors import ProtoError, SnapshotError
@@ -23,50 +18,33 @@ from fcaffe.proto import (
 )
 
 
-def upgrade_net_text(source: str, target: str) -> int:
-    return _upgrade_net("upgrade_net_proto_text", source, target, "text", read_text, write_text)
+def upgrade(tool: str, source: str, target: str) -> int:
+    """Upgrade a file as the program `tool`, such as upgrade_net_proto_text.
 
-
-def upgrade_net_binary(source: str, target: str) -> int:
-    return _upgrade_net("upgrade_net_proto_binary", source, target, "binary", read_binary, write_binary)
-
-
-def upgrade_solver_text(source: str, target: str) -> int:
-    tool = "upgrade_solver_proto_text"
-    param = _read(tool, source, "text", pb.SolverParameter, read_text)
-    if param is None:
-        return 2
-    if not param.HasField("solver_type"):
-        log.already_upgraded(tool, source)
-    upgrade_solver(param, source)
-    write_text(target, param)
-    log.wrote_upgraded(tool, "SolverParameter text", target)
-    return 0
-
-
-def _upgrade_net(
-    tool: str, source: str, target: str, form: str, read: Callable[..., Any], write: Callable[..., Any]
-) -> int:
-    param = _read(tool, source, form, pb.NetParameter, read)
-    if param is None:
-        return 2
-    if net_is_current(param):
-        log.already_upgraded(tool, source)
-    complete = upgrade_net(param, source)
-    if not complete:
-        log.problems_while_upgrading(tool)
-    write(target, param)
-    log.wrote_upgraded(tool, f"NetParameter {form}", target)
-    return 0 if complete else 1
-
-
-def _read(tool: str, path: str, form: str, kind: Any, read: Callable[..., Any]) -> Any:
-    """The message; None if the file holds no such message, which is told."""
+    Returns:
+        Caffe's exit code: 1 if something was lost, 2 if the source is of another kind.
+    """
+    kind = pb.SolverParameter if "solver" in tool else pb.NetParameter
+    form = tool.rpartition("_")[2]
     try:
-        return read(path, kind)
+        param = (read_binary if form == "binary" else read_text)(source, kind)
     except (ProtoError, SnapshotError) as problem:
-        if not os.path.isfile(path):
+        if not os.path.isfile(source):
             raise
         log.error(str(problem))
-        log.cannot_upgrade(tool, f"{form} file as {kind.DESCRIPTOR.name}", path)
-        return None
+        log.cannot_upgrade(tool, f"{form} file as {kind.DESCRIPTOR.name}", source)
+        return 2
+    complete = True
+    if kind is pb.SolverParameter:
+        if not param.HasField("solver_type"):
+            log.already_upgraded(tool, source)
+        upgrade_solver(param, source)
+    else:
+        if net_is_current(param):
+            log.already_upgraded(tool, source)
+        complete = upgrade_net(param, source)
+        if not complete:
+            log.problems_while_upgrading(tool)
+    (write_binary if form == "binary" else write_text)(target, param)
+    log.wrote_upgraded(tool, f"{kind.DESCRIPTOR.name} {form}", target)
+    return 0 if complete else 1

@@ -27,8 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.data import array_to_datum
-from fcaffe.data.backends import WRITERS
+from fcaffe.data import array_to_datum, write_lmdb
 from fcaffe.tools.plot import new_picture, style
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +59,7 @@ def databases(folder: Path, out: Path) -> dict[str, int]:
     for name, (chosen, given) in parts.items():
         pairs = enumerate(zip(chosen, given, strict=True))
         datums = ((index, array_to_datum(image[None], label)) for index, (image, label) in pairs)
-        WRITERS["lmdb"](str(out / name), ((b"%08d" % index, datum.SerializeToString()) for index, datum in datums))
+        write_lmdb(str(out / name), ((b"%08d" % index, datum.SerializeToString()) for index, datum in datums))
     return {name: len(given) for name, (_, given) in parts.items()}
 
 

@@ -87,7 +87,7 @@ def test_a_model_of_another_net(old: str, new: str, run: Run) -> None:
 def test_weights_that_are_no_numbers(run: Run, net: Net) -> None:
     net.layers[1].blobs[0].data[0, 0, 0, 0] = np.nan
     write_model("net.caffemodel", to_model(net))
-    assert 'weights of layer "conv" that are no numbers' in run("compress", *FILES).fatal
+    assert 'weights of layer "conv" that are not finite' in run("compress", *FILES).fatal
 
 
 def test_the_second_layer_has_the_loss_and_the_first_the_bottom(run: Run) -> None:

@@ -56,8 +56,8 @@ NETS = {
         "too far apart",
     ),
     "bottoms": (INPUT + 'layer { name: "it" type: "Eltwise" top: "y" ' + 'bottom: "z" ' * 20000 + "}", "blob 'z'"),
-    "a file without a net": ("# nothing\n", "net.prototxt is the prototxt of no net"),
-    "an empty file": ("", "net.prototxt is the prototxt of no net"),
+    "a file without a net": ("# nothing\n", "net.prototxt has no layers"),
+    "an empty file": ("", "net.prototxt has no layers"),
 }
 FITS_ON_PAPER = {"inner product", "filler", "tiles"}  # which summary shows, since it needs no memory for values
 

@@ -1,5 +1,6 @@
 """What holds for every kind of database; see test_lmdb.py and test_leveldb.py for the rest."""
 
+import functools
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from fcaffe.data import array_to_datum, datum_to_array, open_database, parse_datum
-from fcaffe.data.backends import LEVELDB, LMDB, WRITERS
+from fcaffe.data.backends import LEVELDB, LMDB, write_database
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 from tests.conftest import GOLDEN
@@ -30,7 +31,7 @@ def kind(request):
 
 @pytest.fixture
 def write(kind):
-    return WRITERS[kind]
+    return functools.partial(write_database, backend=kind)
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ class TestWithPlyvel:
         environment = {**os.environ, "TMPDIR": str(tmp_path)}
         with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE) as other:
             assert other.stdout.readline() == b"open\n"
-            (theirs,) = tmp_path.glob(f"fcaffe-leveldb-{other.pid}-*")
+            (theirs,) = tmp_path.glob(f".fcaffe-leveldb-*-{other.pid}-*")
             database = open_database(str(INTEROP / "gray_leveldb"))
             assert theirs.exists()
             database.close()

@@ -1,5 +1,6 @@
-"""LMDBs that other processes write to, that are damaged, or that are cut while they are read."""
+"""LMDBs that other processes write to, that a script of this process opens too, or that are damaged."""
 
+import collections
 import os
 import random
 import signal
@@ -11,9 +12,8 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from fcaffe.data import db_lmdb, lmdb_lock, open_database, write_lmdb
+from fcaffe.data import db_lmdb, lmdb_library, open_database, write_lmdb
 from fcaffe.data.backends import LMDB
-from fcaffe.data.lmdb_file import PageFile
 from fcaffe.errors import DataError
 from tests.conftest import GOLDEN
 
@@ -59,12 +59,12 @@ def start(code, *arguments):
 def registered(folder):
     """The transactions in the lock file's table, oldest first."""
     status = os.stat(os.path.join(folder, "data.mdb"))
-    lines = lmdb_lock._environments[status.st_dev, status.st_ino].readers().splitlines()[1:]
+    lines = lmdb_library._environments[status.st_dev, status.st_ino].readers().splitlines()[1:]
     return sorted(int(line.split()[2]) for line in lines if line.split()[2] != "-")
 
 
 def append(folder, count=1, size=10, first=90_000_000):
-    """As another process would: a process may not open an LMDB twice."""
+    """As another process would."""
     code = (
         "import lmdb, sys; folder, count, size, first = sys.argv[1], *map(int, sys.argv[2:])\n"
         "environment = lmdb.open(folder, map_size=1 << 32)\n"
@@ -111,26 +111,24 @@ def test_snapshots_are_registered_until_they_are_closed_however_the_file_grows(f
         opened.append(open_database(folder))
         append(folder, 1, size)
     while opened:
-        assert registered(folder) == [database.version()[1].transaction for database in opened]
+        assert registered(folder) == [database.version()[1] for database in opened]
         opened.pop().close()
 
 
-def test_places_of_killed_readers_are_freed(folder):
+def test_slots_of_killed_readers_are_freed(folder):
     process = start(READING.format(folder))
     process.send_signal(signal.SIGKILL)
     process.communicate()
     database = open_database(folder)
-    environment = next(iter(lmdb_lock._environments.values()))
+    environment = next(iter(lmdb_library._environments.values()))
     lines = environment.readers().splitlines()
     assert len(lines) == 2 and lines[1].split()[0] == str(os.getpid())  # a heading, and we
     database.close()
 
 
-@pytest.mark.parametrize("why", ["the folder cannot be written", "READERS_FULL", "lock.mdb"])
-def test_without_a_lock_the_log_says_so_and_a_change_is_an_error(why, folder, monkeypatch, capfd):
-    if why == "READERS_FULL":
-        monkeypatch.setattr(lmdb_lock, "_open", lambda folder: (_ for _ in ()).throw(lmdb.ReadersFullError(why)))
-    elif why == "lock.mdb":
+@pytest.mark.parametrize("why", ["the folder cannot be written", "lock.mdb"])
+def test_without_a_lock_the_log_says_so_and_a_change_is_an_error(why, folder, capfd):
+    if why == "lock.mdb":
         Path(folder, "lock.mdb").mkdir()
     else:
         os.chmod(folder, 0o555)
@@ -146,36 +144,71 @@ def test_without_a_lock_the_log_says_so_and_a_change_is_an_error(why, folder, mo
     database.close()
 
 
+HANDLES = [{"readonly": True, "lock": False}, {"readonly": True}, {}]  # arguments of lmdb.open
+
+
+@pytest.mark.parametrize("script_first", [False, True])
+@pytest.mark.parametrize("arguments", HANDLES)
+def test_a_script_opens_a_database_beside_a_data_layer(arguments, script_first, folder):
+    database = None if script_first else open_database(folder)
+    with lmdb.open(folder, **arguments) as environment, environment.begin() as transaction:
+        database = database or open_database(folder)
+        assert list(transaction.cursor()) == values(range(200)) == database.read(200)
+    assert database.read(200) == values(range(200)) == list(database)
+    database.close()
+    with lmdb.open(folder, **arguments) as environment, environment.begin() as transaction:
+        assert list(transaction.cursor()) == values(range(200))
+
+
+@pytest.mark.parametrize("script_first", [False, True])
+def test_a_script_that_writes_to_the_database_of_a_data_layer_is_an_error(script_first, folder):
+    """Both processes' locks are one process's, so the layer's registration is lost."""
+    database = None if script_first else open_database(folder)
+    with lmdb.open(folder, map_size=1 << 32) as environment:
+        database = database or open_database(folder)
+        for _ in range(5):  # after the third transaction, pages of the first one are free
+            with environment.begin(write=True) as transaction:
+                transaction.put(b"00000000", b"other")
+    with pytest.raises(DataError, match="has written to the LMDB"):
+        database.read(10)
+    database.close()
+
+
+def test_a_database_without_lock_does_not_hide_what_a_script_reads(folder):
+    """The opposite order of closing: the layer goes first."""
+    with lmdb.open(folder, readonly=True, lock=False) as environment, environment.begin() as transaction:
+        database = open_database(folder)
+        database.read(5)
+        database.close()
+        assert list(transaction.cursor()) == values(range(200))
+
+
 def test_with_a_lock_the_log_says_nothing(folder, capfd):
     open_database(folder).close()
     assert "without a lock" not in capfd.readouterr().err
     assert Path(folder, "lock.mdb").exists()
 
 
-def test_workers_agree_on_what_worker_0_reads(folder, monkeypatch):
-    first = open_database(folder)
+def test_workers_that_read_other_records_than_worker_0_refuse(folder, monkeypatch):
+    first, same = open_database(folder), open_database(folder)
+    same.agree_on(first.version())
     append(folder, 3)
     second = open_database(folder)
-    assert second.entries == 203
-    second.agree_on(first.version())
-    assert second.entries == 200 and second.read(201) == [*values(range(200)), *values([0])]
-    version = first.version()
-    monkeypatch.setattr(db_lmdb, "_host", lambda: "another")
-    third = open_database(folder)
-    with pytest.raises(DataError, match="has 203 records here, but 200 where worker 0"):
-        third.agree_on(version)
-    for database in (first, second, third):
+    for host in (db_lmdb._host, lambda: "another"):
+        monkeypatch.setattr(db_lmdb, "_host", host)
+        with pytest.raises(DataError, match="has 203 records here, but 200 where worker 0"):
+            second.agree_on(first.version())
+    for database in (first, same, second):
         database.close()
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_an_error(folder):
-    database = open_database(folder)
-    database.read(10)
-    os.truncate(Path(folder, "data.mdb"), 20_000)
-    with pytest.raises(DataError, match=r"cannot be read \(data.mdb was cut short: it has 20000 bytes") as caught:
-        database.read(200)
+@pytest.mark.parametrize("size", [0, 100, 5000, 8192, 20_000, -1])
+def test_a_file_that_is_cut_is_an_error(size, folder):
+    path = Path(folder, "data.mdb")
+    os.truncate(path, size if size >= 0 else path.stat().st_size + size)
+    with pytest.raises(DataError, match=r"cut short|cannot be read") as caught:
+        open_database(folder)
     assert folder in str(caught.value)
-    database.close()
 
 
 def test_free_pages_at_the_end_may_be_missing(tmp_path):
@@ -198,8 +231,8 @@ def damages(content, page, number):
         first, second = (page * drawn.randrange(pages) for _ in range(2))
         kind = drawn.choice(["flip", "zero", "cut", "garbage", "header", "swap", "meta"])
         if kind == "flip":
-            for place in drawn.sample(range(len(content)), drawn.randint(1, 20)):
-                damaged[place] ^= 1 << drawn.randrange(8)
+            for offset in drawn.sample(range(len(content)), drawn.randint(1, 20)):
+                damaged[offset] ^= 1 << drawn.randrange(8)
         elif kind == "zero":
             damaged[first : first + page] = bytes(page)
         elif kind == "cut":
@@ -207,8 +240,8 @@ def damages(content, page, number):
         elif kind == "garbage":
             damaged[first : first + page] = drawn.randbytes(page)
         elif kind == "header":
-            place = first + drawn.randrange(40)
-            damaged[place : place + 4] = drawn.randbytes(4)
+            offset = first + drawn.randrange(40)
+            damaged[offset : offset + 4] = drawn.randbytes(4)
         elif kind == "swap":
             damaged[first : first + page], damaged[second : second + page] = (
                 damaged[second : second + page],
@@ -219,36 +252,47 @@ def damages(content, page, number):
         yield kind, bytes(damaged)
 
 
-def test_damage_anywhere_is_an_error_that_names_the_database_or_is_in_a_value(tmp_path):
-    """LMDB has no check sums: what is changed within a key or value is not found out here."""
+def outcome(path):
+    """Reads a database in a process of its own: "read", "refused", or the signal that ended it."""
+    code = (
+        "import sys; from fcaffe.cli import last_words; from fcaffe.data import open_database; last_words.begin()\n"
+        "from fcaffe.errors import DataError\n"
+        "for line in sys.stdin:\n"
+        "    try: d = open_database(line.strip()); d.read(min(d.entries, 1000) + 1); print('read', flush=True)\n"
+        "    except DataError as e: print('refused' if line.strip() in str(e) else e, flush=True)\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_damage_is_an_error_that_names_the_database(tmp_path):
+    """liblmdb believes the pages, and ends the process by an assertion in some cases; the log then names the database.
+
+    What is changed within a key or value is not found out: LMDB has no checksums.
+    """
     drawn = random.Random(1)
     records = [(b"%08d" % k, drawn.randbytes(drawn.choice([100, 800, 3000, 9000]))) for k in range(400)]
     write_lmdb(str(tmp_path / "db"), records)
-    path = tmp_path / "db" / "data.mdb"
-    errors = set()
-    for kind, damaged in damages(path.read_bytes(), 4096, 250):
-        path.write_bytes(damaged)
-        try:
-            database = open_database(str(path.parent))
-            assert len(database.read(min(database.entries, 1000))) <= 1000
-            database.read(1)  # the end of a round
-            database.close()
-        except DataError as problem:
-            assert str(path.parent) in str(problem) and "\n" not in str(problem)
-            errors.add(kind)
-    assert errors >= {"zero", "cut", "garbage", "swap", "meta"}
-
-
-def test_every_page_is_checked(tmp_path):
-    """A page of zeros is found out, wherever it is, but for those behind the first one of a long value."""
-    write_lmdb(str(tmp_path / "db"), [(b"%03d" % k, b"v" * 100) for k in range(300)])
-    path = tmp_path / "db" / "data.mdb"
-    content = path.read_bytes()
-    file = PageFile(str(path))
-    newest = file.snapshots()[0]
-    for page in range(2, newest.last_page + 1):
-        path.write_bytes(content[: page * 4096] + bytes(4096) + content[(page + 1) * 4096 :])
-        with pytest.raises(DataError, match=f"page {page} is damaged"):
-            database = open_database(str(path.parent))
-            database.read(301)
-    assert newest.last_page > 8 and newest.depth > 1
+    content = (tmp_path / "db" / "data.mdb").read_bytes()
+    zeros = [("zeros", content[:k] + bytes(4096) + content[k + 4096 :]) for k in range(8192, len(content), 4096 * 40)]
+    outcomes = collections.Counter()
+    reader = None
+    for number, (kind, damaged) in enumerate([*damages(content, 4096, 80), *zeros]):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "data.mdb").write_bytes(damaged)
+        reader = reader or outcome(tmp_path)
+        reader.stdin.write(f"{tmp_path / str(number)}\n")
+        reader.stdin.flush()
+        answer = reader.stdout.readline().strip()
+        if not answer:
+            error = reader.communicate(timeout=60)[1]
+            assert f'while reading the LMDB "{tmp_path / str(number)}"' in error, error
+            assert reader.returncode in (-signal.SIGABRT, -signal.SIGBUS)
+            reader, answer = None, "ended"
+        assert answer in ("read", "refused", "ended")
+        outcomes[kind, answer] += 1
+    if reader is not None:
+        reader.communicate()
+    assert all(outcomes[kind, "refused"] for kind in ("cut", "garbage", "meta"))
+    assert outcomes.total() - sum(n for (_, answer), n in outcomes.items() if answer == "ended") > 70

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fcaffe.data.windows import Window, place_window, read_window_file
+from fcaffe.data.windows import Window, crop_window, read_window_file
 from fcaffe.errors import DataError
 
 FILE = """# 0
@@ -130,7 +130,7 @@ def test_placement(square, pad, mirror):
         wanted = expected_placement(window, height, width, 47, pad, square, mirror)
         if min(wanted[4:6]) < 1:
             continue  # a sliver that rounds to nothing
-        assert tuple(place_window(window, height, width, 47, pad, square, mirror)) == wanted
+        assert tuple(crop_window(window, height, width, 47, pad, square, mirror)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -138,4 +138,4 @@ def test_placement(square, pad, mirror):
 )
 def test_windows_outside_of_the_image_are_refused(box, pad):
     with pytest.raises(DataError, match=r"window \(.*\) does not lie in the image, which has 8 x 10 pixels"):
-        place_window(Window(0, 1, *box), 8, 10, 16, pad, False, False)
+        crop_window(Window(0, 1, *box), 8, 10, 16, pad, False, False)

@@ -83,8 +83,8 @@ def test_the_state_continues_the_series(golden, parameters, consumed):
         ({"parameters": f"batch_size: {2**32 - 1}"}, DataError, "a batch of 4294967295 x .*lower batch_size"),
         ({"more": "transform_param { scale: 2 }"}, NetError, "does not transform data"),
         ({"source": "none"}, DataError, "cannot read the list of HDF5 files"),
-        ({"source": "records.json"}, DataError, "cannot be read"),
-        ({"tops": "xz"}, DataError, 'part0.h5": it has no dataset "z"'),
+        ({"source": "records.json"}, DataError, "cannot read"),
+        ({"tops": "xz"}, DataError, 'part0.h5: it has no dataset "z"'),
     ],
 )
 def test_errors_at_setup_name_the_layer(golden, arguments, kind, words):

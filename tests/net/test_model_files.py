@@ -14,7 +14,7 @@ import pytest
 from fcaffe.errors import FcaffeError, SnapshotError
 from fcaffe.hdf5 import reading
 from fcaffe.net import Net
-from fcaffe.net.model_files import Model, StoredLayer, read_model, write_model
+from fcaffe.net.model_files import Model, StoredLayer, arrays, read_model, write_model
 from fcaffe.net.model_files import caffemodel as caffemodel_format
 from fcaffe.net.model_files import hdf5 as hdf5_format
 from fcaffe.net.model_files import npz as npz_format
@@ -276,7 +276,7 @@ def test_what_a_net_has_no_place_for_is_not_read(
     else:
         bomb_of(path, f"{name}/0", 1 << 20)
     read: list[int] = []
-    for module, function in ((hdf5_format, "values_of"), (npz_format, "_array")):
+    for module, function in ((hdf5_format, "values_of"), (npz_format, "_read")):
         own = getattr(module, function)
         monkeypatch.setattr(module, function, lambda *a, own=own: read.append((values := own(*a)).size) or values)
     before = [blob.data.copy() for layer in net.layers for blob in layer.blobs]
@@ -295,9 +295,9 @@ def test_what_a_net_has_no_place_for_is_not_read(
 def test_no_more_is_read_than_there_is_memory(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(tmp_path / f"x{ending}", Model(pb.NetParameter(), [layer("a", (300,)), layer("b", (300,))]))
     read_model(tmp_path / f"x{ending}")
-    for module in (reading, npz_format):
+    for module in (reading, arrays):
         monkeypatch.setattr(module, "obtainable_bytes", lambda _: 2000)
-    with pytest.raises(SnapshotError, match=r"x\.\w+: what it says that it holds takes \d+ bytes, "):
+    with pytest.raises(SnapshotError, match=r"x\.\w+: its arrays take \d+ bytes, "):
         read_model(tmp_path / f"x{ending}")
 
 
@@ -313,7 +313,7 @@ def test_npz_files_of_others(tmp_path: Path) -> None:
     (stored,) = read_model(tmp_path / "x.npz").layers
     assert (stored.name, [blob.shape for blob in stored.blobs]) == ("ip", [(2, 3), (3,)])
     np.savez(tmp_path / "x.npz", weights=np.ones(3))
-    with pytest.raises(SnapshotError, match=r'array "weights" is no blob; the names are <layer>/<k>'):
+    with pytest.raises(SnapshotError, match=r'"weights" is no blob; the names are <layer>/<k>'):
         read_model(tmp_path / "x.npz")
     np.savez(tmp_path / "x.npz", **{"a/0": np.array([{"an": "object"}])})
     with pytest.raises(SnapshotError, match=r"x\.npz"):

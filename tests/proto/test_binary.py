@@ -204,14 +204,6 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("old", b"as it was")]
 
 
-def test_places_that_cannot_be_written(tmp_path):
-    (tmp_path / "folder").mkdir()
-    for path, why in [(tmp_path / "none/x", "No such file or directory"), (tmp_path / "folder", "Is a directory")]:
-        with pytest.raises(SnapshotError, match=f"cannot write {path}: {why}"):
-            write_binary(path, pb.Datum())
-    assert [file.name for file in tmp_path.rglob("*")] == ["folder"]
-
-
 def test_new_files_have_the_usual_rights_and_links_stay(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "x")
     before = os.umask(0o027)

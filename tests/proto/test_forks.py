@@ -49,7 +49,7 @@ def test_every_number_of_a_fork_names_one():
     forks_of = {name: forks_of_number(number) for name, number in numbers if number >= 101000}
     assert all(forks_of.values())
     assert set(forks_of.values()) == set(_FORKS.values())
-    own = {"BlobProto.place", "BlobBytes.place", "SolverState.resume", "StateBytes.resume"}
+    own = {"BlobProto.array_index", "BlobBytes.array_index", "SolverState.resume", "StateBytes.resume"}
     own |= {f"{name}.written" for name in ("NetParameter", "NetBytes", "SolverState", "StateBytes")}
     assert {name for name, number in numbers if 100000 <= number < 101000} == own
     values = [value for message in messages() for enum in message.enum_types for value in enum.values]

@@ -14,7 +14,7 @@ from fcaffe.errors import SnapshotError
 from fcaffe.net import Net
 from fcaffe.net.model_files import read_model, write_model
 from fcaffe.net.weights import load_weights, to_model
-from fcaffe.proto import StoredBlob, in_file, read_binary, read_outline, stored_blob, wire
+from fcaffe.proto import StoredBlob, in_file, read_binary, read_outline, stored_blob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.in_file import InFile, outline_of
 from fcaffe.solvers.snapshot.state_files import read_state, write_state
@@ -66,7 +66,7 @@ NUMBERS = np.float32([1, 2, 3]).tobytes()
         (pb.BlobBytes(raw_data_type=pb.BlobBytes.FLOAT, raw_data=NUMBERS).SerializeToString(), True),
         (ONE_BY_ONE, False),
         (ONE_BY_ONE + pb.BlobBytes(diff=[NUMBERS]).SerializeToString(), False),
-        (pb.BlobBytes(data=[NUMBERS], place=7).SerializeToString(), True),
+        (pb.BlobBytes(data=[NUMBERS], array_index=7).SerializeToString(), True),
     ],
     ids=["packed", "in pieces", "doubles", "raw", "one by one", "of both kinds", "with a place of its own"],
 )
@@ -177,24 +177,3 @@ def peak(work: Callable[[], Any]) -> int:
         return tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
-
-
-@pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**31 - 1, 2**63])
-def test_varints(value: int) -> None:
-    written = wire.varint(value)
-    assert wire.read_varint(b"x" + written + b"x", 1) == (value, 1 + len(written))
-    if value < 2**31:
-        assert pb.Datum.FromString(b"\x28" + written).label == value
-    with pytest.raises(wire.WireError):
-        wire.read_varint(written[:-1], 0)
-
-
-def test_where_a_field_belongs() -> None:
-    layer = pb.LayerParameter(name="a", type="b", loss_weight=[1.5], phase=pb.TEST)
-    layer.param.add(lr_mult=2)
-    content = layer.SerializeToString()
-    at = wire.before_field(content, 7)
-    layer.blobs.add(num=3)
-    blob = wire.key(7) + b"\x02\x08\x03"
-    assert content[:at] + blob + content[at:] == layer.SerializeToString()
-    assert wire.before_field(content, 1000) == len(content)

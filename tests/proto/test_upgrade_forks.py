@@ -12,7 +12,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net
 from fcaffe.proto.upgrade import net_is_current
 from fcaffe.tools.summary import summarize
-from fcaffe.tools.upgrade import upgrade_net_text
+from fcaffe.tools.upgrade import upgrade
 
 INPUT = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 dim: 23 dim: 30 } } }'
 POOLING = 'layer { name: "it" type: "Pooling" bottom: "x" top: "it" pooling_param { kernel_size: 3 stride: 2 %s } }'
@@ -69,13 +69,13 @@ def test_the_upgrade_program_writes_caffes_field(tmp_path: Path, capfd: pytest.C
         'input: "x" input_dim: [1, 2, 9, 9] layers { name: "it" type: POOLING bottom: "x" top: "it" '
         "pooling_param { kernel_size: 2 ceil_mode: false } }"
     )
-    assert upgrade_net_text(str(old), str(new)) == 0
+    assert upgrade("upgrade_net_proto_text", str(old), str(new)) == 0
     err = capfd.readouterr().err
-    assert "what ceil_mode, a field of forks, says is now said by round_mode" in err
+    assert "ceil_mode, a field of forks, is replaced by round_mode" in err
     assert "without effect" not in err
     assert "round_mode: FLOOR" in new.read_text()
     assert "ceil_mode" not in new.read_text()
-    assert upgrade_net_text(str(new), str(again)) == 0
+    assert upgrade("upgrade_net_proto_text", str(new), str(again)) == 0
     assert "already in latest" in capfd.readouterr().err
     assert again.read_text() == new.read_text()
 

@@ -99,7 +99,7 @@ def test_arrays_come_back_from_files(ending: str, apart: int, monkeypatch: pytes
     """Also those for which HDF5 has datasets, as they are large; and none, as of a seed without a generator."""
     if ending:
         pytest.importorskip("h5py", reason="the hdf5 extra (h5py) is not installed")
-    monkeypatch.setattr(state_files, "APART", apart)
+    monkeypatch.setattr(state_files, "OWN_DATASET", apart)
     arrays = [np.arange(6, dtype=np.float32).reshape(1, 2, 3), np.array(7), np.zeros(0, np.uint8), np.ones((2, 0))]
     carried = [CarriedArray("train", "it", index, str(index), array) for index, array in enumerate(arrays)]
     write_state(f"x{ending}", State(1, 0, "x.caffemodel", [], pb.ResumeState(seed=3), carried))

@@ -168,7 +168,7 @@ REFUSED: list[tuple[Path, str, dict[str, Any], type[FcaffeError], str]] = [
     (STATE, "x.h5", {"net": "net.prototxt"}, UsageError, "--net is for models"),
     (INTEROP / "none.caffemodel", "x.h5", {}, SnapshotError, "none.caffemodel does not exist"),
     (INTEROP / "part0.h5", "x.npz", {}, SnapshotError, "part0.h5: there is no model in it"),
-    (MEAN, "x.h5", {}, SnapshotError, 'array "gray" is no blob'),
+    (MEAN, "x.h5", {}, SnapshotError, '"gray" is no blob'),
     (INTEROP / "records.json", "x.prototxt", {}, ProtoError, r"records.json:1:1"),
     (INTEROP / "pictures", "x.binaryproto", {}, DataError, "pictures"),
 ]

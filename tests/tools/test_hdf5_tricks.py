@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-import os
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fcaffe import input_files, output_files
-from fcaffe.data import hdf5
 from fcaffe.data.hdf5 import read_rows, write_rows
 from fcaffe.errors import DataError, FcaffeError, SnapshotError
-from fcaffe.hdf5 import reading, snapshots, writing
-from fcaffe.net.model_files import Model, StoredLayer, caffemodel, model, npz, read_model, write_model
-from fcaffe.net.model_files import hdf5 as hdf5_model
-from fcaffe.proto import StoredBlob, binary
+from fcaffe.net.model_files import Model, StoredLayer, read_model, write_model
+from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers.snapshot import state_files
 from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
 from fcaffe.tools.convert import convert
 
@@ -61,7 +53,7 @@ def virtual(file: Any, name: str, folder: Path) -> str:
     layout = h5py.VirtualLayout((2, 2), np.float32)
     layout[...] = h5py.VirtualSource(folder / "other.h5", "secret", (2, 2))
     file.create_virtual_dataset(name, layout)
-    return r'"/{name}" is a virtual dataset, put together from ".*other\.h5"'
+    return r'"/{name}" is a virtual dataset, composed of ".*other\.h5"'
 
 
 def external_link(file: Any, name: str, folder: Path) -> str:
@@ -129,53 +121,3 @@ def test_attributes_that_are_not_ours(name: str, value: Any, tmp_path: Path) -> 
         file[group].attrs[attribute] = value
     with pytest.raises(SnapshotError, match=f'x.h5: attribute "{attribute}" of "/{group}" is not what fcaffe writes'):
         read_model(tmp_path / "x.h5")
-
-
-MODULES: list[ModuleType] = [
-    binary, caffemodel, hdf5, hdf5_model, input_files, model, npz, output_files, reading, snapshots, state_files,
-    writing,
-]  # fmt: skip
-
-
-def functions_of_ours() -> list[tuple[ModuleType, str]]:
-    return [
-        (module, name)
-        for module in MODULES
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__.startswith("fcaffe") and name != "asking"
-    ]
-
-
-def test_faults_of_our_own_are_not_called_damaged_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever of our functions has a fault, its own error comes out of what reads and writes files."""
-    paths = {kind: tmp_path / f"{kind}.h5" for kind in WRITERS}
-    uses: list[Callable[[], Any]] = []
-    for kind, path in paths.items():
-        WRITERS[kind](path)
-        uses.append(lambda kind=kind: WRITERS[kind](tmp_path / "new.h5"))
-    for ending, read in ((".npz", read_model), (".caffemodel", read_model), (".solverstate", read_state)):
-        target = tmp_path / f"x{ending}"
-        kind = "state" if read is read_state else "model"
-        WRITERS[kind](target)
-        uses.append(lambda kind=kind, ending=ending: WRITERS[kind](tmp_path / f"new{ending}"))
-        uses.append(lambda read=read, target=target: read(target))
-    uses.append(lambda: read_model(paths["model"]))
-    uses.append(lambda: read_state(paths["state"]))
-    uses.append(lambda: read_rows(str(paths["rows"]), ["x"]))
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    hits = 0
-    for module, name in functions_of_ours():
-
-        def fault(*_: Any, **__: Any) -> Any:
-            raise TypeError("a fault of ours")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, fault)
-            for use in uses:
-                try:
-                    use()
-                except TypeError as error:
-                    hits += 1
-                    assert str(error) == "a fault of ours"
-    assert hits > 100
-    assert not list(tmp_path.glob(".*.tmp"))

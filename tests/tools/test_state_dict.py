@@ -205,13 +205,13 @@ def test_other_architectures_are_refused(tmp_path: Path) -> None:
             r"features.2.weight has the shape \(4, 4, 1, 1\)",
         ),
         ({k: v for k, v in tensors.items() if k != "features.2.bias"}, "features.2.bias is missing"),
-        (tensors | {"features.2.gain": np.ones(3, np.float32)}, "features.2 has gain, which layer .* has no place for"),
+        (tensors | {"features.2.gain": np.ones(3, np.float32)}, "features.2 has gain, which layer .* does not have"),
     ]
     for values, message in wrong:
         library.save_file(values, tmp_path / "torch.safetensors")
         with pytest.raises(SnapshotError, match=message):
             convert(str(tmp_path / "torch.safetensors"), str(tmp_path / "x.h5"), str(tmp_path / "net.prototxt"))
-    with pytest.raises(SnapshotError, match="If it is a state dict of PyTorch, fcaffe convert takes the net"):
+    with pytest.raises(SnapshotError, match="If it is a state dict of PyTorch, convert it"):
         read_model(tmp_path / "torch.safetensors")
 
 

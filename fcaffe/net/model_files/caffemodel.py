@@ -1,4 +1,4 @@
-"""Models as Caffe writes them: a NetParameter in binary form."""
+"""The format .caffemodel: a NetParameter in binary form."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _VALUES = (
 
 
 def read(path: str | os.PathLike[str]) -> Model:
-    """The model of a .caffemodel of any age and of any fork; of a fork's, no more than names, types and blobs."""
+    """Read a .caffemodel of any age and any fork. Of a fork's, only names, types and blobs are read."""
     net, source_of = read_outline(path, pb.NetBytes)
     check_written(net, path)
     stored = _take_blobs(net, path, source_of)
@@ -43,7 +43,7 @@ def read(path: str | os.PathLike[str]) -> Model:
         log.info(f"{path} is of a fork of Caffe: only the names, types and blobs of its layers are taken")
         net.DiscardUnknownFields()
         known = pb.NetBytes()
-        known.CopyFrom(net)  # protobuf written in Python remembers lengths from before
+        known.CopyFrom(net)  # pure-Python protobuf caches lengths
         param = pb.NetParameter.FromString(known.SerializeToString())
         try:
             check_text(param)
@@ -52,11 +52,11 @@ def read(path: str | os.PathLike[str]) -> Model:
     upgraded = pb.NetParameter()
     upgraded.CopyFrom(param)
     upgrade_net(upgraded, os.fspath(path))
-    if param.layers or param.input:  # otherwise it is but the rates of BatchNorm, which nobody reads from a model
+    if param.layers or param.input:  # otherwise only the rates of BatchNorm differ, which no model needs
         param = upgraded
     layers = []
     for layer in param.layer:
-        blobs = [stored[blob.place] for blob in layer.blobs]
+        blobs = [stored[blob.array_index] for blob in layer.blobs]
         layer.ClearField("blobs")
         layers.append(StoredLayer(pb.LayerParameter.FromString(layer.SerializeToString()), blobs))
     param.ClearField("layer")
@@ -64,9 +64,10 @@ def read(path: str | os.PathLike[str]) -> Model:
 
 
 def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> None:
-    """Write a .caffemodel, layer by layer, so that it takes little memory. Raises SnapshotError.
+    """Write a .caffemodel layer by layer, which takes little memory. Raises SnapshotError.
 
-    A model of our own, whose parameter is `written`, is written between marks by which `read` sees if its end is there.
+    A model of fcaffe's, whose NetParameter has the field `written`, begins and ends with marks. They tell `read` that
+    the file is complete.
     """
     size = sum(blob.nbytes for layer in model.layers for blob in layer.blobs)
     if size > LARGEST:
@@ -83,14 +84,14 @@ def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> N
             for index, blob in enumerate(layer.blobs):
                 if not blob.has_data:
                     raise SnapshotError(
-                        f'cannot write {path}: blob {index} of layer "{layer.name}" has no values. HDF5 keeps a blob '
-                        "that several layers share with one of them, and this model does not say with which; "
-                        "fcaffe convert takes the net as --net"
+                        f'cannot write {path}: blob {index} of layer "{layer.name}" has no values. HDF5 stores a '
+                        "shared blob once, and this model does not say with which layer. Give fcaffe convert the net "
+                        "as --net"
                     )
                 blobs += field_of_blob(_BLOBS, blob, nvidia)
             outline = without_fork_fields(layer.param).SerializeToString()
-            place = before_field(outline, _BLOBS)
-            whole = [outline[:place], *blobs, outline[place:]]
+            offset = before_field(outline, _BLOBS)
+            whole = [outline[:offset], *blobs, outline[offset:]]
             file.writelines([_LAYER_KEY, varint(sum(map(len, whole))), *whole])
         if is_marked:
             file.write(pb.NetParameter(written=pb.WHOLE).SerializeToString())
@@ -99,7 +100,7 @@ def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> N
 
 
 def _take_blobs(net: Any, path: Any, source_of: Callable[[Any], BlobSource | None]) -> list[StoredBlob]:
-    """All blobs of a NetBytes; in the message only their shapes and their indices in this list remain."""
+    """Move all blobs of a NetBytes into a list. The message keeps their shapes, and their indices in the list."""
     stored: list[StoredBlob] = []
     for name, blobs in _blobs(net):
         for index, blob in enumerate(blobs):
@@ -109,7 +110,7 @@ def _take_blobs(net: Any, path: Any, source_of: Callable[[Any], BlobSource | Non
                 raise SnapshotError(f'{path}: layer "{name}", blob {index}: {error}') from None
             for field in _VALUES:
                 blob.ClearField(field)
-            blob.place = len(stored) - 1
+            blob.array_index = len(stored) - 1
     return stored
 
 
@@ -124,8 +125,7 @@ def _blobs(net: Any) -> Iterator[tuple[str, Any]]:
 def _net_parameter(net: Any) -> Any:
     """The NetParameter of a NetBytes, or None if it has fields that are not Caffe's.
 
-    The numbers of forks' fields collide with Caffe's and with one another: what remains unknown shows that the rest,
-    too, may mean something else.
+    Field numbers of forks collide with Caffe's. If some are unknown, the known ones may have another meaning as well.
     """
     try:
         param = pb.NetParameter.FromString(net.SerializeToString())

@@ -1,11 +1,14 @@
-"""Models in HDF5, laid out as Caffe has it: /data/<layer>/<k>, /diff/<layer>/<k>, a group for every layer.
+"""Models in HDF5, in Caffe's layout: datasets /data/<layer>/<k> and /diff/<layer>/<k>, a group for every layer.
 
-Values that layers share are kept by their owner only. What Caffe leaves out, the layers' parameters and their order,
-stands in attributes, which Caffe passes over; a file of Caffe's own reads as a model whose layers have names and blobs.
+The file holds a shared blob once, with its owner. Attributes, which Caffe ignores, hold what Caffe's layout leaves out:
+the parameters of the net and of each layer, and the order of the layers. A file that Caffe wrote gives a model whose
+layers have names and blobs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -15,98 +18,72 @@ from google.protobuf.message import DecodeError
 
 from fcaffe.errors import SnapshotError
 from fcaffe.hdf5.library import h5py
-from fcaffe.hdf5.reading import address, attribute, check_sizes, member, names_in, shape_of, values_of
-from fcaffe.hdf5.snapshots import reading, writing
-from fcaffe.hdf5.writing import Hdf5Writer
-from fcaffe.net.model_files.model import (
-    Model,
-    Places,
-    StoredLayer,
-    Unread,
-    check_text,
-    is_wanted,
-    layer_from_outline,
-    put_values,
-    take_shared,
-)
+from fcaffe.hdf5.reading import address, attribute, check_stored, member, names_in, shape_of, values_of
+from fcaffe.hdf5.reading import opened as opened_hdf5
+from fcaffe.hdf5.writing import Hdf5Writer, new_file
+from fcaffe.net.model_files.arrays import ArrayName, Contents, Packed, stored_arrays
+from fcaffe.net.model_files.model import Model, check_text
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import without_fork_fields
 
 _NET = "net"  # attribute of /data: the NetParameter without layers
 _LAYER, _ORDER = "layer", "order"  # attributes of a layer's group
-_LARGEST_ATTRIBUTE = 60000  # bytes; HDF5 takes a little more
+_LARGEST_ATTRIBUTE = 60000  # bytes; HDF5 allows a little more
 
 
-def read(path: str | os.PathLike[str], places: Places | None = None) -> Model:
-    """The model in an HDF5 file, all layers in order (by name in a file of Caffe's). Raises SnapshotError.
-
-    Values of blobs that the net with these `places` does not have are not read.
-    """
-    with reading(path) as file:
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
+    """The contents of an HDF5 file: layers in order, or by name in a file that Caffe wrote. Raises SnapshotError."""
+    with opened_hdf5(path, SnapshotError) as file:
         data = _group(file, "data")
         if data is None:
             state = member(file, "iter") is not None and member(file, "history") is not None
             raise SnapshotError(
                 "this is a solver state, not a model; give it as --snapshot" if state else "there is no model in it"
             )
-        param = _message(data, _NET, pb.NetParameter)
-        check_text(param)
-        found: list[tuple[int, StoredLayer, dict[tuple[int, str], Any]]] = []
+        outlines: list[tuple[int, Any]] = []
+        arrays: dict[ArrayName, Packed] = {}
         for name, group in _layers(data):
-            layer = layer_from_outline(_message(group, _LAYER, pb.LayerParameter))
-            layer.param.name = layer.name or name
-            datasets = {(index, "data"): dataset for index, dataset in _datasets(group)}
-            if (diffs := _group(file, f"diff/{name}")) is not None:
-                datasets |= {(index, "diff"): dataset for index, dataset in _datasets(diffs)}
+            outline = _message(group, _LAYER, pb.LayerParameter)
+            outline.name = name
             order = attribute(group, _ORDER, "iu")
-            found.append((len(found) if order is None else int(order), layer, datasets))
-        wanted = {
-            dataset.name
-            for _, layer, datasets in found
-            for (index, _), dataset in datasets.items()
-            if is_wanted(places, layer, index, shape_of(dataset))
-        }
-        check_sizes(dataset for _, _, datasets in found for dataset in datasets.values() if dataset.name in wanted)
-        for _, layer, datasets in found:
-            put_values(
-                layer,
-                {
-                    key: values_of(dataset) if dataset.name in wanted else Unread(shape_of(dataset))
-                    for key, dataset in datasets.items()
-                },
-            )
-    model = Model(param, [layer for _, layer, _ in sorted(found, key=lambda item: item[0])])
-    take_shared(model)
-    return model
+            outlines.append((len(outlines) if order is None else int(order), outline))
+            for kind, parent in (("data", group), ("diff", _group(file, f"diff/{name}"))):
+                for index, dataset in _datasets(parent) if parent is not None else ():
+                    size = check_stored(dataset)
+                    read = functools.partial(values_of, dataset)
+                    arrays[ArrayName(name, index, kind)] = Packed(shape_of(dataset), size, read)
+        net = _message(data, _NET, pb.NetParameter)
+        check_text(net)
+        net.layer.extend(outline for _, outline in sorted(outlines, key=lambda item: item[0]))
+        yield Contents(net, arrays)
 
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
-    """Write a model with whatever values it has; gradients go into /diff if any blob has some."""
-    shared = {(id(layer), index): owner.blobs[owned] for layer, index, owner, owned in model.shared()}
+    """Write a model. /diff exists if any blob has gradients. Raises SnapshotError."""
+    owners = {(layer.name, index): owner.blobs[owned] for layer, index, owner, owned in model.shared()}
     with_diffs = any(blob.has_diff for layer in model.layers for blob in layer.blobs)
     _check_names(model)
-    with writing(path, "model") as file:
+    with new_file(path, "model", SnapshotError) as file:
         data = file.group(file.root, "data")
         _put_message(file, data, _NET, without_fork_fields(model.param))
         for order, layer in enumerate(model.layers):
             group = file.group(data, layer.name)
             file.attribute(group, _ORDER, order)
             _put_message(file, group, _LAYER, without_fork_fields(layer.outline()))
-            diffs = file.group(file.root, f"diff/{layer.name}") if with_diffs else None
-            for index, blob in enumerate(layer.blobs):
-                owner = shared.get((id(layer), index))
-                values = blob.data
-                if values is not None and not (owner and _same(owner.data, values)):
-                    file.array(group, str(index), values)
-                if diffs is not None and (values := blob.diff) is not None:
-                    file.array(diffs, str(index), values)
+            if with_diffs:
+                file.group(file.root, f"diff/{layer.name}")
+        for name, values in stored_arrays(model):
+            owner = owners.get((name.layer, name.blob)) if name.kind == "data" else None
+            if owner is None or not _same(owner.data, values):
+                file.array(file.group(file.root, f"{name.kind}/{name.layer}"), str(name.blob), values)
 
 
 def _layers(data: Any) -> Iterator[tuple[str, Any]]:
-    """Name and group of every layer: a group with blobs, with our attribute, or with nothing in it.
+    """Yields name and group of every layer: a group with blobs, with the attribute "layer", or without members.
 
-    A name with slashes is a group within a group. A group that has been met before, as one that holds itself is, counts
-    once.
+    A name with slashes is a group within a group. A group with several links, such as one that contains itself, is
+    yielded once.
     """
     library = h5py()
     seen = set()
@@ -145,14 +122,14 @@ def _message(group: Any, name: str, message_class: Any) -> Any:
 
 
 def _put_message(file: Hdf5Writer, group: Any, name: str, message: Any) -> None:
-    """Leave out what is too long for an attribute: the file is then like one of Caffe's."""
+    """Write a message as an attribute. One that is too long is omitted, as in a file that Caffe wrote."""
     content = message.SerializeToString()
     if 0 < len(content) <= _LARGEST_ATTRIBUTE:
         file.attribute(group, name, np.void(content))
 
 
 def _same(a: np.ndarray | None, b: np.ndarray) -> bool:
-    """Whether both have the same bits; so NaN equals NaN."""
+    """Whether both have the same bits, so that NaN equals NaN."""
     if a is None or a.dtype != b.dtype or a.size != b.size:
         return False
     first, second = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (a, b))
@@ -163,7 +140,7 @@ def _check_names(model: Model) -> None:
     names = set()
     for layer in model.layers:
         if not layer.name or not {"", ".", ".."}.isdisjoint(layer.name.split("/")):
-            raise SnapshotError(f'HDF5 has no place for a layer with the name "{layer.name}"; give it another')
+            raise SnapshotError(f'HDF5 cannot hold a layer with the name "{layer.name}"; give it another')
         if layer.name in names:
-            raise SnapshotError(f'HDF5 has no place for two layers with the name "{layer.name}"; rename one')
+            raise SnapshotError(f'HDF5 cannot hold two layers with the name "{layer.name}"; rename one')
         names.add(layer.name)

@@ -1,57 +1,45 @@
-"""Models as safetensors files: tensors <layer>/<k> and <layer>/<k>/diff, and all that is not numbers in the metadata.
+"""Models as safetensors files: one tensor for each ArrayName, and the outline in the metadata, base64-encoded.
 
 The format (github.com/huggingface/safetensors) is eight bytes with the length of a header, the header as JSON, and the
-numbers. It can hold no code, so such files may come from anywhere.
+values. It can hold no code, so files from unknown sources are safe to read.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 import json
 import math
 import os
-import re
 import struct
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import open_input, reading
-from fcaffe.net.model_files.model import (
-    Model,
-    Places,
-    StoredLayer,
-    Unread,
-    check_text,
-    is_wanted,
-    keyed,
-    layer_from_outline,
-    put_values,
-)
+from fcaffe.net.model_files.arrays import ArrayName, Contents, outline_from, stored_arrays
+from fcaffe.net.model_files.model import Model
 from fcaffe.output_files import replacing
-from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.in_file import InFile, Source, Stretch
 
-NET = "caffe.net"  # in the metadata: the NetParameter, its blobs without values, in binary form and base64
+NET = "caffe.net"  # key of the metadata
 
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
 _CODES = {np.dtype(code): name for name, code in _DTYPES.items()}
-_VALUES = re.compile(r"(.+)/(\d{1,9})(/diff)?")
-_LARGEST_HEADER = 100_000_000  # bytes, as the format's own library has it
+_LARGEST_HEADER = 100_000_000  # bytes, as in the format's own library
 
 
 class Content(NamedTuple):
-    """A file: its tensors, which stay in it until they are wanted, and its metadata."""
+    """A safetensors file: its tensors, which are not read yet, and its metadata."""
 
     tensors: dict[str, InFile]
     metadata: dict[str, str]
 
 
 def is_safetensors(start: bytes) -> bool:
-    """Whether a file with these first bytes is one: a length that is no text, and JSON behind it."""
+    """Whether a file with these first bytes is a safetensors file: a length, and the beginning of a JSON object."""
     return len(start) > 9 and start[8:9] == b"{" and struct.unpack("<Q", start[:8])[0] <= _LARGEST_HEADER
 
 
@@ -74,52 +62,32 @@ def read_content(path: str | os.PathLike[str]) -> Content:
     return Content(tensors, metadata)
 
 
-def read(path: str | os.PathLike[str], places: Places | None = None) -> Model:
-    """The model in a file that `write` has made, or of tensors with such names. Raises SnapshotError.
-
-    Values of blobs that the net with these `places` does not have are not read.
-    """
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
+    """The contents of a file whose tensors have names of blobs. Raises SnapshotError."""
+    tensors, metadata = read_content(path)
     try:
-        tensors, metadata = read_content(path)
-        param = _outline(metadata.get(NET, ""))
-        layers = [layer_from_outline(layer) for layer in param.layer]
-        by_key = {key: layer for key, layer in keyed(layers) if layer.blobs}
-        values: dict[str, dict[tuple[int, str], Any]] = {}
-        for name, tensor in tensors.items():
-            match = _VALUES.fullmatch(name)
-            if match is None:
-                raise SnapshotError(
-                    f'tensor "{name}" is no blob; the names are <layer>/<k> and <layer>/<k>/diff. If it is a state '
-                    "dict of PyTorch, fcaffe convert takes the net of the same architecture as --model"
-                )
-            if match[1] not in by_key:
-                layers.append(by_key.setdefault(match[1], StoredLayer(pb.LayerParameter(name=match[1]))))
-            wanted = is_wanted(places, by_key[match[1]], int(match[2]), tensor.shape)
-            which = "diff" if match[3] else "data"
-            values.setdefault(match[1], {})[int(match[2]), which] = tensor if wanted else Unread(tensor.shape)
-        for key, given in values.items():
-            put_values(by_key[key], given)
+        outline = outline_from(base64.b64decode(metadata.get(NET, ""), validate=True))
+    except ValueError as problem:
+        raise SnapshotError(f'its metadata "{NET}" is not base64; the file is damaged') from problem
+    try:
+        arrays = {ArrayName.parse(name): tensor for name, tensor in tensors.items()}
     except SnapshotError as problem:
-        raise SnapshotError(f"{path}: {problem}" if str(path) not in str(problem) else str(problem)) from problem
-    param.ClearField("layer")
-    return Model(param, layers)
+        raise SnapshotError(
+            f"{problem}. If it is a state dict of PyTorch, convert it with `fcaffe convert` and give the net of the "
+            "same architecture as --model"
+        ) from problem
+    yield Contents(outline, arrays)
 
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
-    """Write a model with whatever values it has."""
-    outline = base64.b64encode(model.outline()).decode("ascii")
-    arrays = {
-        f"{key}/{index}{ending}": values
-        for key, layer in keyed(model.layers)
-        for index, blob in enumerate(layer.blobs)
-        for ending, values in (("", blob.data), ("/diff", blob.diff))
-        if values is not None
-    }
-    write_tensors(path, arrays, {NET: outline})
+    """Write a model. Raises SnapshotError."""
+    arrays = {str(name): values for name, values in stored_arrays(model)}
+    write_tensors(path, arrays, {NET: base64.b64encode(model.outline()).decode("ascii")})
 
 
 def write_tensors(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Write any arrays of float16, float32 and float64, with texts beside them."""
+    """Write named arrays, and strings as metadata. Raises SnapshotError."""
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     at = 0
     for name, array in arrays.items():
@@ -130,24 +98,15 @@ def write_tensors(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], m
         }
         at += array.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the numbers begin at a multiple of eight
+    text += b" " * (-len(text) % 8)  # aligns the values to eight bytes
     with replacing(path, "model", SnapshotError) as temporary, open(temporary, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for array in arrays.values():
             file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
 
 
-def _outline(text: str) -> Any:
-    try:
-        param = pb.NetParameter.FromString(base64.b64decode(text, validate=True))
-    except (DecodeError, binascii.Error, ValueError) as problem:
-        raise SnapshotError(f'its metadata "{NET}" describe no net; the file is damaged') from problem
-    check_text(param)
-    return param
-
-
 def _tensor(source: Source, entry: Any, begin: int, size: int) -> InFile:
-    """One tensor of the header; ValueError if it is not within the file."""
+    """The tensor of a header's entry. Raises ValueError if it is not within the file."""
     shape, (start, end) = tuple(map(int, entry["shape"])), map(int, entry["data_offsets"])
     if entry["dtype"] not in _DTYPES:
         raise ValueError(f"type {entry['dtype']} of a tensor is none of {', '.join(_DTYPES)}")

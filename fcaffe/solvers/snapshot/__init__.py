@@ -1,13 +1,14 @@
-"""Snapshots: Caffe's model and state files, written whole or not at all, and what fcaffe adds to a state.
+"""Snapshots: Caffe's model and state files, and the resume state that fcaffe adds.
 
     NAME_iter_N.caffemodel[.h5]    the weights: `fcaffe.net.model_files`
     NAME_iter_N.solverstate[.h5]   SolverState: iter, learned_net (the model's path), history, current_step, and
-        resume: ResumeState        which Caffe passes over: all else that a run carries from one iteration to the next
+        resume: ResumeState        ignored by Caffe: all other state of a run
             seed, noise, random    of the run's random streams
-            reader                 where each layer that reads records stands
+            reader                 the position of each layer that reads records
             carried                arrays of layers, smoothed losses, the exchange (residuals), the engine (loss scale)
-            made_with              solver type, net, workers...: a run that cannot go on from it is refused
+            made_with              solver type, net, workers...: a run that cannot resume from it is refused
 
-So a run that was stopped and resumed has the weights of one that was not. `state_files` reads and writes the files,
-`carried` gathers and hands out what is carried, `made_with` compares, `write` and `read` do it all for a Run.
+So a run that was stopped and resumed gets the weights of one that was not. Files are written completely or not at all.
+`state_files` reads and writes the files, `carried` collects and restores the resume state, `made_with` compares runs,
+and `write` and `read` do all of this for a Run.
 """

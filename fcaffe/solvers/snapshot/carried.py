@@ -1,4 +1,4 @@
-"""What a run carries from one iteration to the next besides weights and history: collected, and put back."""
+"""Collects and restores the state that a run carries between iterations besides weights and histories."""
 
 from __future__ import annotations
 
@@ -15,68 +15,68 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot.state_files import CarriedArray
 
-Place = tuple[str, str]  # a net, "" for none, and who in it carries something
+Owner = tuple[str, str]  # of a state: a net ("" for none) and the name of the layer or part
 
 TRAIN = "train"
 RANDOM, LOSS, EXCHANGE, ENGINE = (("", name) for name in ("random", "loss", "exchange", "engine"))
-GATHERED = 1 << 26  # bytes that a worker sends at a time
+GATHERED = 1 << 26  # bytes of a message to worker 0
 
 
 @dataclass
 class Point:
-    """Where one worker of a run stands: its random streams, and the states of all that carry one.
+    """The state of one worker: its random streams, and the states of all owners.
 
-    Arrays of the exchange may be the live ones; `copy` makes a Point that lasts.
+    Arrays of the exchange may be views of the live ones. `copy` copies them.
     """
 
     seed: int
     noise: str
     random: bytes
-    states: dict[Place, State]
+    states: dict[Owner, State]
 
     @classmethod
     def of(cls, run: Run) -> Point:
         context = run.context
-        states = {place: owner.state() for place, owner in owners(run).items()}
+        states = {key: owner.state() for key, owner in owners(run).items()}
         return cls(context.seed, context.noise, context.random.state(), states)
 
     def copy(self) -> Point:
-        states = {place: {name: array.copy() for name, array in s.items()} for place, s in self.states.items()}
+        states = {key: {name: array.copy() for name, array in s.items()} for key, s in self.states.items()}
         return Point(self.seed, self.noise, self.random, states)
 
     def put_back(self, run: Run) -> None:
-        """Let this worker go on from here."""
+        """Restore this state in the worker's run."""
         _set_random(run, self.seed, self.random)
-        for place, owner in owners(run).items():
-            if state := self.states.get(place):
+        for key, owner in owners(run).items():
+            if state := self.states.get(key):
                 owner.restore_state(state)
 
 
-def owners(run: Run) -> dict[Place, Any]:
-    """All that may carry something, in the same order on all workers."""
+def owners(run: Run) -> dict[Owner, Any]:
+    """All objects that may have state, in the same order on all workers."""
     nets = {TRAIN: run.net} | {f"test {index}": net for index, net in enumerate(run.test_nets)}
-    found: dict[Place, Any] = {(name, layer.name): layer for name, net in nets.items() for layer in net.layers}
+    found: dict[Owner, Any] = {(name, layer.name): layer for name, net in nets.items() for layer in net.layers}
     return found | {LOSS: run.smoothed, EXCHANGE: run.exchange, ENGINE: run.engine}
 
 
 def collect(run: Run, point: Point) -> tuple[Any, list[CarriedArray]]:
-    """The ResumeState of a run, and the arrays that go with it, from the Points of all workers.
+    """Collect the ResumeState and the arrays of a run from the Points of all workers.
 
-    All workers call this, and what it gives is complete on worker 0 alone.
+    All workers call this. The result is complete on worker 0 only.
     """
     resume = pb.ResumeState(seed=point.seed, noise=point.noise, random=point.random)
     carried: list[CarriedArray] = []
-    for place, owner in owners(run).items():
-        held, state = _held(owner), point.states.get(place, {})
-        if _is_reader(place, held, state):
+    for key, owner in owners(run).items():
+        held, state = _held(owner), point.states.get(key, {})
+        if _is_reader(key, held, state):
             random = state["random"].tobytes()
-            resume.reader.add(net=place[0], layer=place[1], position=int(state["position"]), random=random)
+            resume.reader.add(net=key[0], layer=key[1], position=int(state["position"]), random=random)
             continue
-        if place == EXCHANGE:
+        if key == EXCHANGE:
             state = {name: _in_order_of_parameters(run, array) for name, array in state.items()}
         everyones = [state] if held is Held.ALIKE else _gather(run.workers, state, held)
         for worker, state in enumerate(everyones):
-            carried += [CarriedArray(*place, worker, name, np.asarray(array)) for name, array in state.items()]
+            carried += [CarriedArray(*key, worker, name, np.asarray(array)) for name, array in state.items()]
     for worker, random in enumerate(run.workers.gather(point.random) or []):
         if random != point.random:  # they draw for shares of different sizes
             carried.append(CarriedArray(*RANDOM, worker, "state", np.frombuffer(random, np.uint8)))
@@ -84,12 +84,9 @@ def collect(run: Run, point: Point) -> tuple[Any, list[CarriedArray]]:
 
 
 def put_back(run: Run, resume: Any, carried: list[CarriedArray], path: str) -> None:
-    """Let the run go on from what `collect` gave. Whoever cannot take over what it carried is named in the log.
-
-    All workers call this.
-    """
+    """Restore what `collect` gave. The log names the owners whose state does not fit. All workers call this."""
     workers, then = run.workers, resume.made_with.workers or 1
-    states: dict[Place, list[State]] = {}
+    states: dict[Owner, list[State]] = {}
     for reader in resume.reader:
         random = np.frombuffer(reader.random, np.uint8)
         states[reader.net, reader.layer] = [{"position": np.array(reader.position, np.int64), "random": random}]
@@ -100,23 +97,23 @@ def put_back(run: Run, resume: Any, carried: list[CarriedArray], path: str) -> N
     randoms = states.get(RANDOM, [{}] * then)
     own = randoms[workers.rank] if workers.size == then else {}
     _set_random(run, resume.seed, own["state"].tobytes() if own else resume.random)
-    anew = [place for place, owner in owners(run).items() if not _hand_over(run, place, owner, states, resume)]
+    anew = [key for key, owner in owners(run).items() if not _hand_over(run, key, owner, states, resume)]
     if anew:
-        names = ", ".join(_name(*place) for place in anew)
+        names = ", ".join(_name(*key) for key in anew)
         log.warning(f"{path}, of a run of {then} worker(s), has no state that fits {names}: begun anew")
 
 
-def _hand_over(run: Run, place: Place, owner: Any, states: dict[Place, list[State]], resume: Any) -> bool:
-    """Give the owner the state of its place; False if it has to begin anew, and something is lost by that."""
-    workers, held, everyones = run.workers, _held(owner), states.get(place, [])
-    if place == EXCHANGE and _scheme(resume.made_with.compression) != _scheme(run.exchange.compression):
+def _hand_over(run: Run, key: Owner, owner: Any, states: dict[Owner, list[State]], resume: Any) -> bool:
+    """Restore an owner's state. Returns False if it begins anew and loses something by that."""
+    workers, held, everyones = run.workers, _held(owner), states.get(key, [])
+    if key == EXCHANGE and _scheme(resume.made_with.compression) != _scheme(run.exchange.compression):
         return not everyones
     now = owner.state()
     if not now:
         return True
-    of_all = (lambda: _streams_of_all(workers, now)) if place[0] == TRAIN else None  # test nets have whole batches
+    of_all = (lambda: _streams_of_all(workers, now)) if key[0] == TRAIN else None  # test nets have whole batches
     state = part_of_worker(held, everyones, workers.rank, workers.size, of_all) if everyones else None
-    if place == EXCHANGE and state:
+    if key == EXCHANGE and state:
         state = {name: _in_flat_order(run, array) for name, array in state.items()}
     if state and held is Held.STREAMS and any(array.shape != now[name].shape for name, array in state.items()):
         state = None
@@ -124,7 +121,7 @@ def _hand_over(run: Run, place: Place, owner: Any, states: dict[Place, list[Stat
         owner.restore_state(state)
         return True
     is_empty = bool(everyones) and not any(array.any() for state in everyones for array in state.values())
-    return is_empty or held is Held.MEAN or place in (LOSS, ENGINE)
+    return is_empty or held is Held.MEAN or key in (LOSS, ENGINE)
 
 
 def _scheme(compression: str) -> str:
@@ -133,17 +130,16 @@ def _scheme(compression: str) -> str:
 
 
 def _held(owner: Any) -> Held:
-    return getattr(owner, "held", Held.ALIKE)  # an engine, which knows nothing of workers, has what all have
+    return getattr(owner, "held", Held.ALIKE)  # the state of an engine is the same on all workers
 
 
-def _is_reader(place: Place, held: Held, state: State) -> bool:
-    """Whether the state is that of a layer that reads records, for which there is a message of its own."""
-    return bool(place[0]) and held is Held.ALIKE and state.keys() == {"position", "random"}
+def _is_reader(key: Owner, held: Held, state: State) -> bool:
+    """Whether the state is that of a layer that reads records, which has its own message."""
+    return bool(key[0]) and held is Held.ALIKE and state.keys() == {"position", "random"}
 
 
 def _gather(workers: Workers, state: State, held: Held) -> list[State]:
-    """At worker 0 the states of all, in order of ranks; elsewhere nothing. Large arrays, which only sums are, travel
-    in pieces."""
+    """The states of all workers by rank, on worker 0; elsewhere an empty list. Large arrays are sent in pieces."""
     if held is not Held.SUM:
         return workers.gather(state) or []
     everyones: list[State] = [{} for _ in range(workers.size)]

@@ -1,4 +1,4 @@
-"""What a state was made with, against the run that goes on from it: refused if it cannot, told if it merely differs."""
+"""Compares the run that wrote a state with the run that resumes from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fcaffe.errors import OtherRunError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.run import Run
 
-# Types of solvers whose histories mean the same, so that one can go on from another's.
+# Types of solvers whose histories have the same meaning.
 ALIKE = frozenset({"SGD", "Nesterov"})
 
 _NAMES = {
@@ -26,7 +26,7 @@ _NAMES = {
 
 
 def made_with(run: Run) -> Any:
-    """The MadeWith of a run, without the weights' checksum."""
+    """The MadeWith message of a run, without the checksum of the weights."""
     param = run.param
     made = pb.MadeWith(
         solver_type=param.type,
@@ -40,7 +40,7 @@ def made_with(run: Run) -> Any:
         grown_batch=run.schedule.most_passes * run.share.total,
     )
     for node in run.net.nodes:
-        if node.layer.type != "Split":  # which the net puts in by itself
+        if node.layer.type != "Split":  # inserted by the net
             layer = made.layer.add(name=node.name, type=node.layer.type)
             for blob in node.layer.blobs:
                 layer.shape.add(dim=blob.shape)
@@ -48,7 +48,7 @@ def made_with(run: Run) -> Any:
 
 
 def refuse_other(made: Any, now: Any, path: str) -> None:
-    """Raise OtherRunError if a run, `now`, cannot go on from a state that another, `made`, has written to `path`."""
+    """Raise OtherRunError if the run `now` cannot resume from the state that the run `made` wrote to `path`."""
     if made.solver_type != now.solver_type and not ALIKE.issuperset({made.solver_type, now.solver_type}):
         raise OtherRunError(
             f"{path} is the state of a solver of type {made.solver_type}, and this one is of type {now.solver_type}, "
@@ -68,15 +68,15 @@ def refuse_other(made: Any, now: Any, path: str) -> None:
     if len(theirs) != len(ours):
         names = ", ".join(name for name, _ in (theirs[len(ours) :] or ours[len(theirs) :]))
         raise OtherRunError(
-            f"{path} is the state of another net: of it and this one only one has the layers {names}; give the net "
+            f"{path} is the state of another net: the layers {names} are in one of the two nets only; give the net "
             "that it was made with, or the model as --weights"
         )
 
 
 def tell_differences(made: Any, now: Any, path: str) -> None:
-    """Say in one line of the log how this run differs from the one that has written the state at `path`."""
+    """Log the differences between this run and the run that wrote the state at `path`."""
     fields = [field for field in _NAMES if getattr(made, field) != getattr(now, field)]
-    if made.shards and made.shards == now.shards:  # the bits are those of any number of workers
+    if made.shards and made.shards == now.shards:  # the result does not depend on the number of workers
         fields = [field for field in fields if field != "workers"]
     then, here = ([f"{_NAMES[field]} {_said(run, field)}" for field in fields] for run in (made, now))
     theirs, ours = ({(layer.name, layer.type) for layer in run.layer} for run in (made, now))

@@ -1,4 +1,4 @@
-"""Where snapshots are: their names, those that exist, and whether any could be written."""
+"""Paths of snapshots: new ones, existing ones, and whether they are writable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fcaffe.solvers.snapshot.state_files import HDF5_SUFFIX
 
 
 def check_writable(param: Any) -> None:
-    """Refuse to start training whose snapshots could not be written; remove what killed runs left of theirs."""
+    """Raise SnapshotError if snapshots cannot be written, and remove unfinished files of killed runs."""
     if not (param.snapshot or param.snapshot_after_train):
         return
     if not param.HasField("snapshot_prefix"):
@@ -33,17 +33,17 @@ def check_writable(param: Any) -> None:
 
 
 def paths(prefix: str, iteration: int, hdf5: bool = False) -> tuple[str, str]:
-    """Model and state."""
+    """The paths of the model and the state."""
     stem, suffix = f"{prefix}_iter_{iteration}", HDF5_SUFFIX if hdf5 else ""
     return f"{stem}.caffemodel{suffix}", f"{stem}.solverstate{suffix}"
 
 
 def states(prefix: str) -> list[str]:
-    """The states under a prefix, in either format: the last iteration first, of one iteration the newer file."""
+    """The states under a prefix, latest iteration first; for the same iteration the newer file first."""
     pattern = re.compile(re.escape(os.path.basename(prefix)) + r"_iter_(\d+)\.solverstate(\.h5)?")
     found = []
     for path in glob.glob(f"{glob.escape(prefix)}_iter_*.solverstate*"):
         if match := pattern.fullmatch(os.path.basename(path)):
-            with contextlib.suppress(OSError):  # somebody has just removed it, or it is a link to nothing
+            with contextlib.suppress(OSError):  # removed meanwhile, or a broken link
                 found.append((int(match[1]), os.path.getmtime(path), path))
     return [path for _, _, path in sorted(found, reverse=True)]

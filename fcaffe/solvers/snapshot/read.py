@@ -1,4 +1,4 @@
-"""Going on from a snapshot: everything is read and checked before anything is changed."""
+"""Restores a run from a snapshot. Everything is read and checked before anything changes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import OtherRunError, SnapshotError
-from fcaffe.net.model_files import Model, Places, read_model
-from fcaffe.net.weights import copy_weights, places_in
+from fcaffe.net.model_files import BlobSizes, Model, read_model
+from fcaffe.net.weights import blob_sizes, copy_weights
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot import carried
 from fcaffe.solvers.snapshot.made_with import made_with, refuse_other, tell_differences
@@ -20,11 +20,10 @@ from fcaffe.solvers.snapshot.state_files import State, read_state
 
 
 def restore(run: Run, path: str) -> None:
-    """Put the run where the state at `path` left off.
+    """Resume a run from the state at `path`. Raises SnapshotError, and changes nothing, if that is not possible.
 
-    Everything is read and checked before anything is changed. A state that Caffe wrote says nothing of data and
-    randomness: reading then starts at the first record, as in Caffe. All workers call this; weights and history are
-    worker 0's. Raises SnapshotError.
+    A state that Caffe wrote has no positions of readers and random streams: reading starts at the first record, as in
+    Caffe. All workers call this, and get the weights and histories of worker 0.
     """
     state, model, model_path = _read(run, path)
     iteration = run.workers.broadcast_object(state.iteration)
@@ -40,11 +39,11 @@ def restore(run: Run, path: str) -> None:
     run.smoothed.clear()
     parameters = run.net.parameters
     for flat, blobs in zip(run.history, _split(state.history, run.rule.histories), strict=True):
-        for parameter, place, stored in zip(parameters.owned, parameters.slices(), blobs, strict=True):
+        for parameter, own, stored in zip(parameters.owned, parameters.slices(), blobs, strict=True):
             values = stored.data
             assert values is not None
             values = values.reshape(parameter.blob.shape).astype(np.float32, copy=False)
-            parameter.blob.logical(flat[place])[...] = run.engine.from_numpy(values)
+            parameter.blob.logical(flat[own])[...] = run.engine.from_numpy(values)
     for array in (run.data, *run.history):
         run.workers.broadcast(array)
     if state.resume is not None:
@@ -57,10 +56,10 @@ def restore(run: Run, path: str) -> None:
 
 
 def restore_newest(run: Run) -> str | None:
-    """Resume from the newest snapshot under the solver's prefix that is whole; returns its path, or None.
+    """Resume from the newest complete snapshot under the solver's prefix. Returns its path, or None.
 
-    Worker 0 picks it for all: on another host a file may be there later, or not be readable. One of another run is no
-    damage, to be passed over, but an OtherRunError: to start anew under the same prefix would write over its files.
+    Worker 0 chooses it for all, since on another host a file may appear later. Raises OtherRunError for a snapshot of
+    another run, since a new run under the same prefix would overwrite its files.
     """
     path, problem = run.workers.broadcast_object(_newest_whole(run) if run.workers.rank == 0 else None)
     if problem is not None:
@@ -74,7 +73,7 @@ def restore_newest(run: Run) -> str | None:
 
 
 def _newest_whole(run: Run) -> tuple[str | None, str | None]:
-    """The path, or what is wrong if a state of another run is in the way."""
+    """The path of the newest complete snapshot, or the error for a state of another run."""
     for path in states(run.param.snapshot_prefix):
         try:
             _read(run, path)
@@ -87,7 +86,7 @@ def _newest_whole(run: Run) -> tuple[str | None, str | None]:
 
 
 def _read(run: Run, path: str) -> tuple[State, Model, str]:
-    """State and model, checked against the solver and its net."""
+    """Read state and model, and check them against the solver and its net."""
     owned = run.net.parameters.owned
     state = read_state(path, [parameter.blob.count for parameter in owned * run.rule.histories])
     for name, number in (("iteration", state.iteration), ("current_step", state.current_step)):
@@ -109,7 +108,7 @@ def _read(run: Run, path: str) -> tuple[State, Model, str]:
                 f"{path}: a history blob of shape {blob.shape} belongs to a parameter of layer "
                 f'"{parameter.layer.name}" of shape {parameter.blob.shape}; the net has changed'
             )
-    model, model_path = _model_of(state, path, made.weights if made else 0, places_in(run.net))
+    model, model_path = _model_of(state, path, made.weights if made else 0, blob_sizes(run.net))
     stored = {layer.name: layer for layer in model.layers}
     for parameter in owned:
         name = parameter.layer.name
@@ -123,18 +122,20 @@ def _read(run: Run, path: str) -> tuple[State, Model, str]:
     return state, model, model_path
 
 
-def _model_of(state: State, path: str, checksum: int, wanted: Places) -> tuple[Model, str]:
-    """The model that was written with a state, and where it is: where it was, or beside the state if the two were
-    moved. A checksum of 0 fits all. Blobs that are not `wanted` are left unread."""
+def _model_of(state: State, path: str, checksum: int, wanted: BlobSizes) -> tuple[Model, str]:
+    """Read the model of a state. Returns it with its path: the one in the state, or in the state's folder.
+
+    A checksum of 0 fits any model. Blobs that do not fit the sizes `wanted` are not read.
+    """
     beside = os.path.join(os.path.dirname(path), os.path.basename(state.learned_net))
-    places = [place for place in dict.fromkeys((state.learned_net, beside)) if os.path.exists(place)]
-    for place in places or [state.learned_net]:
-        model = read_model(place, wanted)
+    found = [candidate for candidate in dict.fromkeys((state.learned_net, beside)) if os.path.exists(candidate)]
+    for candidate in found or [state.learned_net]:
+        model = read_model(candidate, wanted)
         if checksum in (0, model.checksum()):
-            return model, place
+            return model, candidate
     raise SnapshotError(
-        f"{' and '.join(places)}: not the model that was written with {path}, since other values are in it; put that "
-        f"model in its place, or train from this one by --weights {places[0]}"
+        f"{' and '.join(found)}: not the model that was written with {path}, since it has other values; restore that "
+        f"model, or train from this one by --weights {found[0]}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Solver states in files: .solverstate and, in HDF5, .solverstate.h5. Whatever the file, a state reads the same."""
+"""Reads and writes solver states: .solverstate, and .solverstate.h5 in HDF5."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from google.protobuf.message import DecodeError
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError
-from fcaffe.hdf5.reading import check_own, check_sizes, member, names_in, read_array, shape_of, values_of
-from fcaffe.hdf5.snapshots import reading, writing
+from fcaffe.hdf5.reading import check_own, check_sizes, member, names_in, opened, read_array, shape_of, values_of
+from fcaffe.hdf5.writing import new_file
 from fcaffe.input_files import asking
 from fcaffe.net.model_files.model import check_text
 from fcaffe.proto import (
@@ -30,12 +30,12 @@ from fcaffe.proto.binary import HDF5_MAGIC
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE
 
 HDF5_SUFFIX = ".h5"
-APART = 1 << 20  # bytes from which on HDF5 files keep a carried array as a dataset of its own
+OWN_DATASET = 1 << 20  # bytes; a larger carried array has a dataset of its own in HDF5 files
 
 
 @dataclass
 class CarriedArray:
-    """An array that somebody carries from one iteration to the next; the fields are those of the message."""
+    """An array of an owner's state. The fields are those of the message."""
 
     net: str
     owner: str
@@ -53,10 +53,10 @@ class CarriedArray:
 
 @dataclass
 class State:
-    """What a training run needs besides the weights to go on.
+    """The state of a training run without its weights.
 
-    `learned_net` is the path of the model, `resume` the ResumeState that Caffe leaves out, None in a file of Caffe's.
-    What that has of carried arrays stands in `carried`.
+    `learned_net` is the path of the model. `resume` is the ResumeState without its carried arrays, which are in
+    `carried`; None in a file that Caffe wrote.
     """
 
     iteration: int
@@ -68,15 +68,15 @@ class State:
 
 
 def is_hdf5_state(path: str | os.PathLike[str]) -> bool:
-    """Whether an HDF5 file holds a state. Raises SnapshotError if it cannot be read at all."""
-    with reading(path) as file:
+    """Whether an HDF5 file holds a state. Raises SnapshotError if it cannot be read."""
+    with opened(path, SnapshotError) as file:
         return _is_state(file)
 
 
 def read_state(path: str | os.PathLike[str], counts: Sequence[int] | None = None) -> State:
-    """The state in a file, of the format that the file's first bytes tell. Raises SnapshotError.
+    """Read a state of either format, which the first bytes tell. Raises SnapshotError.
 
-    `counts` has the number of values in each history blob of the solver that it is for: others may come without values.
+    `counts` has the number of values in each history blob of the solver. Other blobs may come without values.
     """
     if file_start(path).startswith(HDF5_MAGIC):
         return _read_hdf5(path, counts)
@@ -89,7 +89,7 @@ def read_state(path: str | os.PathLike[str], counts: Sequence[int] | None = None
     except SnapshotError as problem:
         raise SnapshotError(f"{path}: {problem}") from None
     if not message.HasField("current_step"):
-        log.warning(f"{path} has no current_step, as if cut off behind its history, or of the first Caffe: taken for 0")
+        log.warning(f"{path} has no current_step, as in files of early Caffe or truncated ones: 0 is assumed")
     resume = None
     if message.HasField("resume"):
         message.resume.ClearField("carried")
@@ -98,7 +98,7 @@ def read_state(path: str | os.PathLike[str], counts: Sequence[int] | None = None
 
 
 def write_state(path: str | os.PathLike[str], state: State) -> None:
-    """Write a state, whole or not at all, in the format that the name's ending tells (SnapshotError)."""
+    """Write a state completely or not at all, in the format of the name's ending. Raises SnapshotError."""
     if os.fspath(path).endswith(HDF5_SUFFIX):
         _write_hdf5(path, state)
         return
@@ -122,7 +122,7 @@ def _is_state(file: Any) -> bool:
 
 
 def _read_hdf5(path: str | os.PathLike[str], counts: Sequence[int] | None) -> State:
-    with reading(path) as file:
+    with opened(path, SnapshotError) as file:
         if not _is_state(file):
             model = member(file, "data") is not None
             raise SnapshotError(
@@ -142,8 +142,8 @@ def _read_hdf5(path: str | os.PathLike[str], counts: Sequence[int] | None) -> St
         if member(file, "resume") is not None:
             resume = _resume(_dataset(file, "resume/state"))
             for index, array in enumerate(resume.carried):
-                apart = member(file, f"resume/carried/{index}")
-                carried.append(_carried(array, None if apart is None else read_array(apart)))
+                content = member(file, f"resume/carried/{index}")
+                carried.append(_carried(array, None if content is None else read_array(content)))
             resume.ClearField("carried")
         return State(
             iteration=_number(file, "iter"),
@@ -156,8 +156,8 @@ def _read_hdf5(path: str | os.PathLike[str], counts: Sequence[int] | None) -> St
 
 
 def _write_hdf5(path: str | os.PathLike[str], state: State) -> None:
-    """Caffe's layout, and a group `resume` that Caffe passes over."""
-    with writing(path, "solver state") as file:
+    """Write Caffe's layout, and a group `resume` that Caffe ignores."""
+    with new_file(path, "solver state", SnapshotError) as file:
         file.array(file.root, "iter", np.array([state.iteration], np.int32))
         file.string(file.root, "learned_net", state.learned_net)
         file.array(file.root, "current_step", np.array([state.current_step], np.int32))
@@ -168,13 +168,13 @@ def _write_hdf5(path: str | os.PathLike[str], state: State) -> None:
         if state.resume is not None:
             resume = pb.ResumeState()
             resume.CopyFrom(state.resume)
-            resume.carried.extend(array.to_message(array.values.nbytes < APART) for array in state.carried)
+            resume.carried.extend(array.to_message(array.values.nbytes < OWN_DATASET) for array in state.carried)
             group = file.group(file.root, "resume")
             file.array(group, "state", np.frombuffer(resume.SerializeToString(), np.uint8))
-            apart = {index: array for index, array in enumerate(state.carried) if array.values.nbytes >= APART}
-            if apart:
+            content = {index: array for index, array in enumerate(state.carried) if array.values.nbytes >= OWN_DATASET}
+            if content:
                 carried = file.group(group, "carried")
-                for index, array in apart.items():
+                for index, array in content.items():
                     file.array(carried, str(index), np.frombuffer(array.values.tobytes(), np.uint8))
 
 
@@ -183,14 +183,14 @@ def size_of(state: State) -> int:
     return sum(blob.nbytes for blob in state.history) + sum(array.values.nbytes for array in state.carried)
 
 
-def _carried(message: Any, apart: np.ndarray | None = None) -> CarriedArray:
-    """The array that a message describes, its bytes in there or `apart`. SnapshotError if they do not fit together."""
-    content = np.frombuffer(message.data, np.uint8) if apart is None else apart
+def _carried(message: Any, content: np.ndarray | None = None) -> CarriedArray:
+    """The array of a message, with the bytes `content` or those in the message. Raises SnapshotError."""
+    content = np.frombuffer(message.data, np.uint8) if content is None else content
     what = f'the array "{message.name}" that "{message.owner}" carries'
     try:
         kind, shape = np.dtype(message.type), tuple(message.dim)
     except TypeError:
-        raise SnapshotError(f"{what} is of the type {message.type!r}, which there is not; it is damaged") from None
+        raise SnapshotError(f"{what} is of the unknown type {message.type!r}; it is damaged") from None
     if kind.kind not in "biuf" or min(shape, default=0) < 0 or content.nbytes != kind.itemsize * math.prod(shape):
         raise SnapshotError(f"{what}, {message.type} of shape {shape}, has {content.nbytes} bytes; it is damaged")
     values = np.frombuffer(content.tobytes(), kind).reshape(shape)
@@ -212,7 +212,7 @@ def _number(file: Any, name: str) -> int:
 
 
 def _text(file: Any, name: str) -> str:
-    """A string of fixed or variable length, as C programs and as h5py write one."""
+    """A string of fixed or variable length."""
     dataset = _dataset(file, name)
     check_own(dataset)
     with asking():

@@ -1,4 +1,4 @@
-"""Writing a snapshot of a run."""
+"""Writes snapshots of a run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,19 @@ from fcaffe.solvers.snapshot.state_files import CarriedArray, State, size_of, wr
 from fcaffe.solvers.statistics import mean_statistics
 from fcaffe.timeline import SNAPSHOT
 
-SLACK = 1 << 20  # bytes of a state that are no array
+SLACK = 1 << 20  # bytes of a state besides its arrays
 
 
 def save(run: Run, point: Point | None = None) -> str:
-    """Write model and state; returns the path of the state, or "" on workers other than 0, which does so for all.
+    """Write model and state. All workers call this; worker 0 writes.
 
-    All workers call this. With a `point` the run carries what it did there: in the middle of a test, what it did before
-    the test, since who resumes there tests once more.
+    Args:
+        run: the run.
+        point: the state to save, if it is not the present one. In a test it is the state before the test, since a
+            resumed run repeats the test.
+
+    Returns:
+        The path of the state on worker 0, "" on others.
     """
     with run.timeline.span(SNAPSHOT):
         point = point or Point.of(run)
@@ -49,8 +54,8 @@ def _write(run: Run, resume: Any, arrays: list[CarriedArray]) -> str:
     if not hdf5 and size_of(state) > LARGEST - SLACK:
         state.carried = [array for array in arrays if (array.net, array.owner) != carried.EXCHANGE]
         log.warning(
-            f"{state_path} is written without what --compress has not sent yet, since with it protobuf could not hold "
-            "the file: a run that goes on from it begins without; snapshot_format: HDF5 has room for it"
+            f"{state_path} is written without the residuals of --compress, since with them it exceeds the 2 GiB of a "
+            "protobuf file: a resumed run begins without them; set snapshot_format: HDF5"
         )
     write_state(state_path, state)
     return state_path
@@ -60,6 +65,6 @@ def _history(run: Run) -> list[StoredBlob]:
     history = []
     for flat in run.history:
         host = run.engine.to_numpy(flat)
-        for parameter, place in zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True):
-            history.append(StoredBlob(parameter.blob.shape, parameter.blob.logical(host[place])))
+        for parameter, own in zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True):
+            history.append(StoredBlob(parameter.blob.shape, parameter.blob.logical(host[own])))
     return history

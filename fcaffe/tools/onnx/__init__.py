@@ -1,5 +1,5 @@
-"""Nets as ONNX files, and weights out of them.
+"""Writes nets as ONNX files, and reads weights from them.
 
-`graph.py` has the registry: a function for each layer type writes the nodes that do its work. They stand by family in
-the other files; `refused.py` has the types for which ONNX has nothing, with the reasons.
+`graph.py` has the registry of functions that write the nodes of a layer type. The functions are in the other files, by
+family. `refused.py` has the types that ONNX cannot express, with the reasons.
 """

@@ -1,4 +1,4 @@
-"""A net of fcaffe's and an ONNX file of it, run on the same inputs."""
+"""Runs a net and its ONNX file on the same inputs, and compares the outputs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fcaffe.tools.onnx.preprocessing import Preprocessing
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one output: the largest |ours - theirs| that counts, and the largest |ours|.
+    """The difference of an output: the largest |ours - theirs|, and the largest |ours|.
 
-    Values that are not finite must be so on both sides: otherwise the difference is infinite.
+    It is infinite where values are not finite on one side only.
     """
 
     output: str
@@ -35,8 +35,10 @@ def random_inputs(net: Net, seed: int = 0) -> dict[str, np.ndarray]:
 def run_net(
     net: Net, inputs: Mapping[str, np.ndarray], preprocessing: Preprocessing | None = None
 ) -> dict[str, np.ndarray]:
-    """The outputs of a net for these inputs, of which the first image goes through `preprocessing`. Raises UsageError
-    for inputs of other names or shapes than the net's."""
+    """Run a net. `preprocessing` is applied to the first image input.
+
+    Raises UsageError for inputs whose names or shapes are not the net's.
+    """
     pending = preprocessing
     for i in net.input_ids:
         name, blob = net.blob_names[i], net.blobs[i]
@@ -54,10 +56,10 @@ def run_net(
 
 
 def run_onnx(path: str | os.PathLike[str], inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs of an ONNX file by onnxruntime on CPUs. Inputs of other names than there are taken in their order."""
+    """Run an ONNX file in onnxruntime on the CPU. Inputs of other names are matched by their order."""
     runtime = onnxruntime()
     options = runtime.SessionOptions()
-    options.log_severity_level = 3  # its warnings are of constants that it could fold
+    options.log_severity_level = 3  # its warnings are about constants that it could fold
     session = runtime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
     wanted = [given.name for given in session.get_inputs()]
     named = dict(zip(wanted, inputs.values(), strict=False)) if set(wanted) - inputs.keys() else inputs
@@ -66,7 +68,7 @@ def run_onnx(path: str | os.PathLike[str], inputs: Mapping[str, np.ndarray]) -> 
 
 
 def differences(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> list[Difference]:
-    """Output by output, of other names in their order; one of another shape differs infinitely."""
+    """The differences of all outputs. Outputs of other names are matched by their order."""
     others = theirs if ours.keys() == theirs.keys() else dict(zip(ours, theirs.values(), strict=False))
     return [Difference(name, _largest(values, others.get(name)), _magnitude(values)) for name, values in ours.items()]
 
@@ -75,9 +77,9 @@ def _largest(ours: np.ndarray, theirs: np.ndarray | None) -> float:
     if theirs is None or theirs.shape != ours.shape:
         return float("inf")
     with np.errstate(invalid="ignore"):
-        apart = np.abs(ours.astype(np.float64) - theirs)
+        distance = np.abs(ours.astype(np.float64) - theirs)
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-    return float(np.where(same, 0, np.where(np.isnan(apart), np.inf, apart)).max(initial=0))
+    return float(np.where(same, 0, np.where(np.isnan(distance), np.inf, distance)).max(initial=0))
 
 
 def _magnitude(values: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Convolutions, inner products and look-ups in ONNX."""
+"""Convolutions, inner products and embeddings in ONNX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fcaffe.tools.onnx.graph import Shape, Step, writes
 
 
 def _images(step: Step, shape: Shape) -> Shape:
-    """The shape of images (N, C, spatial...) that a layer which slides windows sees in a blob."""
+    """The shape of a blob as images (N, C, spatial...) for a layer with sliding windows."""
     layer = step.layer
     assert isinstance(layer, Sliding)
     if len(shape) - layer.axis < 2:
@@ -52,7 +52,7 @@ def _slide(step: Step, kind: str) -> list[str]:
 
 @writes("Im2col")
 def im2col(step: Step) -> list[str]:
-    """A convolution of each channel with kernels that pick one value each."""
+    """A convolution of each channel with one-hot kernels."""
     layer, (shape,) = step.layer, step.bottoms
     assert isinstance(layer, Sliding)
     w, images = layer.windows, _images(step, shape)

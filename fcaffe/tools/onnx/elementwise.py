@@ -1,4 +1,4 @@
-"""Functions of one value at a time, and of several blobs value by value, in ONNX."""
+"""Elementwise layers in ONNX."""
 
 from __future__ import annotations
 

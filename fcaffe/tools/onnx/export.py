@@ -24,10 +24,10 @@ from fcaffe.tools.onnx import (  # noqa: F401 - each fills the registry
     refused,
     shape,
 )
-from fcaffe.tools.onnx.carried import Place, carried
 from fcaffe.tools.onnx.graph import Graph, Step, writer_of
 from fcaffe.tools.onnx.library import OPSET, onnx
 from fcaffe.tools.onnx.preprocessing import Preprocessing
+from fcaffe.tools.onnx.properties import BlobKey, properties_of
 
 
 def to_onnx(
@@ -35,12 +35,17 @@ def to_onnx(
 ) -> Any:
     """The ModelProto of a net in phase TEST: inputs and outputs have the names of its blobs, weights are `<layer>/<k>`.
 
-    `preprocessing` is put between the first image input and the layers. `model` is where the net has its weights from,
-    of which what ONNX has no place for is carried along (see carried.py). `opset` is the version of ONNX's operators.
-    Raises LayerError for a layer that ONNX has nothing for.
+    Args:
+        net: with its weights.
+        preprocessing: operators to put between the first image input and the layers.
+        model: the model that the weights are from. properties.py stores what the graph cannot hold of it.
+        opset: the version of ONNX's operators.
+
+    Raises:
+        LayerError: ONNX has no operators for a layer.
     """
     helper, graph = onnx().helper, Graph(opset=opset)
-    values: dict[int, str] = {}  # by index of blob: the name of what it holds at this point
+    values: dict[int, str] = {}  # by index of blob: the name of its present value
     owners = {id(blob): parameter.blob for parameter in net.parameters.owned for blob in parameter.sharers}
     for i in net.input_ids:
         values[i] = graph.value(net.blob_names[i])
@@ -49,13 +54,13 @@ def to_onnx(
         first = _image_input(net)
         values[first] = preprocessing.write(graph, values[first], net.blobs[first].shape)
     names: dict[int, str] = {}  # of constants, by blob
-    places: dict[Place, str] = {}  # the same by layer and index; of layers with one name the first counts, as in Caffe
+    by_key: dict[BlobKey, str] = {}  # by layer and index; the first layer of a name counts, as in Caffe
     for node in net.nodes:
         if node.layer.type == "Input":
             continue
         parameters = [_parameter(graph, node, index, owners, names) for index in range(len(node.layer.blobs))]
         for index, name in enumerate(parameters):
-            places.setdefault((node.name, index), name)
+            by_key.setdefault((node.name, index), name)
         for i, name in zip(node.top_ids, _written(graph, node, values, parameters), strict=True):
             values[i] = name
     outputs = _name_values(graph, net, values)
@@ -67,7 +72,7 @@ def to_onnx(
     exported = helper.make_model(
         made, opset_imports=opsets, producer_name="fcaffe", ir_version=helper.find_min_ir_version_for(opsets)
     )
-    helper.set_model_props(exported, carried(to_model(net) if model is None else model, places, constants))
+    helper.set_model_props(exported, properties_of(to_model(net) if model is None else model, by_key, constants))
     return exported
 
 
@@ -88,11 +93,11 @@ def _image_input(net: Net) -> int:
     for i in net.input_ids:
         if len(net.blobs[i].shape) == 4:
             return i
-    raise NetError("the net has no input of four axes (N, C, H, W) that mean, scale and order of channels could be for")
+    raise NetError("mean, scale and order of channels need an input of four axes (N, C, H, W), and the net has none")
 
 
 def _parameter(graph: Graph, node: Node, index: int, owners: dict[int, Blob], names: dict[int, str]) -> str:
-    """The name of the constant that a blob of a layer is: one for all layers that share it."""
+    """The name of the constant for a parameter. Layers that share it get the same constant."""
     blob = node.layer.blobs[index]
     owner = owners.get(id(blob), blob)
     key = id(owner if owner.shape == blob.shape else blob)
@@ -130,7 +135,7 @@ def _constants(graph: Graph, node: Node) -> list[str]:
 
 
 def _name_values(graph: Graph, net: Net, values: dict[int, str]) -> list[Any]:
-    """Give each value the name of the blob that holds it in the end, and return the outputs."""
+    """Rename each value to the blob that holds it at the end, and return the outputs."""
     made = {name for node in graph.nodes for name in node.output}
     names: dict[str, str] = {}
     taken = graph.taken - made
@@ -141,21 +146,21 @@ def _name_values(graph: Graph, net: Net, values: dict[int, str]) -> list[Any]:
             taken.add(blob_name)
     others = {name: name for name in made - names.keys()}
     for name in others:
-        if name in taken:  # a blob has the name that this value had
+        if name in taken:  # the name is that of a blob
             others[name] = graph.value(f"{name}:value")
     graph.rename({**others, **names})
     if not net.output_ids:
-        raise NetError("the net has no outputs, so that there is nothing to convert")
+        raise NetError("the net has no outputs to convert")
     outputs = []
     for i in net.output_ids:
         value = names.get(values[i], others.get(values[i], values[i]))
         name = net.blob_names[i]
-        if value != name:  # an input or a constant, or one of two outputs that are the same
+        if value != name:  # an input, a constant, or a duplicate output
             name = name if name not in taken else graph.value(f"{name}:output")
             taken.add(name)
             graph.add("Identity", [value], [name], name)
         dims: list[int | str] = list(net.blobs[i].shape)
         if dims and any(node.layer.type == "Filter" for node in net.nodes):
-            dims[0] = f"samples of {name}"  # how many these are, the data say
+            dims[0] = f"samples of {name}"  # the number depends on the data
         outputs.append(_info(name, dims))
     return outputs

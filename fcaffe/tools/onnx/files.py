@@ -1,4 +1,4 @@
-"""`fcaffe convert` to and from ONNX, and to and from state dicts of PyTorch."""
+"""Conversion to and from ONNX files and state dicts of PyTorch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from fcaffe.tools.torch_names import differences
 
 
 def deploy_net(param: Any, model: Model | None = None, source: str = "") -> Net:
-    """The net of a NetParameter with the weights of a model that was read from `source`; of the model's layers those
-    count that the net has."""
+    """The net of a NetParameter with the weights of a model, which was read from `source`. Other layers are ignored."""
     with log.quiet():
         net = Net(param, Context(cpu_engine(), CaffeRandom(None), noise="counter"))
     if model is not None:
@@ -46,9 +45,20 @@ def model_to_onnx(
     fold: bool = False,
     opset: int = OPSET,
 ) -> None:
-    """Write the net of a prototxt with a model's weights as an ONNX file; with `fold` without the normalisations that
-    can be folded into weights. `opset` is the version of ONNX's operators. Raises UsageError for one that is too old or
-    too new."""
+    """Write the net of a prototxt with a model's weights as an ONNX file.
+
+    Args:
+        model: the weights.
+        source: the file of the model, for messages.
+        target: the ONNX file.
+        net_path: the prototxt.
+        preprocessing: operators in front of the net.
+        fold: whether to fold normalisations into weights.
+        opset: the version of ONNX's operators.
+
+    Raises:
+        UsageError: the opset is too old or too new.
+    """
     if opset not in OPSETS:
         raise UsageError(f"ONNX's operators can be those of version {OPSETS[0]} to {OPSETS[-1]}, not {opset}")
     param = read_net_for(net_path, pb.TEST)
@@ -65,21 +75,21 @@ def model_to_onnx(
 
 
 def state_dict_to_model(path: str, net_path: str) -> Model:
-    """The weights of a PyTorch state dict in a safetensors file, for a net of the same architecture."""
+    """Read the state dict of a net of the same architecture from a safetensors file."""
     net = deploy_net(read_net_for(net_path, pb.TEST))
     tensors = read_content(path).tensors
     return model_of_state_dict({name: tensor.read for name, tensor in tensors.items()}, net, path)
 
 
 def write_state_dict(path: str, model: Model, source: str, net_path: str) -> None:
-    """Write a model that was read from `source` as a state dict with torchvision's names, in a safetensors file."""
+    """Write a model, which was read from `source`, as a safetensors file with torchvision's names."""
     net = deploy_net(read_net_for(net_path, pb.TEST), model, source)
     for difference in differences(net):
-        log.warning(f"{net_path} computes otherwise than torchvision's net of these names: {difference}")
+        log.warning(f"{net_path} differs from torchvision's net of these names: {difference}")
     write_tensors(path, state_dict_of(net), {"format": "pt"})
 
 
 def onnx_to_model(path: str, net_path: str | None = None) -> Model:
-    """The weights of an ONNX file; see `read_weights`."""
+    """Read the weights of an ONNX file; see `read_weights`."""
     net = deploy_net(read_net_for(net_path, pb.TEST)) if net_path else None
     return read_weights(path, net)

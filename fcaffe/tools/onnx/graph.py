@@ -1,4 +1,4 @@
-"""A graph of ONNX nodes as it is written, and the registry of functions that write those of a layer."""
+"""A graph of ONNX nodes, and the registry of functions that write the nodes of a layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _writers: dict[str, Writer] = {}
 
 
 def writes(*layer_types: str) -> Callable[[Writer], Writer]:
-    """Function decorator: it writes the nodes of layers of these types, and returns the names of their tops' values."""
+    """Decorator: register a function that writes the nodes of these layer types. It returns the names of the tops."""
 
     def add(writer: Writer) -> Writer:
         for layer_type in layer_types:
@@ -39,13 +39,13 @@ def writer_of(layer: Layer) -> Writer:
 
 
 def written_types() -> list[str]:
-    """All layer types for which there is a function, also one that refuses."""
+    """All registered layer types, including refused ones."""
     return sorted(_writers)
 
 
 @dataclass
 class Graph:
-    """Nodes in the order in which they run, and the constants that they read, by name."""
+    """Nodes in execution order, and constants by name."""
 
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Graph:
         self.nodes.append(onnx().helper.make_node(kind, list(inputs), list(outputs), name=name, **attributes))
 
     def value(self, wanted: str) -> str:
-        """A name for a value that no other has: `wanted`, with a number behind it if that is taken."""
+        """A unique name for a value: `wanted`, with a number appended if it is taken."""
         return _free(wanted, self.taken)
 
     def constant(self, array: np.ndarray, wanted: str) -> str:
@@ -67,7 +67,7 @@ class Graph:
         return name
 
     def rename(self, names: dict[str, str]) -> None:
-        """Give values other names."""
+        """Rename values."""
         for node in self.nodes:
             for ends in (node.input, node.output):
                 ends[:] = [names.get(name, name) for name in ends]
@@ -75,9 +75,9 @@ class Graph:
 
 @dataclass
 class Step:
-    """One layer, for the function that writes its nodes: the names of its bottoms' values, all shapes, and helpers.
+    """A layer for the function that writes its nodes: names and shapes of its bottoms, and methods that add nodes.
 
-    A helper that computes returns the name of the value.
+    These methods return the name of the new value.
     """
 
     graph: Graph
@@ -122,13 +122,13 @@ class Step:
         return x if term == 0 else self.op("Add", x, self.array(term, "term"))
 
     def reduce(self, kind: str, x: str, axes: Sequence[int], keepdims: int = 1) -> str:
-        """A node that sums up over axes, which older operators have as an attribute and newer ones as an input."""
+        """A reduction over axes, which are an attribute of older operators and an input of newer ones."""
         if kind != "ReduceSum" and self.graph.opset < 18:
             return self.op(kind, x, axes=list(axes), keepdims=keepdims)
         return self.op(kind, x, self.integers(axes, "axes"), keepdims=keepdims)
 
     def reshape(self, x: str, old: Shape, new: Shape) -> str:
-        """`x` of the shape `old` in the shape `new`. Where the first axis stays as it is, it may have any size."""
+        """Reshape `x` from `old` to `new`. An unchanged first axis may have any size."""
         if old == new:
             return x
         if 0 in new:
@@ -137,7 +137,7 @@ class Step:
         return self.op("Reshape", x, self.integers([0, *new[1:]] if same else new, "shape"))
 
     def cast(self, x: str, to: str) -> str:
-        """`x` as another type of ONNX's, such as "INT64"."""
+        """Cast `x` to an ONNX type, such as "INT64"."""
         return self.op("Cast", x, to=getattr(onnx().TensorProto, to))
 
     def blob_in_shape(self, index: int, shape: Shape) -> str:
@@ -151,7 +151,7 @@ class Step:
         return made
 
     def refuse(self, reason: str) -> LayerError:
-        """The error for a layer, or a parameter of one, for which ONNX has nothing."""
+        """The error for a layer that ONNX cannot express."""
         return self.layer.error(f"cannot be written in ONNX: {reason}")
 
 

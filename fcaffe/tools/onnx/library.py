@@ -6,12 +6,12 @@ from typing import Any
 
 from fcaffe.errors import UsageError
 
-OPSET = 21  # the version of ONNX's operators that is written: ONNX Runtime, OpenVINO and OpenCV all read it
-OPSETS = range(17, OPSET + 1)  # those that can be asked for
+OPSET = 21  # default version of ONNX's operators, which ONNX Runtime, OpenVINO and OpenCV read
+OPSETS = range(17, OPSET + 1)  # supported versions
 
 
 def onnx() -> Any:
-    """The package onnx; without it a UsageError says what to install."""
+    """The package onnx. Raises UsageError, which says what to install, if it is missing."""
     try:
         import onnx
     except ImportError as problem:
@@ -20,7 +20,7 @@ def onnx() -> Any:
 
 
 def onnxruntime() -> Any:
-    """The package onnxruntime; without it a UsageError says what to install."""
+    """The package onnxruntime. Raises UsageError, which says what to install, if it is missing."""
     try:
         import onnxruntime
     except ImportError as problem:

@@ -1,4 +1,4 @@
-"""Normalisations, and the layers that scale and shift, in ONNX."""
+"""Normalisation, Scale and Bias layers in ONNX."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def bias(step: Step) -> list[str]:
 
 
 def _operand(step: Step) -> str:
-    """What the first bottom is multiplied by or added to, in a shape that ONNX repeats as Caffe does."""
+    """The operand of the first bottom, in a shape that ONNX broadcasts as Caffe does."""
     if len(step.inputs) > 1:
         return step.reshape(step.inputs[1], step.bottoms[1], _spread(step))
     return step.blob_in_shape(0, _spread(step))

@@ -1,4 +1,4 @@
-"""What is done to an image before a net sees it, as part of the graph."""
+"""Preprocessing of images as part of the ONNX graph."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fcaffe.errors import SnapshotError, UsageError
-from fcaffe.input_files import UnreadableError, asking, require_file
+from fcaffe.errors import UsageError
 from fcaffe.proto import read_blob
+from fcaffe.tools.numpy_files import load_numpy
 from fcaffe.tools.onnx.graph import Graph, Shape
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """y = (x - mean) * scale, as Caffe's transform_param has it, after the channels were turned round, if they are.
+    """y = (x - mean) * scale, as in Caffe's transform_param, after an optional reversal of the channels.
 
-    `mean` (C,), (1,) or (C, H, W) is in the order of the net's channels; of one that is larger than the net's input the
-    middle counts, as in phase TEST.
+    `mean` has the shape (C,), (1,) or (C, H, W), in the order of the net's channels. The middle of a larger mean image
+    is used, as in phase TEST.
     """
 
     mean: np.ndarray | None = None
@@ -25,7 +25,7 @@ class Preprocessing:
     reverse_channels: bool = False
 
     def write(self, graph: Graph, x: str, shape: Shape) -> str:
-        """Write the nodes for the value `x` of this shape, and return the name of what comes out."""
+        """Add the nodes for the value `x` of this shape, and return the name of the result."""
         steps: list[tuple[str, np.ndarray]] = []
         if self.reverse_channels:
             steps.append(("Gather", np.arange(shape[1])[::-1].astype(np.int64)))
@@ -41,7 +41,7 @@ class Preprocessing:
         return x
 
     def apply(self, x: np.ndarray) -> np.ndarray:
-        """The same in NumPy."""
+        """Apply the preprocessing in NumPy."""
         if self.reverse_channels:
             x = x[:, ::-1]
         if self.mean is not None:
@@ -49,7 +49,7 @@ class Preprocessing:
         return np.asarray(x * np.float32(self.scale), np.float32)
 
     def _mean_for(self, shape: Shape) -> np.ndarray:
-        """The mean in a shape that is repeated over (N, C, H, W). Raises UsageError if it does not fit."""
+        """The mean in a shape that broadcasts to (N, C, H, W). Raises UsageError if it does not fit."""
         assert self.mean is not None
         mean = np.asarray(self.mean, np.float32)
         if mean.ndim == 1 and mean.size in (1, shape[1]):
@@ -61,7 +61,7 @@ class Preprocessing:
 
 
 def read_mean(text: str) -> np.ndarray:
-    """A mean from the command line: numbers, or a .binaryproto or .npy file. Raises UsageError, SnapshotError."""
+    """Read the mean of --mean: numbers, or a .binaryproto or .npy file. Raises UsageError, SnapshotError."""
     words = text.split(",")
     try:
         return np.array([float(word) for word in words], np.float32)
@@ -69,12 +69,7 @@ def read_mean(text: str) -> np.ndarray:
         if len(words) > 1:
             raise UsageError(f"--mean takes a file, or a number for each channel, not '{text}'") from None
     if text.endswith(".npy"):
-        try:
-            with asking():
-                require_file(text)
-                values = np.asarray(np.load(text, allow_pickle=False), np.float32)
-        except UnreadableError as problem:
-            raise SnapshotError(f"cannot read the mean {text}: {problem}") from problem
+        values = np.asarray(load_numpy(text, "a mean"), np.float32)
     else:
         values = np.asarray(read_blob(text).data, np.float32)
     return values[0] if values.ndim == 4 and values.shape[0] == 1 else values

@@ -1,5 +1,7 @@
-"""LSTM and RNN in ONNX, step by step as Caffe unrolls them: ONNX's own LSTM knows no indicators of where sequences
-begin. The first state is 0 in each run of the graph, unless it is a bottom: nothing carries over from run to run."""
+"""LSTM and RNN layers in ONNX, unrolled as in Caffe, since ONNX's LSTM has no indicators of sequence starts.
+
+The initial state is 0 in each run of the graph, unless it is a bottom.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +42,16 @@ def lstm_unit(step: Step) -> list[str]:
 
 
 def _unit(step: Step, gates: str, c: str, cont: str, size: int, axis: int) -> tuple[str, str]:
-    """The next c and h; gates are those of input, forgetting and output, and the candidate."""
+    """The next c and h. `gates` are the input, forget and output gates, and the candidate."""
     i, f, o, g = step.ops("Split", gates, step.integers([size] * 4, "sizes"), outputs=4, axis=axis)
     i, f, o = (step.op("Sigmoid", gate) for gate in (i, f, o))
-    kept = step.op("Mul", step.op("Mul", f, cont), c)
-    c = step.op("Add", kept, step.op("Mul", i, step.op("Tanh", g)))
+    remembered = step.op("Mul", step.op("Mul", f, cont), c)
+    c = step.op("Add", remembered, step.op("Mul", i, step.op("Tanh", g)))
     return c, step.op("Mul", o, step.op("Tanh", c))
 
 
 def _begin(step: Step) -> tuple[list[str], list[str], list[str]]:
-    """For each time step the input's share of the gates (N, gates * H) and the indicators (N, 1); the first states."""
+    """For each time step the gates of the input (N, gates * H) and the indicators (N, 1), and the initial states."""
     layer = step.layer
     assert isinstance(layer, Recurrent)
     (steps, streams, *rest), size = step.bottoms[0], layer.outputs

@@ -1,4 +1,4 @@
-"""Layer types that are no part of a converted net, each with the reason."""
+"""Layer types that cannot be converted to ONNX, with the reasons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fcaffe.net.filter import filter_net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.onnx.graph import Step, writes
 
-_READS = "it reads a data set, and a converted net gets its inputs from outside; give the deploy prototxt"
+_READS = "it reads a data set; give the deploy prototxt, whose inputs are blobs"
 _TRAINS = "it is for training; give the deploy prototxt, whose last layer gives the scores"
 _SCORES = "it compares scores with labels, which is for tests in training; give the deploy prototxt"
 
@@ -28,8 +28,8 @@ REASONS = {
         _TRAINS,
     ),
     "Accuracy": _SCORES,
-    "HDF5Output": "it writes a file; take the layer out of the prototxt, and its bottoms are outputs of the net",
-    "Python": "what it does is code of yours, which only Python can run",
+    "HDF5Output": "it writes a file; remove the layer from the prototxt, which makes its bottoms outputs",
+    "Python": "it is user code in Python",
 }
 
 
@@ -39,7 +39,7 @@ def refuse(step: Step) -> list[str]:
 
 
 def check_types(param: Any) -> None:
-    """Refuse a net, in phase TEST, by what its NetParameter says: none of its data sets need be there for that."""
+    """Raise LayerError for a net, in phase TEST, with a refused layer. Its data sets need not exist."""
     test = pb.NetParameter()
     test.CopyFrom(param)
     test.state.phase = pb.TEST

@@ -1,4 +1,4 @@
-"""Layers that move values about, and those that sum up or rank them, in ONNX."""
+"""Layers that reorder, reduce or rank values, in ONNX."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def silence(step: Step) -> list[str]:
 @writes("Dropout")
 def dropout(step: Step) -> list[str]:
     if step.layer.phase == pb.TRAIN:
-        raise step.refuse("it is in phase TRAIN, and a converted net is for use")
+        raise step.refuse("it is in phase TRAIN; convert the net in phase TEST")
     return [step.x]
 
 
@@ -85,7 +85,7 @@ def reduction(step: Step) -> list[str]:
 
 @writes("ArgMax")
 def argmax(step: Step) -> list[str]:
-    """Of equal values ONNX ranks the one with the smaller index first and Caffe the other: the axis is turned round."""
+    """TopK on the reversed axis: of equal values ONNX ranks the smaller index first, and Caffe the larger one."""
     layer, p, shape = step.layer, step.param.argmax_param, step.bottoms[0]
     assert isinstance(layer, ArgMax)
     rows = (*shape[:1], math.prod(shape[1:]))
@@ -93,9 +93,9 @@ def argmax(step: Step) -> list[str]:
     axis = 1 if layer.axis is None else layer.axis
     length = rows[1] if layer.axis is None else shape[axis]
     end = step.integers([-(2**31)], "end")
-    turned = step.op("Slice", x, *(step.integers([n], "start") for n in [-1]), end, *_along(step, axis))
-    values, places = step.ops("TopK", turned, step.integers([p.top_k], "k"), outputs=2, axis=axis)
-    indices = step.cast(step.op("Sub", step.integers([length - 1], "last"), places), "FLOAT")
+    reversed_x = step.op("Slice", x, *(step.integers([n], "start") for n in [-1]), end, *_along(step, axis))
+    values, positions = step.ops("TopK", reversed_x, step.integers([p.top_k], "k"), outputs=2, axis=axis)
+    indices = step.cast(step.op("Sub", step.integers([length - 1], "last"), positions), "FLOAT")
     if layer.axis is not None:
         return [values if p.out_max_val else indices]
     both = step.op("Concat", indices, values, axis=1) if p.out_max_val else indices

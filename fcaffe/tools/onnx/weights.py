@@ -1,4 +1,4 @@
-"""The weights of an ONNX file as a Caffe model."""
+"""Reads the weights of an ONNX file as a Caffe model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fcaffe.net import Layer, Net
 from fcaffe.net.model_files import Model, StoredLayer
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.onnx.carried import NET, uncarried
 from fcaffe.tools.onnx.library import onnx
+from fcaffe.tools.onnx.properties import NET, model_from
 
-_ENDINGS = (  # of the names that writers of ONNX files give to a layer's first and second blob
+_ENDINGS = (  # of the names of a layer's first and second blob in files of other writers
     ("/0", "/1"),
     (".weight", ".bias"),
     ("_weight", "_bias"),
@@ -31,7 +31,7 @@ _ENDINGS = (  # of the names that writers of ONNX files give to a layer's first 
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """What of an ONNX file counts here: constants by name, nodes by name or name of what they write, properties."""
+    """An ONNX file: constants by name, nodes by name and by names of outputs, readers of values, properties."""
 
     constants: Mapping[str, np.ndarray]
     nodes: Mapping[str, Any]
@@ -43,7 +43,7 @@ class OnnxFile:
 
 
 def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
-    """Read a file. Raises SnapshotError."""
+    """Read an ONNX file. Raises SnapshotError."""
     try:
         with asking():
             require_file(path)
@@ -66,12 +66,15 @@ def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
 
 
 def read_weights(path: str | os.PathLike[str], net: Net | None = None) -> Model:
-    """The model of an ONNX file: of one that fcaffe wrote all that went into it; of another one the weights of the
-    layers of `net`, by name. Raises SnapshotError for layers that it does not have, or has with other shapes."""
+    """The model of an ONNX file. From a file that fcaffe wrote, the whole model is restored.
+
+    From other files, the weights of the layers of `net` are read by name. Raises SnapshotError for layers that are
+    missing or have other shapes.
+    """
     file = read_onnx(path)
     if NET in file.properties:
         try:
-            return uncarried(file.properties, file.constants)
+            return model_from(file.properties, file.constants)
         except SnapshotError as problem:
             raise SnapshotError(f"{path}: {problem}") from problem
     if net is None:
@@ -107,7 +110,7 @@ def _by_own_names(file: OnnxFile, layer: Layer) -> list[np.ndarray]:
 
 
 def _by_node(file: OnnxFile, layer: Layer) -> list[np.ndarray]:
-    """The constants that the node of the layer's name reads, as the layer has them."""
+    """The constants of the node with the layer's name, in Caffe's layout."""
     node = file.nodes.get(layer.name) or next((file.nodes[top] for top in layer.param.top if top in file.nodes), None)
     if node is None:
         return []
@@ -126,7 +129,7 @@ def _by_node(file: OnnxFile, layer: Layer) -> list[np.ndarray]:
 
 
 def _by_statistics(file: OnnxFile, net: Net, layer: Layer) -> list[np.ndarray]:
-    """A Scale behind a BatchNorm, of which ONNX makes one node: its scale and shift."""
+    """The scale and shift of a Scale behind a BatchNorm, which are one node in ONNX."""
     if layer.type != "Scale":
         return []
     for node in net.nodes:
@@ -138,7 +141,7 @@ def _by_statistics(file: OnnxFile, net: Net, layer: Layer) -> list[np.ndarray]:
 
 
 def _fitted(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The array in the shape of a blob, if they differ in axes of length 1 only."""
+    """The array in the shape of a blob, or None if they differ in more than axes of length 1."""
     if [n for n in array.shape if n != 1] != [n for n in shape if n != 1]:
         return None
     return np.ascontiguousarray(array, np.float32).reshape(shape)

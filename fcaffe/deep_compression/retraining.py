@@ -1,4 +1,4 @@
-"""Training on of a net of which some weights are 0 for good, or equal to one another."""
+"""Trains a net whose pruned weights stay 0, or whose shared weights stay equal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fcaffe.solvers import Observer, Solver
 
 
 class Masked(Observer):
-    """Keeps weights at 0 that are so: their gradients are made 0.
+    """Sets the gradients of weights that are 0 to 0, so that the weights stay 0.
 
-    That suffices: decay of 0 is 0, and histories, which begin at 0, stay so. So does every rule's step.
+    Decay of 0 is 0, histories begin at 0, and every rule's step is then 0.
     """
 
     def __init__(self, solver: Solver, layers: Collection[str]) -> None:
@@ -32,10 +32,9 @@ class Masked(Observer):
 
 
 class Shared(Observer):
-    """Keeps weights equal that are so, and at 0 those that are 0: each gets the mean gradient of its equals.
+    """Gives equal weights the mean of their gradients, so that they stay equal. Weights that are 0 stay 0.
 
-    The paper takes the sum, the gradient by the shared number; the mean is that of the step nearest to the one that
-    every weight for itself would take, and so the solver's rate goes with clusters of any size.
+    The paper takes the sum of the gradients. With the mean, the solver's learning rate fits clusters of any size.
     """
 
     def __init__(self, solver: Solver, layers: Collection[str]) -> None:
@@ -43,7 +42,7 @@ class Shared(Observer):
         self._parts = [(own, *self._clusters(solver.data[own])) for own in weights_of(solver, layers)]
 
     def _clusters(self, weights: Any) -> tuple[Any, Any]:
-        """The cluster of each weight, and 1 over the size of each, but 0 for that of the zeros."""
+        """The cluster of each weight, and 1 / size of each cluster (0 for the cluster of zeros)."""
         xp = self._xp
         values, codes = xp.unique(weights, return_inverse=True)
         sizes = xp.bincount(codes, minlength=len(values))
@@ -56,10 +55,7 @@ class Shared(Observer):
 
 
 class Retraining:
-    """Trains models by a solver's net and data, at a rate that stays what it is.
-
-    `rate` takes the place of the solver's base_lr and policy. Snapshots and tests are left out.
-    """
+    """Trains models with a solver's net and data, at a constant learning rate, without snapshots and tests."""
 
     def __init__(self, param: Any, engine: Engine, rate: float) -> None:
         own = pb.SolverParameter()
@@ -70,18 +66,23 @@ class Retraining:
         with log.quiet():
             self._solver = Solver(own, engine, "counter", on_nan="stop")
 
-    def train(self, model: Model, iterations: int, kept: type[Masked | Shared], layers: Collection[str]) -> Model:
-        """The model after so many iterations, in which an observer has kept the weights of these layers.
+    def train(self, model: Model, iterations: int, constraint: type[Masked | Shared], layers: Collection[str]) -> Model:
+        """Train a model, and return it with the new weights. Raises SnapshotError if it does not fit the net.
 
-        Data go on where they stood; the histories of the rule begin anew. Raises SnapshotError if the model does not
-        fit into the net.
+        The data continue where the last call ended. The histories of the update rule begin with zeros.
+
+        Args:
+            model: the weights to begin with.
+            iterations: how many.
+            constraint: the observer that constrains the weights.
+            layers: names of the layers that are constrained.
         """
         solver = self._solver
         with log.quiet():
             copy_weights(solver.net, model, "the model")
         for history in solver.history:
             history[...] = 0
-        solver.observers[:] = [kept(solver, layers)]
+        solver.observers[:] = [constraint(solver, layers)]
         solver.step(iterations)
         trained = {layer.name: layer.blobs for layer in to_model(solver.net).layers}
         return Model(
@@ -94,7 +95,7 @@ class Retraining:
 
 
 def weights_of(solver: Solver, layers: Collection[str]) -> Iterator[slice]:
-    """Where the weights of these layers, without their biases, lie in the solver's flat buffers."""
+    """Yields the slices of these layers' weights, without biases, in the solver's flat buffers."""
     parameters = solver.net.parameters
     for parameter, own in zip(parameters.owned, parameters.slices(), strict=True):
         if parameter.layer.name in layers and parameter.index == 0:
@@ -102,7 +103,7 @@ def weights_of(solver: Solver, layers: Collection[str]) -> Iterator[slice]:
 
 
 def _copies(layer: StoredLayer, trained: list[StoredBlob] | None) -> Iterator[StoredBlob]:
-    """The blobs of a layer with trained values, if there are any."""
+    """Yields the blobs of a layer, with trained values if there are any."""
     for index, blob in enumerate(layer.blobs):
         values = blob.data if trained is None else trained[index].data
         if values is not None and trained is not None:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from fcaffe.deep_compression.pruning import Aim, aims, centroids, pruned, shared, weight_counts
+from fcaffe.deep_compression.retraining import Masked, Retraining, Shared
 from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.net.model_files import Model, StoredLayer
 from fcaffe.net.weights import to_model
 from fcaffe.proto import StoredBlob, parse_text
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers import Solver, solver_types
-from fcaffe.tools.deep_compression import Aim, aims, centroids, pruned, shared, weight_counts
-from fcaffe.tools.retraining import Masked, Retraining, Shared
 from tests.engine_choice import engine
 
 NET = """
@@ -169,5 +169,5 @@ def test_what_is_wanted_of_which_layer(model: Model) -> None:
 def test_weights_that_are_no_numbers_are_refused() -> None:
     blob = StoredBlob((2,), np.array([1, np.nan], np.float32))
     model = Model(pb.NetParameter(), [StoredLayer(pb.LayerParameter(name="a", type="InnerProduct"), [blob])])
-    with pytest.raises(SnapshotError, match='weights of layer "a" are not there, or some are no finite numbers'):
+    with pytest.raises(SnapshotError, match='weights of layer "a" are missing or not finite'):
         pruned(model, {"a": Aim(0.5, 5)})

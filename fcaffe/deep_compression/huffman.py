@@ -1,4 +1,4 @@
-"""Huffman codes that NumPy reads fast: symbols in streams of equal length, of which all are read at once.
+"""Huffman codes in streams of equal length, which NumPy decodes all at once.
 
 D. Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952; no code is longer than LONGEST bits, by
 L. Larmore and D. Hirschberg, "A Fast Algorithm for Optimal Length-Limited Huffman Codes", 1990. Codes are canonical:
@@ -18,22 +18,22 @@ STREAM = 512  # symbols in each stream but the last
 MOST_SYMBOLS = 1 << 12  # different ones
 
 
-class Packed(NamedTuple):
-    """Symbols as bits, the first bit of a byte being its highest."""
+class PackedSymbols(NamedTuple):
+    """Huffman-coded symbols. The first bit of a byte is its highest."""
 
     size: int  # symbols
-    lengths: np.ndarray  # uint8: of each symbol's code, in bits; 0 for one that is absent, or that is the only one
+    lengths: np.ndarray  # uint8: bits of each symbol's code; 0 if it is absent, or the only one
     stream_bits: np.ndarray  # uint16: of each stream; they follow one another without gaps
     content: np.ndarray  # uint8
 
 
 def streams_of(size: int) -> int:
-    """How many streams hold so many symbols."""
+    """The number of streams for `size` symbols."""
     return -(-size // STREAM)
 
 
-def pack(symbols: np.ndarray) -> Packed:
-    """Non-negative integers below MOST_SYMBOLS, along one axis, as bits."""
+def pack(symbols: np.ndarray) -> PackedSymbols:
+    """Code a one-dimensional array of integers from 0 to MOST_SYMBOLS - 1."""
     lengths = code_lengths(np.bincount(symbols))
     codes, _ = _canonical(lengths)
     bits = lengths[symbols].astype(np.int64)
@@ -42,11 +42,11 @@ def pack(symbols: np.ndarray) -> Packed:
     size = int(stops[-1]) if len(stops) else 0
     content = np.zeros(-(-size // 8) + 3)
     window = codes[symbols] << (24 - bits - (starts & 7))  # a code lies in three bytes at most
-    for place in range(3):
-        byte = (window >> (16 - 8 * place)) & 255
-        content += np.bincount((starts >> 3) + place, byte, len(content))
+    for byte_index in range(3):
+        byte = (window >> (16 - 8 * byte_index)) & 255
+        content += np.bincount((starts >> 3) + byte_index, byte, len(content))
     ends = np.append(stops[STREAM - 1 :: STREAM], size)[: streams_of(len(symbols))]
-    return Packed(
+    return PackedSymbols(
         len(symbols),
         lengths,
         np.diff(ends, prepend=0).astype(np.uint16),
@@ -54,8 +54,8 @@ def pack(symbols: np.ndarray) -> Packed:
     )
 
 
-def unpack(packed: Packed) -> np.ndarray:
-    """The symbols, as int64. Raises SnapshotError where the bits are no such codes."""
+def unpack(packed: PackedSymbols) -> np.ndarray:
+    """Decode the symbols, as int64. Raises SnapshotError if the bits are not valid codes."""
     count, lengths, longest = packed.size, packed.lengths, int(packed.lengths.max(initial=0))
     kraft = int((1 << (LONGEST - lengths[lengths > 0].astype(np.int64))).sum()) if longest <= LONGEST else 0
     if count and not (kraft == 1 << LONGEST or (longest == 0 and len(lengths))):
@@ -86,10 +86,10 @@ def unpack(packed: Packed) -> np.ndarray:
 
 
 def code_lengths(counts: np.ndarray) -> np.ndarray:
-    """The lengths of codes, uint8, that together are shortest for symbols which occur so often.
+    """The optimal lengths of codes, uint8, for symbols with these counts (package-merge algorithm).
 
-    Each level of the lists below stands for one more bit: of a list of symbols by their counts, merged with the pairs
-    of the list before, the first 2 (n - 1) are taken. So on each level the rarest symbols get one bit more.
+    Each level stands for one bit. It is the list of symbols by count, merged with pairs of the level before. The first
+    2 (n - 1) items of the last level are chosen, and the levels before follow from their pairs.
     """
     lengths = np.zeros(len(counts), np.uint8)
     present = np.flatnonzero(counts)

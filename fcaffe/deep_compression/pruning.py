@@ -1,7 +1,7 @@
-"""Fewer and fewer kinds of weights: small ones become 0, and of the others many share one number.
+"""Pruning (small weights become 0) and weight sharing (the others share few numbers).
 
 S. Han, H. Mao, W. Dally, "Deep Compression: Compressing Deep Neural Networks with Pruning, Trained Quantization and
-Huffman Coding", 2016. What is trained in between is in fcaffe/tools/retraining.py; a .dcmodel holds what comes out.
+Huffman Coding", 2016. retraining.py trains the net between the steps, and dcmodel.py writes the result.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fcaffe.deep_compression.huffman import MOST_SYMBOLS
 from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.net.model_files import Model, StoredLayer
-from fcaffe.net.model_files.huffman import MOST_SYMBOLS
 from fcaffe.proto import StoredBlob
 
 MOST_BITS = MOST_SYMBOLS.bit_length() - 1
 _PASSES = 300  # of k-means, at most
 
-# For a layer of which nothing else is said: convolutions as in SqueezeNet (F. Iandola et al., 2016, table 2); inner
-# products, of which the paper keeps 4 to 9 % in large layers, in between.
+# Defaults: convolutions as in SqueezeNet (F. Iandola et al., 2016, table 2); inner products between the 4 and 9 % that
+# the paper retains in large layers.
 DENSITIES = {"Convolution": 0.33, "Deconvolution": 0.33, "InnerProduct": 0.06}
 BITS = {"Convolution": 6, "Deconvolution": 6, "InnerProduct": 5}
 
 
 @dataclass(frozen=True)
 class Aim:
-    """What is to become of a layer's weights: the share of them that is not 0, and 2**bits different numbers."""
+    """The target for a layer's weights: the share that is not 0, and 2**bits different numbers."""
 
     density: float
     bits: int
@@ -36,16 +36,20 @@ class Aim:
 def aims(
     model: Model, densities: Mapping[str, float], qualities: Mapping[str, float], bits: Mapping[str, float]
 ) -> dict[str, Aim]:
-    """What is to become of each convolution and inner product that has weights of its own.
+    """The targets of all convolutions and inner products that own their weights.
 
-    Each mapping is of layers' names; "" stands for all others. A quality is a threshold below which weights become 0,
-    in standard deviations of the layer's weights. Raises UsageError for a layer that is not there, and SnapshotError
-    for a model without any, or with weights that are no finite numbers.
+    Args:
+        model: the weights, which set the density of layers with a quality.
+        densities: by layer. In all three mappings, the key "" stands for all other layers.
+        qualities: the threshold below which weights become 0, in standard deviations of the layer's weights.
+        bits: by layer.
+
+    Raises:
+        UsageError: the model has no such layer.
+        SnapshotError: the model has no such weights, or weights that are not finite.
     """
-    borrowed = {layer.name for layer, index, *_ in model.shared() if index == 0}
-    layers = [
-        layer for layer in model.layers if layer.param.type in BITS and layer.blobs and layer.name not in borrowed
-    ]
+    sharers = {layer.name for layer, index, *_ in model.shared() if index == 0}
+    layers = [layer for layer in model.layers if layer.param.type in BITS and layer.blobs and layer.name not in sharers]
     if not layers:
         raise SnapshotError("the model has no convolution and no inner product with weights, of which the types tell")
     known = {"", *(layer.name for layer in layers)}
@@ -69,21 +73,23 @@ def aims(
 
 
 def pruned(model: Model, wanted: Mapping[str, Aim], share: float = 1.0) -> Model:
-    """The model with the smallest weights of each layer 0, by their sizes, so that its density is left; or with a
-    `share` below 1, density**share, to come to it by several steps of one factor each."""
+    """The model with the smallest weights of each layer set to 0, so that its density is reached.
+
+    With a `share` below 1 the density is density**share, for several steps of one factor each.
+    """
     return _changed(model, wanted, lambda weights, aim: _prune(weights, aim.density**share))
 
 
 def shared(model: Model, wanted: Mapping[str, Aim]) -> Model:
-    """The model with those weights of each layer that are not 0 replaced by the nearest of 2**bits numbers."""
+    """The model with the non-zero weights of each layer replaced by the nearest of 2**bits numbers."""
     return _changed(model, wanted, lambda weights, aim: _share(weights, 1 << aim.bits))
 
 
 def centroids(values: np.ndarray, count: int) -> np.ndarray:
-    """The centres of `count` clusters of numbers by k-means, float64 and rising, fewer if clusters come to be empty.
+    """The centres of `count` clusters by k-means, float64, ascending; fewer if clusters become empty.
 
-    They begin evenly between the smallest and the largest number, which keeps the few large weights best (section 3.2
-    of the paper). In one dimension clusters are stretches of the sorted numbers, and their sums come from running ones.
+    They begin evenly spaced from the smallest to the largest number, which preserves the few large weights best
+    (section 3.2 of the paper). Clusters of sorted numbers are ranges, so cumulative sums give their means.
     """
     ordered = np.sort(values.astype(np.float64), axis=None)
     sums = np.concatenate([[0.0], np.cumsum(ordered)])
@@ -108,18 +114,18 @@ def _prune(weights: np.ndarray, density: float) -> np.ndarray:
 
 
 def _share(weights: np.ndarray, count: int) -> np.ndarray:
-    places = weights != 0
-    values = weights[places]
+    nonzero = weights != 0
+    values = weights[nonzero]
     if len(np.unique(values)) <= count:
         return weights
     centres = centroids(values, count)
     made = np.zeros_like(weights)
-    made[places] = centres[np.searchsorted((centres[1:] + centres[:-1]) / 2, values.astype(np.float64))]
+    made[nonzero] = centres[np.searchsorted((centres[1:] + centres[:-1]) / 2, values.astype(np.float64))]
     return made
 
 
 def _changed(model: Model, wanted: Mapping[str, Aim], change: Callable[[np.ndarray, Aim], np.ndarray]) -> Model:
-    """The model with other weights in these layers, and in those that share theirs, and without gradients."""
+    """The model with changed weights in these layers and in those that share them, without gradients."""
     layers = []
     for layer in model.layers:
         blobs = [StoredBlob(blob.shape, blob.data, legacy=blob.legacy) for blob in layer.blobs]
@@ -138,12 +144,12 @@ def _changed(model: Model, wanted: Mapping[str, Aim], change: Callable[[np.ndarr
 def _weights(layer: StoredLayer) -> np.ndarray:
     values = layer.blobs[0].data
     if values is None or not np.isfinite(values).all():
-        raise SnapshotError(f'the weights of layer "{layer.name}" are not there, or some are no finite numbers')
+        raise SnapshotError(f'the weights of layer "{layer.name}" are missing or not finite')
     return np.ascontiguousarray(values, np.float32)
 
 
 def weight_counts(model: Model, wanted: Mapping[str, Aim]) -> Iterator[tuple[str, int, int, int]]:
-    """Of each layer: its name, how many weights it has, how many are not 0, and how many kinds of these there are."""
+    """Yields for each layer its name, and the numbers of weights, non-zero weights, and different non-zero weights."""
     for layer in model.layers:
         if layer.name in wanted:
             weights = _weights(layer)

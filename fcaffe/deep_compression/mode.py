@@ -1,4 +1,4 @@
-"""What `fcaffe compress WEIGHTS OUT.dcmodel` does: Deep Compression, with a table of what came of it."""
+"""The two-file mode of `fcaffe compress`: Deep Compression into a .dcmodel, and a table of the sizes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import click
 from fcaffe import log
 from fcaffe.cli.flags import with_flags
 from fcaffe.cli.table import print_table
+from fcaffe.deep_compression import dcmodel
+from fcaffe.deep_compression.pruning import MOST_BITS, Aim, aims, pruned, shared, weight_counts
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
-from fcaffe.net.model_files import Model, dcmodel, read_model
+from fcaffe.net.model_files import Model, read_model
 from fcaffe.output_files import remove_leftovers
-from fcaffe.tools.deep_compression import MOST_BITS, Aim, aims, pruned, shared, weight_counts
 from fcaffe.tools.solver_fields import rates
 
-_DEFAULT = "a tenth of max_iter"  # for which nets train on, if nothing else is said
+_DEFAULT = "a tenth of max_iter"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ OPTIONS = [
         "--quality",
         multiple=True,
         metavar="[LAYER=]N,...",
-        help="In place of a density: make weights 0 that are below N standard deviations of their layer's.",
+        help="Instead of a density: set weights to 0 that are below N standard deviations of their layer's.",
     ),
     click.option(
         "--bits",
@@ -75,13 +76,13 @@ deep_flags = with_flags("deep", DeepFlags, OPTIONS, "Flags for .dcmodel files")
 
 
 def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, engine: Engine | None) -> None:
-    """Write the model in a file as a compressed one, and print what became of it.
+    """Compress a model file into a .dcmodel, and print tables of sizes and scores.
 
-    With the parameters of a `solver` it is trained in between, and tested before and after, by the engine.
+    With a SolverParameter, the engine trains the net between the steps, and tests it after each.
     """
     if not target.endswith(".dcmodel"):
         raise UsageError(
-            f"with two files, compress writes a .dcmodel, not {target}; for layers of low rank it takes four: "
+            f"with two files, compress writes a .dcmodel, not {target}; for layers of low rank give four: "
             "compress NET WEIGHTS NEW_NET NEW_WEIGHTS"
         )
     if solver is None and (flags.retrain or flags.tune or flags.rate is not None):
@@ -115,9 +116,9 @@ def _with_training(
     engine: Engine,
     rows: list[tuple[str, list[tuple[str, float]]]],
 ) -> Model:
-    """The same with training; `rows` get what the test nets say after each step."""
+    """Compress with training between the steps. The scores after each step are appended to `rows`."""
+    from fcaffe.deep_compression.retraining import Masked, Retraining, Shared
     from fcaffe.tools.model_scores import model_scores  # which loads all layers
-    from fcaffe.tools.retraining import Masked, Retraining, Shared
 
     def tell(what: str) -> None:
         scores = model_scores(solver, model, engine)
@@ -147,7 +148,7 @@ def _with_training(
 
 
 def _rate_half_way(solver: Any) -> float:
-    """Nets train on after they have been trained, which the first and largest rates would undo."""
+    """The solver's learning rate half-way to max_iter: its first, larger rates would undo the training before."""
     first_half = [rate for iteration, rate in rates(solver) if iteration <= solver.max_iter // 2]
     return first_half[-1] if first_half else float(solver.base_lr)
 
@@ -190,7 +191,7 @@ def _numbers_of(flags: DeepFlags) -> tuple[dict[str, float], dict[str, float], d
 
 
 def _by_layer(flag: str, words: Sequence[str]) -> dict[str, float]:
-    """The numbers of a flag by layer, that of all others as ""."""
+    """The numbers of a flag by layer. The key "" has the number for all other layers."""
     found: dict[str, float] = {}
     for word in ",".join(words).split(","):
         layer, equals, number = word.rpartition("=")
