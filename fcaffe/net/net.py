@@ -49,7 +49,8 @@ class Net(Graph):
         self._programs: dict[Want, Program] = {}
         self._whole_only = context.whole_passes
         self.plain = self.program = Program(self.nodes, self.outer, self.parameters, not context.inference)
-        self.on_demand = OnDemand(self) if context.on_demand and OnDemand.suits(self) else None
+        on_demand = context.on_demand and OnDemand.suits(self)
+        self.on_demand = OnDemand(self, self.outer, self.arena, self.program_for) if on_demand else None
         self.parameters.share()
         log.net_done()
 
@@ -111,7 +112,7 @@ class Net(Graph):
         except BaseException:
             self.arena.release()
             raise
-        if self.on_demand is not None:
+        if self.on_demand is not None and not self.fuses:
             self.on_demand.end_pass(program)
         return loss
 
@@ -192,7 +193,7 @@ class Net(Graph):
         whole = start in (None, len(self.nodes) - 1) and end == 0
         if self.on_demand is not None:
             self.on_demand.retire()
-            if not whole or self.hooks.in_backward():
+            if not whole or self.hooks.in_backward() or self.program.inference:
                 self.program = self.plain
         self.program.share_gradients()
         first = len(self.program.nodes) - 1 if whole or start is None else start

@@ -17,11 +17,11 @@ has its noise, and adds to no statistics twice (`Layer.forward_again`). Values d
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from fcaffe.net.arena import Arena
 from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.graph import Graph
@@ -30,9 +30,6 @@ from fcaffe.net.node import Node
 from fcaffe.net.program import Program
 from fcaffe.net.rewrite import Want
 from fcaffe.net.storage import Storage
-
-if TYPE_CHECKING:
-    from fcaffe.net.net import Net
 
 FEWEST_FULL_PASSES = 8  # after the first read of a blob that was not materialised; after each further one twice as many
 MOST_FULL_PASSES = 1024
@@ -46,13 +43,15 @@ class OnDemand:
     reads most of what forward writes.
     """
 
-    def __init__(self, net: Net) -> None:
-        self._net = net
+    def __init__(
+        self, net: Graph, outer: frozenset[Blob], arena: Arena, program_for: Callable[[Want], Program]
+    ) -> None:
+        self._net, self._arena, self._program_for = net, arena, program_for
         self._views = host_views(net.context.engine)
         self._views.follow(self)
         self._given = [node for node in net.nodes if _is_given(node)]
         self._recomputed = [node for node in net.nodes if not _is_given(node)]
-        self._always = net.outer.union(blob for node in self._given for blob in node.tops)  # materialised
+        self._always = outer.union(blob for node in self._given for blob in node.tops)  # materialised
         self._trains = False
         self._read: frozenset[Blob] = frozenset()  # further blobs, which the script reads
         self._full_passes = 0  # still to come, that materialise everything
@@ -87,11 +86,11 @@ class OnDemand:
             exposed = self._exposed()
             if not exposed or _size(exposed) <= MOST_COPIED * _size(self._hidden_by(program)):
                 return program, True
-        return self._net.program_for(Want(None, gradients=True)), False
+        return self._program_for(Want(None, gradients=True)), False
 
     def end_pass(self, program: Program) -> None:
         """A forward pass of this program is over."""
-        if not program.inference or self._net.fuses:
+        if not program.inference:
             return
         self._is_partial, self._hidden = True, self._hidden_by(program)
         for storage in self._hidden:
@@ -108,7 +107,7 @@ class OnDemand:
         if not self._is_partial:
             return
         hidden = self._clear_marks()
-        self._net.arena.release()
+        self._arena.release()
         try:
             self._run_again(hidden)
         except BaseException:
@@ -117,7 +116,6 @@ class OnDemand:
                 storage.compute = self._complete_for_read
             raise
         self._preserved = {}
-        self._net.program = self._net.plain
 
     def retire(self) -> None:
         """From now on passes materialise everything; the last one counts as if it had."""
@@ -176,7 +174,7 @@ class OnDemand:
             self._read |= {blob for blob in self._net.blobs if blob._data in held}
         if self._program is None or self._materialised is not self._read:
             self._materialised = self._read
-            self._program = self._net.program_for(Want(self._always | self._read, gradients=False))
+            self._program = self._program_for(Want(self._always | self._read, gradients=False))
         return self._program
 
     def _hidden_by(self, program: Program) -> set[Storage]:
