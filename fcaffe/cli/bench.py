@@ -101,6 +101,7 @@ def bench(what: str | None, names: str, workers: str, as_json: bool, **more: Any
         if plan := LaunchFlags(workers=most, **launching).plan():
             return launch(plan, words_for_ranks())
     with world:
+        LaunchFlags(workers=0, **launching).check(world)
         run(world)
     return 0
 

@@ -104,7 +104,7 @@ def train(
         remove_leftovers(f"{prefix}_iter_", tell=False)  # the log's last line stays the one that names a dead rank
         return code
     with world:
-        launching.check(world)
+        launching.check(world, restarts)
         check_same_flags(world)
         param = _solver_param(flags)
         gpu = gpus.take(param, world, on_cpu=bool(engines.engine))

@@ -33,9 +33,12 @@ class LaunchFlags:
     timeout: int
 
     def plan(self, restarts: int = 0, gpus: TrainingGpus = NO_GPUS) -> Plan | None:
-        """What this process, which was started alone, is to start; None if nothing. Raises UsageError."""
-        if self.workers < 0 or self.timeout < 0:
-            raise UsageError("--workers and --timeout must not be negative")
+        """What this process, which was started alone, is to start; None if nothing. Raises UsageError.
+
+        One worker that is to start again after a fault has a launcher and an agent, too.
+        """
+        if min(self.workers, self.timeout, restarts) < 0:
+            raise UsageError("--workers and --timeout must not be negative, nor --restarts")
         if self.hosts and self.hostfile:
             raise UsageError("--hosts and --hostfile say the same thing: give one of them")
         alone = not (self.hosts or self.hostfile)
@@ -44,7 +47,10 @@ class LaunchFlags:
             raise UsageError(f"{gpus} means {on_gpus} workers, not --workers {self.workers}: leave that out")
         wanted = self.workers or on_gpus
         if alone:
-            return Plan(wanted, (), self.mpi_args, self.timeout, restarts) if wanted > 1 else None
+            if wanted <= 1 and self.mpi_args:
+                raise UsageError("--mpi-args is for mpiexec, which starts several workers: give --workers N as well")
+            wanted = max(wanted, 1)
+            return Plan(wanted, (), self.mpi_args, self.timeout, restarts) if wanted > 1 or restarts else None
         names = parse_hosts(self.hosts) if self.hosts else read_hostfile(self.hostfile)
         if gpus.listed:
             names = [(name, count or on_gpus) for name, count in names]
@@ -55,8 +61,15 @@ class LaunchFlags:
             raise UsageError(f"One worker, on {hosts[0][0]}: start it there, without --hosts")
         return Plan(workers, hosts, self.mpi_args, self.timeout, restarts)
 
-    def check(self, world: World) -> None:
-        """Raises UsageError if a launcher has started another number of ranks than the flags say."""
+    def check(self, world: World, restarts: int = 0) -> None:
+        """Raises UsageError for flags of fcaffe's own launcher if another one has started the ranks, and if it has
+        started another number of them than --workers says."""
+        own = {"--hosts": self.hosts, "--hostfile": self.hostfile, "--mpi-args": self.mpi_args, "--restarts": restarts}
+        if world.size > 1 and (given := [name for name, value in own.items() if value]):
+            raise UsageError(
+                f"{given[0]} works where fcaffe starts the ranks itself, with --workers or --hosts; these were started "
+                "by another launcher: leave it out there"
+            )
         if self.workers and self.workers != world.size:
             raise UsageError(f"--workers {self.workers}, but {world.size} ranks were started: leave the flag out there")
 

@@ -28,13 +28,7 @@ class AdoptedRanks(Watch):
     """
 
     def __init__(
-        self,
-        table: mmap.mmap,
-        pipes: Sequence[int],
-        hosts: Sequence[str],
-        timeout: float,
-        network: Network,
-        **more: Any,
+        self, table: mmap.mmap, hosts: Sequence[str], timeout: float, network: Network, pipes: list[int], **more: Any
     ) -> None:
         super().__init__(table, hosts, timeout, network, **more)
         self.ranks = [Process(slot.pid) for slot in self.slots()]

@@ -158,7 +158,9 @@ class Job:
         who = f"rank {ending['rank']}" if "rank" in ending else self.command.split()[0]
         if number:
             return f"{who} was killed by signal {number}, {self._last()}. "
-        return f"{who} ended with code {code}, {self._last()}; what it said stands above. "
+        unstarted = not (self.by_agent or self.started)
+        more = ", and docs/distributed.md has a section on hosts that do not start" * unstarted
+        return f"{who} ended with code {code}, {self._last()}; what it said stands above{more}. "
 
     def _last(self) -> str:
         if not self.started:

@@ -137,7 +137,7 @@ class LocalRanks(Watch):
     def _end_for(self, slot: Slot) -> None:
         """End the others for a rank that has ended; tell why it did, unless it may have told that itself."""
         code = self.children[slot.rank].poll()
-        if slot.beats and -code not in TO_END:
+        if slot.state != STARTING and -code not in TO_END:
             self.end_dead(slot, f"it ended with exit code {code}") if code >= 0 else self.end_dead(slot)
             return
         self.fault, self.deadline = True, time.monotonic() + TICK

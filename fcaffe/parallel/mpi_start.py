@@ -17,8 +17,9 @@ from fcaffe.parallel.started import LAUNCHED, Start, host_name, wait_for_turn
 from fcaffe.parallel.waiting import end_sleeps_by
 from fcaffe.threads import ranks_on_host
 
-# UCX's own segments over TCP have 8 kB. MPICH asserts that what it packs for one message fits into its own buffers.
-SEGMENTS = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "512k", "MPIR_CVAR_CH4_PACK_BUFFER_SIZE": "524288"}
+# UCX's own segments over TCP have 8 kB. Where TCP is its only transport, MPICH asserts that one fits its own buffers.
+SEGMENTS = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "512k", "MPIR_CVAR_CH4_PACK_BUFFER_SIZE": "262144"}
+SHARED_MEMORY = {"all", "shm", "sm", "mm", "posix", "sysv", "xpmem"}  # among UCX's transports
 NETWORK_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NCCL_SOCKET_IFNAME")
 TICK = 0.25  # seconds
 
@@ -29,9 +30,17 @@ def prepare_environment(start: Start) -> None:
     Open MPIs, moves them over TCP in few pieces."""
     if start.size and ranks_on_host() == start.size:
         for variable in NETWORK_INTERFACES:
-            os.environ.setdefault(variable, "lo")
+            if variable != "UCX_NET_DEVICES" or uses_shared_memory(os.environ.get("UCX_TLS", "all")):
+                os.environ.setdefault(variable, "lo")
     for variable, size in SEGMENTS.items():
         os.environ.setdefault(variable, size)
+
+
+def uses_shared_memory(transports: str) -> bool:
+    """Whether UCX_TLS lets ranks of a host exchange messages by shared memory. If not, they need a network interface:
+    by TCP over the loopback UCX finds no route."""
+    named = set(transports.lstrip("^").split(","))
+    return not named & {"shm", "sm", "mm"} if transports.startswith("^") else bool(named & SHARED_MEMORY)
 
 
 def load_mpi(start: Start) -> Any:

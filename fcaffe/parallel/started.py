@@ -61,7 +61,7 @@ def started_as(environment: Mapping[str, str] | None = None) -> Start | None:
     code, has the rank's environment and is no rank.
     """
     environment = os.environ if environment is None else environment
-    if environment.get(RANK_PROCESS, str(os.getpid())) != str(os.getpid()):
+    if is_child_of_rank(environment):
         return None
     for launcher, rank_variable, size_variables in LAUNCHERS:
         rank, size = _number(environment, (rank_variable,)), _number(environment, size_variables)
@@ -80,6 +80,10 @@ def started_as(environment: Mapping[str, str] | None = None) -> Start | None:
     if int(environment.get(LAUNCHED, "1")) > 1:
         return Start("fcaffe", LAUNCHED, 0, int(environment[LAUNCHED]))
     return None
+
+
+def is_child_of_rank(environment: Mapping[str, str]) -> bool:
+    return environment.get(RANK_PROCESS, str(os.getpid())) != str(os.getpid())
 
 
 def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, int] | None:

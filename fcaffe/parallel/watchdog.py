@@ -20,6 +20,7 @@ from fcaffe.parallel import agent, records
 from fcaffe.parallel.local_ranks import TABLE
 from fcaffe.parallel.mpiexec import OF_A_RANK
 from fcaffe.parallel.processes import JOB
+from fcaffe.parallel.started import is_child_of_rank
 from fcaffe.parallel.table import FAILED, LEAVING, SLOT, STARTING, WAITING, WORKING, Slot, create_table
 
 DEFAULT_TIMEOUT = 300  # seconds
@@ -70,7 +71,7 @@ class Watchdog:
 
 def of_started_rank(rank: int) -> Watchdog | None:
     """The watchdog of a rank that an agent has started; None if something else has."""
-    if TABLE not in os.environ:
+    if TABLE not in os.environ or is_child_of_rank(os.environ):
         return None
     return Watchdog(rank, mmap.mmap(int(os.environ[TABLE]), 0), rank)
 

@@ -120,9 +120,14 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
     """
     start = started_as()
     own = watchdog.of_started_rank(start.rank if start else 0)
+    if start is None and own is None:
+        return World()
     os.environ[RANK_PROCESS] = str(os.getpid())
     if start is None:
-        return World(watchdog=own) if own else World()
+        assert own is not None
+        own.beat("the start")
+        records.send({"iteration": -1})
+        return World(watchdog=own)
     _raise_signals()
     if process_name(os.getppid()) in DAEMONS:  # nothing else would end this rank if it is stopped, or the agent dead
         dies_with(os.getppid())()

@@ -191,7 +191,9 @@ def test_no_rank_outlives_the_launcher(start: Start, number: signal.Signals) -> 
 
 
 @needs_mpi
-@pytest.mark.parametrize(("under", "victim"), [([], "fcaffe.parallel.agent"), ([MPIEXEC, "-n", "2"], "hydra_pmi_proxy")])
+@pytest.mark.parametrize(
+    ("under", "victim"), [([], "fcaffe.parallel.agent"), ([MPIEXEC, "-n", "2"], "hydra_pmi_proxy")]
+)
 def test_whoever_of_a_job_is_killed_is_named_and_all_end(start: Start, under: list[object], victim: str) -> None:
     job = start(*([] if under else ["--workers", "2"]), under=under, solver="long.prototxt")
     job.wait_for("Iteration 0 (")
