@@ -14,7 +14,7 @@ from fcaffe.cli.flags import with_flags
 from fcaffe.cli.gpus import NO_GPUS, TrainingGpus
 from fcaffe.errors import UsageError
 from fcaffe.parallel.launch import Plan
-from fcaffe.parallel.placement import parse_hosts, place, read_hostfile
+from fcaffe.parallel.placement import parse_hosts, ranks_of_hosts, read_hostfile
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT
 from fcaffe.parallel.world import World
 from fcaffe.threads import VARIABLES, has_one_thread
@@ -55,7 +55,7 @@ class LaunchFlags:
         if gpus.listed:
             names = [(name, count or on_gpus) for name, count in names]
             wanted = self.workers
-        hosts = place(wanted, names)
+        hosts = ranks_of_hosts(wanted, names)
         workers = sum(count for _, count in hosts)
         if workers == 1:
             raise UsageError(f"One worker, on {hosts[0][0]}: start it there, without --hosts")

@@ -87,7 +87,7 @@ def parse_devices(text: str, devices: Devices) -> list[int]:
 
 
 def device_of(world: World, devices: Devices, listed: list[int] | None = None) -> int:
-    """The number of the GPU that this rank takes: by its place among the ranks of its host, of the `listed` ones or all
+    """The number of the GPU that this rank takes: by its index among the ranks of its host, of the `listed` ones or all
     of them. If a launcher shows each rank one GPU only, that one."""
     numbers = list(range(devices.count)) if listed is None else listed
     if listed is None and devices.count == 1:

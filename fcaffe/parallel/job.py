@@ -26,7 +26,7 @@ ASKED_FOR = (129, 143)  # exit codes of a training that SIGHUP or SIGTERM ended
 RELAYED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 TICK = 1.0  # seconds
 LAST_WORDS = 5  # seconds that the agent has to end after the ranks
-AFTERMATH = 15  # seconds that mpiexec has to end after the record of an end; if the network is cut it may wait for ever
+AFTERMATH = 8  # seconds that mpiexec has to end after the record of an end; if the network is cut it may wait for ever
 
 
 class Job:
@@ -89,7 +89,7 @@ class Job:
         self._conclude(code)
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
-        before = began = time.monotonic()
+        before = time.monotonic()
         heard, silence = 0, 0.0  # seconds since the last report, by ticks: this process may be stopped for a while
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -97,15 +97,11 @@ class Job:
             now = time.monotonic()
             silence = silence + min(now - before, 2 * TICK) if self._reports == heard else 0.0
             heard, before = self._reports, now
-            if 0 < self.timeout < silence - 2 * MARGIN and (self.started or self._starts_too_long(now - began)):
+            if 0 < self.timeout < silence - 2 * MARGIN:
                 self.reason = f"No sign of life of rank 0 for {silence:.0f} s, {self._last()}. "
                 self._kill()
             elif self._ending is not None and now - self._ending_since > AFTERMATH:
                 self._kill()
-
-    def _starts_too_long(self, seconds: float) -> bool:
-        """Whether that is not because others have the cores. Of the ranks' own time-out that is not counted either."""
-        return processes.that_counts(seconds, processes.processes_of(self.name)) > self.timeout + 2 * MARGIN
 
     def _clear(self, threads: Sequence[threading.Thread]) -> None:
         """See that nothing of the run is left on this host: neither processes nor shared memory of killed ones."""

@@ -194,31 +194,26 @@ def processes_of(name: str) -> list[int]:
 
 
 def remove_memory() -> list[str]:
-    """Remove this user's segments of MPI that no process has mapped or open; returns their paths.
+    """Remove this user's segments of MPI that no process has mapped or open to write; returns their paths.
 
-    A segment belongs to a living job as long as one of its processes has it open or mapped, and it has from the moment
-    at which it is created.
+    All ranks of a job map a segment to write, and have it open from the moment at which it is created.
     """
-    dead = {path: number for path, number in segments().items() if has_no_writer(path)}
-    if dead:
-        used = _segments_in_use()  # by readers, of whom the kernel says nothing
-        dead = {path: number for path, number in dead.items() if number not in used}
+    dead = sorted(path for path in segments() if has_no_writer(path))
     for path in dead:
         with contextlib.suppress(OSError):
             os.unlink(path)
-    return sorted(dead)
+    return dead
 
 
-def segments() -> dict[str, int]:
-    """Paths and inode numbers of this user's segments of MPI."""
-    found = {}
+def segments() -> list[str]:
+    """Paths of this user's segments of MPI."""
+    found = []
     with contextlib.suppress(OSError), os.scandir(SHARED) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
-                if OF_MPI.match(entry.name) and entry.is_file(follow_symlinks=False):
-                    status = entry.stat(follow_symlinks=False)
-                    if status.st_uid == os.geteuid():
-                        found[entry.path] = status.st_ino
+                own = OF_MPI.match(entry.name) and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+                if own and entry.is_file(follow_symlinks=False):
+                    found.append(entry.path)
     return found
 
 
@@ -239,20 +234,6 @@ def has_no_writer(path: str) -> bool:
         return False
     finally:
         os.close(handle)
-
-
-def _segments_in_use() -> set[int]:
-    """The inode numbers of files in /dev/shm that processes have mapped or open, as far as can be seen."""
-    used = set()
-    for process in _all():
-        with contextlib.suppress(OSError), open(f"/proc/{process}/maps") as file:
-            used |= {int(line.split()[4]) for line in file if f" {SHARED}/" in line}
-        with contextlib.suppress(OSError):
-            for handle in os.listdir(f"/proc/{process}/fd"):
-                with contextlib.suppress(OSError):
-                    if os.readlink(f"/proc/{process}/fd/{handle}").startswith(f"{SHARED}/"):
-                        used.add(os.stat(f"/proc/{process}/fd/{handle}").st_ino)
-    return used
 
 
 def _all() -> Iterator[int]:

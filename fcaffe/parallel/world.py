@@ -110,7 +110,7 @@ class World:
 
 
 def join(timeout: float = DEFAULT_TIMEOUT) -> World:
-    """Take this process's place among the ranks. MPI is imported only if a launcher says that there are several.
+    """Make this process one of the ranks. MPI is imported only if a launcher says that there are several.
 
     `timeout` in seconds: how long an operation may take before the job is ended; 0 for ever. Raises UsageError.
 

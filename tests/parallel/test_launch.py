@@ -16,7 +16,7 @@ from fcaffe import threads
 from fcaffe.errors import UsageError
 from fcaffe.parallel import mpi_start
 from fcaffe.parallel.mpiexec import Mpiexec
-from fcaffe.parallel.placement import parse_hosts, place, read_hostfile
+from fcaffe.parallel.placement import parse_hosts, ranks_of_hosts, read_hostfile
 from fcaffe.parallel.started import LAUNCHED, RANK_PROCESS, started_as
 from tests.parallel.conftest import MPIEXEC, ROOT, Job, needs_mpi
 
@@ -65,14 +65,14 @@ def test_hosts_are_read_in_every_notation(tmp_path: Path) -> None:
 
 
 def test_hosts_are_filled_in_order() -> None:
-    assert place(0, [("a", 8), ("b", 4)]) == (("a", 8), ("b", 4))
-    assert place(9, [("a", 8), ("b", 4)]) == (("a", 8), ("b", 1))
-    assert place(8, [("a", 8), ("b", 4)]) == (("a", 8),)
-    assert place(5, [("a", None), ("b", None)]) == (("a", 3), ("b", 2))
-    assert place(0, [("a", None), ("b", None)]) == (("a", 1), ("b", 1))
-    assert place(3, [("a", 2), ("b", None)]) == (("a", 2), ("b", 1))
+    assert ranks_of_hosts(0, [("a", 8), ("b", 4)]) == (("a", 8), ("b", 4))
+    assert ranks_of_hosts(9, [("a", 8), ("b", 4)]) == (("a", 8), ("b", 1))
+    assert ranks_of_hosts(8, [("a", 8), ("b", 4)]) == (("a", 8),)
+    assert ranks_of_hosts(5, [("a", None), ("b", None)]) == (("a", 3), ("b", 2))
+    assert ranks_of_hosts(0, [("a", None), ("b", None)]) == (("a", 1), ("b", 1))
+    assert ranks_of_hosts(3, [("a", 2), ("b", None)]) == (("a", 2), ("b", 1))
     with pytest.raises(UsageError, match="--workers 13, but the hosts have room for 12: a:8,b:4"):
-        place(13, [("a", 8), ("b", 4)])
+        ranks_of_hosts(13, [("a", 8), ("b", 4)])
 
 
 def test_the_words_for_either_mpiexec() -> None:
