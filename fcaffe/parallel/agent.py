@@ -57,7 +57,7 @@ def main() -> int:
         code = LocalRanks(**setup).watch()
     else:
         network = Network(
-            [(host, port) for host, port in setup.pop("agents")],
+            [(name, other, port) for name, other, port in setup.pop("agents")],
             setup.pop("socket"),
             bytes.fromhex(setup.pop("key")),
             setup.pop("number"),

@@ -21,17 +21,22 @@ BATCH = 200  # datagrams that are read before the agent looks after its ranks ag
 HEARING = 0.3  # seconds to hear whether the agent of another host has found the fault before
 SILENCE = 3.5  # seconds without a table after which a host counts as cut off
 SO_ATTACH_FILTER = 26  # Linux's number
+Peer = tuple[str, str, int]
 
 
 class Network:
-    """The agents of the other hosts, and their tables as last received. `agents` has (host, UDP port) of each.
+    """The agents of the other hosts, and their tables as last received.
+
+    `agents` has the host's name of each as its launcher has it, the name that the host gives itself, and the UDP port.
 
     Each datagram ends with an HMAC under the job's `key` over the sender's number and a sequence number, so nobody else
     can write one, and none counts twice. The key itself is never sent. It begins with a word derived from the key, by
     which the kernel drops what strangers send. Without a socket there are no other hosts.
     """
 
-    def __init__(self, agents: list[tuple[str, int]], handle: int | None, key: bytes, number: int) -> None:
+    fault_heard: float | None = None  # when another agent has first told of one
+
+    def __init__(self, agents: list[Peer], handle: int | None, key: bytes, number: int) -> None:
         self.socket = None if handle is None else socket.socket(fileno=handle)
         self.key = key
         self.number = number
@@ -50,10 +55,12 @@ class Network:
         resolving.start()
         resolving.join(0.5)  # a name service that is down would take much longer
 
-    def resolve(self, agents: list[tuple[str, int]]) -> None:
-        for host, port in agents:
-            with contextlib.suppress(OSError):  # without a name service we know less of the other hosts
-                self.addresses.append((socket.gethostbyname(host), port))
+    def resolve(self, agents: list[Peer]) -> None:
+        for *names, port in agents:
+            for name in names:
+                with contextlib.suppress(OSError):  # without a name service we know less of the other hosts
+                    self.addresses.append((socket.gethostbyname(name), port))
+                    break
 
     def send(self, slots: Iterable[Slot]) -> None:
         self._send(SLOTS_INSIDE, b"".join(slot.pack() for slot in slots))
@@ -114,6 +121,7 @@ class Network:
         self.last[sender] = count
         if kind == FAULT_INSIDE:
             self.faults.append(FAULT.unpack(content))
+            self.fault_heard = self.fault_heard or time.monotonic()
         else:
             self.slots[str(sender)] = read_slots(content)
             self.heard[str(sender)] = time.monotonic()

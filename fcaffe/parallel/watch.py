@@ -119,6 +119,10 @@ class Watch:
         self.failed = failed
         if not self.fault:
             self.judge(slots, overdue)
+        heard = self.network.fault_heard
+        if not self.fault and heard is not None and time.monotonic() > heard + GRACE:
+            self.fault = True  # which that agent has told; not every launcher ends the ranks of other hosts
+            self.kill_ranks()
         if time.monotonic() > self.next_report:
             self.next_report = time.monotonic() + REPORT
             self.network.send(with_stopped(slots))

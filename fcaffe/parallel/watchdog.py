@@ -103,7 +103,7 @@ def start_agent(world: Any, host: Any, hosts: Sequence[str], timeout: float, rep
     key = _key(world)
     host.Barrier()
     with _socket_between(hosts) as udp:
-        own = (hosts[world.rank], udp.getsockname()[1]) if first and udp else None
+        own = (hosts[world.rank], socket.gethostname(), udp.getsockname()[1]) if first and udp else None
         agents = [other for other in world.allgather(own) if other not in (None, own)]
         if first:
             ends = [read for read, _ in pipes]

@@ -95,10 +95,10 @@ class Job:
         self.process.wait()
 
 
-def until(true: Callable[[], object], seconds: float = PATIENCE) -> None:
+def until(true: Callable[[], object], seconds: float = PATIENCE, pause: float = 0.05) -> None:
     deadline = time.monotonic() + seconds
     while not true() and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 @pytest.fixture

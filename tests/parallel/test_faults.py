@@ -270,8 +270,8 @@ def pair_of_networks() -> tuple[Network, Network, socket.socket, tuple[str, int]
     for each in sockets[:2]:
         each.bind(("127.0.0.1", 0))
     addresses = [each.getsockname() for each in sockets[:2]]
-    first = Network([addresses[1]], sockets[0].detach(), b"key", 0)
-    second = Network([addresses[0]], sockets[1].detach(), b"key", 4)
+    first = Network([("no such host", *addresses[1])], sockets[0].detach(), b"key", 0)
+    second = Network([("127.0.0.1", *addresses[0])], sockets[1].detach(), b"key", 4)
     return first, second, sockets[2], addresses[1]
 
 
@@ -365,6 +365,20 @@ def test_a_rank_that_waits_for_a_core_has_not_hung(monkeypatch: pytest.MonkeyPat
             watching.look(TICK)
         assert "rank 0 " in ended[0]
         ended.clear()
+
+
+def test_ranks_end_with_those_of_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """srun ends none of them. But mpiexec, or what the other agent says, comes first."""
+    first, second, stranger, _ = pair_of_networks()
+    watching, killed = watch_over([slot(0, WAITING)], second, ["a", "b"]), list[float]()
+    monkeypatch.setattr(watching, "kill_ranks", lambda: killed.append(time.monotonic()))
+    first.send_fault(time.time(), 1)
+    told = time.monotonic()
+    until(lambda: watching.look(TICK) or killed, 10)  # type: ignore[func-returns-value]
+    assert killed and killed[0] - told > 2
+    for each in (first.socket, second.socket, stranger):
+        assert each
+        each.close()
 
 
 @pytest.mark.parametrize("launcher_ends", [True, False])

@@ -246,12 +246,13 @@ def test_any_choice_of_ucx_transports_starts(start: Start, transports: str) -> N
 def test_nothing_lies_in_the_temporary_folder(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, under: list[object]
 ) -> None:
-    """So nothing is left there, whoever is killed, and however the folder is named."""
+    """At no moment: so nothing is left there, whoever is killed, and whatever variable names the folder."""
     (temporary := tmp_path / "temporary").mkdir()
     monkeypatch.delenv("TMPDIR", raising=False)
     job = start(*([] if under else ["--workers", "2"]), under=under, solver="long.prototxt", TEMP=str(temporary))
-    job.wait_for("Iteration 0 (")
-    assert not [path for path in temporary.iterdir() if "fcaffe" in path.name]
+    seen = set[str]()
+    until(lambda: seen.update(os.listdir(temporary)) or "Iteration 0 (" in job.text, pause=0)
+    assert not [name for name in seen if "fcaffe" in name]
     for process in list(job.processes()):
         os.kill(process, signal.SIGKILL)
     job.wait()
@@ -291,13 +292,13 @@ def test_a_flood_of_datagrams_keeps_no_agent_from_its_work(
     for each in sockets:
         each.bind(("127.0.0.1", 0))
     addresses = [each.getsockname() for each in sockets]
-    first = Network([addresses[1]], sockets[0].detach(), b"key", 0)
-    second = Network([addresses[0]], sockets[1].detach(), b"key", 4)
+    first = Network([("127.0.0.1", *addresses[1])], sockets[0].detach(), b"key", 0)
+    second = Network([("127.0.0.1", *addresses[0])], sockets[1].detach(), b"key", 4)
     assert first.socket and second.socket
     until(lambda: first.addresses, 5)
     flood(addresses[1], garbage)
     heard = longest = 0.0
-    for number in range(10):
+    for number in range(40):
         first.send([Slot(0, 1, number, number, WORKING, "forward")])
         began = time.monotonic()
         for _ in range(20):
@@ -307,4 +308,4 @@ def test_a_flood_of_datagrams_keeps_no_agent_from_its_work(
     first.socket.close()
     second.socket.close()
     assert longest < 10, "receive() reads for ever"
-    assert heard == 10 or not filtered
+    assert heard == 40 or not filtered
