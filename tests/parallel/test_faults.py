@@ -374,7 +374,7 @@ def test_ranks_end_with_those_of_another_host(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(watching, "kill_ranks", lambda: killed.append(time.monotonic()))
     first.send_fault(time.time(), 1)
     told = time.monotonic()
-    until(lambda: watching.look(TICK) or killed, 10)  # type: ignore[func-returns-value]
+    until(lambda: watching.look(0) or killed, 10)  # type: ignore[func-returns-value]
     assert killed and killed[0] - told > 2
     for each in (first.socket, second.socket, stranger):
         assert each
