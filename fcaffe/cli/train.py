@@ -65,7 +65,7 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
     "--restarts",
     default=0,
     metavar="N",
-    help="With several workers: start again up to N times, from the newest snapshot, if a worker dies or hangs.",
+    help="Start again up to N times, from the newest snapshot, if a worker dies or hangs.",
 )
 @click.option("--gpus", "gpu_count", default="", metavar="N", help="Train with N workers, each on a GPU of its own.")
 @launch_flags

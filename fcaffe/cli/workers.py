@@ -180,7 +180,7 @@ LOGGING = ("--log", "--log_dir", "--minloglevel", "--logtostderr", "--alsologtos
 
 
 def check_same_flags(world: World) -> None:
-    """Raises UsageError on each rank that was started with other flags than rank 0, those of the log apart. Collective.
+    """Raises UsageError on each rank that was started with other flags than rank 0, but for the log. Collective.
 
     Ranks with different flags would call different collective operations, and wait for one another for ever.
     """

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import mmap
 import os
-import selectors
 import signal
 import time
 from collections.abc import Sequence
@@ -37,19 +36,10 @@ class AdoptedRanks(Watch):
         self.dead_starter: Starter | None = None
         self.watched: list[Starter] = []  # those whose end the kernel tells
         for index, pipe in enumerate(pipes):
-            self._once(pipe, lambda index=index: self.note_death_of(index))  # type: ignore[misc]
+            self.once(pipe, functools.partial(self.note_death_of, index))
         for starter in self.starters:
-            with contextlib.suppress(OSError, AttributeError):  # gone already, or an old kernel
-                handle = os.pidfd_open(starter.pid)
-                self._once(handle, lambda starter=starter: self.note_end_of(starter))  # type: ignore[misc]
+            if self.when_ended(starter.pid, functools.partial(self.note_end_of, starter)):
                 self.watched.append(starter)
-
-    def _once(self, handle: int, callback: Any) -> None:
-        def call() -> None:
-            self.selector.unregister(handle)
-            callback()
-
-        self.selector.register(handle, selectors.EVENT_READ, call)
 
     def find_deaths(self) -> bool:
         for starter in self.starters:

@@ -5,7 +5,7 @@ The kernel tells the agent how each rank has ended, and ends the ranks if the ag
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import mmap
 import os
 import selectors
@@ -65,7 +65,7 @@ class LocalRanks(Watch):
                 self.children.append(self.start(own, theirs.fileno()))
             self.pids[rank] = self.children[rank].pid
             self._serve_pmi(rank, ours)
-            self._await(rank)
+            self.when_ended(self.pids[rank], functools.partial(self._note, rank))
 
     def start(self, own: dict[str, str], connection: int) -> Any:
         """Start a rank with these variables; it inherits the connection and the table."""
@@ -86,18 +86,6 @@ class LocalRanks(Watch):
                 source.close()
 
         self.selector.register(source, selectors.EVENT_READ, serve)
-
-    def _await(self, rank: int) -> None:
-        """Wake up when a rank ends, if the kernel can do that."""
-        with contextlib.suppress(OSError, AttributeError):
-            handle = os.pidfd_open(self.pids[rank])
-
-            def end() -> None:
-                self.selector.unregister(handle)
-                os.close(handle)
-                self._note(rank)
-
-            self.selector.register(handle, selectors.EVENT_READ, end)
 
     def find_deaths(self) -> bool:
         for rank in range(len(self.children)):

@@ -147,7 +147,8 @@ def _watch_start(start: Start, library: str, read: int, parent: int, timeout: fl
         return  # or it started; who has killed it knows why
     wait_for_turn(start.rank)
     if heard:
-        records.tell_fault(f"{start} on {host_name()}, but {library} did not start: {start.remedy}", launched)
+        remedy = "what it said stands above" if launched else f"{start.remedy}, unless it has said another cause above"
+        records.tell_fault(f"{start} on {host_name()}, but {library} did not start: {remedy}", launched)
     else:
         records.tell_fault(
             f"{start} on {host_name()}, but the ranks did not find one another within {timeout:g} s (--timeout): see "

@@ -141,5 +141,5 @@ def drop_others(udp: socket.socket, word: bytes) -> None:
     load, jump, give = 0x20, 0x15, 0x06  # of the classic Berkeley packet filter; the UDP header has 8 bytes
     program = [(load, 0, 0, 8), (jump, 0, 1, number), (give, 0, 0, 0xFFFFFFFF), (give, 0, 0, 0)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in program))
-    with contextlib.suppress(OSError):  # another kernel: the datagrams are told apart here
+    with contextlib.suppress(OSError):  # another kernel: `receive` drops them
         udp.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", len(program), ctypes.addressof(code)))

@@ -103,6 +103,24 @@ class Watch:
             callback: Callable[[], None] = key.data
             callback()
 
+    def once(self, handle: int, callback: Callable[[], None]) -> None:
+        """Call back when a handle becomes readable or is closed at its other end."""
+
+        def call() -> None:
+            self.selector.unregister(handle)
+            os.close(handle)
+            callback()
+
+        self.selector.register(handle, selectors.EVENT_READ, call)
+
+    def when_ended(self, pid: int, callback: Callable[[], None]) -> bool:
+        """Call back when a process ends; False if the kernel cannot tell, or the process has gone."""
+        try:
+            self.once(os.pidfd_open(pid), callback)
+        except (OSError, AttributeError):
+            return False
+        return True
+
     def slots(self) -> list[Slot]:
         found = read_slots(self.table)
         return [slot if slot.pid else slot._replace(pid=pid) for slot, pid in zip(found, self.pids, strict=True)]

@@ -115,8 +115,8 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
     `timeout` in seconds: how long an operation may take before the job is ended; 0 for ever. Raises UsageError.
 
     From here on SIGTERM, SIGHUP and SIGINT raise SystemExit in a rank, so that one that is told to end says so to all.
-    While there is a guard but the body of the `with` has not yet begun, they wait for that: an exception would get past
-    it, and the guard would take the rank for one that was killed.
+    Between the start of the agent and the body of the `with` they are only noted: an exception would get past it, and
+    the agent would take the rank for one that was killed.
     """
     start = started_as()
     own = watchdog.of_started_rank(start.rank if start else 0)
