@@ -47,9 +47,13 @@ def spawn(
     return process
 
 
+def _stay(number: int, frame: object) -> None:
+    """The agent ends when the ranks have ended."""
+
+
 def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it goes when the ranks have gone
+        signal.signal(number, _stay)  # not SIG_IGN, which the ranks would inherit
     with open(int(sys.argv[1])) as file:
         setup: dict[str, Any] = json.load(file)
     remove_memory()  # of jobs before this one, of which nothing was left to do so

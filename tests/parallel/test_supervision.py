@@ -309,3 +309,13 @@ def test_a_flood_of_datagrams_keeps_no_agent_from_its_work(
     second.socket.close()
     assert longest < 10, "receive() reads for ever"
     assert heard == 40 or not filtered
+
+
+@needs_mpi
+def test_a_rank_that_is_told_to_end_before_it_listens_ends_the_job(start: Start) -> None:
+    """Its agent is told nothing by that, and what the agent does about signals is not inherited."""
+    job = start("--workers", "2", "--restarts", "2", solver="long.prototxt")
+    until(lambda: any(one.get("PMI_RANK") == "1" for one in job.processes().values()), pause=0)
+    os.kill(job.rank(1), signal.SIGTERM)
+    assert job.wait() == 143, job.text[-2000:]
+    assert "Restart 1" not in job.text and not job.fatal
