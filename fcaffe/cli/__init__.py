@@ -81,16 +81,17 @@ def _tell(error: BaseException, trace: bool, world: Any = None) -> int:
         for line in error.format_message().splitlines() if start is None or start.rank == 0 else []:
             print(f"ERROR: {line}", file=sys.stderr)
         return 1
-    if isinstance(error, SystemExit) and isinstance(error.code, int):
-        return error.code
+    if isinstance(error, SystemExit):
+        if not isinstance(error.code, int | None):
+            print(error.code, file=sys.stderr)
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, BrokenPipeError):  # the reader of standard output has had enough
         return BROKEN_PIPE
     if not isinstance(error, Exception):
         raise error
     if trace:
         traceback.print_exception(error)
-    message = _one_line(error)
-    log.fatal(world.signed(message) if world else message, _source(error))
+    (world or log).fatal(_one_line(error), _source(error))
     return FATAL
 
 

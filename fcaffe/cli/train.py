@@ -65,7 +65,7 @@ def _refuse_plan(context: click.Context, option: click.Parameter, given: str | N
     "--restarts",
     default=0,
     metavar="N",
-    help="With several workers: start again up to N times, from the newest snapshot, if a worker dies or hangs.",
+    help="Start again up to N times, from the newest snapshot, if a worker dies or hangs.",
 )
 @click.option("--plan", is_flag=False, flag_value="", hidden=True, expose_value=False, callback=_refuse_plan)
 @click.option("--gpus", "gpu_count", default="", metavar="N", help="Train with N workers, each on a GPU of its own.")

@@ -14,7 +14,7 @@ from fcaffe.cli.flags import with_flags
 from fcaffe.cli.gpus import NO_GPUS, TrainingGpus
 from fcaffe.errors import UsageError
 from fcaffe.parallel.launch import Plan
-from fcaffe.parallel.placement import parse_hosts, place, read_hostfile
+from fcaffe.parallel.placement import parse_hosts, ranks_of_hosts, read_hostfile
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT
 from fcaffe.parallel.world import World
 from fcaffe.threads import VARIABLES, has_one_thread
@@ -33,9 +33,12 @@ class LaunchFlags:
     timeout: int
 
     def plan(self, restarts: int = 0, gpus: TrainingGpus = NO_GPUS) -> Plan | None:
-        """What this process, which was started alone, is to start; None if nothing. Raises UsageError."""
-        if self.workers < 0 or self.timeout < 0:
-            raise UsageError("--workers and --timeout must not be negative")
+        """What this process, which was started alone, is to start; None if nothing. Raises UsageError.
+
+        One worker that is to start again after a fault has a launcher and an agent, too.
+        """
+        if min(self.workers, self.timeout, restarts) < 0:
+            raise UsageError("--workers and --timeout must not be negative, nor --restarts")
         if self.hosts and self.hostfile:
             raise UsageError("--hosts and --hostfile say the same thing: give one of them")
         alone = not (self.hosts or self.hostfile)
@@ -44,12 +47,15 @@ class LaunchFlags:
             raise UsageError(f"{gpus} means {on_gpus} workers, not --workers {self.workers}: leave that out")
         wanted = self.workers or on_gpus
         if alone:
-            return Plan(wanted, (), self.mpi_args, self.timeout, restarts) if wanted > 1 else None
+            if wanted <= 1 and self.mpi_args:
+                raise UsageError("--mpi-args is for mpiexec, which starts several workers: give --workers N as well")
+            wanted = max(wanted, 1)
+            return Plan(wanted, (), self.mpi_args, self.timeout, restarts) if wanted > 1 or restarts else None
         names = parse_hosts(self.hosts) if self.hosts else read_hostfile(self.hostfile)
         if gpus.listed:
             names = [(name, count or on_gpus) for name, count in names]
             wanted = self.workers
-        hosts = place(wanted, names)
+        hosts = ranks_of_hosts(wanted, names)
         workers = sum(count for _, count in hosts)
         if workers == 1:
             raise UsageError(f"One worker, on {hosts[0][0]}: start it there, without --hosts")
@@ -59,10 +65,9 @@ class LaunchFlags:
         """Raises UsageError for flags of fcaffe's own launcher if it has started nothing, and if another launcher has
         started another number of ranks than the flags say."""
         own = {"--hosts": self.hosts, "--hostfile": self.hostfile, "--mpi-args": self.mpi_args, "--restarts": restarts}
-        given = [flag for flag, value in own.items() if value]
-        if world.size == 1 and self.timeout != DEFAULT_TIMEOUT:
-            given.append("--timeout")
-        if given:
+        if world.size == 1:
+            own = {"--timeout": self.timeout != DEFAULT_TIMEOUT}
+        if given := [flag for flag, value in own.items() if value]:
             why = "this is one worker" if world.size == 1 else f"another launcher has started these {world.size} ranks"
             raise UsageError(
                 f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} for several workers that fcaffe starts, and "
@@ -194,7 +199,7 @@ LOGGING = ("--log", "--log_dir", "--minloglevel", "--logtostderr", "--alsologtos
 
 
 def check_same_flags(world: World) -> None:
-    """Raises UsageError on each rank that was started with other flags than rank 0, those of the log apart. Collective.
+    """Raises UsageError on each rank that was started with other flags than rank 0, but for the log. Collective.
 
     Ranks with different flags would call different collective operations, and wait for one another for ever.
     """

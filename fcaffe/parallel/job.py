@@ -1,11 +1,11 @@
-"""One run of the ranks: started, listened to, told to end, and cleared away."""
+"""One run of a job's ranks, as its launcher sees it: started, listened to, told to end, and cleared away."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,56 +15,46 @@ from typing import IO, Any
 
 from fcaffe import log
 from fcaffe.errors import UsageError
-from fcaffe.parallel import leftovers, relay
-from fcaffe.parallel.guard import MARK, that_counts
-from fcaffe.parallel.local_ranks import LocalRanks
-from fcaffe.parallel.mpiexec import MpiexecRun
+from fcaffe.parallel import processes, records
+from fcaffe.parallel.records import FATAL
+from fcaffe.parallel.started import host_name
+from fcaffe.parallel.watch import MARGIN
 
-FATAL = 134
-ASKED_FOR = (129, 130, 143)  # exit codes of a rank that was told to end: SIGHUP, SIGINT, SIGTERM
-ORDERLY = (0, 1, *ASKED_FOR, FATAL, 141)  # a rank that ends with another code has not said why: that is a fault
-FAULTS_FROM = "guard.py", "watchdog.py", "world.py"  # files of the fatal lines that tell of one, whatever the code
-# Codes of mpiexec when a rank that did not yet listen to signals, or mpiexec itself, was told to end.
-TOLD_TO_END = {int(number): int(number) for number in (signal.SIGINT, signal.SIGTERM)}
+INTERRUPTED = 130  # of a rank that SIGINT ends while it loads fcaffe
+ORDERLY = (0, 1, INTERRUPTED, FATAL, 141)  # a rank that ends with another code has not said why: that is a fault
+ASKED_FOR = (129, 143)  # exit codes of a training that SIGHUP or SIGTERM ended
+RELAYED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 TICK = 1.0  # seconds
-MARGIN = 30  # seconds beyond the time-out of the ranks, who notice first, before the launcher gives a job up
-LAST_WORDS = 5  # seconds that the guard has to end after the ranks
-AFTERMATH = 15  # seconds that mpiexec has to end after a rank's fatal line; if the network is cut it may wait for ever
-
-FATAL_LINE = re.compile(rb"F\d{4} \S+ +\d+ (\S+)\] (.*)")
-# With that MPICH ends, by a code that is most often 143: that of SIGTERM, which nobody has sent.
-NO_START = re.compile(rb"Abort\(\d+\).*: Fatal error in \w*Init")
-# What MPICH's mpiexec says of a dead rank; it names any of those that it killed then, so it would mislead.
-MISLEADING = re.compile(
-    rb"=+$|=   ( *PID|EXIT CODE|BAD TERMINATION|CLEANING UP|YOU CAN IGNORE)|YOUR APPLICATION TERMINATED WITH|"
-    rb"This typically refers to a problem with your app|Please see the FAQ page for debug"
-)
+LAST_WORDS = 5  # seconds that the agent has to end after the ranks
+AFTERMATH = 8  # seconds that mpiexec has to end after the record of an end; if the network is cut it may wait for ever
 
 
 class Job:
-    """One run of the ranks, which `start` starts; `command` says in the log how. Their processes on this host have
-    `name` in their environment.
+    """One run of the ranks. `start` starts what starts them: the agent of this host (`by_agent`), or mpiexec; `command`
+    says in the log how. Their processes on this host have `name` in their environment.
 
     `started`: all ranks have found one another. `fault`: it did not end by itself, nor by an error that would come
     again. `asked_to_end`: one of the signals `stops` has come, which make ranks end, if they still can. `reason`: why
     it ended, if nobody has told it yet. `iteration`: the last that is known. `unwritten`: the error because of which
-    what the ranks printed, to a standard output that is more than a log, is not whole.
+    the ranks' standard output, where it is more than a log, is incomplete.
     """
 
     def __init__(
         self,
         command: str,
-        start: Callable[[], LocalRanks | MpiexecRun],
+        start: Callable[[], subprocess.Popen[bytes]],
+        by_agent: bool,
         name: str,
         timeout: float,
         stops: Collection[int] = (),
     ) -> None:
         self.command = command
         self.start = start
+        self.by_agent = by_agent
         self.name = name
         self.timeout = timeout
         self.stops = stops
-        self.ranks: LocalRanks | MpiexecRun | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.started = False
         self.fault = False
         self.asked_to_end = False
@@ -73,90 +63,100 @@ class Job:
         self.code = 0
         self.unwritten: OSError | None = None
         self._interrupted = 0  # by this signal
-        self._fatal_from = ""  # source file of the first fatal line
-        self._no_start = False  # MPI has said so
-        self._told: float | None = None  # when it came
+        self._ending: dict[str, Any] | None = None  # the first record of why the job ends
+        self._ending_since = 0.0
+        self._banner = False  # mpiexec tells on standard output which ranks it has killed
         self._reports = 0
 
     def run(self) -> None:
         with self._signals():
             log.info("Starting the ranks: " + self.command)
-            ranks = self.ranks = self.start()
+            process = self.process = self.start()
+            assert process.stdin is not None and process.stdout is not None and process.stderr is not None
             if self._interrupted:
                 self._kill()
             streams = (
-                (ranks.stdout, sys.stdout, self._pass_out),
-                (ranks.stderr, sys.stderr, self._pass_err),
+                (process.stdout, sys.stdout, self._pass_out),
+                (process.stderr, sys.stderr, self._pass_err),
             )
             threads = [threading.Thread(target=self._copy, args=stream, daemon=True) for stream in streams]
             for thread in threads:
                 thread.start()
-            code = self._wait(ranks)
+            code = self._wait(process)
             self._clear(threads)
-        ranks.close()
-        self._conclude(ranks, code)
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        self._conclude(code)
 
-    def _wait(self, ranks: LocalRanks | MpiexecRun) -> int:
-        before = began = time.monotonic()
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        before = time.monotonic()
         heard, silence = 0, 0.0  # seconds since the last report, by ticks: this process may be stopped for a while
         while True:
-            if (code := ranks.wait(TICK)) is not None:
-                return code
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(TICK)
             now = time.monotonic()
             silence = silence + min(now - before, 2 * TICK) if self._reports == heard else 0.0
             heard, before = self._reports, now
-            if 0 < self.timeout < silence - MARGIN and (self.started or self._starts_too_long(now - began)):
+            if 0 < self.timeout < silence - 2 * MARGIN:
                 self.reason = f"No sign of life of rank 0 for {silence:.0f} s, {self._last()}. "
                 self._kill()
-            elif self._told is not None and time.monotonic() - self._told > AFTERMATH:
+            elif self._ending is not None and now - self._ending_since > AFTERMATH:
                 self._kill()
 
-    def _starts_too_long(self, seconds: float) -> bool:
-        """Whether that is not because others have the cores. Of the ranks' own time-out that is not counted either."""
-        return that_counts(seconds, leftovers.processes_of(self.name)) > self.timeout + MARGIN
-
     def _clear(self, threads: Sequence[threading.Thread]) -> None:
-        """See that nothing of the run is left on this host: neither processes, of which the guard is the last to go by
-        itself, nor shared memory of those that were killed."""
-        deadline = time.monotonic() + LAST_WORDS
-        while (left := leftovers.processes_of(self.name)) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        """See that nothing of the run is left on this host: neither processes nor shared memory of killed ones."""
+        left = self._left(LAST_WORDS)
         for process in left:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
         for thread in threads:
             thread.join(LAST_WORDS)
-        deadline = time.monotonic() + AFTERMATH
-        while (left := leftovers.processes_of(self.name)) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if left:
+        if left := self._left(AFTERMATH):
             raise UsageError(
                 f"process {left[0]} of this job cannot be killed: end it before training goes on "
                 f"(ps -o stat,wchan -p {left[0]} says what it waits for)"
             )
-        leftovers.remove_memory()
-        leftovers.remove_folders(self.name)
+        processes.remove_memory()
 
-    def _conclude(self, ranks: LocalRanks | MpiexecRun, code: int) -> None:
-        told_to_end = ranks.killed_by if isinstance(ranks, LocalRanks) else TOLD_TO_END.get(code, 0)
-        if told_to_end in relay.RELAYED and not self._interrupted:
-            self._interrupted = told_to_end
-            log.warning(f"{signal.Signals(told_to_end).name} has ended a process of this job, {self._last()}")
-        # A rank that was told to end may be gone before the guard knows why.
-        orderly = code in ASKED_FOR or (code in ORDERLY and self._fatal_from not in FAULTS_FROM)
-        orderly = orderly and not self._no_start
+    def _left(self, seconds: float) -> list[int]:
+        """The processes of this run that are still there after so many seconds at most."""
+        deadline = time.monotonic() + seconds
+        while (left := processes.processes_of(self.name)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return left
+
+    def _conclude(self, code: int) -> None:
+        """Set what the attributes say of the end, from the record of it, or else from the exit code of the process."""
+        ending = self._ending
+        if ending is None:
+            number = -code if code < 0 else code if code in RELAYED and not (self.by_agent or self.started) else 0
+            orderly = code in (*ORDERLY, *ASKED_FOR)
+        else:
+            number, code = ending.get("signal", 0), ending["code"]
+            orderly = code in ORDERLY and not ending.get("fault")
+        if number in RELAYED and not self._interrupted:
+            self._interrupted = number
+            log.warning(f"{signal.Signals(number).name} has ended a process of this job, {self._last()}")
         self.fault = not orderly and not self._interrupted
         if self._interrupted and code != 0:
             self.code = 128 + self._interrupted
         else:
             self.code = code if orderly else FATAL
-        if not self.fault or self._told is not None:
+        if not self.fault or (ending is not None and "message" in ending):
             self.reason = ""
-        elif not self.reason and ranks.killed_by:
-            self.reason = f"rank {ranks.first} was killed by signal {ranks.killed_by}, {self._last()}. "
         elif not self.reason:
-            who = f"rank {ranks.first}" if isinstance(ranks, LocalRanks) else self.command.split()[0]
-            self.reason = f"{who} ended with code {code}, {self._last()}; what it said stands above. "
+            self.reason = self._why(ending or {}, code, number)
+
+    def _why(self, ending: dict[str, Any], code: int, number: int) -> str:
+        process = self.process.pid if self.process else 0
+        if self.by_agent and number and not ending:
+            return f"the agent (process {process}) on {host_name()} died, {self._last()}, and the ranks with it. "
+        who = f"rank {ending['rank']}" if "rank" in ending else self.command.split()[0]
+        if number:
+            return f"{who} was killed by signal {number}, {self._last()}. "
+        unstarted = not (self.by_agent or self.started)
+        more = ", and docs/distributed.md has a section on hosts that do not start" * unstarted
+        return f"{who} ended with code {code}, {self._last()}; what it said stands above{more}. "
 
     def _last(self) -> str:
         if not self.started:
@@ -177,33 +177,30 @@ class Job:
                         self.unwritten = problem
 
     def _pass_out(self, line: bytes) -> bytes:
-        before, mark, report = line.partition(MARK)
-        if mark:
-            self.started = True
-            self._reports += 1
-            self.iteration = int(report)
-            return before
-        return b"" if MISLEADING.match(line) else line
+        """Without mpiexec's own words on the end of a job whose cause is known: it names ranks that it has killed."""
+        self._banner |= self._ending is not None and not self.by_agent and line.startswith(b"==========")
+        return b"" if self._banner else line
 
     def _pass_err(self, line: bytes) -> bytes:
-        if self._told is not None:  # what the others, and mpiexec, say now has its cause in what was told
+        if self._ending is not None:  # what the others, and mpiexec, say now has its cause in that end
             return b""
-        fatal = FATAL_LINE.match(line)
-        if fatal is None:
-            self._no_start |= NO_START.match(line) is not None
+        text, record = records.split(line)
+        if record is None:
             return line
-        source, message = fatal[1].decode(), fatal[2].decode(errors="backslashreplace")
-        self._fatal_from, self._told = source.partition(":")[0], time.monotonic()
-        if self._fatal_from != "guard.py" and message.startswith("rank 0 "):
-            return line
-        log.fatal(message, source)  # into the log files too, to which of the ranks only rank 0 writes
-        return b""
+        if "iteration" in record:
+            self.started, self.iteration = True, record["iteration"]
+            self._reports += 1
+        else:
+            self._ending, self._ending_since = record, time.monotonic()
+            if "message" in record and not record.get("logged"):
+                log.fatal(record["message"], record.get("source"))
+        return text
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._relay) for number in relay.RELAYED}
+        before = {number: signal.signal(number, self._relay) for number in RELAYED}
         try:
             yield
         finally:
@@ -211,16 +208,24 @@ class Job:
                 signal.signal(number, handler)
 
     def _relay(self, number: int, _: FrameType | None) -> None:
-        """To rank 0. If there is none yet, or a second SIGTERM says that it takes too long, end all at once."""
+        """To rank 0, by the standard input of the agent or mpiexec, which hands it to the agent of rank 0's host. If
+        there is no rank yet, or a second SIGTERM says that it takes too long, end all at once.
+
+        One rank is enough: the training loop agrees with the others on what to do.
+        """
         again = self._interrupted == number
         self.asked_to_end |= number in self.stops
         if number == signal.SIGTERM or not self.started:
             self._interrupted = number
         if again or not self.started:
             self._kill()
-        elif self.ranks is not None:
-            relay.send(number, self.ranks.stdin)
+        elif self.process is not None and self.process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+                os.write(self.process.stdin.fileno(), b"%d\n" % number)
 
     def _kill(self) -> None:
-        if self.ranks is not None:
-            self.ranks.kill()
+        """End the agent, with which the kernel ends the ranks; or mpiexec, and what it has started here. On other hosts
+        MPI's processes notice that it has gone."""
+        if self.process is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.process.pid, signal.SIGKILL)

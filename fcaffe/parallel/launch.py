@@ -1,6 +1,6 @@
 """Starts the ranks of a job that was started alone, again after a fault if it may, and stays until they have ended.
 
-Ranks of this host are its own children where the MPI allows that (`local_ranks.py`); else the machine's mpiexec starts
+An agent on this host starts its ranks where the MPI allows that (`local_ranks.py`); else the machine's mpiexec starts
 them. However a run ends, nothing of it is left on this host when the next one starts.
 """
 
@@ -9,21 +9,22 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from fcaffe import log
-from fcaffe.parallel.guard import LAUNCHER, SECRET
+from fcaffe.parallel import agent
 from fcaffe.parallel.job import Job
-from fcaffe.parallel.leftovers import JOB
-from fcaffe.parallel.local_ranks import LocalRanks
-from fcaffe.parallel.mpiexec import MpiexecRun, find_mpiexec, outside_environment
-from fcaffe.parallel.started import LAUNCHED
-from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT
+from fcaffe.parallel.mpiexec import Mpiexec, find_mpiexec, outside_environment
+from fcaffe.parallel.processes import JOB, LAUNCHER, dies_with
+from fcaffe.parallel.started import LAUNCHED, host_name
+from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT, SECRET
 
-RETRY, PATIENCE = 5, 900  # seconds between attempts to start again, and of all of them: a host may need to come back
+# Seconds until the second attempt to start again, at most between two, and of all: a host may need to come back.
+RETRY, LONGEST_RETRY, PATIENCE = 5, 60, 900
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def launch(
     A signal that asks for the end is no fault, whomever of the job it strikes; `stops` are those that a rank which
     trains takes so, and after which nothing is started again. Raises UsageError if there is no MPI.
     """
-    mpiexec = find_mpiexec()
+    mpiexec = find_mpiexec() if plan.workers > 1 else Mpiexec("", open_mpi=False, speaks_pmi=True)
     environment = {
         **outside_environment(),
         LAUNCHED: str(plan.workers),
@@ -60,12 +61,17 @@ def launch(
     def run(*more: str) -> Job:
         program = [*_program(), *words, *more]
         own = {**environment, JOB: secrets.token_hex(8)}
-        if mpiexec.speaks_pmi and not plan.hosts and not plan.mpi_args:
+        by_agent = mpiexec.speaks_pmi and not plan.hosts and not plan.mpi_args
+        if by_agent:
             told = f"{plan.workers} x {shlex.join(program)}"
-            job = Job(told, lambda: LocalRanks(program, plan.workers, own), own[JOB], plan.timeout, stops)
         else:
             command = mpiexec.command(plan.workers, plan.hosts, plan.mpi_args, program, own)
-            job = Job(shlex.join(command), lambda: MpiexecRun(command, own), own[JOB], plan.timeout, stops)
+            told = shlex.join(command)
+
+        def start() -> subprocess.Popen[bytes]:
+            return _start_agent(plan, program, own) if by_agent else _start_mpiexec(command, own)
+
+        job = Job(told, start, by_agent, own[JOB], plan.timeout, stops)
         job.run()
         return job
 
@@ -78,17 +84,46 @@ def launch(
             f"{job.reason}Restart {restart} of {plan.restarts}, " + (f"from {path}" if path else "from the start")
         )
         more = [f"--snapshot={path}", "--weights="] if path else []
-        deadline = time.monotonic() + PATIENCE
+        deadline, pause = time.monotonic() + PATIENCE, RETRY
         job = run(*more)
         while job.fault and not (job.started or job.asked_to_end) and time.monotonic() < deadline:
-            log.warning(f"{job.reason}The next attempt to start the ranks is in {RETRY} s")
-            time.sleep(RETRY)
+            left = f"attempts end after {PATIENCE // 60} minutes"
+            log.warning(f"{job.reason}The next attempt to start the ranks is in {pause} s; {left}")
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_RETRY)
             job = run(*more)
     if job.reason:
         log.fatal(job.reason.rstrip())
     if job.unwritten is not None and not job.code:
         raise job.unwritten
     return job.code
+
+
+def _start_agent(plan: Plan, program: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """The agent of this host, which starts the ranks as its children. It outlives this process, to say so and end them,
+    where this process writes its errors."""
+    stderr = os.dup(2)
+    setup = {
+        **{"program": program, "workers": plan.workers, "environment": environment, "host": host_name()},
+        **{"timeout": plan.timeout, "folder": os.getcwd(), "stderr": stderr},
+    }
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    try:
+        return agent.spawn(setup, [stderr], environment, **streams)
+    finally:
+        os.close(stderr)
+
+
+def _start_mpiexec(command: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # the terminal's Ctrl-C goes to the launcher alone
+        preexec_fn=dies_with(os.getpid()),
+    )
 
 
 def _program() -> list[str]:

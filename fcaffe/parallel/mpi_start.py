@@ -11,60 +11,60 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from fcaffe import log
 from fcaffe.errors import UsageError
-from fcaffe.parallel import guard
-from fcaffe.parallel.local_ranks import dies_with
-from fcaffe.parallel.started import Start, host_name, wait_for_turn
+from fcaffe.parallel import processes, records
+from fcaffe.parallel.started import LAUNCHED, Start, host_name, wait_for_turn
 from fcaffe.parallel.waiting import end_sleeps_by
 from fcaffe.threads import ranks_on_host
 
-# UCX's own segments over TCP have 8 kB.
-SEGMENTS = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "512k"}
+# UCX's own segments over TCP have 8 kB. Where TCP is its only transport, MPICH asserts that one fits its own buffers.
+SEGMENTS = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "512k", "MPIR_CVAR_CH4_PACK_BUFFER_SIZE": "262144"}
+SHARED_MEMORY = {"all", "shm", "sm", "mm", "posix", "sysv", "xpmem"}  # among UCX's transports
 NETWORK_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NCCL_SOCKET_IFNAME")
+TICK = 0.25  # seconds
 
 
-def die_with_starter() -> None:
-    """Let the kernel end this rank when MPI's daemon on this host, which has started it, dies: nothing else would, if
-    this rank is stopped or the guard is dead as well. fcaffe's launcher has seen to that itself."""
-    parent = os.getppid()
-    if guard.process_name(parent) in guard.DAEMONS:
-        dies_with(parent)()
-
-
-def stay_on_this_host(start: Start) -> None:
-    """If all ranks are on this host, nothing is to be open to the network: MPI and NCCL may use the loopback only."""
+def prepare_environment(start: Start) -> None:
+    """Set what the libraries read when MPI starts, where the user has not. If all ranks are on this host, nothing is
+    to be open to the network: MPI and NCCL use the loopback only. UCX, which carries the messages of MPICH and of some
+    Open MPIs, moves them over TCP in few pieces."""
     if start.size and ranks_on_host() == start.size:
         for variable in NETWORK_INTERFACES:
-            os.environ.setdefault(variable, "lo")
-
-
-def take_long_segments() -> None:
-    """Let UCX, which carries MPICH's messages and those of some Open MPIs, move them over TCP in few pieces."""
+            if variable != "UCX_NET_DEVICES" or uses_shared_memory(os.environ.get("UCX_TLS", "all")):
+                os.environ.setdefault(variable, "lo")
     for variable, size in SEGMENTS.items():
         os.environ.setdefault(variable, size)
+
+
+def uses_shared_memory(transports: str) -> bool:
+    """Whether UCX_TLS lets ranks of a host exchange messages by shared memory. If not, they need a network interface:
+    by TCP over the loopback UCX finds no route."""
+    named = set(transports.lstrip("^").split(","))
+    return not named & {"shm", "sm", "mm"} if transports.startswith("^") else bool(named & SHARED_MEMORY)
 
 
 def load_mpi(start: Start) -> Any:
     """mpi4py's MPI, not yet initialised: so the library's name is known if it does not start."""
     try:
         import mpi4py
-
-        mpi4py.rc.initialize = False
-        mpi4py.rc.finalize = True
+    except ImportError:
+        wait_for_turn(start.rank)
+        raise UsageError(
+            f"{start}, but mpi4py is not installed: pip install mpi4py, over the MPI of this launcher"
+        ) from None
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = True
+    try:
         with _no_warnings():
             from mpi4py import MPI
-    except ImportError:
-        problem = "mpi4py is not installed: pip install mpi4py, over the MPI of this launcher"
-    except RuntimeError as error:
+    except (ImportError, RuntimeError) as error:
+        wait_for_turn(start.rank)
         words = " ".join(str(error).split())
-        problem = (
-            f"mpi4py finds no MPI library ({words}): load this launcher's MPI, or pip install mpich and use its own"
-        )
-    else:
-        return MPI
-    wait_for_turn(start.rank)
-    raise UsageError(f"{start}, but {problem}")
+        raise UsageError(
+            f"{start}, but mpi4py finds no MPI library ({words}): load this launcher's MPI, or pip install mpich and "
+            "use its own"
+        ) from error
+    return MPI
 
 
 def comm_world(start: Start, mpi: Any) -> tuple[Any, bool]:
@@ -114,18 +114,17 @@ def _no_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def starting(start: Start, mpi: Any, timeout: float) -> Iterator[None]:
-    """While MPI starts it may end this process, or hang, and there is no guard yet: a child that waits for the end of
-    the `with` says so then."""
+    """While MPI starts under mpiexec or srun it may end this process, or hang, and there is no agent yet: a child that
+    waits for the end of the `with` says so then."""
     read, write = os.pipe()
     parent = os.getpid()
-    launched = str(os.getppid()) == os.environ.get(guard.LAUNCHER)
     with _no_warnings():  # Python warns if there are threads, here BLAS's, which the child does not use
         child = os.fork()
     if child == 0:
         try:
             os.setsid()  # survive it if mpiexec kills our parent for another rank's failure
             os.close(write)
-            _watch_start(start, _library(mpi), read, parent, launched, timeout)
+            _watch_start(start, _library(mpi), read, parent, timeout)
         finally:
             os._exit(0)
     os.close(read)
@@ -137,21 +136,23 @@ def starting(start: Start, mpi: Any, timeout: float) -> Iterator[None]:
         os.waitpid(child, 0)
 
 
-def _watch_start(start: Start, library: str, read: int, parent: int, launched: bool, timeout: float) -> None:
-    began, left = time.monotonic(), timeout
-    while not (heard := select.select([read], [], [], max(left, guard.TICK) if timeout else None)[0]):
-        ranks = guard.children_of(guard.parent_of(parent))  # one that waits for a core to start with has not hung
-        left = timeout - guard.that_counts(time.monotonic() - began, ranks)
+def _watch_start(start: Start, library: str, read: int, parent: int, timeout: float) -> None:
+    began, left, launched = time.monotonic(), timeout, LAUNCHED in os.environ
+    while not (heard := select.select([read], [], [], max(left, TICK) if timeout else None)[0]):
+        ranks = processes.children_of(processes.parent_of(parent))  # one that waits for a core has not hung
+        left = timeout - processes.that_counts(time.monotonic() - began, ranks)
         if left <= 0:
             break
-    if heard and (launched or guard.was_killed(parent)):
-        return  # it started; or others know better why it did not: the launcher, or who has killed it
+    if heard and processes.was_killed(parent):
+        return  # or it started; who has killed it knows why
     wait_for_turn(start.rank)
     if heard:
-        log.fatal(f"{start} on {host_name()}, but {library} did not start: {start.remedy}")
+        remedy = "what it said stands above" if launched else f"{start.remedy}, unless it has said another cause above"
+        records.tell_fault(f"{start} on {host_name()}, but {library} did not start: {remedy}", launched)
     else:
-        log.fatal(
+        records.tell_fault(
             f"{start} on {host_name()}, but the ranks did not find one another within {timeout:g} s (--timeout): see "
-            f"that all hosts reach one another on the network that {library} uses"
+            f"that all hosts reach one another on the network that {library} uses",
+            launched,
         )
         os.kill(parent, signal.SIGKILL)

@@ -7,26 +7,26 @@ import os
 import re
 import shlex
 import shutil
-import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO
 
 from fcaffe.errors import UsageError
-from fcaffe.parallel.local_ranks import dies_with
 from fcaffe.threads import environment_of_others
 
 # Set by mpiexec for its ranks; an mpiexec that finds them believes that it is one.
 OF_A_RANK = re.compile(
     r"PMI_(RANK|SIZE|FD|PORT|ID|HOSTNAME)$|PMIX_(RANK|NAMESPACE|HOSTNAME|SERVER_)|MPI_LOCAL|HYDI_|"
-    r"OMPI_COMM_WORLD_|MV2_COMM_WORLD_"
+    r"OMPI_COMM_WORLD_|MV2_COMM_WORLD_|FCAFFE_(TABLE|RANK_PROCESS)$"
 )
 TO_OTHER_HOSTS = re.compile(
     r"FCAFFE_|PYTHON|OMP_NUM|OPENBLAS_|MKL_|GLOG_|(LD_LIBRARY_)?PATH$"
 )  # Open MPI passes none on
 OF_OPEN_MPI = re.compile("Open ?MPI|OpenRTE|PRRTE")  # what its mpiexec says of itself
+# Debian calls each MPI's by its own name, and the plain name is that of one of them.
+NAMES = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
 LOADED = """
 import mpi4py
 mpi4py.rc.initialize = False
@@ -57,15 +57,28 @@ class Mpiexec:
         environment: dict[str, str],
     ) -> list[str]:
         """To start `program` as this many ranks, on this host or on `hosts`; `more` are the user's own arguments."""
-        places = ",".join(f"{name}:{count}" for name, count in hosts)
+        listed = ",".join(f"{name}:{count}" for name, count in hosts)
         words = [self.path, "-n", str(workers)]
         if self.open_mpi:
             # its defaults refuse more ranks than cores, and bind each rank and all its threads to one core
-            words += ["--host", places or f"localhost:{workers}", "--bind-to", "none"]
+            words += ["--host", listed or f"localhost:{workers}", "--bind-to", "none"]
             words += [word for name in environment if TO_OTHER_HOSTS.match(name) for word in ("-x", name)]
-        elif places:
-            words += ["-hosts", places]
+        elif listed:
+            words += ["-hosts", listed]
+            if "-localhost" not in more and (address := own_address(hosts[0][0])):
+                words += ["-localhost", address]
         return [*words, *shlex.split(more), *program]
+
+
+def own_address(host: str) -> str:
+    """The address from which this host reaches another one, if its own name only leads to the loopback, as in Debian's
+    /etc/hosts: MPICH's daemons on other hosts would call back there. Empty if they need none."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        if socket.gethostbyname(socket.gethostname()).startswith("127."):
+            probe.connect((host, 9))
+            address: str = probe.getsockname()[0]
+            return "" if address.startswith("127.") else address
+    return ""
 
 
 def outside_environment() -> dict[str, str]:
@@ -85,15 +98,14 @@ def find_mpiexec() -> Mpiexec:
         )
     open_mpi = "Open MPI" in version
     for folder in [*_beside(library), *os.environ.get("PATH", "").split(os.pathsep)]:
-        candidate = shutil.which("mpiexec", path=folder)
-        if candidate is None:
-            continue
-        said = _version_of(candidate)
-        if bool(OF_OPEN_MPI.search(said)) is open_mpi:
-            return Mpiexec(candidate, open_mpi, speaks_pmi=version.startswith("MPICH") and "HYDRA" in said)
+        for name in NAMES:
+            candidate = shutil.which(name, path=folder)
+            said = _version_of(candidate) if candidate else ""
+            if candidate and bool(OF_OPEN_MPI.search(said)) is open_mpi:
+                return Mpiexec(candidate, open_mpi, speaks_pmi=version.startswith("MPICH") and "HYDRA" in said)
     raise UsageError(
-        f"There is no mpiexec of the MPI that mpi4py uses ({version.strip()}), neither beside it nor in PATH: add its "
-        "folder to PATH"
+        f"There is no mpiexec of the MPI that mpi4py uses ({version.strip()}), neither beside it nor in PATH (as "
+        f"{', '.join(NAMES)}): add its folder to PATH"
     )
 
 
@@ -105,42 +117,3 @@ def _beside(library: str) -> list[str]:
 
 def _version_of(mpiexec: str) -> str:
     return subprocess.run([mpiexec, "--version"], env=outside_environment(), capture_output=True, text=True).stdout
-
-
-class MpiexecRun:
-    """One run of mpiexec; see LocalRanks, which has the same parts."""
-
-    first: int | None = None  # which rank ended first is not known
-    killed_by = 0
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            command,
-            env=dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # the terminal's Ctrl-C goes to the launcher alone
-            preexec_fn=dies_with(os.getpid()),
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self.stdin: IO[bytes] = self._process.stdin
-        self.stdout: IO[bytes] = self._process.stdout
-        self.stderr: IO[bytes] = self._process.stderr
-
-    def wait(self, seconds: float) -> int | None:
-        """mpiexec's exit code, once it has ended; None if that takes longer than so many seconds."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(seconds)
-        return None
-
-    def kill(self) -> None:
-        """mpiexec, and what it has started here; on other hosts MPI's processes notice that it has gone."""
-        with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.stdin.close()

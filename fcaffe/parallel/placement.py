@@ -37,7 +37,7 @@ def read_hostfile(path: str) -> list[Host]:
         raise UsageError(f"--hostfile {path}: cannot read it ({problem.strerror})") from problem
 
 
-def place(workers: int, hosts: Sequence[Host]) -> tuple[tuple[str, int], ...]:
+def ranks_of_hosts(workers: int, hosts: Sequence[Host]) -> tuple[tuple[str, int], ...]:
     """How many ranks each host gets: as many as it says, in order, until `workers` (0: all) are placed.
 
     If no host says how many, each gets the same number, and the first ones one more if it does not come out even.

@@ -1,36 +1,35 @@
-"""What a rank tells the guard of its host: what it does, in which iteration. And how it sees that the guard lives."""
+"""A rank's side of its agent: the heartbeats that it writes, how it finds the agent, and how it sees that it lives."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import mmap
 import os
 import secrets
 import select
-import shutil
 import socket
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fcaffe import log
-from fcaffe.parallel import guard
-from fcaffe.parallel.guard import FAILED, LEAVING, SECRET, SLOT, WAITING, WORKING
-from fcaffe.parallel.leftovers import JOB, OF_RANKS
+from fcaffe.errors import UsageError
+from fcaffe.parallel import agent, records
+from fcaffe.parallel.local_ranks import TABLE
+from fcaffe.parallel.mpiexec import OF_A_RANK
+from fcaffe.parallel.processes import JOB
+from fcaffe.parallel.started import is_child_of_rank
+from fcaffe.parallel.table import FAILED, LEAVING, SLOT, STARTING, WAITING, WORKING, Slot, create_table
 
 DEFAULT_TIMEOUT = 300  # seconds
-UNGUARDED = 134  # exit code of a rank whose guard has died
 TURN = 1.0  # seconds that the first rank of a host has to say so before the others do
+SECRET = "FCAFFE_SECRET"  # of the job; proves that a datagram between agents comes from one of them
 
 
 class Watchdog:
-    """Without a table it does nothing: a single worker has none to wait for, and none that wait for it."""
+    """Writes heartbeats; without a table nobody reads them, as for a single worker."""
 
     def __init__(self, rank: int = 0, table: Any = None, index: int = 0) -> None:
         self._rank = rank
@@ -38,8 +37,8 @@ class Watchdog:
         self._offset = index * SLOT.size
         self._beats = 0
         self._work = ("the start", -1)
-        self.guard: subprocess.Popen[bytes] | None = None  # of this host, if this rank has started it
-        self._write(WORKING, *self._work)
+        self.agent: subprocess.Popen[bytes] | None = None  # of this host, if this rank has started it
+        self._write(STARTING, *self._work)
 
     def beat(self, operation: str, iteration: int = -1) -> None:
         """This rank now does `operation`, which may take as long as the time-out allows."""
@@ -58,8 +57,7 @@ class Watchdog:
     @property
     def operation(self) -> str:
         """What this rank does, for a message."""
-        name, iteration = self._work
-        return name if iteration < 0 else f"{name} of iteration {iteration}"
+        return Slot(0, 0, 0, self._work[1], WORKING, self._work[0]).where()
 
     def leave(self, failed: bool = False) -> None:
         """This rank's end is near and no fault; or it has `failed`, and says itself how."""
@@ -67,93 +65,90 @@ class Watchdog:
 
     def _write(self, state: int, operation: str, iteration: int) -> None:
         self._beats += 1
-        SLOT.pack_into(
-            self._table, self._offset, self._rank, os.getpid(), self._beats, iteration, state, operation.encode()
-        )
+        slot = Slot(self._rank, os.getpid(), self._beats, iteration, state, operation)
+        self._table[self._offset : self._offset + SLOT.size] = slot.pack()
 
 
-def start(world: Any, host: Any, hosts: Sequence[str], timeout: float, reports: bool) -> Watchdog:
-    """Start the guard of this host's ranks. Collective.
+def of_started_rank(rank: int) -> Watchdog | None:
+    """The watchdog of a rank that an agent has started; None if something else has."""
+    if TABLE not in os.environ or is_child_of_rank(os.environ):
+        return None
+    return Watchdog(rank, mmap.mmap(int(os.environ[TABLE]), 0), rank)
 
-    `world` and `host` are the communicators of all ranks and of this host's; `hosts` has the host of each rank. With
-    `reports` the guard tells the launcher on standard output how far training is.
+
+def start_agent(world: Any, host: Any, hosts: Sequence[str], timeout: float, reports: bool, launched: bool) -> Watchdog:
+    """Start the agent of this host for ranks that something else has started. Collective.
+
+    `world` and `host` are the communicators of all ranks and of this host's; `hosts` has the host of each rank. The
+    first rank of the host opens a table, a pipe from each rank to the agent, and one from the agent to the ranks; the
+    others open the same by way of /proc. The ends of the pipes close when a process ends.
     """
-    folder, pipes, lives = "", [], -1
-    if host.rank == 0:
-        folder = tempfile.mkdtemp(prefix=f"{OF_RANKS}{os.getpid()}-{os.environ.get(JOB, '')}-")
-        with open(f"{folder}/table", "wb") as file:
-            file.truncate(host.size * SLOT.size)
-        for index in range(host.size):
-            os.mkfifo(f"{folder}/{index}")
-            pipes.append(os.open(f"{folder}/{index}", os.O_RDONLY | os.O_NONBLOCK))
-        os.mkfifo(f"{folder}/guard")
-        guard_lives = os.open(f"{folder}/guard", os.O_RDONLY | os.O_NONBLOCK)
-        lives = os.open(f"{folder}/guard", os.O_WRONLY)  # the guard's end: open as long as it lives
-    folder = host.bcast(folder)
+    first = host.rank == 0
+    table, pipes, lives = -1, [], (-1, -1)
+    if first:
+        table, pipes, lives = create_table(host.size), [os.pipe() for _ in range(host.size)], os.pipe()
+    process, table_of, pipe_of, life = host.bcast((os.getpid(), table, [write for _, write in pipes], lives[0]))
+    if not first:
+        try:
+            table = os.open(f"/proc/{process}/fd/{table_of}", os.O_RDWR)
+            os.open(f"/proc/{process}/fd/{pipe_of[host.rank]}", os.O_WRONLY)  # held until this process ends
+            life = os.open(f"/proc/{process}/fd/{life}", os.O_RDONLY)
+        except OSError as problem:
+            raise UsageError(
+                f"this rank cannot reach rank 0 of its host, process {process} ({problem.strerror}): start the ranks "
+                "of a host by one user and in one PID namespace"
+            ) from problem
+    watchdog = Watchdog(world.rank, mmap.mmap(table, 0), host.rank)
+    watchdog.beat("the start")
     key = _key(world)
-    with open(f"{folder}/table", "r+b") as file, _socket_between(hosts) as guards_socket:
-        watchdog = Watchdog(world.rank, mmap.mmap(file.fileno(), 0), host.rank)
-        os.open(f"{folder}/{host.rank}", os.O_WRONLY)  # held until this process ends
-        if host.rank > 0:
-            guard_lives = os.open(f"{folder}/guard", os.O_RDONLY | os.O_NONBLOCK)
-        host.Barrier()
-        port = guards_socket.getsockname()[1] if guards_socket else 0
-        first = (hosts[world.rank], port) if host.rank == 0 and guards_socket else None
-        guards = [other for other in world.allgather(first) if other not in (None, first)]
-        if host.rank == 0:
-            shutil.rmtree(folder)
-            handles = {"table": file.fileno(), "pipes": pipes, "socket": None}
-            passed = [file.fileno(), *pipes, lives]
-            if guards_socket:
-                handles["socket"] = guards_socket.fileno()
-                passed.append(guards_socket.fileno())
-            told = {"guards": guards, "hosts": hosts, "timeout": timeout, "reports": reports}
-            watchdog.guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__],
-                stdin=subprocess.PIPE,
-                pass_fds=passed,
-                cwd="/",
-                start_new_session=True,  # mpiexec kills the ranks' sessions
-            )
-            assert watchdog.guard.stdin is not None
-            with watchdog.guard.stdin as stdin:
-                stdin.write(json.dumps({**told, **handles, "key": key.hex(), "number": world.rank}).encode())
-            for handle in (*pipes, lives):
+    host.Barrier()
+    with _socket_between(hosts) as udp:
+        own = (hosts[world.rank], socket.gethostname(), udp.getsockname()[1]) if first and udp else None
+        agents = [other for other in world.allgather(own) if other not in (None, own)]
+        if first:
+            ends = [read for read, _ in pipes]
+            setup = {
+                **{"table": table, "pipes": ends, "socket": udp.fileno() if udp else None, "agents": agents},
+                **{"key": key.hex(), "number": world.rank, "hosts": hosts, "timeout": timeout},
+                **{"reports": reports, "launched": launched},
+            }
+            descriptors = [table, *ends, lives[1], *([udp.fileno()] if udp else [])]
+            outside = {name: value for name, value in os.environ.items() if not OF_A_RANK.match(name)}
+            stdin = None if reports else subprocess.DEVNULL
+            watchdog.agent = agent.spawn(setup, descriptors, outside, stdin=stdin)
+            for handle in (*ends, lives[1], *(write for _, write in pipes[1:])):
                 os.close(handle)
-        number = host.bcast(watchdog.guard.pid if watchdog.guard else 0)
-    watch = threading.Thread(
-        target=_watch_guard,
-        args=(guard_lives, f"the guard (process {number}) on {hosts[world.rank]}", TURN * min(host.rank, 1)),
-        name="watch over the guard",
-        daemon=True,
-    )
-    watch.start()
+    number = host.bcast(watchdog.agent.pid if watchdog.agent else 0)
+    name, turn = f"the agent (process {number}) on {hosts[world.rank]}", TURN * min(host.rank, 1)
+    threading.Thread(target=_watch_agent, args=(life, name, launched, turn), daemon=True).start()
     return watchdog
 
 
 def _key(world: Any) -> bytes:
-    """The secret of this run between the guards; of the launcher's environment, or, if something else has started the
-    ranks, of rank 0's making. Collective."""
-    made = world.bcast(secrets.token_hex(32))
-    return hashlib.sha256(f"{os.environ.get(SECRET, made)} {os.environ.get(JOB, '')}".encode()).digest()
+    """The secret of this run between the agents; of the launcher's environment, or, if something else has started the
+    ranks, one that rank 0 draws. Collective."""
+    drawn = world.bcast(secrets.token_hex(32))
+    return hashlib.sha256(f"{os.environ.get(SECRET, drawn)} {os.environ.get(JOB, '')}".encode()).digest()
 
 
 @contextlib.contextmanager
 def _socket_between(hosts: Sequence[str]) -> Iterator[socket.socket | None]:
-    """For the messages between guards; None where there is one host, on which nothing is to be open to the network."""
+    """For the datagrams between agents; None where there is one host, on which nothing is to be open to the network."""
     if len(set(hosts)) == 1:
         yield None
         return
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as guards_socket:
-        guards_socket.bind(("", 0))
-        yield guards_socket
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.bind(("", 0))
+        yield udp
 
 
-def _watch_guard(lives: int, name: str, turn: float) -> None:
-    """End this rank, and so the job, when the guard ends before it: nobody would notice any more that a rank hangs."""
+def _watch_agent(lives: int, name: str, launched: bool, turn: float) -> None:
+    """End this rank, and so the job, when the agent ends before it: nobody would notice any more that a rank hangs."""
     poll = select.poll()
     poll.register(lives, 0)  # the end of whoever holds the other end is told anyway
     poll.poll()
     time.sleep(turn)
-    log.fatal(f"{name} died, which watches over the ranks there: killed, or crashed; so does the job")
-    os._exit(UNGUARDED)
+    records.tell_fault(
+        f"{name} died, which watches over the ranks there: killed, or crashed; so does the job", launched
+    )
+    os._exit(records.FATAL)

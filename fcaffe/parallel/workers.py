@@ -23,7 +23,7 @@ class MpiWorkers(Workers):
     """One worker per rank of a communicator, which is duplicated, so that its messages meet no others.
 
     A batch_size of a prototxt means the batch of all workers, who split it; or, with `per_worker`, that of each. On
-    GPUs small arrays are added up by the same `reduction` as gradients if its sums only take their place on streams.
+    GPUs small arrays are added up by the same `reduction` as gradients if it queues its sums on streams.
     """
 
     def __init__(

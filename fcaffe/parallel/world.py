@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -12,17 +13,13 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
 
+from fcaffe import log
 from fcaffe.errors import LostRankError, RankError
-from fcaffe.parallel import guard, relay, watchdog
-from fcaffe.parallel.mpi_start import (
-    comm_world,
-    die_with_starter,
-    load_mpi,
-    starting,
-    stay_on_this_host,
-    take_long_segments,
-)
-from fcaffe.parallel.started import LAUNCHED, host_name, started_as, wait_for_turn
+from fcaffe.parallel import records, watchdog
+from fcaffe.parallel.mpi_start import comm_world, load_mpi, prepare_environment, starting
+from fcaffe.parallel.processes import DAEMONS, dies_with, process_name
+from fcaffe.parallel.started import LAUNCHED, RANK_PROCESS, host_name, started_as, wait_for_turn
+from fcaffe.parallel.watch import GRACE
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT, Watchdog
 
 told_to_end: list[int] = []  # signals that have raised SystemExit
@@ -45,6 +42,7 @@ class World:
     hosts: tuple[str, ...] = field(default_factory=lambda: (host_name(),))
     watchdog: Watchdog = field(default_factory=Watchdog)
     threads: bool = True
+    error: dict[str, Any] = field(default_factory=dict)  # of this rank, as its record to the launcher has it
 
     def __str__(self) -> str:
         hosts = list(dict.fromkeys(self.hosts))
@@ -63,6 +61,7 @@ class World:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self.size == 1:
+            self.watchdog.leave(failed=error is not None)
             return
         _handle_signals(signal.SIG_IGN)  # there is nothing left to stop; and the end must not be cut short
         if error is not None:
@@ -76,10 +75,11 @@ class World:
 
     def judged(self, error: BaseException) -> BaseException:
         """What to tell of an error. One of MPI most often has its cause in the death of another rank, of which the
-        guard may hear later than we do, and ends us when it has told that; if not, the link to some rank has failed."""
+        agent may hear later than we do, and ends us when it has told that; if not, the link to some rank has failed."""
         if self.size == 1 or not type(error).__module__.startswith("mpi4py"):
             return error
-        time.sleep(guard.GRACE)
+        time.sleep(GRACE)
+        self.error["fault"] = True
         words = " ".join(str(error).split())
         try:
             raise LostRankError(f"MPI cannot reach another rank, in {self.watchdog.operation}: {words}") from error
@@ -91,49 +91,72 @@ class World:
         self.watchdog.leave(failed=True)
         wait_for_turn(self.rank)
 
+    def fatal(self, message: str, source: str) -> None:
+        """Log the error of this rank. The log files are rank 0's and the launcher's, who logs it for other ranks."""
+        self.error |= {"message": self.signed(message), "source": source}
+        if self.rank == 0 or LAUNCHED not in os.environ:
+            log.fatal(self.error["message"], source)
+
     def abort(self, code: int) -> None:
-        """End all ranks with this exit code."""
+        """End all ranks with this exit code, and tell the launcher why."""
         sys.stdout.flush()
         sys.stderr.flush()
+        if LAUNCHED in os.environ:
+            told = {"rank": self.rank, "code": code, "logged": self.rank == 0, "signal": (told_to_end or [0])[0]}
+            records.send({**told, **self.error})
         _wait_for_readers()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI's own words would follow ours
         self.comm.Abort(code)
 
 
 def join(timeout: float = DEFAULT_TIMEOUT) -> World:
-    """Take this process's place among the ranks. MPI is imported only if a launcher says that there are several.
+    """Make this process one of the ranks. MPI is imported only if a launcher says that there are several.
 
     `timeout` in seconds: how long an operation may take before the job is ended; 0 for ever. Raises UsageError.
 
     From here on SIGTERM, SIGHUP and SIGINT raise SystemExit in a rank, so that one that is told to end says so to all.
-    While there is a guard but the body of the `with` has not yet begun, they wait for that: an exception would get past
-    it, and the guard would take the rank for one that was killed.
+    Between the start of the agent and the body of the `with` they are only noted: an exception would get past it, and
+    the agent would take the rank for one that was killed.
     """
     start = started_as()
-    if start is None:
+    own = watchdog.of_started_rank(start.rank if start else 0)
+    if start is None and own is None:
         return World()
+    os.environ[RANK_PROCESS] = str(os.getpid())
+    if start is None:
+        assert own is not None
+        own.beat("the start")
+        records.send({"iteration": -1})
+        return World(watchdog=own)
     _raise_signals()
-    die_with_starter()
-    stay_on_this_host(start)
-    take_long_segments()
-    mpi = load_mpi(start)
+    if process_name(os.getppid()) in DAEMONS:  # nothing else would end this rank if it is stopped, or the agent dead
+        dies_with(os.getppid())()
+    prepare_environment(start)
     world = World()
     try:
-        with starting(start, mpi, timeout):
+        mpi = load_mpi(start)
+        with starting(start, mpi, timeout) if own is None else contextlib.nullcontext():
             world.comm, world.threads = comm_world(start, mpi)
             world.rank, world.size = world.comm.rank, world.comm.size
             local = world.comm.Split_type(mpi.COMM_TYPE_SHARED)
             world.local_rank, world.local_size = local.rank, local.size
             world.hosts = tuple(world.comm.allgather(host_name()))
             _handle_signals(_note)
-            reports = LAUNCHED in os.environ and world.rank == 0
-            world.watchdog = watchdog.start(world.comm, local, world.hosts, timeout, reports)
+            launched = LAUNCHED in os.environ
+            reports = launched and world.rank == 0
+            if own is None:
+                own = watchdog.start_agent(world.comm, local, world.hosts, timeout, reports, launched)
+            world.watchdog = own
+            own.beat("the start")
         if reports:
-            relay.listen(gone=lambda: world.watchdog.leave(failed=True))
-            os.write(1, guard.report(-1))  # that all ranks have found one another
+            records.send({"iteration": -1})  # all ranks have found one another
         local.Free()
     except BaseException as error:
         if world.size == 1:
+            if own is not None:
+                own.leave(failed=True)
+            if told_to_end and LAUNCHED in os.environ:
+                records.send({"rank": start.rank, "code": 128 + told_to_end[0], "signal": told_to_end[0]})
             raise
         raise RankError(world) from error
     return world

@@ -19,7 +19,7 @@ from fcaffe.cli.workers import LaunchFlags, SharingFlags
 from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda import driver, libraries
 from fcaffe.errors import UsageError
-from fcaffe.parallel.placement import place
+from fcaffe.parallel.placement import ranks_of_hosts
 from fcaffe.parallel.started import host_name
 from fcaffe.parallel.world import World
 from fcaffe.proto import caffe_pb2 as pb
@@ -279,7 +279,7 @@ def test_what_is_started() -> None:
     assert started("0,1", hosts="a:1,b:1") == (2, (("a", 1), ("b", 1)))
     assert started(number="6", hosts="a,b") == (6, (("a", 3), ("b", 3))), "this host need not have GPUs"
     assert started(number="3", hosts="a:2,b:2") == (3, (("a", 2), ("b", 1)))
-    assert started(workers=3) == (3, ()) and place(3, [("a", 3)]) == (("a", 3),)
+    assert started(workers=3) == (3, ()) and ranks_of_hosts(3, [("a", 3)]) == (("a", 3),)
 
 
 @pytest.mark.usefixtures("machine")

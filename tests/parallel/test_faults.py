@@ -20,13 +20,16 @@ from types import SimpleNamespace
 import pytest
 
 from fcaffe import output_files
-from fcaffe.cli import _source
-from fcaffe.parallel import guard, launch
 from fcaffe.parallel import job as launched
-from fcaffe.parallel.guard import SLOT, STOPPED, TICK, WAITING, WORKING, Guard, Network, Slot
+from fcaffe.parallel import launch, processes
+from fcaffe.parallel.adopted import AdoptedRanks
+from fcaffe.parallel.blame import hang_message
 from fcaffe.parallel.mpi_start import starting
 from fcaffe.parallel.mpiexec import Mpiexec
+from fcaffe.parallel.network import Network
 from fcaffe.parallel.started import Start as Started
+from fcaffe.parallel.table import SLOT, STOPPED, WAITING, WORKING, Slot
+from fcaffe.parallel.watch import TICK
 from fcaffe.parallel.world import World
 from tests.parallel.conftest import FCAFFE, MPIEXEC, Job, needs_mpi, until
 from tests.parallel.test_emulated_cluster import Cluster, why_not
@@ -188,7 +191,9 @@ def test_no_rank_outlives_the_launcher(start: Start, number: signal.Signals) -> 
 
 
 @needs_mpi
-@pytest.mark.parametrize(("under", "victim"), [([], "guard.py"), ([MPIEXEC, "-n", "2"], "hydra_pmi_proxy")])
+@pytest.mark.parametrize(
+    ("under", "victim"), [([], "fcaffe.parallel.agent"), ([MPIEXEC, "-n", "2"], "hydra_pmi_proxy")]
+)
 def test_whoever_of_a_job_is_killed_is_named_and_all_end(start: Start, under: list[object], victim: str) -> None:
     job = start(*([] if under else ["--workers", "2"]), under=under, solver="long.prototxt")
     job.wait_for("Iteration 0 (")
@@ -256,21 +261,21 @@ def test_an_error_that_would_come_again_is_no_reason_to_restart(start: Start) ->
     assert "Restart 1" not in job.text
 
 
-# --- the guard's judgement --------------------------------------------------------------------------------------------
+# --- the agent's judgement --------------------------------------------------------------------------------------------
 
 
 def pair_of_networks() -> tuple[Network, Network, socket.socket, tuple[str, int]]:
-    """Two guards that hear one another, and a stranger's socket with the address of the second."""
+    """Two agents that hear one another, and a stranger's socket with the address of the second."""
     sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
     for each in sockets[:2]:
         each.bind(("127.0.0.1", 0))
     addresses = [each.getsockname() for each in sockets[:2]]
-    first = Network([addresses[1]], sockets[0].detach(), b"key", 0)
-    second = Network([addresses[0]], sockets[1].detach(), b"key", 4)
+    first = Network([("no such host", *addresses[1])], sockets[0].detach(), b"key", 0)
+    second = Network([("127.0.0.1", *addresses[0])], sockets[1].detach(), b"key", 4)
     return first, second, sockets[2], addresses[1]
 
 
-def test_guards_believe_nobody_but_one_another() -> None:
+def test_agents_believe_nobody_but_one_another() -> None:
     first, second, stranger, address = pair_of_networks()
     assert first.socket and second.socket
     sent: list[bytes] = []
@@ -291,7 +296,7 @@ def test_guards_believe_nobody_but_one_another() -> None:
 
 
 class Heard(Network):
-    """What the guards of other hosts have said."""
+    """What the agents of other hosts have said."""
 
     socket = None
 
@@ -303,15 +308,15 @@ class Heard(Network):
         pass
 
 
-def guard_of(here: list[Slot], network: Network, hosts: list[str]) -> Guard:
+def watch_over(here: list[Slot], network: Network, hosts: list[str]) -> AdoptedRanks:
     table = mmap.mmap(-1, len(here) * SLOT.size)
     for index, slot in enumerate(here):
-        SLOT.pack_into(table, index * SLOT.size, *slot[:-1], slot.operation.encode())
-    return Guard(table, [], 5, hosts, network, reports=False)
+        table[index * SLOT.size : (index + 1) * SLOT.size] = slot.pack()
+    return AdoptedRanks(table, hosts, 5, network, [])
 
 
 def judge(here: list[Slot], network: Network, hosts: list[str]) -> str:
-    return guard_of(here, network, hosts).hung(here[0], here)
+    return hang_message(here[0], here, network, hosts, 5)
 
 
 def slot(rank: int, state: int, iteration: int = 7) -> Slot:
@@ -348,9 +353,9 @@ def test_a_rank_that_waits_for_a_core_has_not_hung(monkeypatch: pytest.MonkeyPat
     """Where others have the cores for nine tenths of the time, ten times as much of it counts."""
     ended: list[str] = []
     waited = [0.0]
-    monkeypatch.setattr(guard, "waits_for_cores", lambda pid: {"1": waited[0]})
+    monkeypatch.setattr(processes, "waits_for_cores", lambda pid: {"1": waited[0]})
     for share, looks in ((0.0, 20), (0.9, 180), (1.5, 180)):
-        watching = guard_of([slot(0, state)], Heard(), ["a"])
+        watching = watch_over([slot(0, state)], Heard(), ["a"])
         monkeypatch.setattr(watching, "end", ended.append)
         for _ in range(looks):
             waited[0] += share * TICK
@@ -362,9 +367,23 @@ def test_a_rank_that_waits_for_a_core_has_not_hung(monkeypatch: pytest.MonkeyPat
         ended.clear()
 
 
+def test_ranks_end_with_those_of_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """srun ends none of them. But mpiexec, or what the other agent says, comes first."""
+    first, second, stranger, _ = pair_of_networks()
+    watching, killed = watch_over([slot(0, WAITING)], second, ["a", "b"]), list[float]()
+    monkeypatch.setattr(watching, "kill_ranks", lambda: killed.append(time.monotonic()))
+    first.send_fault(time.time(), 1)
+    told = time.monotonic()
+    until(lambda: watching.look(0) or killed, 10)  # type: ignore[func-returns-value]
+    assert killed and killed[0] - told > 2
+    for each in (first.socket, second.socket, stranger):
+        assert each
+        each.close()
+
+
 @pytest.mark.parametrize("launcher_ends", [True, False])
 def test_a_launcher_is_to_blame_for_what_the_kernel_ends_with_it(launcher_ends: bool) -> None:
-    watching = guard_of([slot(0, WORKING)], Heard(), ["a"])
+    watching = watch_over([slot(0, WORKING)], Heard(), ["a"])
     mpiexec = SimpleNamespace(is_launcher=False, exit_status=lambda: signal.SIGKILL, is_ending=lambda: True)
     launcher = SimpleNamespace(is_launcher=True, exit_status=lambda: None, is_ending=lambda: launcher_ends)
     watching.starters = [mpiexec, launcher]  # type: ignore[list-item]
@@ -372,7 +391,7 @@ def test_a_launcher_is_to_blame_for_what_the_kernel_ends_with_it(launcher_ends: 
     assert watching.dead_starter is (launcher if launcher_ends else mpiexec)
 
 
-def test_an_error_of_mpi_is_told_only_if_no_guard_tells_of_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_mpi_is_told_only_if_no_agent_tells_of_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
     """MPI may hear of it first, and knows of an error; for the launcher it is no error that would come again."""
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
@@ -381,7 +400,7 @@ def test_an_error_of_mpi_is_told_only_if_no_guard_tells_of_a_death(monkeypatch: 
     world.watchdog.beat("forward and backward", 7)
     found = world.judged(of_mpi)
     assert slept and "cannot reach another rank, in forward and backward of iteration 7: See the MPI_ERR" in str(found)
-    assert _source(found).partition(":")[0] in launched.FAULTS_FROM
+    assert world.error["fault"]
     own = ValueError("of its own")
     assert world.judged(own) is own and World().judged(of_mpi) is of_mpi and len(slept) == 1
 
@@ -390,11 +409,11 @@ def test_an_error_of_mpi_is_told_only_if_no_guard_tells_of_a_death(monkeypatch: 
 
 
 def test_a_launcher_that_is_stopped_for_a_while_gives_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    for step, looks, lives in ((1000.0, 10, True), (1.0, 60, False)):
+    for step, looks, lives in ((1000.0, 10, True), (1.0, 90, False)):
         clock, killed = [0.0], list[float]()
         ranks = SilentRanks(step, looks, clock, killed)
-        waiting = launched.Job("", lambda ranks=ranks: ranks, "", timeout=5)  # type: ignore[misc]
-        waiting.ranks, waiting.started = ranks, True  # type: ignore[assignment]
+        waiting = launched.Job("", lambda ranks=ranks: ranks, True, "", timeout=5)  # type: ignore
+        waiting.started, waiting._kill = True, ranks.kill  # type: ignore
         monkeypatch.setattr(launched.time, "monotonic", lambda clock=clock: clock[0])
         assert waiting._wait(ranks) == 0  # type: ignore[arg-type]
         assert (not killed) is lives
@@ -406,15 +425,20 @@ class SilentRanks:
     def __init__(self, step: float, looks: int, clock: list[float], killed: list[float]) -> None:
         self.step, self.looks, self.clock, self.killed = step, looks, clock, killed
 
-    def wait(self, seconds: float) -> int | None:
+    def wait(self, seconds: float) -> int:
         self.clock[0] += self.step
-        return 0 if self.killed or self.clock[0] >= self.looks * self.step else None
+        if self.killed or self.clock[0] >= self.looks * self.step:
+            return 0
+        raise subprocess.TimeoutExpired("", seconds)
 
     def kill(self) -> None:
         self.killed.append(self.clock[0])
 
 
-DIES_OF_SIGINT = """echo run >> runs; printf '\\036fcaffe -1\\n'; sleep 0.3; kill -INT $PPID; read signal; kill -9 $$"""
+DIES_OF_SIGINT = r"""
+trap '' INT; echo run >> runs; printf '\036fcaffe {"iteration": -1}\n' >&2; sleep 0.3
+kill -INT $FCAFFE_LAUNCHER; sleep 0.3; kill -9 $$
+"""
 
 
 @pytest.fixture
@@ -450,9 +474,9 @@ def test_an_mpi_that_does_not_start_is_no_sigterm(
 def test_a_watcher_of_the_start_that_does_not_answer_holds_nothing_up() -> None:
     started = Started("mpiexec", "PMI_SIZE", 0, 2)
     mpi = SimpleNamespace(Get_library_version=lambda: "An MPI 1.0")
-    before = set(guard.children_of(os.getpid()))
+    before = set(processes.children_of(os.getpid()))
     with starting(started, mpi, 0):
-        (child,) = set(guard.children_of(os.getpid())) - before
+        (child,) = set(processes.children_of(os.getpid())) - before
         os.kill(child, signal.SIGSTOP)
         late = threading.Timer(5, os.kill, (child, signal.SIGKILL))
         late.start()
@@ -485,7 +509,7 @@ def test_a_cut_link_ends_the_job_on_every_host(cluster: Cluster, folder: Path) -
     try:
         job.wait_for("Iteration 0 (")
         until(lambda: snapshots(folder))
-        time.sleep(1)  # for the guards to hear of one another
+        time.sleep(1)  # for the agents to hear of one another
         cluster("cut", 3)
         job.wait_for("Restart 1 of 1, from small_iter_")
         cut = r"rank 2 \(process \d+\) on 198.18.0.3 is cut off from the other hosts .*"

@@ -16,8 +16,8 @@ from fcaffe import threads
 from fcaffe.errors import UsageError
 from fcaffe.parallel import mpi_start
 from fcaffe.parallel.mpiexec import Mpiexec
-from fcaffe.parallel.placement import parse_hosts, place, read_hostfile
-from fcaffe.parallel.started import LAUNCHED, started_as
+from fcaffe.parallel.placement import parse_hosts, ranks_of_hosts, read_hostfile
+from fcaffe.parallel.started import LAUNCHED, RANK_PROCESS, started_as
 from tests.parallel.conftest import MPIEXEC, ROOT, Job, needs_mpi
 
 Start = Callable[..., Job]
@@ -30,7 +30,13 @@ Start = Callable[..., Job]
         ("SLURM_NTASKS=4", None),  # a shell in an allocation
         ("SLURM_NTASKS=1 SLURM_PROCID=0", None),
         ("PMI_RANK=0 PMI_SIZE=1", None),
-        ("SLURM_NTASKS=2 SLURM_PROCID=1", ("Slurm", 1, 2)),
+        ("SLURM_NTASKS=2 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_JOB_ID=7", None),  # a batch script
+        ("SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1", ("Slurm", 1, 2)),
+        ("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 PMI_RANK=1 PMI_SIZE=2", ("Slurm's srun", 1, 2)),
+        ("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 PMIX_RANK=1", ("Slurm's srun", 1, 2)),
+        ("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 PMI_RANK=3 PMI_SIZE=4 MPI_LOCALNRANKS=2", ("mpiexec", 3, 4)),
+        (f"PMI_RANK=1 PMI_SIZE=2 {RANK_PROCESS}=1", None),  # a child of a rank
+        (f"PMI_RANK=1 PMI_SIZE=2 {RANK_PROCESS}=own", ("mpiexec", 1, 2)),
         ("SLURM_NTASKS=8 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1", ("Slurm", 1, 2)),
         ("SLURM_NTASKS=2 SLURM_PROCID=0 PMI_RANK=3 PMI_SIZE=4", ("mpiexec", 3, 4)),
         ("SLURM_NTASKS=2 SLURM_PROCID=1 PMIX_RANK=1", ("PMIx", 1, 2)),
@@ -42,7 +48,7 @@ Start = Callable[..., Job]
     ],
 )
 def test_what_launchers_say(variables: str, expected: tuple[str, int, int] | None) -> None:
-    start = started_as(dict(word.split("=") for word in variables.split()))
+    start = started_as(dict(word.split("=") for word in variables.replace("own", str(os.getpid())).split()))
     assert (start and (start.launcher, start.rank, start.size)) == expected
 
 
@@ -59,14 +65,14 @@ def test_hosts_are_read_in_every_notation(tmp_path: Path) -> None:
 
 
 def test_hosts_are_filled_in_order() -> None:
-    assert place(0, [("a", 8), ("b", 4)]) == (("a", 8), ("b", 4))
-    assert place(9, [("a", 8), ("b", 4)]) == (("a", 8), ("b", 1))
-    assert place(8, [("a", 8), ("b", 4)]) == (("a", 8),)
-    assert place(5, [("a", None), ("b", None)]) == (("a", 3), ("b", 2))
-    assert place(0, [("a", None), ("b", None)]) == (("a", 1), ("b", 1))
-    assert place(3, [("a", 2), ("b", None)]) == (("a", 2), ("b", 1))
+    assert ranks_of_hosts(0, [("a", 8), ("b", 4)]) == (("a", 8), ("b", 4))
+    assert ranks_of_hosts(9, [("a", 8), ("b", 4)]) == (("a", 8), ("b", 1))
+    assert ranks_of_hosts(8, [("a", 8), ("b", 4)]) == (("a", 8),)
+    assert ranks_of_hosts(5, [("a", None), ("b", None)]) == (("a", 3), ("b", 2))
+    assert ranks_of_hosts(0, [("a", None), ("b", None)]) == (("a", 1), ("b", 1))
+    assert ranks_of_hosts(3, [("a", 2), ("b", None)]) == (("a", 2), ("b", 1))
     with pytest.raises(UsageError, match="--workers 13, but the hosts have room for 12: a:8,b:4"):
-        place(13, [("a", 8), ("b", 4)])
+        ranks_of_hosts(13, [("a", 8), ("b", 4)])
 
 
 def test_the_words_for_either_mpiexec() -> None:
@@ -159,10 +165,18 @@ def test_started_alone_or_by_mpiexec_the_same(start: Start, folder: Path) -> Non
 @pytest.mark.parametrize(
     ("variables", "launcher", "problem"),
     [
-        ("SLURM_NTASKS=2 SLURM_PROCID=0", "Slurm (SLURM_NTASKS=2)", "has one rank only: start it with srun --mpi=TYPE"),
+        (
+            "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0",
+            "Slurm (SLURM_STEP_",
+            "has one rank only: start it with srun --mpi=pmi2 if",
+        ),
         ("PMI_RANK=0 PMI_SIZE=2", "mpiexec (PMI_SIZE=2)", "has one rank only: start it with this MPI's own mpiexec"),
         ("PMI_RANK=0 PMI_SIZE=2 PMI_FD=99", "mpiexec (PMI_SIZE=2)", "did not start: start it with this MPI's own"),
-        ("SLURM_NTASKS=2 SLURM_PROCID=0 MPI4PY_LIBMPI=/no.so", "Slurm", "mpi4py finds no MPI library (cannot load"),
+        (
+            "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 MPI4PY_LIBMPI=/no.so",
+            "Slurm",
+            "mpi4py finds no MPI library (cannot load",
+        ),
     ],
 )
 def test_ranks_without_their_mpi(start: Start, folder: Path, variables: str, launcher: str, problem: str) -> None:

@@ -1,0 +1,66 @@
+"""Which rank is to blame for a hang, in the words of the error message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fcaffe.parallel.network import Network
+from fcaffe.parallel.processes import is_stopped
+from fcaffe.parallel.table import STARTING, STOPPED, WAITING, WORKING, Slot
+
+
+def with_stopped(slots: Iterable[Slot]) -> list[Slot]:
+    """These slots, with the state STOPPED for processes of this host that SIGSTOP has stopped."""
+    return [slot._replace(state=STOPPED) if is_stopped(slot.pid) else slot for slot in slots]
+
+
+def hang_message(first: Slot, slots: Sequence[Slot], network: Network, hosts: Sequence[str], timeout: float) -> str:
+    """Names a rank that cannot be reached, else one that is stopped, else one that does not itself wait for others,
+    else one that is behind. `slots` are this host's, `first` is the one that is overdue."""
+    limit = f"within {timeout:g} s (--timeout)"
+    starting = [slot for slot in slots if slot.state == STARTING]
+    if starting:
+        late = [slot for slot in starting if slot.beats == min(other.beats for other in starting)]
+        return f"the ranks did not find one another {limit}, since {names(late, hosts)} did not come out of the start"
+    network.receive()
+    silent, others = network.silent(), network.everyone()
+    if silent:
+        stuck = f"{names([first], hosts)} did not come out of {first.where()} {limit}"
+        if len(silent) == len(others) and len(set(hosts)) > 2:
+            return f"{stuck}: {hosts[first.rank]} is cut off from all other hosts"
+        return f"{names(silent, hosts)} is cut off from the other hosts since {silent[0].where()}: {stuck}"
+    everyone = [slot for slot in (*with_stopped(slots), *others) if slot.state in (WORKING, WAITING, STOPPED)]
+    stopped = [slot for slot in everyone if slot.state == STOPPED]
+    working = [slot for slot in everyone if slot.state == WORKING]
+    missing = set(range(len(hosts))) - {slot.rank for slot in (*slots, *others)}
+    if not stopped and not working and missing:
+        unknown = ", ".join(f"rank {rank} on {hosts[rank]}" for rank in sorted(missing)[:16])
+        return (
+            f"{names([first], hosts)} did not come out of {first.where()} {limit}: it waits for one on another host, "
+            f"which hangs or cannot be reached: {unknown}"
+        )
+    behind = [slot for slot in everyone if slot.iteration == min(slot.iteration for slot in everyone)]
+    late = stopped or working or behind or [first]
+    waiting = sorted(slot.rank for slot in everyone if slot.state == WAITING and slot not in late)
+    return (
+        f"{names(late, hosts)} did not come out of {late[0].where()} {limit}"
+        + (": stopped by a signal (SIGSTOP)" if stopped else "")
+        + (f"; waiting for it: {_some(waiting)}" if waiting else "")
+    )
+
+
+def names(slots: Iterable[Slot], hosts: Sequence[str]) -> str:
+    groups: dict[str, list[Slot]] = {}
+    for slot in slots:
+        groups.setdefault(hosts[slot.rank], []).append(slot)
+    words = []
+    for host, group in groups.items():
+        if len(group) == 1:
+            words.append(f"rank {group[0].rank} (process {group[0].pid}) on {host}")
+        else:
+            words.append(f"ranks {_some([slot.rank for slot in group])} on {host}")
+    return " and ".join(words)
+
+
+def _some(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks)) if len(ranks) <= 16 else f"{ranks[0]}, {ranks[1]} ... {ranks[-1]}"

@@ -1,0 +1,321 @@
+"""What user code, libraries, the environment and other launchers do to a job, and what the job makes of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from fcaffe.errors import UsageError
+from fcaffe.parallel import launch, mpi_start, mpiexec, network
+from fcaffe.parallel.network import Network
+from fcaffe.parallel.started import started_as
+from fcaffe.parallel.table import WORKING, Slot
+from tests.parallel.conftest import MPIEXEC, Job, needs_mpi, until
+
+Start = Callable[..., Job]
+LAYER = """
+layer { name: "user" type: "Python" bottom: "ip" python_param { module: "user" layer: "User" } }
+"""
+HEAD = """
+import os, subprocess, sys
+import caffe
+
+class User(caffe.Layer):
+    calls = 0
+
+    def setup(self, bottom, top):
+        self.rank = os.environ.get("PMI_RANK")
+
+    def reshape(self, bottom, top):
+        pass
+
+    def backward(self, top, propagate_down, bottom):
+        pass
+
+    def forward(self, bottom, top):
+        self.calls += 1
+"""
+TWO_HOSTS = ["--hosts", "127.0.0.2,127.0.0.3", "--mpi-args", "-launcher fork"]
+WAYS = {"children": ["--workers", "2"], "mpiexec": TWO_HOSTS}
+
+
+@pytest.fixture
+def user(folder: Path) -> Callable[[str], None]:
+    """user(code) adds a layer to the net that runs the code in its forward passes."""
+
+    def write(code: str) -> None:
+        net = folder / "net.prototxt"
+        net.write_text(net.read_text() + LAYER)
+        (folder / "user.py").write_text(HEAD + "".join(f"        {line}\n" for line in code.splitlines()))
+
+    return write
+
+
+# --- user code --------------------------------------------------------------------------------------------------------
+
+
+@needs_mpi
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("end", ["os._exit(2)", "os._exit(15)", "sys.exit(2)", "sys.exit(15)", "sys.exit(143)"])
+def test_an_exit_code_of_user_code_is_no_signal(start: Start, user: Callable[[str], None], way: str, end: str) -> None:
+    """It is a fault of that rank, after which the job starts again."""
+    user(f"""
+if self.calls == 3 and self.rank == "1" and not os.path.exists("ended"):
+    open("ended", "w").close()
+    {end}
+""")
+    job = start(*WAYS[way], "--restarts", "1")
+    assert job.wait() == 0, job.text[-3000:]
+    code = re.search(r"\d+", end)
+    assert code and "Restart 1 of 1" in job.text
+    (told,) = re.findall(r"\] (rank .*)", job.text)
+    if way == "children" or end.startswith("sys"):
+        assert told.startswith("rank 1 ") and f"code {code[0]}" in told, told
+    else:
+        assert told.startswith("rank 1 ") and " died in forward and backward of iteration " in told, told
+
+
+@needs_mpi
+@pytest.mark.parametrize("way", WAYS)
+def test_lines_like_fatal_ones_end_nothing(start: Start, user: Callable[[str], None], way: str) -> None:
+    """Nor do they hide an error that comes later."""
+    user("""
+if self.calls == 2:
+    print("F1122 10:00:00.123456   417 guard.py:7] a library's own words", file=sys.stderr, flush=True)
+if self.calls == 200 and self.rank == "1":
+    raise ValueError("no good")
+""")
+    job = start(*WAYS[way], solver="long.prototxt")
+    assert job.wait() == 134
+    assert job.text.count("a library's own words") >= 2
+    assert "ValueError: no good" in job.fatal[-1] and job.fatal[-1].startswith("rank 1 on ")
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("flags", "under"),
+    [(["--workers", "2"], []), (TWO_HOSTS, []), ([], [MPIEXEC, "-n", "2"]), (["--restarts", "1"], [])],
+)
+def test_a_command_in_a_subprocess_of_a_rank_is_no_rank(
+    start: Start, folder: Path, user: Callable[[str], None], flags: list[str], under: list[object]
+) -> None:
+    for rank in ("0", "1"):
+        solver = (folder / "solver.prototxt").read_text().replace('"net.prototxt"', '"plain.prototxt"')
+        (folder / f"child{rank}.prototxt").write_text(re.sub('_prefix: "[a-z]+"', f'_prefix: "child{rank}"', solver))
+    (folder / "plain.prototxt").write_text((folder / "net.prototxt").read_text())
+    user("""
+if self.calls == 2 and "TEST" not in os.environ.get("CHILD", ""):
+    words = [sys.executable, "-m", "fcaffe", "train", "--solver", f"child{self.rank}.prototxt"]
+    words += ["--workers", "2"] if self.rank == "1" else []
+    done = subprocess.run(words, capture_output=True, text=True)
+    open(f"said{self.rank}", "w").write(f"{done.returncode} {done.stderr}")
+""")
+    job = start(*flags, under=under)
+    assert job.wait() == 0, job.text[-3000:]
+    for rank in ("0",) if flags == ["--restarts", "1"] else ("0", "1"):
+        said = (folder / f"said{rank}").read_text()
+        assert said.startswith("0 ") and "Optimization Done." in said, said[-2000:]
+        assert ("2 workers on 1 host" in said) is (rank == "1")
+
+
+@needs_mpi
+def test_one_worker_starts_again(start: Start, folder: Path, user: Callable[[str], None]) -> None:
+    user("""
+if self.calls == 6 and not os.path.exists("ended"):
+    open("ended", "w").close()
+    os.kill(os.getpid(), 9)
+""")
+    job = start("--restarts", "1")
+    assert job.wait() == 0, job.text[-3000:]
+    assert "Restart 1 of 1, from small_iter_4.solverstate" in job.text
+    assert len(job.fatal) == 1 and job.fatal[0].startswith("rank 0 ")
+    assert (folder / "small_iter_8.caffemodel").exists()
+
+
+# --- other launchers --------------------------------------------------------------------------------------------------
+
+
+@needs_mpi
+@pytest.mark.parametrize("flag", ["--restarts=1", "--hosts=a,b", "--hostfile=hosts", "--mpi-args=-v"])
+def test_flags_of_our_launcher_are_refused_under_another(start: Start, flag: str) -> None:
+    job = start(flag, under=[MPIEXEC, "-n", "2"])
+    assert job.wait() == 134
+    assert (
+        len(job.fatal) == 1 and f"{flag.partition('=')[0]} works where fcaffe starts the ranks itself" in job.fatal[0]
+    )
+
+
+def test_arguments_for_mpiexec_need_workers(start: Start) -> None:
+    job = start("--mpi-args=-v")
+    assert job.wait() == 134
+    assert len(job.fatal) == 1 and "give --workers N as well" in job.fatal[0]
+
+
+@pytest.mark.parametrize("name", ["mpiexec", "mpiexec.mpich", "mpiexec.hydra"])
+def test_mpiexec_is_found_by_the_names_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / name).write_text("#!/bin/sh\necho HYDRA build details:\n")
+    (tmp_path / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    loaded = SimpleNamespace(stdout="MPICH Version: 4.0.2\n", stderr="")
+    run = mpiexec.subprocess.run
+    with monkeypatch.context() as context:
+        context.setattr(
+            mpiexec.subprocess, "run", lambda words, **more: loaded if "-c" in words else run(words, **more)
+        )
+        found = mpiexec.find_mpiexec()
+    assert found == mpiexec.Mpiexec(str(tmp_path / name), open_mpi=False, speaks_pmi=True)
+
+
+def test_a_library_of_mpi_that_does_not_load_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = started_as({"PMI_RANK": "0", "PMI_SIZE": "2"})
+    assert start is not None
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("class rc: pass")
+    (tmp_path / "mpi4py" / "MPI.py").write_text("raise ImportError('libmpi.so.12: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mpi4py"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UsageError, match=r"finds no MPI library \(libmpi\.so\.12: cannot open"):
+        mpi_start.load_mpi(start)
+
+
+@pytest.mark.parametrize(("own", "expected"), [("127.0.1.1", True), ("192.0.2.9", False)])
+def test_daemons_call_back_where_this_host_can_be_reached(
+    monkeypatch: pytest.MonkeyPatch, own: str, expected: bool
+) -> None:
+    probe = MagicMock()
+    probe.__enter__.return_value.getsockname.return_value = ("198.18.0.9", 1)
+    monkeypatch.setattr(mpiexec.socket, "gethostbyname", lambda name: own)
+    monkeypatch.setattr(mpiexec.socket, "socket", lambda *_: probe)
+    hydra = mpiexec.Mpiexec("mpiexec", open_mpi=False)
+    words = hydra.command(2, [("a", 1), ("b", 1)], "", ["x"], {})
+    assert ("-localhost 198.18.0.9" in " ".join(words)) is expected
+    assert "198.18.0.9" not in hydra.command(2, [("a", 1), ("b", 1)], "-localhost c", ["x"], {})
+
+
+def test_attempts_to_start_back_off(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Hosts that never start are tried ever more seldom, and for so long only as is said."""
+    clock, slept, runs = [0.0], list[float](), list[float]()
+
+    class Failing:
+        fault, started, asked_to_end, reason, unwritten, code = True, False, False, "", None, 134
+
+        def __init__(self, *arguments: object) -> None:
+            runs.append(clock[0])
+
+        def run(self) -> None:
+            clock[0] += 2.0
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(launch, "Job", Failing)
+    monkeypatch.setattr(launch, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    monkeypatch.setattr(launch, "find_mpiexec", lambda: mpiexec.Mpiexec("", open_mpi=False, speaks_pmi=True))
+    assert launch.launch(launch.Plan(2, restarts=1), []) == 134
+    assert slept == sorted(slept) and slept[0] == 5 and slept[-1] == 60 and len(runs) < 25
+    assert clock[0] < launch.PATIENCE + 70
+    assert f"in {slept[1]} s; attempts end after 15 minutes" in capfd.readouterr().err
+
+
+# --- the environment --------------------------------------------------------------------------------------------------
+
+
+@needs_mpi
+@pytest.mark.parametrize("transports", ["tcp", "tcp,self", "^shm", "posix,self", "all"])
+def test_any_choice_of_ucx_transports_starts(start: Start, transports: str) -> None:
+    job = start("--workers", "2", UCX_TLS=transports)
+    assert job.wait() == 0, job.text[-3000:]
+
+
+@needs_mpi
+@pytest.mark.parametrize("under", [[], [MPIEXEC, "-n", "2"]])
+def test_nothing_lies_in_the_temporary_folder(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, under: list[object]
+) -> None:
+    """At no moment: so nothing is left there, whoever is killed, and whatever variable names the folder."""
+    (temporary := tmp_path / "temporary").mkdir()
+    monkeypatch.delenv("TMPDIR", raising=False)
+    job = start(*([] if under else ["--workers", "2"]), under=under, solver="long.prototxt", TEMP=str(temporary))
+    seen = set[str]()
+    until(lambda: seen.update(os.listdir(temporary)) or "Iteration 0 (" in job.text, pause=0)
+    assert not [name for name in seen if "fcaffe" in name]
+    for process in list(job.processes()):
+        os.kill(process, signal.SIGKILL)
+    job.wait()
+    assert not [path for path in temporary.iterdir() if "fcaffe" in path.name]
+
+
+@pytest.fixture
+def flood() -> Iterator[Callable[[tuple[str, int], bytes], None]]:
+    """flood(address, datagram) sends it there as fast as can be until the test ends."""
+    over = threading.Event()
+    threads = []
+
+    def begin(address: tuple[str, int], datagram: bytes) -> None:
+        def send() -> None:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+                while not over.is_set():
+                    stranger.sendto(datagram, address)
+
+        threads.append(threading.Thread(target=send))
+        threads[-1].start()
+
+    yield begin
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("garbage", [b"", b"x", b"x" * 100, b"x" * 1400])
+@pytest.mark.parametrize("filtered", [True, False])
+def test_a_flood_of_datagrams_keeps_no_agent_from_its_work(
+    monkeypatch: pytest.MonkeyPatch, flood: Callable[[tuple[str, int], bytes], None], garbage: bytes, filtered: bool
+) -> None:
+    """Where the kernel drops the garbage no table is lost either."""
+    if not filtered:
+        monkeypatch.setattr(network, "drop_others", lambda *_: None)
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    addresses = [each.getsockname() for each in sockets]
+    first = Network([("127.0.0.1", *addresses[1])], sockets[0].detach(), b"key", 0)
+    second = Network([("127.0.0.1", *addresses[0])], sockets[1].detach(), b"key", 4)
+    assert first.socket and second.socket
+    until(lambda: first.addresses, 5)
+    flood(addresses[1], garbage)
+    heard = longest = 0.0
+    for number in range(40):
+        first.send([Slot(0, 1, number, number, WORKING, "forward")])
+        began = time.monotonic()
+        for _ in range(20):
+            second.receive()
+        longest = max(longest, time.monotonic() - began)
+        heard += second.slots.get("0", [Slot(0, 0, -1, -1, 0, "")])[0].iteration == number
+    first.socket.close()
+    second.socket.close()
+    assert longest < 10, "receive() reads for ever"
+    assert heard == 40 or not filtered
+
+
+@needs_mpi
+def test_a_rank_that_is_told_to_end_before_it_listens_ends_the_job(start: Start) -> None:
+    """Its agent is told nothing by that, and what the agent does about signals is not inherited."""
+    job = start("--workers", "2", "--restarts", "2", solver="long.prototxt")
+    until(lambda: any(one.get("PMI_RANK") == "1" for one in job.processes().values()), pause=0)
+    os.kill(job.rank(1), signal.SIGTERM)
+    assert job.wait() == 143, job.text[-2000:]
+    assert "Restart 1" not in job.text and not job.fatal
