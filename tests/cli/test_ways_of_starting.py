@@ -138,17 +138,22 @@ def inputs(folder: Path) -> Path:
     return folder
 
 
+def _files(folder: Path) -> dict[Path, int]:
+    """When each file was changed, except what liblmdb writes for readers."""
+    return {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file() and p.name != "lock.mdb"}
+
+
 def observed(run: Run, folder: Path, words: str) -> tuple[Any, ...]:
     """What a user may see of a run: exit code, output and log without times, files and the weights in them."""
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    before = _files(folder)
     sys.modules.pop("mine", None)
     result = run(words)
-    written = {path for path in folder.rglob("*") if path.is_file() and before.get(path) != path.stat().st_mtime_ns}
+    written = {path for path, changed in _files(folder).items() if before.get(path) != changed}
     names = sorted(re.sub(r"log\.INFO.*", "log", path.name) for path in written)
     weights = [path.read_bytes() for path in sorted(written) if path.suffix == ".caffemodel"]
     pattern = r"[\d.e+-]+" if words.startswith("time") else r"\(.* iter/s, .*\)"
     said = (message for message in result.messages if not re.search("took|Waiting for data|queue", message))
-    log = sorted({re.sub(pattern, "", message) for message in said})  # threads that read speak in any order
+    log = sorted(re.sub(pattern, "", message) for message in said)  # threads that read speak in any order
     others = [line for line in result.err.splitlines() if not re.match(r"[IWEF]\d{4} ", line)]
     for path in written:
         path.unlink()
