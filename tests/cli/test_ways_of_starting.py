@@ -152,7 +152,7 @@ def observed(run: Run, folder: Path, words: str) -> tuple[Any, ...]:
     names = sorted(re.sub(r"log\.INFO.*", "log", path.name) for path in written)
     weights = [path.read_bytes() for path in sorted(written) if path.suffix == ".caffemodel"]
     pattern = r"[\d.e+-]+" if words.startswith("time") else r"\(.* iter/s, .*\)"
-    said = (message for message in result.messages if not re.search("took|Waiting for data|queue", message))
+    said = (message for message in result.messages if not re.search("took|Waiting for data|queue|Opened", message))
     log = sorted(re.sub(pattern, "", message) for message in said)  # threads that read speak in any order
     others = [line for line in result.err.splitlines() if not re.match(r"[IWEF]\d{4} ", line)]
     for path in written:
