@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from fcaffe.engines.windows import Windows
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
+from fcaffe.layers.split import Split
 from fcaffe.net import Blob, Layer, Traits
 from fcaffe.net.context import Context
 from fcaffe.net.node import Node
@@ -55,7 +56,7 @@ def _with_stride_of_readers(nodes: list[Node], layer: FoldedConvolution, want: W
     index = next(index for index, node in enumerate(nodes) if node.layer is layer)
     node, top = nodes[index], nodes[index].tops[0]
     readers = [other for other in nodes if other is not node and top in other.blobs]
-    split = readers[0] if len(readers) == 1 and readers[0].layer.traits.aliases else None
+    split = readers[0] if len(readers) == 1 and isinstance(readers[0].layer, Split) else None
     read = [top]
     if split is not None:
         read = split.tops
