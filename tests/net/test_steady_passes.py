@@ -1,0 +1,62 @@
+"""From the second on, all passes cost the same: no step records, tries or allocates more than the others."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fcaffe as caffe
+from fcaffe import log
+from fcaffe.tools.profile import counted
+from tests.engine_choice import engine
+from tests.net.random_concat_nets import RandomConcatNet
+from tests.net.random_nets import RandomNet
+from tests.net.test_random_nets import make
+
+CONVOLUTIONS = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 16 dim: 64 dim: 64 } } }
+layer { name: "a" type: "Convolution" bottom: "x" top: "a" convolution_param { num_output: 16 kernel_size: 3 pad: 1 } }
+layer { name: "norm" type: "BatchNorm" bottom: "a" top: "a" }
+layer { name: "relu" type: "ReLU" bottom: "a" top: "a" }
+layer { name: "b" type: "Convolution" bottom: "a" top: "b" convolution_param { num_output: 16 kernel_size: 3 pad: 1 } }
+layer { name: "sum" type: "Eltwise" bottom: "b" bottom: "a" top: "sum" }
+"""
+
+
+@pytest.mark.parametrize("kind", [RandomNet, RandomConcatNet])
+def test_every_training_step_makes_the_same_calls(kind: type) -> None:
+    if not engine().records:
+        pytest.skip("oneDNN is missing, whose calls are counted")
+    for seed in range(4):
+        solver = make(kind(seed).text, whole=True)
+        solver.step(2)
+        calls = []
+        for _ in range(4):
+            with counted(solver.engine) as spent:
+                solver.step(1)
+            calls.append(len(spent))
+        assert calls == calls[:1] * 4, f"seed {seed}"
+
+
+@pytest.mark.usefixtures("on_each_engine")
+@pytest.mark.parametrize("phase", [caffe.TRAIN, caffe.TEST])
+def test_no_pass_of_a_script_allocates_more_than_its_blobs(phase: int, tmp_path: Path) -> None:
+    log.set_minimum(1)
+    path = tmp_path / "net.prototxt"
+    path.write_text(CONVOLUTIONS)
+    net = caffe.Net(str(path), phase)
+    blobs = sum(blob._blob.count * 4 for blob in net.blobs.values())
+    net.blobs["x"].data[...] = np.random.default_rng(1).standard_normal(net.blobs["x"].data.shape)
+    tracemalloc.start()
+    try:
+        for number in range(8):
+            net.forward()
+            if number == 5:
+                assert net.blobs["a"].data.size
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 2.5 * blobs, f"{peak} bytes for blobs of {blobs}"
