@@ -12,7 +12,7 @@ def shares_memory(context: Context) -> bool:
 
     Only a script can see that. Elsewhere such a layer copies, so that its bottom may stay channels-last.
     """
-    return context.on_demand and not context.engine.asynchronous
+    return context.shares_memory and not context.engine.asynchronous
 
 
 def share(bottom: Blob, top: Blob) -> None:

@@ -51,7 +51,7 @@ def engine() -> Engine:
 
 def context() -> Context:
     """For a net made now."""
-    return Context(engine(), random, noise, on_demand=True)
+    return Context(engine(), random, noise, on_demand=True, shares_memory=True)
 
 
 def set_mode_cpu() -> None:
