@@ -18,6 +18,7 @@ class WeightCache:
     def __init__(self) -> None:
         self.changing: Collection[int] = ()
         self.token = object()
+        self._addresses: set[int] = set()  # of all weights from which something was derived
         self._entries: dict[tuple[tuple[int, ...], Hashable], Any] = {}
 
     def get(self, addresses: tuple[int, ...], kind: Hashable, derive: Callable[[], Derived]) -> Derived | None:
@@ -27,10 +28,13 @@ class WeightCache:
         found: Derived | None = self._entries.get((addresses, kind))
         if found is None:
             found = self._entries[addresses, kind] = derive()
+            self._addresses.update(addresses)
         return found
 
     def drop(self, address: int) -> None:
         """The weights at this address change."""
+        if address not in self._addresses:
+            return
         stale = [key for key in self._entries if address in key[0]]
         for key in stale:
             del self._entries[key]

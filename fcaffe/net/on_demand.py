@@ -66,6 +66,8 @@ class OnDemand:
         self._program: Program | None = None  # which materialises what the script reads
         self._materialised: frozenset[Blob] | None = None
         self._held: tuple[set[Storage], int] = (set(), -1)  # by the script at the last pass
+        self._last_sources: set[Storage] = set()
+        self._sources_at = -1  # changes of blobs
         self._preserved: dict[Storage, Array] = {}  # the values of that pass, of storages that may have changed since
 
     @staticmethod
@@ -189,8 +191,11 @@ class OnDemand:
 
     def _sources(self) -> set[Storage]:
         """What the second run reads and does not write."""
-        parameters = {blob._data for node in self._recomputed for blob in node.layer.blobs}
-        return parameters | {blob._data for node in self._given for blob in node.tops}
+        if self._sources_at != Blob.changes:
+            self._sources_at = Blob.changes
+            self._last_sources = {blob._data for node in self._recomputed for blob in node.layer.blobs}
+            self._last_sources.update(blob._data for node in self._given for blob in node.tops)
+        return self._last_sources
 
     def _exposed(self) -> Sequence[Storage]:
         """The sources that a script may write at any moment."""

@@ -96,21 +96,26 @@ class Replay:
     def _recording(self, node: Node) -> Callable[[], None] | None:
         """What replays the forward pass of this node, which has run if there is such.
 
-        The recording must have written all of the tops: it is replayed over tops full of NaN and must write the same
-        bits. So a layer that computes by other means as well is never replayed.
+        The recording must have done all of the work: it is replayed over tops full of NaN, or with the values that an
+        in-place layer has read, and must write the same bits. So a layer that computes by other means as well is never
+        replayed.
         """
-        if {blob._data for blob in node.bottoms} & {blob._data for blob in node.tops}:
-            return None
         node.reshape()
+        read = [(blob._data.buffer, blob._data.buffer.copy()) for blob in node.bottoms if blob in node.tops]
         replay = self._recorded(node)
-        if replay is None:
-            return None
-        tops = [blob._data.buffer[: blob.count] for blob in node.tops]
-        written = list(map(zlib.crc32, tops))
-        for top in tops:
-            top.view(np.uint8)[...] = 255  # NaN of every type
-        replay()
-        return replay if list(map(zlib.crc32, tops)) == written else None
+        if replay is not None:
+            tops = [blob._data.buffer[: blob.count] for blob in node.tops]
+            written = list(map(zlib.crc32, tops))
+            aliases = {id(blob._data) for blob in node.bottoms}
+            for blob, top in zip(node.tops, tops, strict=True):
+                if id(blob._data) not in aliases:
+                    top.view(np.uint8)[...] = 255  # NaN of every type
+            _restore(read)
+            replay()
+            if list(map(zlib.crc32, tops)) == written:
+                return replay
+        _restore(read)
+        return None
 
     def _recorded(self, node: Node) -> Callable[[], None] | None:
         """The engine's recording of a forward pass; None if other code did a part of it.
@@ -133,6 +138,11 @@ class Replay:
         finally:
             for storage, buffer in protected:
                 storage.replace(buffer)
+
+
+def _restore(values: list[tuple[Array, Array]]) -> None:
+    for buffer, before in values:
+        buffer[...] = before
 
 
 def _steady(nodes: Sequence[Node]) -> list[Node]:
