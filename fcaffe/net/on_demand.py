@@ -83,11 +83,12 @@ class OnDemand:
     def program(self) -> tuple[Program, bool]:
         """The program of the whole pass that begins now, and whether its blobs lie in the arena."""
         self.forget()
-        if not (self._trains or self._has_other_shapes() or self._is_full_pass()):
-            program = self._fused_program()
+        if not (self._trains or self._has_other_shapes()):
+            full = self._is_full_pass()
+            program = self._program_for(Want(None, gradients=False)) if full else self._fused_program()
             exposed = self._exposed()
             if not exposed or _size(exposed) <= MOST_COPIED * _size(self._hidden_by(program)):
-                return program, True
+                return program, not full
         return self._program_for(Want(None, gradients=True)), False
 
     def end_pass(self, program: Program) -> None:
