@@ -29,16 +29,18 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from competitors import Competitor, CompetitorError, take_turns
+from competitors import Competitor, CompetitorError, Slices, take_slices
 from gpu_racers import PEERS, compete
 from gpu_tables import merged, pages
 from nets import NETS, Cell, flops
 
 ROOT = Path(__file__).resolve().parents[2]
 RECOMPUTED = ("vgg16", "resnet50")
-TURN, MOST, GUESS = 0.25, 1000, 5  # seconds of steps in a turn, the most steps, and those that tell how long one takes
+SLICE, PAUSE = 0.25, 0.1  # seconds of a slice, and of the pause after it
+GUESS = 5  # steps that tell how long one takes
 WARM = 6  # steps after the first; graphs are captured in them
 LONGEST = 240  # seconds that anything may take
 FIRST_ESTIMATE = 40.0  # seconds of a cell, before one has been measured
@@ -152,7 +154,8 @@ class Bench:
                 racer.ask(warm, self.limit)
                 if before is not None and (after := device_memory(self.words.device)) is not None:
                     found[racer.who]["device_mib"] = after - before
-        take_turns(racers, self.words.rounds, TURN, MOST, GUESS if self.words.device != "cpu" else 1, self.limit)
+        guess = GUESS if self.words.device != "cpu" else 1
+        take_slices(racers, Slices(self.words.rounds, SLICE, warm=guess, pause=PAUSE), self.limit)
         for racer in racers:
             if racer.is_racing:
                 racer.end()
@@ -218,10 +221,11 @@ class Bench:
 
 
 def numbers_of(racer: Competitor, cell: Cell, found: dict[str, Any]) -> None:
-    if racer.is_racing and racer.times:
+    if racer.is_racing and racer.slices:
+        times = list(map(median, racer.slices))
         found["ms"] = 1000 * racer.seconds
         found["images_per_s"] = cell.batch / racer.seconds
-        found["spread"] = (max(racer.times) - min(racer.times)) / racer.seconds
+        found["spread"] = (max(times) - min(times)) / racer.seconds
         found |= {key: value for key, value in racer.report.items() if key != "import_s"}
         found["first_step_s"] = found.get("first_step_s", 0.0) + racer.report.get("import_s", 0.0)
         if not numbers.isfinite(found.get("loss", 0.0)):
