@@ -1,7 +1,7 @@
 """Processes that are timed against each other, and the slices of steps that they take by turns.
 
-A benchmark script starts itself again for each competitor. That process calls `serve`, which reads a word or a number of
-steps from each line of its input and answers each with a JSON object.
+A benchmark script starts itself again for each competitor. That process calls `serve`, which reads a word or a number
+of steps from each line of its input and answers each with a JSON object.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ def fastest_step(slices: Sequence[Sequence[float]]) -> float:
 class Slices:
     """How competitors take turns: first each warms up, then in each round each takes a slice of many steps.
 
-    A slice has as many steps as take `seconds`, but at least `least` and at most `most`. The fastest of the `warm` steps
-    tells how many those are. Between two competitors the machine rests for `pause` seconds: the threads of some
+    A slice has as many steps as take `seconds`, but at least `least` and at most `most`. The fastest of the `warm`
+    steps tells how many those are. Between two competitors the machine rests for `pause` seconds: the threads of some
     libraries spin for a while after their last step, and would slow down the next competitor.
     """
 

@@ -8,11 +8,11 @@
 Each competitor builds the same net from models/*/train_val.prototxt in a process of its own. fcaffe trains by its
 solver. PyTorch runs modules (a BatchNorm with its Scale as one) in its default layout, in channels_last and, if
 `compile` is among the peers, by torch.compile. ONNX Runtime and OpenVINO, at inference only, read the ONNX file that
-fcaffe writes. `--math bf16` is autocast in PyTorch and the inference precision in OpenVINO. `ratio` is to the fastest of
-them.
+fcaffe writes. `--math bf16` is autocast in PyTorch and the inference precision in OpenVINO. `ratio` is to the fastest
+of them.
 
-A step of training is forward, backward and the update of SGD with momentum and weight decay. The rate is so low that the
-net does not fit its one batch, since it would then multiply denormal numbers, which is slow everywhere.
+A step of training is forward, backward and the update of SGD with momentum and weight decay. The rate is so low that
+the net does not fit its one batch, since it would then multiply denormal numbers, which is slow everywhere.
 
 The competitors take turns in slices of many steps, with a pause between them, after the steps in which some record or
 compile. `ms` is the median over the slices of their median steps; `of the fastest` compares the fastest steps. The JSON
