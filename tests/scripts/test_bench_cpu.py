@@ -106,3 +106,22 @@ def test_lenet(tmp_path: Path) -> None:
         assert 0 < own["fastest_ms"] == own["slices"][0]["min_ms"] <= own["slices"][0]["median_ms"] == own["ms"]
         assert result["pycaffe_ratio"] > 0 and result["gflops"] > 0
     assert page.count("| lenet | 2 |") == 4
+
+
+def test_rules() -> None:
+    """A rule that applies has a row, with the ratio of its gain; the others have none."""
+    words = ["--nets", "squeezenet", "--batches", "1", "--steps", "inference", "--slice", "0.01"]
+    head, _, *rows = run("rules.py", *words, "--rules", "ConvolutionReLU,SumReLU").splitlines()
+    assert head == "| net | rule | inference 1 |"
+    (row,) = rows
+    assert row.startswith("| squeezenet | ConvolutionReLU | ") and float(row.split()[5]) > 0
+
+
+def test_commits() -> None:
+    head, _, *rows = run("commits.py", str(ROOT), str(ROOT), *TINY, "--pause", "0").splitlines()
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert [row[2] for row in cells] == ["training", "inference", "script's forward"]
+    for row in cells:
+        assert len(row) == head.count("|") - 1
+        assert len(row[7].split()) == len(row[8].split()) == 4 and float(row[9]) > 0
+    assert float(cells[2][6]) > 0
