@@ -1,4 +1,4 @@
-"""What the competitors of gpu.py do, each in its process."""
+"""The competitors of gpu.py: for each, a function that builds the net and returns a Racer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from typing import Any
 
 BEGAN = time.perf_counter()
 
-from competitors import Racer, serve  # noqa: E402 - the clock is to run by now
+from competitors import Racer, serve  # noqa: E402 - the clock also times the imports
 from nets import DECAY, MOMENTUM, RATE, SOLVER, Cell, net_param, pictures  # noqa: E402
 
-PEERS = {"eager": "", "compile": "default", "reduce-overhead": "reduce-overhead"}  # and how torch.compile is called
+PEERS = {
+    "eager": "",
+    "compile": "default",
+    "reduce-overhead": "reduce-overhead",
+}  # competitor: mode of torch.compile, or ""
 MIB = 1 << 20
 
 
 def compete(words: argparse.Namespace) -> None:
-    """Be a competitor; what has to be imported is imported before anybody asks for anything."""
+    """Serve as a competitor. Its libraries are imported before the first question."""
     cell = Cell(words.net, words.batch, words.step, words.math)
     if words.who == "peak":
         serve(lambda: peak_racer(words.device, words.math))
@@ -100,7 +104,7 @@ def fcaffe_racer(cell: Cell, device: str, recompute: bool, imported: float) -> R
 
 
 def _output(net: Any, engine: Any, step: str) -> float:
-    """The loss, or the mean over the batch of the probabilities' sum: numbers that PyTorch has, too."""
+    """The loss or, at inference, the mean sum of probabilities of an image. PyTorch's can be compared with it."""
     if step == "inference":
         values = engine.to_numpy(net.blob("prob").data)
         return float(values.sum()) / len(values)
@@ -163,7 +167,7 @@ def torch_racer(cell: Cell, device: str, mode: str, imported: float) -> Racer:
 
 
 def peak_racer(device: str, math: str) -> Racer:
-    """Products of large square matrices of random numbers: its steps; their rate: its report."""
+    """Multiplies large square matrices of random numbers; the report is the rate."""
     import torch
 
     target = torch.device("cpu" if device == "cpu" else f"cuda:{device}")
