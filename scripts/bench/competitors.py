@@ -1,7 +1,7 @@
-"""Competitors: processes of their own that take turns in taking steps, and say how long they took.
+"""Processes that are timed against each other, and the slices of steps that they take by turns.
 
-A script that holds a race starts itself again for each competitor, and there calls `serve`. The two talk in lines: a
-word or a number of steps goes in, a JSON object comes out.
+A benchmark script starts itself again for each competitor. That process calls `serve`, which reads a word or a number
+of steps from each line of its input and answers each with a JSON object.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-LAST_LINES = 3  # of a dead competitor's log that are shown
+LAST_LINES = 3  # of a dead competitor's log, for the error message
 
 
 class CompetitorError(Exception):
-    """Why a competitor is out of the race."""
+    """A competitor failed, exited or did not answer in time."""
 
 
 def nothing() -> dict[str, Any]:
@@ -33,19 +33,42 @@ def nothing() -> dict[str, Any]:
 
 @dataclass
 class Racer:
-    """What a competitor's process can be asked for: steps, which may run ahead of `synchronize`; a digest of the last
-    gradients, in which every bit counts; at the end, numbers about the process."""
+    """The net of a competitor's process, and how to run it.
+
+    `step` takes this many steps. `synchronize` waits for the steps that the device has not finished yet; None says that
+    every step has finished when `step` returns, and then each step is timed by itself. `digest` returns a checksum of
+    the latest gradients, `report` numbers about the process.
+    """
 
     step: Callable[[int], Any]
-    synchronize: Callable[[], Any] = nothing
+    synchronize: Callable[[], Any] | None = None
     report: Callable[[], dict[str, Any]] = nothing
     digest: Callable[[], str] = str
 
+    def timed(self, steps: int) -> dict[str, Any]:
+        """Take these steps; returns their `seconds` and, without `synchronize`, those of `each` step."""
+        if self.synchronize is None:
+            each = [_seconds(lambda: self.step(1)) for _ in range(steps)]
+            return {"seconds": sum(each), "each": each}
+        synchronize = self.synchronize
+
+        def all_steps() -> None:
+            self.step(steps)
+            synchronize()
+
+        return {"seconds": _seconds(all_steps)}
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
 
 def serve(build: Callable[[], Racer]) -> None:
-    """Be a competitor, until "end" comes in. `build` makes what races, when "build" or steps are asked for."""
+    """Answer the lines of the standard input until "end". `build` is called at the first of the other lines."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else prints
+    os.dup2(2, 1)  # so that what libraries print does not mix with the answers
 
     def answer(**fields: Any) -> None:
         answers.write(json.dumps(fields) + "\n")
@@ -55,19 +78,18 @@ def serve(build: Callable[[], Racer]) -> None:
     try:
         for line in sys.stdin:
             word = line.strip()
-            began = time.perf_counter()
-            if racer is None and word != "end":
-                racer = build()
             if word == "end":
                 answer(**(racer.report() if racer else {}), host_memory=peak_memory())
                 return
-            if racer is not None and word == "digest":
+            began = time.perf_counter()
+            racer = racer or build()
+            built = time.perf_counter() - began
+            if word == "digest":
                 answer(digest=racer.digest())
-                continue
-            if racer is not None and word != "build":
-                racer.step(int(word))
-                racer.synchronize()
-            answer(seconds=time.perf_counter() - began)
+            elif word == "build":
+                answer(seconds=built)
+            else:
+                answer(**racer.timed(int(word)))
     except Exception as problem:
         import traceback
 
@@ -76,7 +98,7 @@ def serve(build: Callable[[], Racer]) -> None:
 
 
 def peak_memory() -> int:
-    """Of this process in bytes. Linux counts in ru_maxrss what its parent had when it started this, too."""
+    """The peak memory of this process in bytes. On Linux ru_maxrss includes the parent's at the start of this one."""
     if os.path.exists("/proc/self/status"):
         with open("/proc/self/status") as file:
             return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
@@ -85,16 +107,17 @@ def peak_memory() -> int:
 
 @dataclass
 class Competitor:
-    """A competitor's process as the race sees it. It is started at once, and waits.
+    """A competitor's process as the benchmark sees it. The process starts at once and waits for questions.
 
-    `log`: the file that its stderr goes to; else it goes where this process's goes.
+    `log` is the file for its stderr, which otherwise is that of this process. `slices` holds the seconds of single
+    steps, a list for each slice.
     """
 
     who: str
     command: list[str]
     environment: dict[str, str]
     log: Path | None = None
-    times: list[float] = field(default_factory=list)  # of single steps, in seconds
+    slices: list[list[float]] = field(default_factory=list)
     report: dict[str, Any] = field(default_factory=dict)
     failure: str = ""
 
@@ -109,7 +132,11 @@ class Competitor:
         self._in, self._out = self.process.stdin, self.process.stdout
 
     def ask(self, what: str | int, limit: float = float("inf")) -> dict[str, Any]:
-        """The answer. CompetitorError, and the process is ended, if there is none, or none within so many seconds."""
+        """The answer to a word or a number of steps.
+
+        Raises:
+            CompetitorError: there is no answer, or none within `limit` seconds. The process is killed.
+        """
         if self.failure:
             raise CompetitorError(self.failure)
         try:
@@ -129,9 +156,10 @@ class Competitor:
             self._fail(answer["error"])
         return answer
 
-    def step(self, steps: int, limit: float = float("inf")) -> float:
-        """Seconds of one of so many steps."""
-        return self.ask(steps, limit)["seconds"] / steps
+    def steps(self, count: int, limit: float = float("inf")) -> list[float]:
+        """Take these steps; returns the seconds of each, or their mean if they were not timed one by one."""
+        answer = self.ask(count, limit)
+        return answer.get("each") or [answer["seconds"] / count]
 
     @property
     def is_racing(self) -> bool:
@@ -139,7 +167,8 @@ class Competitor:
 
     @property
     def seconds(self) -> float:
-        return statistics.median(self.times)
+        """The median over the slices of the median step of each."""
+        return median_step(self.slices)
 
     def end(self) -> None:
         """Ask for the report and wait for the end of the process."""
@@ -166,18 +195,55 @@ class Competitor:
         return f": {' / '.join(lines)}"[:300]
 
 
-def take_turns(
-    competitors: list[Competitor], rounds: int, turn: float, most: int, guess: int = 1, limit: float = float("inf")
-) -> None:
-    """Some rounds in which everybody who is still racing takes steps for about `turn` seconds, but `most` at most.
+def median_step(slices: Sequence[Sequence[float]]) -> float:
+    """The median over the slices of the median step of each."""
+    return statistics.median(map(statistics.median, slices))
 
-    All must be warm; `guess` steps tell how long one takes. Who fails, or needs more than `limit` seconds, is out.
+
+def fastest_step(slices: Sequence[Sequence[float]]) -> float:
+    """The fastest step of all slices."""
+    return min(map(min, slices))
+
+
+@dataclass(frozen=True)
+class Slices:
+    """How competitors take turns: first each warms up, then in each round each takes a slice of many steps.
+
+    A slice has as many steps as take `seconds`, but at least `least` and at most `most`. The fastest of the `warm`
+    steps tells how many those are. Between two competitors the machine rests for `pause` seconds: the threads of some
+    libraries spin for a while after their last step, and would slow down the next competitor.
     """
-    steps: dict[str, int] = {}
-    for turn_of in range(-1, rounds):
-        for competitor in (one for one in competitors if one.is_racing):
-            with contextlib.suppress(CompetitorError):
-                if turn_of < 0:
-                    steps[competitor.who] = max(1, min(most, round(turn / competitor.step(guess, limit))))
-                else:
-                    competitor.times.append(competitor.step(steps[competitor.who], limit))
+
+    rounds: int
+    seconds: float
+    least: int = 1
+    most: int = 1000
+    warm: int = 1
+    pause: float = 0.0
+
+    def steps(self, step: float) -> int:
+        """The steps of a slice, if one takes `step` seconds."""
+        return max(self.least, min(self.most, round(self.seconds / step)))
+
+
+def take_slices(
+    competitors: Sequence[Any],
+    plan: Slices,
+    limit: float = float("inf"),
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Let the competitors take turns, and append the times of their steps to their `slices`.
+
+    A competitor that fails, or needs more than `limit` seconds for a slice, takes no further part. Every other round
+    runs in the opposite order, so that a drift of the machine's speed affects all alike.
+    """
+    counts: dict[int, int] = {}
+    for number in range(-1, plan.rounds):
+        for competitor in reversed(competitors) if number % 2 and number > 0 else competitors:
+            if competitor.is_racing:
+                with contextlib.suppress(CompetitorError):
+                    if number < 0:
+                        counts[id(competitor)] = plan.steps(min(competitor.steps(plan.warm, limit)))
+                    else:
+                        competitor.slices.append(competitor.steps(counts[id(competitor)], limit))
+                sleep(plan.pause)

@@ -5,18 +5,22 @@
   scripts/bench/cpu.py --nets alexnet,nin --batches 16 --math fp32 --rounds 9 --json cpu.json
   scripts/bench/cpu.py --steps training --peers channels_last,compile
 
-Each competitor builds the same net from models/*/train_val.prototxt in a process of its own: fcaffe by its solver,
-PyTorch as modules (BatchNorm with its Scale as one), in its default layout, in channels_last and, where `compile` is
-among the peers, by torch.compile; for inference, ONNX Runtime and OpenVINO with the ONNX file that fcaffe writes.
-bfloat16 is --math bf16 here, autocast in PyTorch, OpenVINO's own. `ratio` is to the fastest of them. They take turns:
-in each round everybody takes one step, so what else the machine does meets all alike. A step of training is forward,
-backward and the update of SGD with momentum and weight decay, at a rate so low that the net does not fit its one batch,
-and then multiply denormal numbers, which is slow everywhere. Times are medians over the rounds. Prints the tables of
-docs/benchmarks.md.
+Each competitor builds the same net from models/*/train_val.prototxt in a process of its own. fcaffe trains by its
+solver. PyTorch runs modules (a BatchNorm with its Scale as one) in its default layout, in channels_last and, if
+`compile` is among the peers, by torch.compile. ONNX Runtime and OpenVINO, at inference only, read the ONNX file that
+fcaffe writes. `--math bf16` is autocast in PyTorch and the inference precision in OpenVINO. `ratio` is to the fastest
+of them.
+
+A step of training is forward, backward and the update of SGD with momentum and weight decay. The rate is so low that
+the net does not fit its one batch, since it would then multiply denormal numbers, which is slow everywhere.
+
+The competitors take turns in slices of many steps, with a pause between them, after the steps in which some record or
+compile. `ms` is the median over the slices of their median steps; `of the fastest` compares the fastest steps. The JSON
+file has the minimum and the median of each slice. Prints the tables of docs/benchmarks.md.
 
 `pycaffe`, in float32 only, is fcaffe as scripts use it: a solver of get_solver or a Net, whose blobs and parameters the
-script has all looked at once; for each step it writes the inputs by hand, calls step(1) or forward(), and reads outputs
-and a blob in between. Its ratio is to what the command line does, fused and with memory shared.
+script has all read once. In each step it writes the inputs, calls step(1) or forward(), and reads the outputs and an
+intermediate blob. Its ratio is to fcaffe as the command line runs it.
 """
 
 from __future__ import annotations
@@ -28,16 +32,17 @@ import os
 import platform
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from competitors import Competitor, serve, take_turns
+from competitors import Competitor, Slices, fastest_step, serve, take_slices
 from cpu_racers import PYTORCH, RUNTIMES, racer, runs, threads
 from nets import NETS, flops
 
 OTHERS = (*PYTORCH, *RUNTIMES)
 PEERS = ("default", "channels_last", *RUNTIMES, "pycaffe")
 NAMES = {"default": "PyTorch"}
-TURN, MOST = 0.1, 50  # seconds of steps in a turn, and the most steps
+LEAST, WARM = 4, 6  # steps of a slice at least, and before the first slice: some record or compile in them
 
 
 def compete(words: argparse.Namespace) -> None:
@@ -49,26 +54,30 @@ def competitor(who: str, net: str, batch: int, training: bool, math: str) -> Com
     return Competitor(who, words + ["--training"] * training, {**os.environ, "OMP_NUM_THREADS": str(threads())})
 
 
-def race(net: str, batch: int, training: bool, math: str, rounds: int, peers: tuple[str, ...]) -> dict[str, Any]:
+def race(net: str, batch: int, training: bool, math: str, plan: Slices, peers: tuple[str, ...]) -> dict[str, Any]:
+    """The times of all competitors for one net.
+
+    `ms` is the median over the slices of their median steps, `fastest_ms` the fastest step of all.
+    """
     peers = tuple(peer for peer in peers if runs(peer, training, math))
     others = [peer for peer in peers if peer != "pycaffe"]
     runners = [competitor(who, net, batch, training, math) for who in ("fcaffe", *peers)]
-    for runner in runners:
-        runner.ask("build")
-        runner.ask(1)
-    take_turns(runners, rounds, TURN, MOST)
+    take_slices(runners, plan)
     result: dict[str, Any] = {"net": net, "batch": batch, "step": "training" if training else "inference", "math": math}
     for runner in runners:
-        runner.end()
+        if runner.is_racing:
+            runner.end()
         if runner.failure:
             raise SystemExit(f"{runner.who}: {runner.failure}")
         result[runner.who] = {
             "ms": 1000 * runner.seconds,
-            "fastest_ms": 1000 * min(runner.times),
+            "fastest_ms": 1000 * fastest_step(runner.slices),
+            "slices": [{"min_ms": 1000 * min(each), "median_ms": 1000 * median(each)} for each in runner.slices],
             "memory_mb": runner.report["host_memory"] / 1e6,
         }
     if others:
-        result["ratio"] = min(result[who]["ms"] for who in others) / result["fcaffe"]["ms"]
+        for ratio, time in (("ratio", "ms"), ("fastest_ratio", "fastest_ms")):
+            result[ratio] = min(result[who][time] for who in others) / result["fcaffe"][time]
     if "pycaffe" in peers:
         result["pycaffe_ratio"] = result["pycaffe"]["ms"] / result["fcaffe"]["ms"]
     result["gflops"] = flops(net, batch, training) / result["fcaffe"]["ms"] / 1e6
@@ -85,23 +94,15 @@ def gemm_peak() -> float:
 def table(results: list[dict[str, Any]], peak: float) -> str:
     peers = [peer for peer in OTHERS if any(peer in result for result in results)]
     names = [NAMES.get(peer, peer) for peer in peers]
-    head = [
-        "net",
-        "batch",
-        "step",
-        "math",
-        "fcaffe ms",
-        *(f"{name} ms" for name in names),
-        "ratio",
-        "GFLOP/s",
-        "of peak",
-    ]
+    head = ["net", "batch", "step", "math", "fcaffe ms", *(f"{name} ms" for name in names)]
+    head += ["ratio", "of the fastest", "GFLOP/s", "of peak"]
     head += ["fcaffe MB", *(f"{name} MB" for name in names)]
     lines = [_row(head), "|---" * len(head) + "|"]
     for r in results:
         cells = [r["net"], str(r["batch"]), r["step"], r["math"]]
-        cells += [f"{r[who]['ms']:.1f}" if who in r else "" for who in ("fcaffe", *peers)]
-        cells += [f"{r.get('ratio', 0):.2f}", f"{r['gflops']:.0f}", f"{100 * r['gflops'] / peak:.0f} %"]
+        cells += [f"{r[who]['ms']:.2f}" if who in r else "" for who in ("fcaffe", *peers)]
+        cells += [f"{r[ratio]:.2f}" if ratio in r else "" for ratio in ("ratio", "fastest_ratio")]
+        cells += [f"{r['gflops']:.0f}", f"{100 * r['gflops'] / peak:.0f} %"]
         cells += [f"{r[who]['memory_mb']:.0f}" if who in r else "" for who in ("fcaffe", *peers)]
         lines.append(_row(cells))
     return "\n".join(lines)
@@ -120,7 +121,7 @@ def pycaffe_table(results: list[dict[str, Any]]) -> str:
         if "pycaffe" in r:
             ours, script = r["fcaffe"], r["pycaffe"]
             lines.append(
-                f"| {r['net']} | {r['batch']} | {r['step']} | {ours['ms']:.1f} | {script['ms']:.1f} "
+                f"| {r['net']} | {r['batch']} | {r['step']} | {ours['ms']:.2f} | {script['ms']:.2f} "
                 f"| {r['pycaffe_ratio']:.2f} | {script['fastest_ms'] / ours['fastest_ms']:.2f} |"
             )
     return "\n".join(lines)
@@ -141,7 +142,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", default="training,inference")
     parser.add_argument("--math", default="fp32,bf16")
     parser.add_argument("--peers", default=",".join(PEERS))
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5, help="slices of each competitor (default: %(default)s)")
+    parser.add_argument("--slice", type=float, default=1, help="seconds of a slice (default: %(default)s)")
+    parser.add_argument("--pause", type=float, default=0.5, help="seconds between slices (default: %(default)s)")
     parser.add_argument("--json", default="", help="write the results to this file too")
     for name in ("who", "net"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
@@ -156,12 +159,13 @@ def main() -> None:
         compete(words)
         return
     results = []
+    plan = Slices(words.rounds, words.slice, LEAST, warm=WARM, pause=words.pause)
     peers = tuple(filter(None, words.peers.split(",")))
     for net in words.nets.split(","):
         for batch in map(int, words.batches.split(",")):
             for step in words.steps.split(","):
                 for math in words.math.split(","):
-                    result = race(net, batch, step == "training", math, words.rounds, peers)
+                    result = race(net, batch, step == "training", math, plan, peers)
                     results.append(result)
                     print(json.dumps(result), file=sys.stderr, flush=True)
     peak = gemm_peak()

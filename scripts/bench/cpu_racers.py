@@ -1,4 +1,4 @@
-"""The competitors of cpu.py, each in a process of its own: what builds a net and takes steps of it."""
+"""The competitors of cpu.py: for each, a function that builds the net and returns a Racer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from competitors import Racer
 from nets import DECAY, MOMENTUM, RATE, SOLVER, inference_net, net_param, pictures
 
 PYTORCH = ("default", "channels_last", "compile")  # layouts, and torch.compile in channels_last
-RUNTIMES = ("onnxruntime", "openvino")  # of the net as an ONNX file
+RUNTIMES = ("onnxruntime", "openvino")  # they read the net as an ONNX file
 
-stack = contextlib.ExitStack()  # until the process ends
+stack = contextlib.ExitStack()  # never closed: its contexts last until the process ends
 
 
 def threads() -> int:
@@ -26,7 +26,8 @@ def threads() -> int:
     return int(os.environ.get("OMP_NUM_THREADS") or available_cpus())
 
 
-def fcaffe_racer(name: str, batch: int, training: bool, math: str) -> Racer:
+def fcaffe_racer(name: str, batch: int, training: bool, math: str, life: contextlib.ExitStack = stack) -> Racer:
+    """fcaffe as the command line runs it. At inference the weights are fixed until `life` is closed."""
     from fcaffe.threads import set_for_command
 
     set_for_command()  # as the command line computes
@@ -40,11 +41,11 @@ def fcaffe_racer(name: str, batch: int, training: bool, math: str) -> Racer:
     if not training:
         net = inference_net(name, batch, engine)
         net.blob("data").data[...] = images
-        stack.enter_context(engine.fixed_weights())
+        life.enter_context(engine.fixed_weights())
         return Racer(repeated(net.forward))
     from fcaffe.proto import caffe_pb2 as pb
     from fcaffe.proto import parse_text
-    from fcaffe.solvers import Solver  # which `fcaffe test` does without: its memory does not count there
+    from fcaffe.solvers import Solver  # not imported for inference, as in `fcaffe test`, to measure its memory
 
     solver_param = parse_text(SOLVER, pb.SolverParameter)
     solver_param.net_param.CopyFrom(net_param(name, batch, True))
@@ -147,7 +148,7 @@ def openvino_racer(name: str, batch: int, math: str) -> Racer:
 
 
 def repeated(run: Callable[[], Any]) -> Callable[[int], None]:
-    """A racer's step."""
+    """The `step` of a Racer that calls `run` for each step."""
 
     def steps(count: int) -> None:
         for _ in range(count):
@@ -158,8 +159,10 @@ def repeated(run: Callable[[], Any]) -> Callable[[int], None]:
 
 @contextlib.contextmanager
 def onnx_file(name: str, batch: int) -> Iterator[str]:
-    """The net for inference as a file that is there in the body. Another process writes it, so that its memory does not
-    count here."""
+    """The path of the net for inference as an ONNX file, which is removed at the end of the body.
+
+    Another process writes it, so that its memory does not count here.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "it.onnx")
         subprocess.run([sys.executable, __file__, name, str(batch), file], check=True)
@@ -176,7 +179,7 @@ def write_onnx_file(name: str, batch: int, file: str) -> None:
 
 
 def racer(who: str, name: str, batch: int, training: bool, math: str) -> Racer:
-    """The competitor of this name."""
+    """The Racer of this competitor."""
     if who == "fcaffe":
         return fcaffe_racer(name, batch, training, math)
     if who == "pycaffe":
@@ -189,7 +192,7 @@ def racer(who: str, name: str, batch: int, training: bool, math: str) -> Racer:
 
 
 def runs(who: str, training: bool, math: str) -> bool:
-    """Whether a peer can do that."""
+    """Whether a peer supports this kind of step and this math."""
     if who == "pycaffe":
         return math == "fp32"
     if who in RUNTIMES:

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""How many images a second a Data layer reads, and how long AlexNet waits for them.
+"""Images per second that a Data layer reads, and the time for which AlexNet waits for them.
 
   scripts/bench/data.py
   taskset -c 0 scripts/bench/data.py --records 2000 --seconds 10 --iterations 0
 
-Two LMDBs of synthetic 256 x 256 pictures are made in a temporary folder: raw Datums and JPEG ones. Each is read as in
-AlexNet's training: random crops of 227, random mirrors, the mean image subtracted. Then AlexNet takes some iterations
-on each. Pictures have the size in bytes of photographs (about 35 kB as JPEG). A table, then one line of JSON.
+The script writes two LMDBs of synthetic 256 x 256 images to a temporary folder, one of raw Datums and one of JPEG. It
+reads each as AlexNet's training does: random crops of 227, random mirrors, the mean image subtracted. Then AlexNet
+takes some iterations on each. The images are as large as photographs (about 35 kB as JPEG). Prints a table, then one
+line of JSON.
 """
 
 import argparse
@@ -35,12 +36,12 @@ from fcaffe.rng import CaffeRandom
 from fcaffe.threads import available_cpus
 
 SIZE = 256
-DISTINCT = 64  # pictures; more records repeat them
+DISTINCT = 64  # images; more records repeat them
 ALEXNET = Path(__file__).resolve().parents[2] / "models" / "alexnet" / "train_val.prototxt"
 
 
 def picture(seed: int) -> np.ndarray:
-    """Soft shapes with some noise, so that a JPEG of it is as large as one of a photograph."""
+    """An image of soft shapes with noise, whose JPEG is as large as that of a photograph."""
     rng = np.random.default_rng(seed)
     shapes = cv2.resize(rng.uniform(0, 255, (16, 16, 3)), (SIZE, SIZE), interpolation=cv2.INTER_CUBIC)
     return np.clip(shapes + rng.normal(0, 8, shapes.shape), 0, 255).astype(np.uint8).transpose(2, 0, 1)
@@ -71,7 +72,7 @@ def data_net(folder: str, kind: str, batch_size: int, whole: bool) -> Net:
 
 
 def read_for(net: Net, seconds: float) -> float:
-    """Images a second, after the first batches."""
+    """Images per second, measured after the first batches."""
     for _ in range(2):
         net.forward()
     batches = 0
@@ -83,7 +84,7 @@ def read_for(net: Net, seconds: float) -> float:
 
 
 def train_for(net: Net, iterations: int) -> tuple[float, float]:
-    """Images a second in forward and backward passes, and the share of the time spent waiting for data."""
+    """Images per second of forward and backward passes, and the share of time spent waiting for data."""
     reader: Any = net.layers[0]
     net.forward()
     waited, begin = reader.prefetcher.waited, time.perf_counter()
@@ -120,7 +121,7 @@ def main() -> None:
         for kind in ("raw", "jpeg"):
             write_lmdb(os.path.join(folder, kind), records(args.records, encoded=kind == "jpeg"))
             results[kind] = measure(folder, kind, args)
-    print(f"{available_cpus()} CPUs, {decoding_threads()} decoding threads; images a second")
+    print(f"{available_cpus()} CPUs, {decoding_threads()} decoding threads; images per second")
     print(f"{'records':>8}  {'reading':>8}  {'AlexNet':>8}  waiting")
     for kind, result in results.items():
         trained = (

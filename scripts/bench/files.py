@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How long a model takes to be saved and loaded, against the disk's own speed and against protobuf's whole messages.
+"""Times of saving and loading a model, compared with the disk's own speed and with whole protobuf messages.
 
   scripts/bench/files.py
   scripts/bench/files.py --net models/vgg16/deploy.prototxt --folder /mnt/disk --repeat 5
 
-pycaffe's Net.save and Net.copy_from of a net (AlexNet: 240 MB), the same through one protobuf message with all numbers
-in it, and the same bytes written, flushed and renamed, or read, with nothing else done. All take turns in one process,
-and the best of some rounds counts. The memory is what a process holds at most beyond the net. A table, then one line of
-JSON.
+Measures pycaffe's Net.save and Net.copy_from of a net (AlexNet: 240 MB), and the same through one protobuf message
+with all numbers. For comparison it writes, flushes and renames the bytes alone, or reads them. All take turns in one
+process; the best of the rounds counts. The memory is the peak of the process beyond the net. Prints a table, then one
+line of JSON.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def load_by_messages(net: caffe.Net, path: str) -> None:
 
 
 def replace(content: bytes, path: str) -> None:
-    """What is the least that a file needs to appear whole or not at all."""
+    """Write a file so that it appears whole or not at all."""
     with open(f"{path}.tmp", "wb") as file:
         file.write(content)
         file.flush()
@@ -56,7 +56,7 @@ def read_into(buffer: np.ndarray, path: str) -> None:
 
 
 def measured(work: Callable[[], None]) -> tuple[float, float]:
-    """Seconds, and the most megabytes that the process has held beyond what it held before; -1 if nobody knows."""
+    """Seconds of the work, and the megabytes by which the process grew at its peak; -1 if Linux does not tell."""
     before = resident("VmRSS")
     try:
         Path("/proc/self/clear_refs").write_text("5")
@@ -70,7 +70,7 @@ def measured(work: Callable[[], None]) -> tuple[float, float]:
 
 
 def resident(field: str) -> int | None:
-    """Kilobytes, as Linux counts them."""
+    """Kilobytes of a field of /proc/self/status; None without such a file or field."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

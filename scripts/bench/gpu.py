@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Training steps and inference on one NVIDIA GPU, fcaffe against PyTorch, in one run.
+"""Training and inference on one NVIDIA GPU, fcaffe against PyTorch.
 
   scripts/bench/gpu.py --json gpu.json
   scripts/bench/gpu.py --nets vgg16,resnet50 --batches 256 --math bf16 --modes training --recompute
   scripts/bench/gpu.py --table gpu.json another.json     # the tables of earlier runs
 
 Each competitor builds the same net from models/*/train_val.prototxt in a process of its own: fcaffe by its solver, with
-CUDA graphs; PyTorch as modules in channels_last with cuDNN's benchmark on, eager and by torch.compile, its SGD fused;
-bf16 is autocast there. Images and labels lie on the device before. All warm up one after the other (autotuning,
-compilation, capture of graphs), then take turns; times are medians over the rounds, each bounded by a synchronisation.
-A step of training is forward, backward and the update of SGD with momentum and weight decay. Who fails has a row that
-says so. `--seconds-budget` ends the run in good order: what was not measured is listed. Prints Markdown.
+CUDA graphs; PyTorch as modules in channels_last with cuDNN's benchmark on, eager and by torch.compile, with fused SGD.
+bf16 is autocast in PyTorch. Images and labels are on the device before the first step. The competitors warm up one
+after the other (autotuning, compilation, capture of graphs), then take turns in slices of steps. The device is
+synchronised at the end of each slice. Times are medians over the slices of the mean step. A step of training is
+forward, backward and the update of SGD with momentum and weight decay. A competitor that fails has a row with the
+error. `--seconds-budget` ends the run early; the cells that were not measured are listed. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -29,32 +30,34 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from competitors import Competitor, CompetitorError, take_turns
+from competitors import Competitor, CompetitorError, Slices, take_slices
 from gpu_racers import PEERS, compete
 from gpu_tables import merged, pages
 from nets import NETS, Cell, flops
 
 ROOT = Path(__file__).resolve().parents[2]
 RECOMPUTED = ("vgg16", "resnet50")
-TURN, MOST, GUESS = 0.25, 1000, 5  # seconds of steps in a turn, the most steps, and those that tell how long one takes
+SLICE, PAUSE = 0.25, 0.1  # seconds of a slice, and of the pause after it
+GUESS = 5  # steps that tell how long one takes
 WARM = 6  # steps after the first; graphs are captured in them
-LONGEST = 240  # seconds that anything may take
-FIRST_ESTIMATE = 40.0  # seconds of a cell, before one has been measured
-PREPARED = 4  # nets that torch.compile works on at a time, each with as many threads
+LONGEST = 240  # seconds that an answer may take
+FIRST_ESTIMATE = 40.0  # seconds of a cell, until one has been measured
+PREPARED = 4  # nets that torch.compile compiles at a time, and its threads for each
 
 
 # --- the race ---------------------------------------------------------------------------------------------------------
 
 
 class Bench:
-    """Races cell by cell until all are done or the time is up; `results` grows with each."""
+    """Measures cell by cell until all are done or the time is up, and appends each row to `results`."""
 
     def __init__(self, words: argparse.Namespace, folder: Path) -> None:
         self.words, self.folder = words, folder
         self.end = time.monotonic() + (words.seconds_budget or float("inf"))
-        self.taken: dict[str, float] = {}  # seconds, by the latest cell of each net
+        self.taken: dict[str, float] = {}  # seconds of the latest cell of each net
         self.results: dict[str, Any] = {
             "machine": machine(words.device),
             "rounds": words.rounds,
@@ -66,7 +69,7 @@ class Bench:
 
     @property
     def cells(self) -> list[Cell]:
-        """The most telling first, as the words are ordered."""
+        """All cells, in the order of the options."""
         words = self.words
         return [
             Cell(net, batch, mode, math)
@@ -93,7 +96,7 @@ class Bench:
                 self.add("recompute", cell, self.recomputed(cell, self.race(cell, racers, digest=True)))
 
     def add(self, table: str, cell: Cell, row: dict[str, Any]) -> None:
-        """One more row; the file is written each time, so that it holds what there is, whatever happens."""
+        """Add a row, and write the file again, so that it holds all rows even if the run is killed."""
         if self.left < 0 and any("failure" in one for one in row.values() if isinstance(one, dict)):
             self.results["not_measured"].append(str(cell))
             return
@@ -103,7 +106,7 @@ class Bench:
             Path(self.words.json).write_text(json.dumps(self.results, indent=1))
 
     def started(self, cells: list[Cell], names: tuple[str, ...]) -> Iterator[tuple[Cell, list[Competitor]]]:
-        """Each cell with its competitors, while there is time for them; the next ones import meanwhile."""
+        """Each cell with its competitors, while there is time. Those of the next cell import libraries meanwhile."""
         waiting: dict[Cell, list[Competitor]] = {}
         for index, cell in enumerate(cells):
             racers = waiting.pop(cell, [])
@@ -120,7 +123,7 @@ class Bench:
             self.taken[cell.net] = time.monotonic() - began
 
     def estimate(self, cell: Cell) -> float:
-        """Seconds that it may take."""
+        """Seconds that the cell may take."""
         first = max(self.taken.values(), default=min(FIRST_ESTIMATE, self.words.seconds_budget))
         return self.taken.get(cell.net, first)
 
@@ -136,9 +139,9 @@ class Bench:
         return Competitor(who, [sys.executable, str(Path(__file__).resolve()), *words], environment, log)
 
     def race(self, cell: Cell, racers: list[Competitor], digest: bool = False) -> dict[str, dict[str, Any]]:
-        """What was found of each competitor: its speed, its memory, its first step; or why it failed.
+        """Speed, memory and first step of each competitor, or the error with which it failed.
 
-        With `digest` also that of its gradients after the first step.
+        `digest`: also a checksum of the gradients after the first step.
         """
         found: dict[str, dict[str, Any]] = {racer.who: {} for racer in racers}
         warm = WARM if self.words.device != "cpu" else 1
@@ -152,7 +155,8 @@ class Bench:
                 racer.ask(warm, self.limit)
                 if before is not None and (after := device_memory(self.words.device)) is not None:
                     found[racer.who]["device_mib"] = after - before
-        take_turns(racers, self.words.rounds, TURN, MOST, GUESS if self.words.device != "cpu" else 1, self.limit)
+        guess = GUESS if self.words.device != "cpu" else 1
+        take_slices(racers, Slices(self.words.rounds, SLICE, warm=guess, pause=PAUSE), self.limit)
         for racer in racers:
             if racer.is_racing:
                 racer.end()
@@ -191,7 +195,7 @@ class Bench:
         return row
 
     def peak(self, math: str) -> float | None:
-        """TFLOP/s of a large product, by PyTorch."""
+        """TFLOP/s of PyTorch's product of large matrices."""
         racer = self.competitor("peak", Cell("lenet", 1, "training", math))
         with contextlib.suppress(CompetitorError):
             racer.ask(5, self.limit)
@@ -199,7 +203,7 @@ class Bench:
         return racer.report.get("tflops")
 
     def prepare(self) -> None:
-        """Fill torch.compile's cache, several nets at a time; speeds found meanwhile are not kept."""
+        """Fill torch.compile's cache, several nets at a time. It keeps no autotuning results of this time."""
 
         def one(cell: Cell) -> None:
             if self.left < 0:
@@ -213,15 +217,16 @@ class Bench:
         with ThreadPoolExecutor(PREPARED) as threads:
             list(threads.map(one, self.cells if "compile" in self.words.peers else []))
         cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(self.folder / "inductor")
-        for choice in Path(cache).rglob("*.best_config"):  # chosen while others were running
+        for choice in Path(cache).rglob("*.best_config"):  # autotuned while other nets were running
             choice.unlink()
 
 
 def numbers_of(racer: Competitor, cell: Cell, found: dict[str, Any]) -> None:
-    if racer.is_racing and racer.times:
+    if racer.is_racing and racer.slices:
+        times = list(map(median, racer.slices))
         found["ms"] = 1000 * racer.seconds
         found["images_per_s"] = cell.batch / racer.seconds
-        found["spread"] = (max(racer.times) - min(racer.times)) / racer.seconds
+        found["spread"] = (max(times) - min(times)) / racer.seconds
         found |= {key: value for key, value in racer.report.items() if key != "import_s"}
         found["first_step_s"] = found.get("first_step_s", 0.0) + racer.report.get("import_s", 0.0)
         if not numbers.isfinite(found.get("loss", 0.0)):
@@ -236,7 +241,7 @@ def numbers_of(racer: Competitor, cell: Cell, found: dict[str, Any]) -> None:
 
 
 def nvidia_smi(device: str, fields: str) -> list[str]:
-    """What the driver says of the device; nothing if there is none."""
+    """Fields of the device from nvidia-smi; an empty list if there is none."""
     command = ["nvidia-smi", "-i", device, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     if device == "cpu" or not shutil.which("nvidia-smi"):
         return []
@@ -245,7 +250,7 @@ def nvidia_smi(device: str, fields: str) -> list[str]:
 
 
 def device_memory(device: str) -> float | None:
-    """MiB of the device's memory that anybody uses."""
+    """MiB of the device's memory in use by all processes."""
     try:
         return float(nvidia_smi(device, "memory.used")[0])
     except (IndexError, ValueError):
@@ -253,7 +258,7 @@ def device_memory(device: str) -> float | None:
 
 
 def machine(device: str) -> str:
-    """The device and the versions of what computes on it."""
+    """The device, and the versions of the libraries that compute on it."""
     import importlib.metadata
 
     names = [" driver ".join(nvidia_smi(device, "name,driver_version")) or platform.processor() or platform.machine()]

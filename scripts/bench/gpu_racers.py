@@ -1,4 +1,4 @@
-"""What the competitors of gpu.py do, each in its process."""
+"""The competitors of gpu.py: for each, a function that builds the net and returns a Racer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from typing import Any
 
 BEGAN = time.perf_counter()
 
-from competitors import Racer, serve  # noqa: E402 - the clock is to run by now
+from competitors import Racer, serve  # noqa: E402 - the clock also times the imports
 from nets import DECAY, MOMENTUM, RATE, SOLVER, Cell, net_param, pictures  # noqa: E402
 
-PEERS = {"eager": "", "compile": "default", "reduce-overhead": "reduce-overhead"}  # and how torch.compile is called
+PEERS = {
+    "eager": "",
+    "compile": "default",
+    "reduce-overhead": "reduce-overhead",
+}  # competitor: mode of torch.compile, or ""
 MIB = 1 << 20
 
 
 def compete(words: argparse.Namespace) -> None:
-    """Be a competitor; what has to be imported is imported before anybody asks for anything."""
+    """Serve as a competitor. Its libraries are imported before the first question."""
     cell = Cell(words.net, words.batch, words.step, words.math)
     if words.who == "peak":
         serve(lambda: peak_racer(words.device, words.math))
@@ -96,11 +100,11 @@ def fcaffe_racer(cell: Cell, device: str, recompute: bool, imported: float) -> R
     def digest() -> str:
         return hashlib.sha256(engine.to_numpy(solver.history[0]).tobytes()).hexdigest()
 
-    return Racer(step, engine.synchronize, report, digest)
+    return Racer(step, engine.synchronize if device != "cpu" else None, report, digest)
 
 
 def _output(net: Any, engine: Any, step: str) -> float:
-    """The loss, or the mean over the batch of the probabilities' sum: numbers that PyTorch has, too."""
+    """The loss or, at inference, the mean sum of probabilities of an image. PyTorch's can be compared with it."""
     if step == "inference":
         values = engine.to_numpy(net.blob("prob").data)
         return float(values.sum()) / len(values)
@@ -111,18 +115,18 @@ def torch_racer(cell: Cell, device: str, mode: str, imported: float) -> Racer:
     import torch
     from twins import torch_net
 
-    place = torch.device("cpu" if device == "cpu" else f"cuda:{device}")
+    target = torch.device("cpu" if device == "cpu" else f"cuda:{device}")
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = cell.math != "fp32"
     torch.set_float32_matmul_precision("highest" if cell.math == "fp32" else "high")
-    images, labels = (torch.from_numpy(array).to(place) for array in pictures(cell.net, cell.batch))
+    images, labels = (torch.from_numpy(array).to(target) for array in pictures(cell.net, cell.batch))
     images = images.to(memory_format=torch.channels_last)
     net: Any = torch_net(net_param(cell.net, cell.batch, cell.step == "training"))
-    net = net.to(place, memory_format=torch.channels_last)
+    net = net.to(target, memory_format=torch.channels_last)
     net.train(cell.step == "training")
     called: Any = torch.compile(net, mode=mode) if mode else net
     factors = _torch_type(cell.math)
-    autocast = torch.autocast(place.type, factors, enabled=factors != torch.float32)
+    autocast = torch.autocast(target.type, factors, enabled=factors != torch.float32)
     last: list[Any] = [None]
 
     def mark() -> None:
@@ -154,23 +158,23 @@ def torch_racer(cell: Cell, device: str, mode: str, imported: float) -> Racer:
         found = {"import_s": imported}
         if last[0] is not None:
             found["loss"] = float(last[0].float().sum()) / (cell.batch if cell.step == "inference" else 1)
-        if place.type == "cuda":
-            found["allocated_mib"] = torch.cuda.max_memory_reserved(place) / MIB
-            found["in_use_mib"] = torch.cuda.max_memory_allocated(place) / MIB
+        if target.type == "cuda":
+            found["allocated_mib"] = torch.cuda.max_memory_reserved(target) / MIB
+            found["in_use_mib"] = torch.cuda.max_memory_allocated(target) / MIB
         return found
 
-    return Racer(step, torch.cuda.synchronize if place.type == "cuda" else _nothing, report)
+    return Racer(step, torch.cuda.synchronize if target.type == "cuda" else None, report)
 
 
 def peak_racer(device: str, math: str) -> Racer:
-    """Products of large square matrices of random numbers: its steps; their rate: its report."""
+    """Multiplies large square matrices of random numbers; the report is the rate."""
     import torch
 
-    place = torch.device("cpu" if device == "cpu" else f"cuda:{device}")
-    synchronize: Callable[[], Any] = torch.cuda.synchronize if place.type == "cuda" else _nothing
+    target = torch.device("cpu" if device == "cpu" else f"cuda:{device}")
+    synchronize: Callable[[], Any] = torch.cuda.synchronize if target.type == "cuda" else _nothing
     torch.set_float32_matmul_precision("highest" if math == "fp32" else "high")
-    side = 8192 if place.type == "cuda" else 512
-    a, b = (torch.randn(side, side, device=place, dtype=_torch_type(math)) for _ in range(2))
+    side = 8192 if target.type == "cuda" else 512
+    a, b = (torch.randn(side, side, device=target, dtype=_torch_type(math)) for _ in range(2))
     rates: list[float] = []
 
     def step(steps: int) -> None:

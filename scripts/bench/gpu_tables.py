@@ -12,7 +12,7 @@ from nets import NETS, Cell
 
 
 def pages(results: dict[str, Any]) -> str:
-    """Everything as Markdown."""
+    """All results as Markdown."""
     peaks = ", ".join(f"{rate:.3g} TFLOP/s in {math}" for math, rate in results["peak_tflops"].items())
     parts = [results["machine"] + (f"; products of large matrices: {peaks}" if peaks else "")]
     if results["rows"]:
@@ -29,7 +29,7 @@ def pages(results: dict[str, Any]) -> str:
         parts.append("\n".join(["Failed:", "", *failures]))
     if results["not_measured"]:
         missed = "\n".join(f"- {cell}" for cell in results["not_measured"])
-        parts.append(f"Not measured, for the time was up:\n\n{missed}")
+        parts.append(f"Not measured, since the time was up:\n\n{missed}")
     return "\n\n".join(filter(None, parts))
 
 
@@ -60,7 +60,7 @@ def shown(one: dict[str, Any] | None, key: str, form: str) -> str:
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
-    """The ratios of each kind of row, and what bf16 brings over TF32."""
+    """The ratios of each kind of row, and the gain of bf16 over TF32."""
     lines = []
     kinds = {(row["step"], row["batch"], row["math"]): None for row in rows}
     for kind in kinds:
@@ -86,7 +86,7 @@ def _kind(row: dict[str, Any]) -> tuple[str, int, str]:
 
 
 def recompute_table(rows: list[dict[str, Any]]) -> str:
-    """Activations: all that fcaffe holds besides parameters, gradients and histories, measured and by its own plan."""
+    """Time and memory with --recompute. Activations are all memory besides parameters, gradients and histories."""
     head = ["net", "batch", "math", "ms", "ms with --recompute", "time", "activations MiB", "with --recompute", "saved"]
     head += ["saved as planned", "same gradients"]
     lines = [head, ["---"] * len(head)]
@@ -101,7 +101,7 @@ def recompute_table(rows: list[dict[str, Any]]) -> str:
 
 
 def merged(files: list[str]) -> dict[str, Any]:
-    """The results of several runs as of one; what a later one did not measure may have been by an earlier."""
+    """The results of several runs as those of one. A cell counts as measured if one of the runs has it."""
     runs = [json.loads(Path(file).read_text()) for file in files]
     whole = dict(runs[0])
     for run in runs[1:]:

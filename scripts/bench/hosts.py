@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
-"""Data-parallel training steps on several hosts, fcaffe against PyTorch's DDP over gloo, in one run. Needs root.
+"""Data-parallel training on several emulated hosts, fcaffe against PyTorch's DDP over gloo. Needs root.
 
   pip install -e ".[bench,mpi]" && scripts/bench/hosts.py
   scripts/bench/hosts.py --nets lenet --hosts 4 --rates 1gbit --rounds 3 --json hosts.json
   scripts/bench/hosts.py --nets lenet --hosts 4 --rates 1gbit --reduce auto --compress bf16
 
-The hosts are those of scripts/emulated_cluster, with a core each (dealt out, so several may share one) and one thread a
-rank. Both train the same net with SGD and momentum on synthetic batches in memory, which the hosts split; the batch is
-that of all hosts. fcaffe's is the training of `fcaffe train`: losses, signals and all go over the network in every
-iteration. DDP has gradient_as_bucket_view and static_graph, a bucket size of three, and the memory layout that is the
-faster one of the net on these hosts; the update is PyTorch's fused one. DDP averages what the hosts compute, and reads
-no loss.
+scripts/emulated_cluster starts the hosts. Each has a core (several may share one) and a rank with one thread. Both
+train the same net with SGD and momentum on synthetic batches in memory, which the hosts split; `batch` is that of all
+hosts together. fcaffe runs as `fcaffe train`: losses and signals go over the network in each iteration. DDP has
+gradient_as_bucket_view, static_graph and the fused update. The script tries three bucket sizes, and chooses the memory
+layout in which the net is faster on these hosts. DDP averages the gradients of the hosts, and reads no loss.
 
-Each contender is a job of its own on all hosts. They take turns: in each round each takes some iterations, while the
-others sleep. Where not all fit into memory at once, each is started anew for each of its turns, and bucket sizes that
-are slower by a tenth than DDP's best are out. Times are those of the slowest host, medians over the rounds.
+Each contender is a job of its own on all hosts. In each round each contender takes some iterations while the others
+sleep. If they do not fit into memory together, each starts again in each round, and bucket sizes that are slower than
+DDP's best by a tenth are dropped. Times are those of the slowest host, medians over the rounds.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from nets import BETWEEN_HOSTS, net_param, plain_net
 
 CLUSTER = Path(__file__).resolve().parents[1] / "emulated_cluster"
 BATCHES = {"lenet": 64, "nin_cifar": 128, "squeezenet": 32, "alexnet": 32}
-ONLY_AT = {"alexnet": ("10gbit",)}  # at lower rates an iteration is nothing but the network's 244 MB
+ONLY_AT = {"alexnet": ("10gbit",)}  # at lower rates the transfer of 244 MB takes nearly all of an iteration
 OURS, BUCKETS = ("auto", "tree", "server"), (1, 4, 25)  # reductions; MB
 TURN, MOST = 1.0, 50  # seconds of a turn, and the most iterations
-PATIENCE = 300  # seconds until a contender answers
+PATIENCE = 300  # the most seconds for an answer
 # Memory of a contender on each host: of the process, and for each byte of gradients. Weights, gradients and momentum
-# are three, the fourth is for copies in other layouts, for what is sent, and for what lies between the layers.
+# are three; the fourth is for copies in other layouts, send buffers and activations.
 PROCESS, COPIES = 400e6, 4
 
 
@@ -50,7 +49,7 @@ class Contender(Competitor):
     """A job of one rank on each host."""
 
     def take(self, iterations: int) -> dict[str, Any]:
-        """What a turn of so many iterations has shown; times are for one of them."""
+        """Take a turn of this many iterations. Returns its measurements; times are for one iteration."""
         return self.ask(iterations, PATIENCE)
 
 
@@ -63,7 +62,7 @@ def contender(cluster: str, who: str, net: str, batch: int, layout: str, logs: P
 
 @contextlib.contextmanager
 def hosts(number: int, rate: str, cores: int) -> Iterator[str]:
-    """The name of a cluster, which is there in the body of the `with`."""
+    """Start a cluster for the time of the body; yields its name."""
     name = f"bench{os.getpid()}"
     words = [sys.executable, str(CLUSTER)]
     subprocess.run([*words, "up", str(number), "--name", name, "--rate", rate, "--cores", str(cores)], check=True)
@@ -74,7 +73,7 @@ def hosts(number: int, rate: str, cores: int) -> Iterator[str]:
 
 
 def fit_together(net: str, number: int, contenders: int) -> bool:
-    """Whether all contenders' jobs have room in this machine's memory at once."""
+    """Whether the jobs of all contenders fit into this machine's memory together."""
     from fcaffe import log
 
     log.set_minimum(1)
@@ -85,7 +84,10 @@ def fit_together(net: str, number: int, contenders: int) -> bool:
 
 
 def race(net: str, batch: int, number: int, rate: str, words: argparse.Namespace) -> dict[str, Any]:
-    """All contenders on so many hosts; what each answered, by its name. CompetitorError if one fails."""
+    """Let all contenders train on this number of hosts.
+
+    Returns the medians of their measurements by their names. Raises CompetitorError if one fails.
+    """
     ours = [*words.reduce, *words.compress]
     theirs = [*words.buckets, *(f"{size}-fp16" for size in words.buckets if words.compress)]
     names = [*(f"fcaffe-{name}" for name in ours), *(f"ddp-{size}" for size in theirs)]
@@ -127,13 +129,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--hosts", type=names, default=["2", "4", "8"])
     parser.add_argument("--rates", type=names, default=["1gbit", "10gbit"])
     parser.add_argument("--reduce", type=names, default=list(OURS), help="fcaffe's contenders")
-    parser.add_argument("--compress", type=names, default=[], help="fcaffe's in 16 bits, as train's; then DDP's too")
-    parser.add_argument("--buckets", type=names, default=list(map(str, BUCKETS)), help="DDP's, in MB; '' for no DDP")
+    parser.add_argument(
+        "--compress", type=names, default=[], help="fcaffe's contenders with this compression; adds DDP's in 16 bits"
+    )
+    parser.add_argument(
+        "--buckets", type=names, default=list(map(str, BUCKETS)), help="bucket sizes of DDP in MB; '' for no DDP"
+    )
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--iterations", type=int, default=0, help="of a turn (0: as many as take a second)")
-    parser.add_argument("--cores", type=int, default=1, help="of each host (0: all)")
+    parser.add_argument("--iterations", type=int, default=0, help="iterations of a turn (0: as many as take a second)")
+    parser.add_argument("--cores", type=int, default=1, help="cores of each host (0: all)")
     parser.add_argument("--json", default="", help="write the results to this file too")
-    parser.add_argument("--logs", type=Path, default=Path("/tmp"), help="a folder for what contenders print")
+    parser.add_argument("--logs", type=Path, default=Path("/tmp"), help="folder for the output of the contenders")
     for name in ("who", "net"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     parser.add_argument("--layout", default="", help=argparse.SUPPRESS)
@@ -149,7 +155,7 @@ def main() -> None:
     if words.who:
         compete(words.who, words.net, words.batch, words.layout)
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the hosts are taken down then, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cluster stops, too
     results: list[dict[str, Any]] = []
     for net in words.nets:
         for number in map(int, words.hosts):

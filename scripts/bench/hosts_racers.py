@@ -1,4 +1,4 @@
-"""One rank of a contender of hosts.py. Rank 0 is asked for turns by lines on its standard input; the others sleep."""
+"""A rank of a contender of hosts.py. Rank 0 reads the iterations of each turn from its standard input."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 from nets import ALL, DECAY, MODELS, MOMENTUM, RATE, net_param, pictures
 
-NAP = 0.05  # seconds between two looks whether rank 0 has something to do
-PORTS = 29000  # and on: of DDP's rendezvous
-TRIES = 4  # passes of each layout, to find the faster one; the first is a warm-up
+NAP = 0.05  # seconds between two polls for a turn: between turns a rank must not use its core
+PORTS = 29000  # the first port of DDP's rendezvous
+TRIES = 4  # passes of each layout, to find the faster one; the first warms up
 
 Turn = Callable[[int], dict[str, Any]]
-Share = Callable[[int], int]  # rank 0's number, at every rank
+Share = Callable[[int], int]  # broadcasts the number of rank 0
 
 
 def compete(who: str, net: str, batch: int, layout: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else prints
+    os.dup2(2, 1)  # so that what libraries print does not mix with the answers
     kind, _, which = who.partition("-")
     if kind == "fcaffe":
         _fcaffe(which, net, batch, answers)
@@ -35,7 +35,7 @@ def compete(who: str, net: str, batch: int, layout: str) -> None:
 
 
 def _serve(rank: int, share: Share, turn: Turn, answers: Any) -> None:
-    """Take turns until "end" comes in."""
+    """Take turns until rank 0 reads "end"."""
 
     def answer(**fields: Any) -> None:
         if rank == 0:
@@ -91,10 +91,12 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
 
 
 def _ddp(which: str, who: str, net: str, batch: int, layout: str, answers: Any) -> None:
-    """`which` is the bucket size in MB, and -fp16 for sums in 16 bits, by DDP's own hook (bf16 it has for NCCL only).
-    Without a layout, the one that is faster for this net on these hosts, all of which compute meanwhile."""
+    """`which` is the bucket size in MB, with -fp16 for sums in 16 bits by DDP's own hook (its bf16 hook needs NCCL).
+
+    Without a `layout`, the ranks try both on all hosts and choose the faster one.
+    """
     rank, ranks = (int(os.environ[name]) for name in ("PMI_RANK", "PMI_SIZE"))
-    # Its own port in a job of another kind: names differ, namespaces of other clusters have ports of their own.
+    # Each contender has a port of its own. Other clusters are in other network namespaces.
     address = {"MASTER_ADDR": "198.18.0.1", "MASTER_PORT": str(PORTS + zlib.crc32(who.encode()) % 1000)}
     os.environ.update(address, GLOO_SOCKET_IFNAME="e0")
 
@@ -152,7 +154,7 @@ def _ddp(which: str, who: str, net: str, batch: int, layout: str, answers: Any) 
         optimizer.step()
 
     def turn(iterations: int) -> dict[str, Any]:
-        step()  # brings its memory back into the caches
+        step()  # fills the caches again
         dist.barrier()
         began = time.perf_counter()
         for _ in range(iterations):

@@ -1,4 +1,4 @@
-"""What hosts.py makes of the turns of its contenders, and prints."""
+"""Statistics and Markdown table of the measurements of hosts.py."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ HEAD = (
     "DDP / auto", "DDP in 16 bits ms (MB)", "exposed ms", "not to be hidden ms", "wait for others",
 )  # fmt: skip
 
-REDUCTIONS = ("auto", "tree", "server")  # that have a column
+REDUCTIONS = ("auto", "tree", "server")  # those with a column
 SHORT = "ddp in 16 bits"
-SLOWER = 1.1  # times as much as the best of DDP's takes who is out where contenders are started anew for each turn
+SLOWER = 1.1  # bucket sizes that take this much of the best one's time are dropped if memory is short
 
 
 def bits_per_second(rate: str) -> float:
-    """Of a rate as tc has it: 100mbit."""
+    """The bits per second of a rate in tc's notation, such as 100mbit."""
     unit = next(unit for unit in UNITS if rate.endswith(unit))
     return float(rate.removesuffix(unit)) * UNITS[unit]
 
 
 def sum_ms(count: float, hosts: int, rate: str) -> float:
-    """Of `count` bytes on every host, if each link carries the least bytes that an all-reduce needs, at its rate."""
+    """Milliseconds of an all-reduce of `count` bytes, if each link carries the fewest possible bytes at its rate."""
     return 1000 * 8 * count * 2 * (hosts - 1) / hosts / bits_per_second(rate)
 
 
 def not_hidden_ms(buckets: list[int], backward_ms: float, hosts: int, rate: str) -> float:
-    """What backward cannot hide of sums at the links' rate: the last bucket's, which is full when backward ends, or,
-    if that is more, what of all sums takes longer than the whole of backward."""
+    """Milliseconds of the sums at the links' rate that cannot overlap with backward.
+
+    These are the larger of two times: that of the last bucket, which is full when backward ends, and that by which all
+    sums take longer than backward.
+    """
     if not buckets:
         return 0.0
     whole = sum_ms(sum(buckets), hosts, rate)
@@ -38,15 +41,17 @@ def not_hidden_ms(buckets: list[int], backward_ms: float, hosts: int, rate: str)
 
 
 def kind_of(name: str) -> str:
-    """Of a contender: fcaffe, ddp, or ddp in 16 bits."""
+    """The kind of a contender: fcaffe, ddp, or ddp in 16 bits."""
     kind = name.partition("-")[0]
     return SHORT if kind == "ddp" and name.endswith("-fp16") else kind
 
 
 def row_of(result: dict[str, Any]) -> dict[str, Any]:
-    """What the numbers of a race come to: `ddp` and `ddp_short`, the names of the better DDP in 32 and in 16 bits;
-    `ratio`, the former's time over that of fcaffe's auto (above 1: fcaffe is faster); of auto, or of fcaffe's first
-    contender, the shares of its time."""
+    """The entries of a table's row.
+
+    `ddp` and `ddp_short` are the names of the fastest DDP in 32 and in 16 bits. `ratio` is the time of `ddp` over that
+    of fcaffe's first contender, usually auto: above 1 fcaffe is faster. The shares of the time are of that contender.
+    """
     contenders = result["contenders"]
     ours = next((name for name in contenders if name.startswith("fcaffe")), "")
     theirs, short = (
@@ -72,8 +77,10 @@ def row_of(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_slow_ddp(names: list[str], turns: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """The contenders but for those of DDP whose best turn is clearly slower than that of its best bucket size, in as
-    many bits."""
+    """The contenders without the slow bucket sizes of DDP.
+
+    The best turn of these takes SLOWER times that of the best bucket size in as many bits.
+    """
     best = {name: min(turn["seconds"] for turn in turns[name]) for name in names}
     fastest = {
         kind: min((best[name] for name in names if kind_of(name) == kind), default=0.0) for kind in ("ddp", SHORT)
@@ -82,7 +89,7 @@ def without_slow_ddp(names: list[str], turns: dict[str, list[dict[str, Any]]]) -
 
 
 def median_of(turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each number that the turns have, the median; of anything else the last."""
+    """The median of each number of the turns, and the last of all other values."""
     result: dict[str, Any] = {}
     for key, value in turns[-1].items():
         values = [turn[key] for turn in turns]

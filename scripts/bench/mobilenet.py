@@ -1,14 +1,18 @@
-"""MobileNet v1 (Howard et al., 2017) in Caffe's layers, as it was published for Caffe: depthwise convolutions are
-Convolutions of as many groups as channels, each with BatchNorm, Scale and ReLU in place behind it."""
+"""MobileNet v1 (Howard et al., 2017) as a prototxt, with the layers of its published version for Caffe.
+
+A depthwise convolution is a Convolution with a group for each channel. In-place BatchNorm, Scale and ReLU follow each
+convolution.
+"""
 
 from __future__ import annotations
 
+# Outputs and stride of each pair of a depthwise and a pointwise convolution.
 SEPARABLE = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1)]
-CLASSES = 1000  # outputs, and strides, of what is made of a depthwise and a pointwise convolution, are above
+CLASSES = 1000
 
 
 def mobilenet() -> str:
-    """The prototxt of its layers, from the blob "data" to the loss."""
+    """The prototxt of the layers from the blob "data" to the loss."""
     layers = [_convolution("conv1", "data", 32, 3, stride=2)]
     bottom, channels = "conv1", 32
     for number, (outputs, stride) in enumerate(SEPARABLE, 2):

@@ -1,4 +1,4 @@
-"""The nets that the benchmarks race on, from models/*/train_val.prototxt, and MobileNet."""
+"""The nets of the benchmarks: those of models/*/train_val.prototxt, and MobileNet."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NETS = {
     "resnet50": ("resnet50", (3, 224, 224)),
     "mobilenet": ("", (3, 224, 224)),  # of mobilenet.py
 }
-BETWEEN_HOSTS = {  # what hosts.py races on
+BETWEEN_HOSTS = {  # the nets of hosts.py
     "lenet": NETS["lenet"],
     "nin_cifar": ("nin_cifar10", (3, 32, 32)),
     "squeezenet": NETS["squeezenet"],
     "alexnet": NETS["alexnet"],
 }
 ALL = {**NETS, **BETWEEN_HOSTS}
-# At a rate so low that no net fits its one batch, and then multiplies denormal numbers, which is slow on CPUs.
+# The rate is so low that no net fits its one batch: it would then multiply denormal numbers, which is slow on CPUs.
 RATE, MOMENTUM, DECAY = 1e-9, 0.9, 0.0005
 SOLVER = (
     f'type: "SGD" base_lr: {RATE} lr_policy: "fixed" momentum: {MOMENTUM} weight_decay: {DECAY} '
@@ -38,11 +38,11 @@ SOLVER = (
 
 @dataclass(frozen=True)
 class Cell:
-    """What is raced for a row of a table."""
+    """The net, batch, kind of step and math of a table's row."""
 
     net: str
     batch: int
-    step: str  # training or inference
+    step: str  # "training" or "inference"
     math: str
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Cell:
 
 
 def net_param(name: str, batch: int, training: bool) -> Any:
-    """The net as a message, fed by Input layers; for inference its last layer is a Softmax."""
+    """The net as a message, with Input layers for its data. At inference its last layer is a Softmax."""
     from fcaffe.net.filter import filter_net
     from fcaffe.proto import caffe_pb2 as pb
     from fcaffe.proto import parse_text, read_net
@@ -62,7 +62,7 @@ def net_param(name: str, batch: int, training: bool) -> Any:
     whole = filter_net(whole)
     param = pb.NetParameter(name=whole.name)
     losses = [layer for layer in whole.layer if layer.type == "SoftmaxWithLoss"]
-    wanted = {losses[-1].bottom[0]}  # of inference: what leads to the last loss
+    wanted = {losses[-1].bottom[0]}  # the blobs from which the last loss is computed
     keep = []
     for layer in reversed(whole.layer):
         if layer.type == "SoftmaxWithLoss" and not training:
@@ -81,8 +81,10 @@ def net_param(name: str, batch: int, training: bool) -> Any:
 
 
 def inference_net(name: str, batch: int, engine: Any) -> Any:
-    """The net for inference on an engine, with whole passes, and its weights from the fillers. The running statistics
-    are those of normal numbers: without any the values would grow by the hundredfold from layer to layer."""
+    """The net for inference on an engine, with whole passes and with weights from the fillers.
+
+    The running statistics of BatchNorm are those of normal numbers, so that values do not grow from layer to layer.
+    """
     from fcaffe import layers  # noqa: F401 - registers the types
     from fcaffe.net import Context, Net
     from fcaffe.proto import caffe_pb2 as pb
@@ -101,14 +103,14 @@ def inference_net(name: str, batch: int, engine: Any) -> Any:
 def pictures(name: str, batch: int) -> tuple[np.ndarray, np.ndarray]:
     """Random images (batch, C, H, W) in float32 and class numbers (batch,)."""
     random = np.random.default_rng(1)
-    spread = 0.3 if name == "lenet" else 50  # of pixels, as in training; LeNet's are scaled to 1
+    spread = 0.3 if name == "lenet" else 50  # standard deviation of pixels in training; LeNet scales them to 1
     images = random.standard_normal((batch, *ALL[name][1]), np.float32)
     images *= spread
     return images, random.integers(0, 10, batch)
 
 
 def plain_net(param: Any) -> Any:
-    """The net on the NumPy engine, its weights not filled: to ask it for shapes and multiply-adds."""
+    """The net on the NumPy engine, without filled weights. It tells shapes and multiply-adds."""
     from fcaffe import layers  # noqa: F401 - registers the types
     from fcaffe.engines import NumpyEngine
     from fcaffe.net import Context, Net
@@ -127,13 +129,15 @@ def plain_net(param: Any) -> Any:
 
 @functools.cache
 def _multiply_adds(name: str, training: bool) -> tuple[int, ...]:
-    """Of each layer that has them, for one image."""
+    """The multiply-adds of each convolution and inner product, for one image."""
     net = plain_net(net_param(name, 1, training))
     return tuple(node.layer.macs(node.bottoms, node.tops) for node in net.nodes if hasattr(node.layer, "macs"))
 
 
 def flops(name: str, batch: int, training: bool) -> float:
-    """Of a step's convolutions and inner products: a multiplication and an addition each; three times as many in
-    training, but for the first layer, whose input needs no gradient."""
+    """Floating point operations of a step's convolutions and inner products.
+
+    Training has three times those of inference. Only the first layer has twice, since its input needs no gradient.
+    """
     macs = _multiply_adds(name, training)
     return 2.0 * batch * (3 * sum(macs) - macs[0] if training else sum(macs))

@@ -11,10 +11,10 @@ from torch import nn
 
 
 def torch_net(param: Any) -> nn.Module:
-    """The net as a module that runs the layers in order; BatchNorm and the Scale behind it are one.
+    """The net as a module that runs the layers in order. A BatchNorm and the Scale after it are one layer.
 
-    It is called with images and labels, and gives the weighted sum of the losses; with no labels (None), for inference,
-    the last layer's top.
+    Called with images and labels, it returns the weighted sum of the losses. If labels is None, for inference, it
+    returns the last layer's top.
     """
     shapes = plain_net(param)
     plan: list[tuple[str, tuple[str, ...], str, float]] = []
@@ -52,7 +52,7 @@ class Layers(nn.Module):
 
 
 def _module(layer: Any, shape: tuple[int, ...]) -> nn.Module:
-    """The layer, for a bottom of this shape without the batch."""
+    """The layer as a module. `shape` is that of its bottom, without the batch."""
     if layer.type == "Convolution":
         c = layer.convolution_param
         size, stride, pad = c.kernel_size[0], (list(c.stride) or [1])[0], (list(c.pad) or [0])[0]
@@ -76,7 +76,7 @@ def _module(layer: Any, shape: tuple[int, ...]) -> nn.Module:
         return nn.CrossEntropyLoss()
     if layer.type in ("Scale", "Concat", "Eltwise"):
         return nn.Identity()
-    raise SystemExit(f"no translation of a layer of type {layer.type}")
+    raise SystemExit(f"layer {layer.name}: no PyTorch module for type {layer.type}. Add one to scripts/bench/twins.py")
 
 
 def _pooling(p: Any) -> nn.Module:

@@ -1,4 +1,4 @@
-"""scripts/bench/gpu.py on the CPU: the way of a run from the race to the tables."""
+"""scripts/bench/gpu.py on the CPU: a run, its JSON file and its tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def call(script: Path, *words: str, code: int = 0) -> subprocess.CompletedProces
 
 
 def race(tmp_path: Path, *words: str) -> tuple[dict[str, Any], str]:
-    """What a run of LeNet wrote as JSON, and its Markdown."""
+    """The JSON and the Markdown of a run of LeNet."""
     file = tmp_path / "results.json"
     usual = ["--device", "cpu", "--nets", "lenet", "--batches", "2", "--math", "fp32", "--rounds", "1"]
     done = call(SCRIPT, *usual, "--json", str(file), *words)
@@ -55,8 +55,8 @@ def test_against_pytorch(tmp_path: Path) -> None:
     assert row["of_peak"] > 0 and "times the faster PyTorch (lenet" in page
 
 
-def test_who_fails_is_named(tmp_path: Path) -> None:
-    """There is no such GPU engine, nor torch.compile with it: the rest of the run goes on."""
+def test_failure_has_a_row(tmp_path: Path) -> None:
+    """A cell that fails, here since tf32 needs a GPU, does not end the run."""
     results, page = race(tmp_path, "--peers", "", "--math", "tf32,fp32", "--modes", "inference")
     first, second = results["rows"]
     assert "tf32" in first["fcaffe"]["failure"] and "images_per_s" in second["fcaffe"]
@@ -67,7 +67,7 @@ def test_time_is_up(tmp_path: Path) -> None:
     results, page = race(tmp_path, "--peers", "", "--seconds-budget", "0.001")
     assert not results["rows"]
     assert results["not_measured"] == ["lenet, batch 2, training, fp32", "lenet, batch 2, inference, fp32"]
-    assert "Not measured, for the time was up:\n\n- lenet, batch 2, training, fp32\n" in page
+    assert "Not measured, since the time was up:\n\n- lenet, batch 2, training, fp32\n" in page
 
 
 def test_tables_of_several_runs(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_tables_of_several_runs(tmp_path: Path) -> None:
     assert page.startswith("a GPU; products of large matrices: 400 TFLOP/s in bf16, 400 TFLOP/s in tf32\n")
     assert "bf16 over TF32, both by fcaffe: vgg16 2.00" in page
     assert "| vgg16 | 256 | training | tf32 | 80 | 100 | failed | 0.80 |" in page
-    assert page.rstrip().endswith("Not measured, for the time was up:\n\n- nin, batch 256, training, bf16")
+    assert page.rstrip().endswith("Not measured, since the time was up:\n\n- nin, batch 256, training, bf16")
     assert "- compile on vgg16, batch 256, training, bf16: broken" in page
 
 

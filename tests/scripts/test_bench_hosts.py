@@ -1,4 +1,4 @@
-"""scripts/bench/hosts.py: what its numbers come to, and a race of one turn without PyTorch."""
+"""scripts/bench/hosts.py: its statistics, and a run of one turn without PyTorch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tables() -> Any:
 
 
 def result(**seconds: float) -> dict[str, Any]:
-    """Of a race on 4 hosts at 1 Gbit/s; DDP's are ddp4=0.1 for 4 MB."""
+    """The measurements on 4 hosts at 1 Gbit/s. DDP with buckets of 4 MB is ddp4=0.1."""
     split = {"forward": 0.01, "backward": 0.02, "exposed reduce": 0.008, "wait for others": 0.002, "test": 0.0}
     ours = {"split": split, "sums": 0.025, "exposed": 0.008, "bucket_bytes": [1_500_000, 250_000]}
     contenders = {
@@ -37,7 +37,7 @@ def result(**seconds: float) -> dict[str, Any]:
     return {"net": "lenet", "batch": 64, "hosts": 4, "rate": "1gbit", "contenders": contenders}
 
 
-def test_what_backward_cannot_hide() -> None:
+def test_sums_that_cannot_overlap_with_backward() -> None:
     module = tables()
     assert module.sum_ms(4e6, 4, "1gbit") == pytest.approx(48)  # as docs/distributed.md has it
     assert module.sum_ms(4e6, 8, "10gbit") == pytest.approx(5.6)
@@ -67,7 +67,7 @@ def test_a_race_of_only_one_side_has_no_ratio() -> None:
         assert "ratio" not in row and module.table([race | row]).count("\n") == 2
 
 
-def test_medians_and_who_is_out() -> None:
+def test_medians_and_slow_bucket_sizes() -> None:
     module = tables()
     turns = [
         {"seconds": seconds, "split": {"forward": seconds / 2}, "layout": "default"} for seconds in (3.0, 1.0, 2.0)
@@ -95,9 +95,9 @@ def test_one_turn(tmp_path: Path) -> None:
         pytest.skip("mpi4py is not installed")
     file, logs = tmp_path / "results.json", tmp_path / "logs"
     logs.mkdir()
-    place = ["--nets", "lenet", "--hosts", "2", "--rates", "10gbit", "--json", str(file), "--logs", str(logs)]
+    cluster = ["--nets", "lenet", "--hosts", "2", "--rates", "10gbit", "--json", str(file), "--logs", str(logs)]
     done = run(
-        *place,
+        *cluster,
         "--reduce",
         "auto",
         "--compress",
