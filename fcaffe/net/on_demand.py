@@ -52,7 +52,7 @@ class OnDemand:
         self._given = [node for node in net.nodes if _is_given(node)]
         self._recomputed = [node for node in net.nodes if not _is_given(node)]
         self._always = outer.union(blob for node in self._given for blob in node.tops)  # materialised
-        self._trains = False
+        self._needs_all = self._overwrites_given()  # so all passes materialise everything
         self._read: frozenset[Blob] = frozenset()  # further blobs, which the script reads
         self._full_passes = 0  # still to come, that materialise everything
         self._next_full_passes = FEWEST_FULL_PASSES
@@ -72,18 +72,13 @@ class OnDemand:
 
     @staticmethod
     def suits(net: Graph) -> bool:
-        """Whether the layers of a net can run once more after a pass: none is user code, which may read amid a pass,
-        or overwrites what is not computed again."""
-        given = {blob._data for node in net.nodes if _is_given(node) for blob in node.tops}
-        writers = (node for node in net.nodes if not _is_given(node) and not node.layer.traits.aliases)
-        overwritten = any(blob._data in given for node in writers for blob in node.tops)
-        user_code = any(node.layer.traits.runs_user_code for node in net.nodes)
-        return net.context.engine.xp is np and not user_code and not overwritten
+        """Whether the blobs are in host memory and no user code reads them amid a pass."""
+        return net.context.engine.xp is np and not any(node.layer.traits.runs_user_code for node in net.nodes)
 
     def program(self) -> tuple[Program, bool]:
         """The program of the whole pass that begins now, and whether its blobs lie in the arena."""
         self.forget()
-        if not (self._trains or self._has_other_shapes()):
+        if not (self._needs_all or self._has_other_shapes()):
             full = self._is_full_pass()
             program = self._program_for(Want(None, gradients=False)) if full else self._fused_program()
             exposed = self._exposed()
@@ -123,7 +118,7 @@ class OnDemand:
     def retire(self) -> None:
         """From now on passes materialise everything; the last one counts as if it had."""
         self.complete()
-        self._trains = True
+        self._needs_all = True
 
     def preserve(self, storages: Iterable[Storage]) -> None:
         """Before the values of these storages may change: copy those that the second run reads."""
@@ -215,6 +210,12 @@ class OnDemand:
             return False
         before, self._shapes, self._changes = self._shapes, self._given_shapes(), Blob.changes
         return before != self._shapes
+
+    def _overwrites_given(self) -> bool:
+        """Whether a layer overwrites what the second run would need."""
+        given = {blob._data for node in self._given for blob in node.tops}
+        writers = (node for node in self._recomputed if not node.layer.traits.aliases)
+        return any(blob._data in given for node in writers for blob in node.tops)
 
     def _given_shapes(self) -> list[tuple[int, ...]]:
         return [blob.shape for node in self._given if not node.bottoms for blob in node.tops]
