@@ -9,7 +9,8 @@ import time
 import click
 import numpy as np
 
-from fcaffe.cli.pictures import PictureFlags, load_npy, numbers, picture_flags, with_progress
+from fcaffe.cli.pictures import PictureFlags, load_npy, numbers, picture_flags
+from fcaffe.cli.progress import counted
 from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.input_files import reading
@@ -58,7 +59,7 @@ def classify(
     batch = classifier.blobs[classifier.inputs[0]].shape[0]
     starts = range(0, len(pictures), batch)
     predictions = []
-    for first in with_progress(starts, len(starts), "classifying"):
+    for first in counted(starts, len(starts), "batches"):
         some = [io.load_image(one) if isinstance(one, str) else one for one in pictures[first : first + batch]]
         predictions.append(classifier.predict(some, not center_only))
     print(f"Done in {time.monotonic() - start:.2f} s.")

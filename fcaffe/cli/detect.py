@@ -11,7 +11,8 @@ from typing import Any
 import click
 import numpy as np
 
-from fcaffe.cli.pictures import PictureFlags, picture_flags, with_progress
+from fcaffe.cli.pictures import PictureFlags, picture_flags
+from fcaffe.cli.progress import counted
 from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.input_files import read_input, reading
@@ -75,11 +76,8 @@ def detect(source: str | None, target: str | None, flags: PictureFlags, crop_mod
     print("Loading input...")
     if crop_mode == "list":
         windows = _read_windows(source)
-        detections = [
-            found
-            for one in with_progress(windows, len(windows), "detecting")
-            for found in detector.detect_windows([one])
-        ]
+        pictures = counted(windows, len(windows), "pictures")
+        detections = [found for one in pictures for found in detector.detect_windows([one])]
     else:
         detections = detector.detect_selective_search(_read_names(source))
     print(f"Processed {len(detections)} windows in {time.monotonic() - start:.3f} s.")

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from fcaffe.cli import usage
 from fcaffe.cli.flags import Decorator, common_flags, with_flags
 from fcaffe.errors import UsageError
 from fcaffe.input_files import UnreadableError, asking, reading, require_file
 from fcaffe.pycaffe import session
-
-T = TypeVar("T")
 
 REFERENCE = "models/bvlc_reference_caffenet/"  # in the folder of Caffe's sources
 
@@ -107,9 +101,3 @@ def load_npy(path: str) -> np.ndarray:
     except UnreadableError as problem:
         remedy = "; fcaffe convert MEAN.binaryproto MEAN.npy makes one" if path.endswith(".binaryproto") else ""
         raise UsageError(f"{path} is not a NumPy array as a .npy file has it{remedy}") from problem
-
-
-def with_progress(items: Iterable[T], count: int, what: str) -> Iterator[T]:
-    """Yield the items, with a progress bar on a terminal."""
-    options: dict[str, Any] = {"console": Console(stderr=True), "transient": True}
-    yield from track(items, what, count, disable=not sys.stderr.isatty(), **options)
