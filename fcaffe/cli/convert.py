@@ -33,8 +33,8 @@ _ONNX = [
     "a model becomes an .onnx file, and an .onnx file or a state dict of PyTorch in a .safetensors a model. If IN "
     "is a database, its mean image is computed.",
 )
-@click.argument("source", required=False, metavar="IN")
-@click.argument("target", required=False, metavar="OUT")
+@click.argument("source", metavar="IN")
+@click.argument("target", metavar="OUT")
 @click.option(
     "--net",
     "--model",
@@ -58,8 +58,8 @@ _ONNX = [
 @with_options(_ONNX, "Flags for .onnx files")
 @common_flags
 def convert(
-    source: str | None,
-    target: str | None,
+    source: str,
+    target: str,
     net: str,
     to: str,
     check: bool,
@@ -70,8 +70,6 @@ def convert(
     fold_bn: bool,
     opset: int | None,
 ) -> int:
-    if not source or not target:
-        raise UsageError("convert needs two files: convert IN OUT")
     if target.endswith((".pth", ".pt")):
         raise UsageError(
             f"{target}: PyTorch loads OUT.safetensors (--to torchvision for torchvision's names), or OUT.onnx by "

@@ -11,8 +11,8 @@ import numpy as np
 from fcaffe.cli import usage
 from fcaffe.cli.flags import Decorator, common_flags, with_flags
 from fcaffe.errors import UsageError
-from fcaffe.input_files import UnreadableError, asking, reading, require_file
 from fcaffe.pycaffe import session
+from fcaffe.tools.numpy_files import load_numpy
 
 REFERENCE = "models/bvlc_reference_caffenet/"  # in the folder of Caffe's sources
 
@@ -32,8 +32,7 @@ class PictureFlags:
     def mean(self) -> np.ndarray | None:
         if not self.mean_file:
             return None
-        with reading(self.mean_file, UsageError, "mean (.npy; --mean_file '' subtracts none)"):
-            return load_npy(self.mean_file)
+        return load_numpy(self.mean_file, "a mean (.npy; --mean_file '' subtracts none)")
 
     def channels(self) -> list[int] | None:
         return numbers("channel_swap", self.channel_swap) if self.channel_swap else None
@@ -90,14 +89,3 @@ def numbers(flag: str, text: str) -> list[int]:
     if not all(word.isdecimal() for word in words):
         raise UsageError(f"--{flag} takes numbers with commas between them, not '{text}'")
     return [int(word) for word in words]
-
-
-def load_npy(path: str) -> np.ndarray:
-    """The array in a .npy file. Raises UsageError if it is no .npy file, and OSError if it cannot be read."""
-    require_file(path)
-    try:
-        with open(path, "rb") as file, asking():
-            return np.load(file, allow_pickle=False)
-    except UnreadableError as problem:
-        remedy = "; fcaffe convert MEAN.binaryproto MEAN.npy makes one" if path.endswith(".binaryproto") else ""
-        raise UsageError(f"{path} is not a NumPy array as a .npy file has it{remedy}") from problem
