@@ -9,7 +9,8 @@ import time
 import click
 import numpy as np
 
-from fcaffe.cli.pictures import PictureFlags, numbers, picture_flags
+from fcaffe.cli.flags import numbers
+from fcaffe.cli.pictures import PictureFlags, picture_flags
 from fcaffe.cli.progress import counted
 from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
@@ -34,8 +35,8 @@ from fcaffe.tools.numpy_files import load_numpy
 @click.option("--ext", default="jpg", metavar="EXT", help="Which files of a folder are pictures (jpg).")
 @picture_flags
 def classify(source: str, target: str, flags: PictureFlags, center_only: bool, images_dim: str, ext: str) -> int:
-    dims = numbers("images_dim", images_dim)
-    if len(dims) != 2 or min(dims) < 1:
+    dims = numbers("--images_dim", images_dim)
+    if len(dims) != 2:
         raise UsageError(f"--images_dim takes a height and a width, not '{images_dim}'")
     mean, channels = flags.mean(), flags.channels()
     flags.set_mode()

@@ -9,8 +9,7 @@ import click
 import numpy as np
 
 from fcaffe.cli import usage
-from fcaffe.cli.flags import Decorator, common_flags, with_flags
-from fcaffe.errors import UsageError
+from fcaffe.cli.flags import Decorator, common_flags, numbers, with_flags
 from fcaffe.pycaffe import session
 from fcaffe.tools.numpy_files import load_numpy
 
@@ -35,7 +34,7 @@ class PictureFlags:
         return load_numpy(self.mean_file, "a mean (.npy; --mean_file '' subtracts none)")
 
     def channels(self) -> list[int] | None:
-        return numbers("channel_swap", self.channel_swap) if self.channel_swap else None
+        return numbers("--channel_swap", self.channel_swap, least=0) if self.channel_swap else None
 
     def set_mode(self) -> None:
         """Compute on the CPU or, with --gpu, on the first GPU, and say so."""
@@ -81,11 +80,3 @@ _OPTIONS: list[Decorator] = [
 def picture_flags(function: Callable[..., int]) -> Callable[..., int]:
     """Add these flags to a click command, whose function gets them as `flags`."""
     return with_flags("flags", PictureFlags, _OPTIONS, usage.OWN)(common_flags(function))
-
-
-def numbers(flag: str, text: str) -> list[int]:
-    """Parses "256,256"."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
-        raise UsageError(f"--{flag} takes numbers with commas between them, not '{text}'")
-    return [int(word) for word in words]

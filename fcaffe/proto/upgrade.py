@@ -35,11 +35,17 @@ def upgrade_net(param: pb.NetParameter, name: str) -> bool:
     complete = True
     try:
         if any(layer.HasField("layer") for layer in param.layers):
-            complete &= _upgrade_v0(param, name)
-        if find_transform_fields(param):
-            _upgrade_transform_fields(param, name)
+            log.upgrading_v0(name)
+            complete &= upgrade_v0_layers(param)
+            log.upgraded_v0(complete)
+        if moved := find_transform_fields(param):
+            log.upgrading_transformation(name)
+            move_transform_fields(moved)
+            log.upgraded_transformation()
         if param.layers:
-            complete &= _upgrade_v1(param, name)
+            log.upgrading_v1(name)
+            log.upgraded_v1(v1_complete := upgrade_v1_layers(param))
+            complete &= v1_complete
         if param.input:
             _upgrade_input(param, name)
         if any(_has_batch_norm_params(layer) for layer in param.layer):
@@ -66,24 +72,6 @@ def upgrade_solver(param: pb.SolverParameter, name: str) -> None:
             upgrade_net(getattr(param, field), name)
     for net in param.test_net_param:
         upgrade_net(net, name)
-
-
-def _upgrade_v0(param: pb.NetParameter, name: str) -> bool:
-    log.upgrading_v0(name)
-    log.upgraded_v0(complete := upgrade_v0_layers(param))
-    return complete
-
-
-def _upgrade_transform_fields(param: pb.NetParameter, name: str) -> None:
-    log.upgrading_transformation(name)
-    move_transform_fields(find_transform_fields(param))
-    log.upgraded_transformation()
-
-
-def _upgrade_v1(param: pb.NetParameter, name: str) -> bool:
-    log.upgrading_v1(name)
-    log.upgraded_v1(complete := upgrade_v1_layers(param))
-    return complete
 
 
 def _upgrade_input(param: pb.NetParameter, name: str) -> None:
