@@ -79,9 +79,7 @@ def convert(
         raise UsageError(f"{source}: save its state dict by safetensors.torch.save_file, and convert that .safetensors")
     if inputs and not check:
         raise UsageError("--input is for --check, which runs both sides on it")
-    if check and os.path.isfile(source) and is_state_dict(source):
-        raise UsageError("--check cannot run a state dict: it has no net; leave it out")
-    if check and to == "torchvision":
+    if check and (to == "torchvision" or (os.path.isfile(source) and is_state_dict(source))):
         raise UsageError("--check cannot run a state dict: it has no net; leave it out")
     preprocessing = _preprocessing(mean, scale, swap_channels) if mean or scale != 1 or swap_channels else None
     to_onnx = ToOnnx(preprocessing, fold_bn, opset) if preprocessing is not None or fold_bn or opset else None

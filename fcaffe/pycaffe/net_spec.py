@@ -94,13 +94,6 @@ class Function:
         self.in_place: bool = params.pop("in_place", False)
         self.tops = tuple(Top(self, n) for n in range(self.ntop))
 
-    def _get_name(self, names: dict[Any, str], autonames: Counter[str]) -> str:
-        """The layer's name: that of its first top, or its own if it has none."""
-        return _named(self.tops[0] if self.tops else self, self.type_name, names, autonames)
-
-    def _get_top_name(self, top: Top, names: dict[Any, str], autonames: Counter[str]) -> str:
-        return _named(top, top.fn.type_name, names, autonames)
-
     def _to_proto(self, layers: LayerParams, names: dict[Any, str], autonames: Counter[str]) -> None:
         """Append the layer after the layers of its bottoms."""
         if self in layers:
@@ -110,8 +103,10 @@ class Function:
             bottom._to_proto(layers, names, autonames)
             bottoms.append(layers[bottom.fn].top[bottom.n])
         layer = caffe_pb2.LayerParameter(type=self.type_name, bottom=bottoms)
-        layer.top.extend(bottoms if self.in_place else [self._get_top_name(t, names, autonames) for t in self.tops])
-        layer.name = self._get_name(names, autonames)
+        layer.top.extend(
+            bottoms if self.in_place else [_named(top, self.type_name, names, autonames) for top in self.tops]
+        )
+        layer.name = _named(self.tops[0] if self.tops else self, self.type_name, names, autonames)
         for name, value in self.params.items():
             self._assign(layer, name, value)
         layers[self] = layer

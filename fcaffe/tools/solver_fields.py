@@ -30,7 +30,7 @@ def solver_fields(param: Any) -> dict[str, Any]:
         if field.name in UPGRADED:
             continue
         value = getattr(param, field.name)
-        if _is_repeated(field):
+        if hasattr(value, "extend"):  # a repeated field
             if value:
                 fields[field.name] = [_plain(field, item) for item in value]
         elif param.HasField(field.name) or _has_default(field):
@@ -70,12 +70,6 @@ def _has_default(field: Any) -> bool:
             FieldDescriptor.CPPTYPE_MESSAGE,
         )
     )
-
-
-def _is_repeated(field: Any) -> bool:
-    if hasattr(field, "is_repeated"):  # since protobuf 6
-        return bool(field.is_repeated)
-    return bool(field.label == FieldDescriptor.LABEL_REPEATED)
 
 
 def _plain(field: Any, value: Any) -> Any:
