@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.data.datum import array_to_datum as datum_of_array
 from fcaffe.data.images import LARGEST_FILE, decode_pixels
 from fcaffe.errors import ArgumentError, SnapshotError, UsageError
 from fcaffe.input_files import read_input
@@ -74,15 +75,7 @@ def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
     """A Datum of a channels x height x width array: uint8 goes to `data`, anything else to `float_data`."""
     if arr.ndim != 3:
         raise ArgumentError(f"Incorrect array shape. A Datum holds channels x height x width, not {arr.shape}")
-    datum = caffe_pb2.Datum()
-    datum.channels, datum.height, datum.width = arr.shape
-    if arr.dtype == np.uint8:
-        datum.data = arr.tobytes()
-    else:
-        datum.float_data.extend(arr.astype(float).flat)
-    if label is not None:
-        datum.label = label
-    return datum
+    return datum_of_array(arr, label)
 
 
 def datum_to_array(datum: Any) -> np.ndarray:
