@@ -55,7 +55,6 @@ def golden() -> Path:
 def whole_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that quiets the log does not quiet those after it."""
     monkeypatch.setattr(log.lines, "_minimum", 0)
-    monkeypatch.setattr(log.lines, "_to_stderr", True)
     monkeypatch.setattr(log.data, "_datatypes_told", set())
 
 

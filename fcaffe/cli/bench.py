@@ -12,7 +12,7 @@ import numpy as np
 from click.core import ParameterSource
 
 from fcaffe.cli import glog, usage
-from fcaffe.cli.flags import common_flags, numbers_of_shape, with_options
+from fcaffe.cli.flags import common_flags, numbers, numbers_of_shape, with_options
 from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import Command
 from fcaffe.cli.workers import LAUNCH, LaunchFlags, words_for_ranks
@@ -61,7 +61,7 @@ OF_STEP = (
     default="cpu",
     help="reduce: where the gradients lie: in the memory of the host, or on GPUs, of which each rank takes one (cpu).",
 )
-@click.option("--plot", default="", metavar="FILE.png", help="reduce: draw the times of the largest size.")
+@click.option("--plot", default="", metavar="FILE", help="reduce: draw the times of the largest size.")
 @click.option("--net", default="", metavar="FILE", help="step: train this net, with SGD.")
 @click.option("--solver", default="", metavar="FILE", help="step: train as this solver does.")
 @click.option(
@@ -91,7 +91,7 @@ def bench(what: str | None, names: str, workers: str, as_json: bool, **more: Any
     launching = {field.name: more.pop(field.name) for field in fields(LaunchFlags) if field.name in more}
     _refuse(what, OF_STEP if what == "reduce" else OF_REDUCE)
     glog.begin("", None, "", True)
-    counts = _numbers("--workers", workers)
+    counts = numbers("--workers", workers)
     chosen = [name for name in names.split(",") if name]
     run = _reduce(counts, chosen, as_json, **more) if what == "reduce" else _step(counts, chosen, as_json, **more)
     world = join(launching["timeout"])
@@ -116,7 +116,7 @@ def _refuse(what: str, arguments: Sequence[str]) -> None:
 
 def _reduce(counts: list[int], names: list[str], as_json: bool, **flags: Any) -> Callable[[World], None]:
     """What measures reductions, once all flags have been found to make sense. Raises UsageError."""
-    sizes = _numbers("--bytes", flags["sizes"])
+    sizes = numbers("--bytes", flags["sizes"])
     if any(number % 4 for number in sizes):
         raise UsageError(f"--bytes {flags['sizes']}: gradients have 4 bytes each, so give multiples of 4")
 
@@ -176,7 +176,8 @@ def _bench(
     try:
         from mpi4py import MPI
 
-        from fcaffe.parallel.bench import measure, plot
+        from fcaffe.parallel.bench import measure
+        from fcaffe.tools.plot import plot_sums
     except ImportError as problem:
         raise UsageError(
             "The reductions need MPI: pip install 'fcaffe[mpi]' (or pip install mpi4py mpich)"
@@ -188,7 +189,7 @@ def _bench(
     if world.rank > 0:
         return
     if picture:
-        plot(results, picture)
+        plot_sums(results, picture)
     if as_json:
         print(json.dumps([result._asdict() for result in results], indent=2))
         return
@@ -203,10 +204,3 @@ def _bench(
         for result in results
     ]
     print_table("Sums of gradients", COLUMNS, rows, (), numbers_from=1)
-
-
-def _numbers(flag: str, text: str) -> list[int]:
-    words = text.split(",") if text else []
-    if not all(word.isdecimal() and int(word) for word in words):
-        raise UsageError(f"{flag} takes positive numbers with commas between them, not '{text}'")
-    return [int(word) for word in words]

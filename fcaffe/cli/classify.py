@@ -9,13 +9,15 @@ import time
 import click
 import numpy as np
 
-from fcaffe.cli.pictures import PictureFlags, load_npy, numbers, picture_flags, with_progress
+from fcaffe.cli.flags import numbers
+from fcaffe.cli.pictures import PictureFlags, picture_flags
+from fcaffe.cli.progress import counted
 from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
-from fcaffe.input_files import reading
 from fcaffe.output_files import replacing
 from fcaffe.pycaffe import io
 from fcaffe.pycaffe.classifier import Classifier
+from fcaffe.tools.numpy_files import load_numpy
 
 
 @click.command(
@@ -24,21 +26,17 @@ from fcaffe.pycaffe.classifier import Classifier
     help="Write the scores of pictures to the file OUT (.npy), a row for each. IN is a picture, a folder of pictures, "
     "in the order of their names, or an array of pictures in [0, 1] (.npy, N x H x W x K).",
 )
-@click.argument("source", required=False, metavar="IN")
-@click.argument("target", required=False, metavar="OUT")
+@click.argument("source", metavar="IN")
+@click.argument("target", metavar="OUT")
 @click.option("--center_only", "center_only", is_flag=True, help="Classify the centre alone, not ten crops.")
 @click.option(
     "--images_dim", "images_dim", default="256,256", metavar="H,W", help="Resize pictures to this first (256,256)."
 )
 @click.option("--ext", default="jpg", metavar="EXT", help="Which files of a folder are pictures (jpg).")
 @picture_flags
-def classify(
-    source: str | None, target: str | None, flags: PictureFlags, center_only: bool, images_dim: str, ext: str
-) -> int:
-    if not source or not target:
-        raise UsageError("classify needs two files: classify IN OUT.npy")
-    dims = numbers("images_dim", images_dim)
-    if len(dims) != 2 or min(dims) < 1:
+def classify(source: str, target: str, flags: PictureFlags, center_only: bool, images_dim: str, ext: str) -> int:
+    dims = numbers("--images_dim", images_dim)
+    if len(dims) != 2:
         raise UsageError(f"--images_dim takes a height and a width, not '{images_dim}'")
     mean, channels = flags.mean(), flags.channels()
     flags.set_mode()
@@ -58,7 +56,7 @@ def classify(
     batch = classifier.blobs[classifier.inputs[0]].shape[0]
     starts = range(0, len(pictures), batch)
     predictions = []
-    for first in with_progress(starts, len(starts), "classifying"):
+    for first in counted(starts, len(starts), "batches"):
         some = [io.load_image(one) if isinstance(one, str) else one for one in pictures[first : first + batch]]
         predictions.append(classifier.predict(some, not center_only))
     print(f"Done in {time.monotonic() - start:.2f} s.")
@@ -80,8 +78,7 @@ def _pictures(source: str, ext: str) -> list[str] | np.ndarray:
     print(f"Loading file: {source}")
     if not source.endswith("npy"):
         return [source]
-    with reading(source, UsageError, "picture"):
-        pictures = load_npy(source)
+    pictures = load_numpy(source, "pictures in a .npy")
     if pictures.ndim != 4 or len(pictures) == 0:
         raise UsageError(f"{source} has the shape {pictures.shape}; pictures are N x height x width x channels")
     return pictures

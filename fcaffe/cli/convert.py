@@ -33,8 +33,8 @@ _ONNX = [
     "a model becomes an .onnx file, and an .onnx file or a state dict of PyTorch in a .safetensors a model. If IN "
     "is a database, its mean image is computed.",
 )
-@click.argument("source", required=False, metavar="IN")
-@click.argument("target", required=False, metavar="OUT")
+@click.argument("source", metavar="IN")
+@click.argument("target", metavar="OUT")
 @click.option(
     "--net",
     "--model",
@@ -58,8 +58,8 @@ _ONNX = [
 @with_options(_ONNX, "Flags for .onnx files")
 @common_flags
 def convert(
-    source: str | None,
-    target: str | None,
+    source: str,
+    target: str,
     net: str,
     to: str,
     check: bool,
@@ -70,8 +70,6 @@ def convert(
     fold_bn: bool,
     opset: int | None,
 ) -> int:
-    if not source or not target:
-        raise UsageError("convert needs two files: convert IN OUT")
     if target.endswith((".pth", ".pt")):
         raise UsageError(
             f"{target}: PyTorch loads OUT.safetensors (--to torchvision for torchvision's names), or OUT.onnx by "
@@ -81,9 +79,7 @@ def convert(
         raise UsageError(f"{source}: save its state dict by safetensors.torch.save_file, and convert that .safetensors")
     if inputs and not check:
         raise UsageError("--input is for --check, which runs both sides on it")
-    if check and os.path.isfile(source) and is_state_dict(source):
-        raise UsageError("--check cannot run a state dict: it has no net; leave it out")
-    if check and to == "torchvision":
+    if check and (to == "torchvision" or (os.path.isfile(source) and is_state_dict(source))):
         raise UsageError("--check cannot run a state dict: it has no net; leave it out")
     preprocessing = _preprocessing(mean, scale, swap_channels) if mean or scale != 1 or swap_channels else None
     to_onnx = ToOnnx(preprocessing, fold_bn, opset) if preprocessing is not None or fold_bn or opset else None

@@ -11,7 +11,8 @@ from typing import Any
 import click
 import numpy as np
 
-from fcaffe.cli.pictures import PictureFlags, picture_flags, with_progress
+from fcaffe.cli.pictures import PictureFlags, picture_flags
+from fcaffe.cli.progress import counted
 from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.input_files import read_input, reading
@@ -31,8 +32,8 @@ Windows = list[tuple[str, list[np.ndarray]]]
     "is, with --crop_mode list, a .csv whose first line names the columns filename, ymin, xmin, ymax and xmax; with "
     "selective_search, a .txt with the name of a picture on each line.",
 )
-@click.argument("source", required=False, metavar="IN")
-@click.argument("target", required=False, metavar="OUT")
+@click.argument("source", metavar="IN")
+@click.argument("target", metavar="OUT")
 @click.option(
     "--crop_mode",
     "crop_mode",
@@ -49,9 +50,7 @@ Windows = list[tuple[str, list[np.ndarray]]]
     help="Pixels of context around the window, at each border of the net's input (16).",
 )
 @picture_flags
-def detect(source: str | None, target: str | None, flags: PictureFlags, crop_mode: str, context_pad: int) -> int:
-    if not source or not target:
-        raise UsageError("detect needs two files: detect IN.csv OUT.csv")
+def detect(source: str, target: str, flags: PictureFlags, crop_mode: str, context_pad: int) -> int:
     if not target.lower().endswith("csv") and None in map(importlib.util.find_spec, ("pandas", "tables")):
         raise UsageError(
             f"to write {target} as HDF5 needs pandas and PyTables: pip install 'fcaffe[tables]'; or name a .csv"
@@ -75,11 +74,8 @@ def detect(source: str | None, target: str | None, flags: PictureFlags, crop_mod
     print("Loading input...")
     if crop_mode == "list":
         windows = _read_windows(source)
-        detections = [
-            found
-            for one in with_progress(windows, len(windows), "detecting")
-            for found in detector.detect_windows([one])
-        ]
+        pictures = counted(windows, len(windows), "pictures")
+        detections = [found for one in pictures for found in detector.detect_windows([one])]
     else:
         detections = detector.detect_selective_search(_read_names(source))
     print(f"Processed {len(detections)} windows in {time.monotonic() - start:.3f} s.")

@@ -21,17 +21,15 @@ PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
     help="Draw the net IN (a prototxt) into the file OUT, whose name ends in the format: .svg, .png, .pdf, .raw "
     "(Graphviz's language), or any other format of Graphviz.",
 )
-@click.argument("net", required=False, metavar="IN")
-@click.argument("picture", required=False, metavar="OUT")
+@click.argument("net", metavar="IN")
+@click.argument("picture", metavar="OUT")
 @click.option(
     "--rankdir", default="", metavar="LR|TB|RL|BT", help="Direction of the net: right, down, ... (LR; deep nets TB)."
 )
 @click.option("--phase", default="ALL", metavar="TRAIN|TEST|ALL", help="Draw the layers of this phase only (ALL).")
 @click.option("--display_lrm", is_flag=True, help="Show the lr_mult of layers that learn.")
 @common_flags
-def draw_net(net: str | None, picture: str | None, rankdir: str, phase: str, display_lrm: bool) -> int:
-    if not net or not picture:
-        raise UsageError("draw_net needs two files: draw_net IN.prototxt OUT.svg")
+def draw_net(net: str, picture: str, rankdir: str, phase: str, display_lrm: bool) -> int:
     if phase not in PHASES:
         raise UsageError(f'phase must be "TRAIN", "TEST" or "ALL", not "{phase}"')
     param = read_net(net)

@@ -51,14 +51,20 @@ def phase_number(phase: str) -> int:
     return PHASES.index(phase or "TRAIN")
 
 
+def numbers(flag: str, text: str, least: int = 1) -> list[int]:
+    """Return the whole numbers of a flag, such as "256,256"; none for an empty text. Raises UsageError."""
+    words = [word.strip() for word in text.split(",")] if text else []
+    if not all(word.isdecimal() and int(word) >= least for word in words):
+        raise UsageError(f"{flag} takes {'positive ' * least}numbers with commas between them, not '{text}'")
+    return [int(word) for word in words]
+
+
 def numbers_of_shape(text: str) -> tuple[int, ...] | None:
     """Return the three numbers of an --input-shape flag; None without the flag. Raises UsageError."""
-    if not text:
-        return None
-    numbers = text.replace("x", ",").split(",")
-    if len(numbers) != 3 or not all(number.isdecimal() and int(number) for number in numbers):
+    shape = tuple(numbers("--input-shape", text.replace("x", ",")))
+    if len(shape) not in (0, 3):
         raise UsageError(f"--input-shape takes three positive numbers, channels, height and width, not '{text}'")
-    return tuple(map(int, numbers))
+    return shape or None
 
 
 def _option(name: str, default: Any, meta: str, text: str) -> Decorator:

@@ -85,8 +85,6 @@ def spell(words: Iterable[str], params: Iterable[click.Parameter]) -> list[str]:
         elif _is_boolean(option):
             if click.BOOL.convert(word.partition("=")[2] if "=" in word else "true", option, None) is not negated:
                 spelled.append(option.opts[0])
-        elif isinstance(option.flag_value, str) and "=" not in word:
-            spelled.append(option.opts[0])  # click decides whether the next word is the value
         else:
             spelled.append(f"{option.opts[0]}={_value(word, rest, options)}")
     refused = [name for name in unknown if not {key := name.replace("-", "_"), key.removeprefix("no")} & allowed]

@@ -7,7 +7,6 @@ import click
 from fcaffe import log
 from fcaffe.cli.flags import common_flags
 from fcaffe.cli.usage import Command
-from fcaffe.errors import UsageError
 from fcaffe.net.model_files import read_model, write_model
 from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import read_net, write_text
@@ -22,14 +21,12 @@ from fcaffe.tools.merge_bn import merge_bn as merge
     "weights of the model WEIGHTS, and write what is left, in phase TEST, as NEW_NET and NEW_WEIGHTS. Where there is "
     "none, those that follow one another become one Scale. The outputs stay the same, to the rounding of float32.",
 )
-@click.argument("net", required=False, metavar="NET")
-@click.argument("weights", required=False, metavar="WEIGHTS")
-@click.argument("new_net", required=False, metavar="NEW_NET")
-@click.argument("new_weights", required=False, metavar="NEW_WEIGHTS")
+@click.argument("net", metavar="NET")
+@click.argument("weights", metavar="WEIGHTS")
+@click.argument("new_net", metavar="NEW_NET")
+@click.argument("new_weights", metavar="NEW_WEIGHTS")
 @common_flags
-def merge_bn(net: str | None, weights: str | None, new_net: str | None, new_weights: str | None) -> int:
-    if not net or not weights or not new_net or not new_weights:
-        raise UsageError("merge-bn needs four files: merge-bn NET WEIGHTS NEW_NET NEW_WEIGHTS")
+def merge_bn(net: str, weights: str, new_net: str, new_weights: str) -> int:
     with log.quiet():
         merged = merge(read_net(net), read_model(weights))
     for path in (new_net, new_weights):

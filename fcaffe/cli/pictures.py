@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from fcaffe.cli import usage
-from fcaffe.cli.flags import Decorator, common_flags, with_flags
-from fcaffe.errors import UsageError
-from fcaffe.input_files import UnreadableError, asking, reading, require_file
+from fcaffe.cli.flags import Decorator, common_flags, numbers, with_flags
 from fcaffe.pycaffe import session
-
-T = TypeVar("T")
+from fcaffe.tools.numpy_files import load_numpy
 
 REFERENCE = "models/bvlc_reference_caffenet/"  # in the folder of Caffe's sources
 
@@ -38,11 +31,10 @@ class PictureFlags:
     def mean(self) -> np.ndarray | None:
         if not self.mean_file:
             return None
-        with reading(self.mean_file, UsageError, "mean (.npy; --mean_file '' subtracts none)"):
-            return load_npy(self.mean_file)
+        return load_numpy(self.mean_file, "a mean (.npy; --mean_file '' subtracts none)")
 
     def channels(self) -> list[int] | None:
-        return numbers("channel_swap", self.channel_swap) if self.channel_swap else None
+        return numbers("--channel_swap", self.channel_swap, least=0) if self.channel_swap else None
 
     def set_mode(self) -> None:
         """Compute on the CPU or, with --gpu, on the first GPU, and say so."""
@@ -88,28 +80,3 @@ _OPTIONS: list[Decorator] = [
 def picture_flags(function: Callable[..., int]) -> Callable[..., int]:
     """Add these flags to a click command, whose function gets them as `flags`."""
     return with_flags("flags", PictureFlags, _OPTIONS, usage.OWN)(common_flags(function))
-
-
-def numbers(flag: str, text: str) -> list[int]:
-    """Parses "256,256"."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
-        raise UsageError(f"--{flag} takes numbers with commas between them, not '{text}'")
-    return [int(word) for word in words]
-
-
-def load_npy(path: str) -> np.ndarray:
-    """The array in a .npy file. Raises UsageError if it is no .npy file, and OSError if it cannot be read."""
-    require_file(path)
-    try:
-        with open(path, "rb") as file, asking():
-            return np.load(file, allow_pickle=False)
-    except UnreadableError as problem:
-        remedy = "; fcaffe convert MEAN.binaryproto MEAN.npy makes one" if path.endswith(".binaryproto") else ""
-        raise UsageError(f"{path} is not a NumPy array as a .npy file has it{remedy}") from problem
-
-
-def with_progress(items: Iterable[T], count: int, what: str) -> Iterator[T]:
-    """Yield the items, with a progress bar on a terminal."""
-    options: dict[str, Any] = {"console": Console(stderr=True), "transient": True}
-    yield from track(items, what, count, disable=not sys.stderr.isatty(), **options)

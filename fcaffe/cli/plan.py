@@ -13,7 +13,7 @@ import click
 from fcaffe import log
 from fcaffe.cli import glog
 from fcaffe.cli.engine import EngineFlags, engine_flags
-from fcaffe.cli.flags import common_flags, numbers_of_shape
+from fcaffe.cli.flags import common_flags, numbers, numbers_of_shape
 from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import Command
 from fcaffe.errors import FcaffeError, UsageError
@@ -25,6 +25,7 @@ from fcaffe.plan.prediction import Prediction, Question, Row
 from fcaffe.plan.reductions import check_names
 from fcaffe.plan.work import Work, work_of_net, work_of_solver
 
+MOST_WORKERS = 10_000_000
 WORKERS = "1,2,4,8,16,32,64,128"
 EACH = "per-worker"
 COLUMNS = "workers reduce ms/iteration compute exposed data update speedup efficiency images/s hours GB/worker fits"
@@ -143,10 +144,10 @@ def _calibrate(engines: EngineFlags, flags: dict[str, Any]) -> int:
 
 
 def _counts(text: str) -> list[int]:
-    words = text.split(",")
-    if not all(word.isdecimal() and 0 < int(word) <= 10_000_000 for word in words):
-        raise UsageError(f"--workers takes positive numbers with commas between them, not '{text}'")
-    return [int(word) for word in words]
+    counts = numbers("--workers", text) or [1]
+    if max(counts) > MOST_WORKERS:
+        raise UsageError(f"--workers takes numbers up to {MOST_WORKERS:,}, not '{text}'")
+    return counts
 
 
 def _check_range(flags: dict[str, Any], name: str, least: float = 0.0) -> None:

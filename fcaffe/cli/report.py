@@ -17,17 +17,15 @@ from fcaffe.errors import UsageError
     "the nets and their prototxts. --weights, a model of that training, adds the mistakes of the first test net and "
     "the first filters. `train --report` writes such a page while it trains.",
 )
-@click.argument("log_file", metavar="LOG", required=False)
-@click.argument("page", metavar="PAGE.html", required=False)
+@click.argument("log_file", metavar="LOG")
+@click.argument("page", metavar="PAGE.html")
 @click.option("--solver", default="", metavar="FILE", help="The solver's prototxt.")
 @click.option("--weights", default="", metavar="FILE", help="A model of the training; needs --solver.")
 @engine_flags
 @common_flags
-def report(engines: EngineFlags, log_file: str | None, page: str | None, solver: str, weights: str) -> int:
+def report(engines: EngineFlags, log_file: str, page: str, solver: str, weights: str) -> int:
     from fcaffe.tools.report.afterwards import write_report
 
-    if not log_file or not page:
-        raise UsageError("report needs the log of a training and the page to write: report LOG PAGE.html")
     if weights and not solver:
         raise UsageError(f"--weights {weights} needs the net that they belong to: give --solver FILE as well")
     write_report(log_file, page, solver, weights, engines.create(None))

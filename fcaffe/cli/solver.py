@@ -11,7 +11,6 @@ from fcaffe import log
 from fcaffe.cli.flags import common_flags
 from fcaffe.cli.table import bar
 from fcaffe.cli.usage import Command
-from fcaffe.errors import UsageError
 from fcaffe.proto import read_solver
 from fcaffe.tools.solver_fields import rates, solver_fields
 
@@ -22,12 +21,10 @@ from fcaffe.tools.solver_fields import rates, solver_fields
     help="Show every field of the solver SOLVER (a prototxt) with upgrades and defaults, and its learning rate over "
     "the iterations.",
 )
-@click.argument("solver", required=False)
+@click.argument("solver")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @common_flags
-def solver(solver: str | None, as_json: bool) -> int:
-    if not solver:
-        raise UsageError("solver needs the prototxt of a solver: solver SOLVER")
+def solver(solver: str, as_json: bool) -> int:
     with log.quiet():
         param = read_solver(solver)
     fields = solver_fields(param)

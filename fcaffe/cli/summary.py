@@ -11,7 +11,6 @@ from fcaffe import log
 from fcaffe.cli.flags import common_flags, numbers_of_shape, phase_number
 from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import Command
-from fcaffe.errors import UsageError
 from fcaffe.net.model_files import Model, read_model
 from fcaffe.proto import file_start, is_text
 from fcaffe.tools.model_summary import model_to_json, total_params
@@ -27,16 +26,14 @@ FOLDING = ("layer", "top shapes")
     help="Show the layers, shapes, parameters, multiply-adds and memory of the net NET (a prototxt), for one batch. "
     "Its data sets need not exist. NET may also be a model, in any of its forms: what it holds is shown.",
 )
-@click.argument("net", required=False)
+@click.argument("net")
 @click.option("--phase", default="", metavar="TRAIN|TEST", help="Phase of the net (TRAIN).")
 @click.option("--level", default=0, metavar="N", help="Level of the net, for its include and exclude rules.")
 @click.option("--stage", default="", metavar="NAME,...", help="Stages of the net, for its include and exclude rules.")
 @click.option("--input-shape", default="", metavar="C,H,W", help="Shape of the records of a data set that is missing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @common_flags
-def summary(net: str | None, phase: str, level: int, stage: str, input_shape: str, as_json: bool) -> int:
-    if not net:
-        raise UsageError("summary needs the prototxt of a net: summary NET")
+def summary(net: str, phase: str, level: int, stage: str, input_shape: str, as_json: bool) -> int:
     if not is_text(file_start(net)):
         with log.quiet():
             model = read_model(net)

@@ -41,7 +41,7 @@ class Timing:
         except BaseException:
             if self.path and self.world.rank == 0:
                 with contextlib.suppress(FcaffeError):  # the first error says more
-                    trace.write(self.path, trace.own_events(self.timeline, self.world.rank, self.world.hosts))
+                    trace.write(self.path, trace.events_of(self.timeline, 0, self.world.hosts))
             raise
         self._tell(solver)
 
@@ -53,8 +53,8 @@ class Timing:
             log.info(summary)
         if not self.path:
             return
-        events = trace.gather(self.timeline, solver.workers, self.world.hosts)
-        if self.world.rank == 0:
-            trace.write(self.path, events)
+        own = trace.events_of(self.timeline, self.world.rank, self.world.hosts)
+        if everyone := solver.workers.gather(own):
+            trace.write(self.path, [event for events in everyone for event in events])
             dropped = f"; it begins after {self.timeline.dropped} events of worker 0" if self.timeline.dropped else ""
             log.info(f"Trace in {self.path}, for chrome://tracing or ui.perfetto.dev{dropped}")

@@ -42,14 +42,6 @@ AUTO = "auto"
 TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
 
 
-def _refuse_plan(context: click.Context, option: click.Parameter, given: str | None) -> None:
-    if given is not None:
-        raise UsageError(
-            "--plan is no flag of train any more: ask `fcaffe plan --solver FILE --machine FILE --workers N` what an "
-            "iteration takes by each reduction, and give train --reduce and --bucket-mb"
-        )
-
-
 @click.command(
     cls=Command,
     example="train --solver solver.prototxt --snapshot auto",
@@ -67,7 +59,6 @@ def _refuse_plan(context: click.Context, option: click.Parameter, given: str | N
     metavar="N",
     help="Start again up to N times, from the newest snapshot, if a worker dies or hangs.",
 )
-@click.option("--plan", is_flag=False, flag_value="", hidden=True, expose_value=False, callback=_refuse_plan)
 @click.option("--gpus", "gpu_count", default="", metavar="N", help="Train with N workers, each on a GPU of its own.")
 @launch_flags
 @sharing_flags

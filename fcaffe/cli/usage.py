@@ -48,10 +48,15 @@ class Command(click.Command):
         words = spell(args, self.params)
         context.find_root().obj = [self.name, *words]
         context.allow_extra_args = True
-        rest = super().parse_args(context, words)
+        program = context.command_path.split()[0]
+        try:
+            rest = super().parse_args(context, words)
+        except click.MissingParameter as problem:
+            assert problem.param is not None
+            missing = problem.param.metavar or str(problem.param.name).upper()
+            raise click.UsageError(f"{self.name} needs {missing}, such as: {program} {self.example}") from None
         if rest:
             flag = f"; did you mean {self.file_flag} {rest[0]}?" if self.file_flag else ""
-            program = context.command_path.split()[0]
             raise click.UsageError(
                 f"{self.name} cannot use '{rest[0]}'{flag} ({program} help {self.name} shows its flags)"
             )

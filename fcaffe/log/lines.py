@@ -24,7 +24,6 @@ _lock = threading.Lock()
 _files: list[Outlet] = []
 _level = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112 - glog's name
 _minimum = int(_level) if _level.isdecimal() else 0
-_to_stderr = True
 _show: Callable[[str], None] | None = None
 
 
@@ -43,8 +42,7 @@ def write(level: str, message: str, source: str | None = None, depth: int = 2) -
         source = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     line = prefix(level, source) + message + ("" if message.endswith("\n") else "\n")
     with _lock:
-        if _to_stderr:
-            (_show or _emit)(line)
+        (_show or _emit)(line)
         for file in _files:
             failed_before = file.problem is not None
             file.write(line.encode(errors="backslashreplace"))
@@ -127,12 +125,6 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         set_minimum(before)
-
-
-def set_stderr(enabled: bool) -> None:
-    """Set whether lines go to stderr. They always go to the log files."""
-    global _to_stderr
-    _to_stderr = enabled
 
 
 def set_show(show: Callable[[str], None] | None) -> None:

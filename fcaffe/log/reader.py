@@ -57,11 +57,10 @@ class TrainingLog:
     loss: Curve = field(default_factory=dict)  # as logged: smoothed over average_loss iterations
     rate: Curve = field(default_factory=dict)
     seconds: Curve = field(default_factory=dict)  # iteration -> seconds since the training began
-    outputs: dict[int, Output] = field(default_factory=dict)
     test_nets: dict[int, NetCurves] = field(default_factory=dict)
 
     def curves(self) -> list[Curve]:
-        curves = [self.loss, self.rate, self.seconds, *(output.curve for output in self.outputs.values())]
+        curves = [self.loss, self.rate, self.seconds]
         for net in self.test_nets.values():
             curves += [net.loss, net.seconds, *(output.curve for output in net.outputs.values())]
         return curves
@@ -143,11 +142,9 @@ def parse_log(lines: Iterable[str]) -> TrainingLog:
         elif match := _TEST_LOSS.fullmatch(message):
             testing.loss[iteration] = float(match[1])
             testing.seconds[iteration] = seconds
-        elif match := OUTPUT.fullmatch(message.strip()):
-            phase, index, name, value, loss = match.groups()
-            outputs = log.outputs if phase == "Train" else testing.outputs
-            output = outputs.setdefault(int(index), Output(name, int(index), loss is not None))
+        elif (match := OUTPUT.fullmatch(message.strip())) and match[1] == "Test":
+            _, index, name, value, loss = match.groups()
+            output = testing.outputs.setdefault(int(index), Output(name, int(index), loss is not None))
             output.curve[iteration] = float(value)
-            if phase == "Test":
-                testing.seconds[iteration] = seconds
+            testing.seconds[iteration] = seconds
     return log

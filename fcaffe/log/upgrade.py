@@ -15,58 +15,68 @@ _V0_FIELDS = {
 }  # fmt: skip
 
 
-def _attempting(what: str, line: int) -> Sentence:
-    text = f"Attempting to upgrade input file specified using deprecated {what}: {{path}}"
-    return Sentence(text, f"upgrade_proto.cpp:{line}")
+_INPUT_FILE = "input file specified using deprecated "
+_FILE = "file specified using deprecated "
+
+# For each old notation: what is upgraded, what was upgraded, and what future releases will do, with the lines of
+# upgrade_proto.cpp.
+_UPGRADES: dict[str, tuple[tuple[str, int], ...]] = {
+    "V0": (
+        (f"{_INPUT_FILE}V0LayerParameter", 28),
+        (f"{_FILE}V0LayerParameter", 36),
+        (
+            "not support V0NetParameter; use ./build/tools/upgrade_net_proto_text for prototxt and "
+            "./build/tools/upgrade_net_proto_binary for model weights upgrade this and any other net protos to the new "
+            "format",
+            39,
+        ),
+    ),
+    "transformation": (
+        (f"{_INPUT_FILE}transformation parameters", 46),
+        (f"{_FILE}data transformation parameters.", 49),
+        ("only support transform_param messages for transformation fields", 51),
+    ),
+    "V1": ((f"{_INPUT_FILE}V1LayerParameter", 55), (f"{_FILE}V1LayerParameter", 63)),
+    "input": (
+        (f"{_INPUT_FILE}input fields", 69),
+        (f"{_FILE}input fields.", 72),
+        ("only support input layers and not input fields", 74),
+    ),
+    "batch norm": (
+        ("batch norm layers using deprecated params", 79),
+        ("batch norm layers using deprecated params.", 82),
+    ),
+    "solver type": (
+        (f"{_INPUT_FILE}'solver_type' field (enum)'", 1084),
+        (f"{_FILE}'solver_type' field (enum) to 'type' field (string).", 1091),
+        ("only support 'type' field (string) for a solver's type", 1093),
+    ),
+}
+_PROBLEMS = {"V0": ("V0NetParameter to NetParameter", 33), "V1": ("V1LayerParameter", 60)}
 
 
-def _successful(what: str, line: int) -> None:
-    info(f"Successfully upgraded file specified using deprecated {what}", f"upgrade_proto.cpp:{line}")
+def upgrading(notation: str, path: str) -> None:
+    """The upgrade of an old notation, a key of _UPGRADES, begins."""
+    what, line = _UPGRADES[notation][0]
+    info(f"Attempting to upgrade {what}: {path}", f"upgrade_proto.cpp:{line}")
 
 
-def _problems(what: str, line: int) -> None:
-    message = f"Warning: had one or more problems upgrading {what} (see above); continuing anyway."
-    error(message, f"upgrade_proto.cpp:{line}")
-
-
-def _future(what: str, line: int) -> None:
-    warning(f"Note that future Caffe releases will {what}.", f"upgrade_proto.cpp:{line}")
-
-
-upgrading_v0 = _attempting("V0LayerParameter", 28)
-upgrading_transformation = _attempting("transformation parameters", 46)
-upgrading_v1 = _attempting("V1LayerParameter", 55)
-upgrading_input = _attempting("input fields", 69)
-upgrading_batch_norm = Sentence(
-    "Attempting to upgrade batch norm layers using deprecated params: {path}", "upgrade_proto.cpp:79"
-)
-upgraded_batch_norm = Sentence(
-    "Successfully upgraded batch norm layers using deprecated params.", "upgrade_proto.cpp:82"
-)
-upgrading_solver_type = _attempting("'solver_type' field (enum)'", 1084)
-
-
-def upgraded_v0(complete: bool) -> None:
+def upgraded(notation: str, complete: bool = True) -> None:
+    """The upgrade has ended; it is not `complete` if something was lost."""
+    _, (what, line), *future = _UPGRADES[notation]
     if complete:
-        _successful("V0LayerParameter", 36)
+        info(f"Successfully upgraded {what}", f"upgrade_proto.cpp:{line}")
     else:
-        _problems("V0NetParameter to NetParameter", 33)
-    _future(
-        "not support V0NetParameter; use ./build/tools/upgrade_net_proto_text for prototxt and "
-        "./build/tools/upgrade_net_proto_binary for model weights upgrade this and any other net protos to the new "
-        "format",
-        39,
-    )
+        what, line = _PROBLEMS[notation]
+        message = f"Warning: had one or more problems upgrading {what} (see above); continuing anyway."
+        error(message, f"upgrade_proto.cpp:{line}")
+    for what, line in future:
+        warning(f"Note that future Caffe releases will {what}.", f"upgrade_proto.cpp:{line}")
 
 
 def unknown_v0_parameter(field: str, kind: str) -> None:
     """A V0 layer of this type has no such field."""
     error(f"Unknown parameter {field} for layer type {kind}", f"upgrade_proto.cpp:{_V0_FIELDS[field]}")
-
-
-def upgraded_transformation() -> None:
-    _successful("data transformation parameters.", 49)
-    _future("only support transform_param messages for transformation fields", 51)
 
 
 # A net has both notations. Caffe 1.0 fails at this line; the text is that of earlier versions.
@@ -80,20 +90,3 @@ layer_beside_layers = Sentence(
 def v0_layer_in_v1(index: int) -> None:
     error("Input NetParameter has V0 layer -- ignoring.", "upgrade_proto.cpp:870")
     error(f"Upgrade of input layer {index} failed.", "upgrade_proto.cpp:684")
-
-
-def upgraded_v1(complete: bool) -> None:
-    if complete:
-        _successful("V1LayerParameter", 63)
-    else:
-        _problems("V1LayerParameter", 60)
-
-
-def upgraded_input() -> None:
-    _successful("input fields.", 72)
-    _future("only support input layers and not input fields", 74)
-
-
-def upgraded_solver_type() -> None:
-    _successful("'solver_type' field (enum) to 'type' field (string).", 1091)
-    _future("only support 'type' field (string) for a solver's type", 1093)

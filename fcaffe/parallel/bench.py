@@ -6,7 +6,6 @@ Buffers are summed as in a training: in-place, in memory that the reduction itse
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -17,7 +16,6 @@ from mpi4py import MPI
 
 from fcaffe import log
 from fcaffe.errors import FcaffeError
-from fcaffe.output_files import replacing
 from fcaffe.parallel.reductions import Reduction, create_reduction, reduction_names
 from fcaffe.parallel.reductions.auto import Auto
 from fcaffe.parallel.reductions.gpu.direct import cuda_aware
@@ -29,8 +27,6 @@ from fcaffe.parallel.reductions.wire import no_wait, wait
 SAMPLE = 2e-3  # seconds that one sample lasts at least: shorter sums are repeated
 SAMPLES = (5, 21)  # at least, at most
 BUDGET = 4.0  # seconds for the samples of one size on one number of ranks
-
-COLORS = ["#1f4e8c", "#d1642a", "#3f8f4f", "#8a4f9e", "#b8962e", "#2f9a9a", "#c0436d", "#777777"]
 
 
 class Result(NamedTuple):
@@ -163,35 +159,3 @@ def _time(reduction: Reduction, buffer: np.ndarray, repeat: int) -> float:
         _sum(reduction, buffer)
     settle()
     return reduction.comm.allreduce(time.perf_counter() - began, MPI.MAX) / repeat
-
-
-def plot(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
-    """Draw the time of each reduction over the number of ranks, for the largest size, into a PNG, as in Figure 4 of
-    FireCaffe's paper. Raises FcaffeError."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as problem:
-        raise FcaffeError("plotting needs matplotlib: pip install 'fcaffe[plot]'") from problem
-    size = max(result.bytes for result in results)
-    chosen = [result for result in results if result.bytes == size]
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    for index, name in enumerate(dict.fromkeys(result.reduction for result in chosen)):
-        points = sorted((result.ranks, 1e3 * result.seconds) for result in chosen if result.reduction == name)
-        axes.plot(*zip(*points, strict=True), marker="o", color=COLORS[index % len(COLORS)], label=name)
-    hosts = sorted({result.hosts for result in chosen})
-    where = f"{hosts[-1]} hosts" if hosts[-1] > 1 else "one host"
-    axes.set_title(f"Summing {size / 1e6:g} MB of gradients on {where}")
-    axes.set_xlabel("workers")
-    axes.set_xticks(sorted({result.ranks for result in chosen}))
-    axes.set_xlim(left=0)
-    axes.set_ylabel("time of one sum (ms)")
-    axes.set_ylim(bottom=0)
-    axes.grid(color="#e4e4e4", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    with replacing(path, "picture") as temporary:
-        figure.savefig(temporary, dpi=120, format="png")

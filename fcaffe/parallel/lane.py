@@ -10,7 +10,6 @@ from typing import Any
 
 from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.reduction import Reduction
-from fcaffe.scheduling import answer_promptly
 from fcaffe.timeline import EXCHANGE, Event, Timeline
 
 SHORT = 3e-4  # seconds that the thread may wait for the front bucket without moving it to a later position
@@ -117,7 +116,6 @@ class Lane:
         self.reduction.close()
 
     def _run(self) -> None:
-        answer_promptly()
         while (bucket := self._take()) is not None:
             self.sum(bucket, EXCHANGE)
 

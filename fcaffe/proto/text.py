@@ -73,7 +73,7 @@ def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
-        raise ProtoError(f"{name}:{explain(text, error, message.DESCRIPTOR)}") from None
+        raise ProtoError(f"{name}:{explain(text, error)}") from None
     missing = message.FindInitializationErrors()
     if missing:
         raise ProtoError(f"{name}: {missing[0]} is required, and missing")

@@ -35,11 +35,17 @@ def upgrade_net(param: pb.NetParameter, name: str) -> bool:
     complete = True
     try:
         if any(layer.HasField("layer") for layer in param.layers):
-            complete &= _upgrade_v0(param, name)
-        if find_transform_fields(param):
-            _upgrade_transform_fields(param, name)
+            log.upgrading("V0", name)
+            complete &= upgrade_v0_layers(param)
+            log.upgraded("V0", complete)
+        if moved := find_transform_fields(param):
+            log.upgrading("transformation", name)
+            move_transform_fields(moved)
+            log.upgraded("transformation")
         if param.layers:
-            complete &= _upgrade_v1(param, name)
+            log.upgrading("V1", name)
+            log.upgraded("V1", v1_complete := upgrade_v1_layers(param))
+            complete &= v1_complete
         if param.input:
             _upgrade_input(param, name)
         if any(_has_batch_norm_params(layer) for layer in param.layer):
@@ -53,14 +59,14 @@ def upgrade_net(param: pb.NetParameter, name: str) -> bool:
 def upgrade_solver(param: pb.SolverParameter, name: str) -> None:
     """Replace `solver_type` by `type`, and upgrade the nets in a solver. Raises ProtoError."""
     if param.HasField("solver_type"):
-        log.upgrading_solver_type(name)
+        log.upgrading("solver type", name)
         if param.HasField("type"):
             raise ProtoError(
                 f"{name}: both solver_type and type are given; remove solver_type, which is the older of the two"
             )
         param.type = SOLVER_TYPES[pb.SolverParameter.SolverType.Name(param.solver_type)]
         param.ClearField("solver_type")
-        log.upgraded_solver_type()
+        log.upgraded("solver type")
     for field in ("net_param", "train_net_param"):
         if param.HasField(field):
             upgrade_net(getattr(param, field), name)
@@ -68,26 +74,8 @@ def upgrade_solver(param: pb.SolverParameter, name: str) -> None:
         upgrade_net(net, name)
 
 
-def _upgrade_v0(param: pb.NetParameter, name: str) -> bool:
-    log.upgrading_v0(name)
-    log.upgraded_v0(complete := upgrade_v0_layers(param))
-    return complete
-
-
-def _upgrade_transform_fields(param: pb.NetParameter, name: str) -> None:
-    log.upgrading_transformation(name)
-    move_transform_fields(find_transform_fields(param))
-    log.upgraded_transformation()
-
-
-def _upgrade_v1(param: pb.NetParameter, name: str) -> bool:
-    log.upgrading_v1(name)
-    log.upgraded_v1(complete := upgrade_v1_layers(param))
-    return complete
-
-
 def _upgrade_input(param: pb.NetParameter, name: str) -> None:
-    log.upgrading_input(name)
+    log.upgrading("input", name)
     if param.input_shape or param.input_dim:  # older models have inputs without a shape, which are dropped
         shapes = _input_shapes(param)
         layers = [pb.LayerParameter(name="input", type="Input", top=param.input), *param.layer]
@@ -96,7 +84,7 @@ def _upgrade_input(param: pb.NetParameter, name: str) -> None:
         param.layer.extend(layers)
     for field in ("input", "input_shape", "input_dim"):
         param.ClearField(field)
-    log.upgraded_input()
+    log.upgraded("input")
 
 
 def _input_shapes(param: pb.NetParameter) -> list[pb.BlobShape]:
@@ -116,9 +104,9 @@ def _has_batch_norm_params(layer: pb.LayerParameter) -> bool:
 
 def _upgrade_batch_norm(param: pb.NetParameter, name: str) -> None:
     """The three blobs are running statistics, which must not be trained or decayed, as older files may say."""
-    log.upgrading_batch_norm(name)
+    log.upgrading("batch norm", name)
     for layer in filter(_has_batch_norm_params, param.layer):
         for spec in layer.param:
             spec.lr_mult = 0
             spec.decay_mult = 0
-    log.upgraded_batch_norm()
+    log.upgraded("batch norm")

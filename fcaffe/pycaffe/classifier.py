@@ -1,4 +1,4 @@
-"""pycaffe's `caffe.Classifier`: a net that says what is in pictures."""
+"""pycaffe's `caffe.Classifier`: a net that classifies pictures."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fcaffe.pycaffe.session import TEST
 
 
 class Classifier(Net):
-    """A deploy net with its weights, and how pictures are made ready for its first input (`io.Transformer`).
+    """A deploy net with its weights, and the preprocessing of pictures for its first input (`io.Transformer`).
 
-    Pictures are resized to `image_dims` (height, width), of which the net sees crops of its input's size; without
-    `image_dims` it sees the whole picture.
+    Pictures are resized to `image_dims` (height, width), and the net gets crops of its input's size. Without
+    `image_dims` it gets the whole picture.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class Classifier(Net):
         self.image_dims: io.Dims = self.crop_dims if image_dims is None or len(image_dims) == 0 else image_dims
 
     def predict(self, inputs: io.Pictures, oversample: bool = True) -> np.ndarray:
-        """The net's first output for each picture (H x W x K): as many rows as there are pictures.
+        """Return the net's first output, a row for each picture (H x W x K).
 
-        With `oversample` it is the mean over ten crops, as `io.oversample` makes them, else that of the central one.
+        With `oversample` it is the mean over the ten crops of `io.oversample`, else the output for the central crop.
         """
         if len(inputs) == 0:
             raise ArgumentError("predict needs one picture or more, and was given none")
@@ -65,7 +65,7 @@ def transformer_of(
     raw_scale: float | None,
     channel_swap: Sequence[int] | None,
 ) -> io.Transformer:
-    """What makes pictures (H x W x K) ready for the first input of a net."""
+    """Return the preprocessing of pictures (H x W x K) for the first input of a net."""
     if not net.inputs:
         raise ArgumentError(f'the net "{net.name}" has no input for pictures; give a deploy net, with an Input layer')
     name = net.inputs[0]
@@ -86,7 +86,7 @@ def transformer_of(
 
 
 def first_output(net: Net, pictures: io.Pictures, transformer: io.Transformer) -> np.ndarray:
-    """The first output of a net for each of any number of pictures, given to its first input batch by batch."""
+    """Return the first output of a net for each picture. The net gets the pictures batch by batch."""
     name = net.inputs[0]
     _, channels, *_ = net.blobs[name].data.shape
     if pictures[0].shape[-1] != channels:
@@ -98,8 +98,8 @@ def first_output(net: Net, pictures: io.Pictures, transformer: io.Transformer) -
     outputs: list[np.ndarray] = []
     for start in range(0, len(pictures), len(batch)):
         part = pictures[start : start + len(batch)]
-        for place, picture in zip(batch, part, strict=False):
-            place[...] = transformer.preprocess(name, picture)
+        for row, picture in zip(batch, part, strict=False):
+            row[...] = transformer.preprocess(name, picture)
         batch[len(part) :] = 0
         made = net.forward(None, None, None, **{name: batch})
         outputs.extend(made[net.outputs[0]][: len(part)].copy())

@@ -1,8 +1,8 @@
-"""pycaffe's `caffe.coord_map`: where a place in one blob of a net spec lies in another, to crop one to the other.
+"""pycaffe's `caffe.coord_map`: maps coordinates of one blob of a net spec to another, to crop one to the other.
 
-A map is a triple (axis, scale, shift): on the axes behind `axis`, which is that of the channels, the coordinate x of
-one blob is scale * x + shift in the other; the axis is None where it does not matter. Scale and shift are numbers, or
-arrays with one for each axis.
+A map is a triple (axis, scale, shift). On the axes behind `axis`, the channel axis, coordinate x of one blob is
+scale * x + shift in the other. The axis is None if it does not matter. Scale and shift are numbers, or arrays with one
+number for each axis.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LEGACY = {"pad_h", "pad_w", "kernel_h", "kernel_w", "stride_h", "stride_w"}
 
 
 class UndefinedMapException(Exception):  # noqa: N818 - Caffe's name
-    """A layer has no map of coordinates, such as an InnerProduct."""
+    """A layer, such as an InnerProduct, has no map of coordinates."""
 
 
 class AxisMismatchException(Exception):  # noqa: N818 - Caffe's name
-    """Two maps that are to be composed begin at different axes."""
+    """Two maps cannot be composed because they begin at different axes."""
 
 
 def conv_params(fn: Function) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
@@ -53,7 +53,7 @@ def crop_params(fn: Function) -> tuple[int, np.ndarray]:
 
 
 def coord_map(fn: Function) -> CoordMap:
-    """The map of one layer, from its bottom to its top. Raises UndefinedMapException if it has none."""
+    """Return the map of one layer from its bottom to its top. Raises UndefinedMapException if it has none."""
     if fn.type_name in ("Convolution", "Pooling", "Im2col"):
         axis, stride, kernel, pad = conv_params(fn)
         return axis, 1 / stride, (pad - (kernel - 1) / 2) / stride
@@ -69,7 +69,7 @@ def coord_map(fn: Function) -> CoordMap:
 
 
 def compose(base_map: CoordMap, next_map: CoordMap) -> CoordMap:
-    """The map that does `next_map` first and `base_map` then. Raises AxisMismatchException."""
+    """Return the map that applies `next_map`, then `base_map`. Raises AxisMismatchException."""
     axis, scale, shift = base_map
     next_axis, next_scale, next_shift = next_map
     if axis is None:
@@ -80,13 +80,13 @@ def compose(base_map: CoordMap, next_map: CoordMap) -> CoordMap:
 
 
 def inverse(coord_map: CoordMap) -> CoordMap:
-    """The map in the other direction."""
+    """Return the inverse map."""
     axis, scale, shift = coord_map
     return axis, 1 / scale, -shift / scale
 
 
 def coord_map_from_to(top_from: Top, top_to: Top) -> CoordMap:
-    """The map from one blob to another, through the nearest blob that both depend on. RuntimeError if there is none."""
+    """Return the map from one blob to another, through their nearest common ancestor. RuntimeError if there is none."""
     known = dict(_maps_of_ancestors(top_from))
     for ancestor, to_map in _maps_of_ancestors(top_to):
         if ancestor in known:
@@ -95,7 +95,7 @@ def coord_map_from_to(top_from: Top, top_to: Top) -> CoordMap:
 
 
 def crop(top_from: Top, top_to: Top) -> Top:
-    """A Crop of `top_from` to the place and size of `top_to`. AssertionError if no crop does that."""
+    """Return a Crop of `top_from` to the position and size of `top_to`. AssertionError if no crop does that."""
     axis, scale, shift = coord_map_from_to(top_from, top_to)
     if not np.all(scale == 1):
         raise AssertionError(f"scale mismatch on crop (a = {scale})")
@@ -108,12 +108,14 @@ def crop(top_from: Top, top_to: Top) -> Top:
 
 
 def _maps_of_ancestors(top: Top) -> Iterator[tuple[Top, CoordMap]]:
-    """A blob and, nearest first, all that layers with maps make it of, each with the map from there to the blob."""
+    """Yield a blob and its ancestors through layers with maps, nearest first, each with the map from it to the blob."""
     found, todo = {top}, [(top, IDENTITY)]
     for descendant, so_far in todo:
         yield descendant, so_far
         fn = descendant.fn
-        bottoms = fn.inputs[:1] if fn.type_name == "Crop" else fn.inputs  # a Crop takes but the size of its second
+        bottoms = (
+            fn.inputs[:1] if fn.type_name == "Crop" else fn.inputs
+        )  # a Crop takes only the size of its second bottom
         try:
             further = compose(so_far, coord_map(fn)) if bottoms else so_far
         except UndefinedMapException:

@@ -1,4 +1,4 @@
-"""pycaffe's `caffe.Detector`: a net that says what is in windows of pictures, as R-CNN does."""
+"""pycaffe's `caffe.Detector`: a net that classifies windows of pictures, as R-CNN does."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Window = Sequence[float] | np.ndarray  # ymin, xmin, ymax, xmax
 
 
 class Detector(Net):
-    """A deploy net with its weights, how pictures are made ready for its first input, and how windows are cropped.
+    """A deploy net with its weights, the preprocessing of pictures for its first input, and the crop of windows.
 
-    With `context_pad`, so many pixels at each border of what the net sees are of what surrounds the window.
+    `context_pad` is the number of pixels at each border of the net's input that show the surroundings of the window.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Detector(Net):
         self.configure_crop(context_pad)
 
     def detect_windows(self, images_windows: Iterable[tuple[str, Iterable[Window]]]) -> list[dict[str, Any]]:
-        """For each window of each picture file a dict of "window", "prediction" and "filename"."""
+        """Return a dict of "window", "prediction" and "filename" for each window of each picture file."""
         found: list[dict[str, Any]] = []
         crops = []
         for filename, windows in images_windows:
@@ -50,7 +50,7 @@ class Detector(Net):
         return [{**detection, "prediction": values} for detection, values in zip(found, predictions, strict=True)]
 
     def detect_selective_search(self, image_fnames: Iterable[str]) -> list[dict[str, Any]]:
-        """As `detect_windows`, in the windows that Selective Search proposes, a MATLAB program that Caffe has not."""
+        """As `detect_windows`, in the windows that Selective Search, a MATLAB program, proposes."""
         try:
             import selective_search_ijcv_with_python as selective_search
         except ImportError as problem:
@@ -64,11 +64,11 @@ class Detector(Net):
         return self.detect_windows(zip(paths, windows, strict=True))
 
     def crop(self, im: np.ndarray, window: Window) -> np.ndarray:
-        """What is in a window of a picture (H x W x K); with context around it, of the size of the net's input.
+        """Return the pixels of a window of a picture (H x W x K); with context, in the size of the net's input.
 
-        Where the context lies beyond the picture there is the mean.
+        Pixels of the context beyond the picture have the mean.
         """
-        top, left, bottom, right = (int(place) for place in window)
+        top, left, bottom, right = (int(edge) for edge in window)
         rows, columns = im.shape[:2]
         least = 0 if self.context_pad else 1
         if min(top, left) < 0 or top >= rows or left >= columns or min(bottom - top, right - left) < least:
@@ -94,7 +94,7 @@ class Detector(Net):
         return made
 
     def configure_crop(self, context_pad: int | None) -> None:
-        """Set how many pixels of context `crop` takes, and with them the mean (H x W x K) as pictures have it."""
+        """Set the pixels of context for `crop`, and compute the mean (H x W x K) in the layout of pictures."""
         name, transformer = self.inputs[0], self.transformer
         back = np.argsort(transformer.transpose[name])
         shape = self.blobs[name].data.shape

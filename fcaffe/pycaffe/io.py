@@ -1,4 +1,4 @@
-"""pycaffe's `caffe.io`: blobs and records as arrays, and pictures made ready for a net."""
+"""pycaffe's `caffe.io`: converts blobs and records to arrays, and preprocesses pictures for a net."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.data.datum import array_to_datum as datum_of_array
 from fcaffe.data.images import LARGEST_FILE, decode_pixels
 from fcaffe.errors import ArgumentError, SnapshotError, UsageError
 from fcaffe.input_files import read_input
 from fcaffe.proto import caffe_pb2, stored_blob, to_blob_proto
 
-GRAY = np.array([0.2125, 0.7154, 0.0721])  # the luminance of red, green and blue, as scikit-image weighs them
+GRAY = np.array([0.2125, 0.7154, 0.0721])  # scikit-image's weights of red, green and blue in the luminance
 SPLINE_ORDERS = range(6)
 Dims = Sequence[int] | np.ndarray  # height, width
 Pictures = Sequence[np.ndarray] | np.ndarray  # each height x width x channels
 
-# What Caffe's module has imported itself, and scripts take from there: by name, the modules and the package to install.
-_BORROWED = {
+# Names of other packages that Caffe's module exposes: the modules, and the package to install.
+_EXPOSED = {
     "resize": (("skimage.transform",), "scikit-image"),
     "skimage": (("skimage.io", "skimage.transform", "skimage"), "scikit-image"),
     "zoom": (("scipy.ndimage",), "scipy"),
@@ -30,10 +31,10 @@ _FADED = 12  # pixels of zeros beyond the border of a picture whose splines are 
 
 
 def __getattr__(name: str) -> Any:
-    """`resize` and `skimage` of scikit-image and `zoom` of SciPy, which nothing here needs."""
-    if name not in _BORROWED:
+    """Import `resize` and `skimage` of scikit-image, or `zoom` of SciPy, for scripts; nothing here uses them."""
+    if name not in _EXPOSED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    modules, package = _BORROWED[name]
+    modules, package = _EXPOSED[name]
     try:
         *_, module = (importlib.import_module(module) for module in modules)
     except ImportError as problem:
@@ -44,7 +45,7 @@ def __getattr__(name: str) -> Any:
 
 
 def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
-    """The values of a BlobProto, or its gradients, in its shape; float64. ArgumentError if it has not that many."""
+    """Return the values of a BlobProto, or its gradients, in its shape; float64. ArgumentError if they do not fit."""
     try:
         stored = stored_blob(caffe_pb2.BlobBytes.FromString(blob.SerializeToString()))
     except SnapshotError as problem:
@@ -74,15 +75,7 @@ def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
     """A Datum of a channels x height x width array: uint8 goes to `data`, anything else to `float_data`."""
     if arr.ndim != 3:
         raise ArgumentError(f"Incorrect array shape. A Datum holds channels x height x width, not {arr.shape}")
-    datum = caffe_pb2.Datum()
-    datum.channels, datum.height, datum.width = arr.shape
-    if arr.dtype == np.uint8:
-        datum.data = arr.tobytes()
-    else:
-        datum.float_data.extend(arr.astype(float).flat)
-    if label is not None:
-        datum.label = label
-    return datum
+    return datum_of_array(arr, label)
 
 
 def datum_to_array(datum: Any) -> np.ndarray:
@@ -97,9 +90,9 @@ def datum_to_array(datum: Any) -> np.ndarray:
 
 
 class Transformer:
-    """Brings pictures into the form of a net's inputs, whose shapes (N, K, H, W) are given by name.
+    """Converts pictures to the layout of a net's inputs, whose shapes (N, K, H, W) are given by name.
 
-    What is set for an input is done in this order: transpose, channel_swap, raw_scale, mean, input_scale.
+    The settings of an input apply in this order: transpose, channel_swap, raw_scale, mean, input_scale.
     """
 
     def __init__(self, inputs: Mapping[str, Sequence[int]]) -> None:
@@ -111,9 +104,9 @@ class Transformer:
         self.input_scale: dict[str, float] = {}
 
     def preprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
-        """A picture (H' x W' x K) as the input `in_` takes it: float32, resized to H x W, then as has been set.
+        """Return a picture (H' x W' x K) for the input `in_`: float32, resized to H x W, with all settings applied.
 
-        `data` stays as it is.
+        `data` does not change.
         """
         self._check_input(in_)
         made = np.array(data, np.float32)
@@ -133,7 +126,7 @@ class Transformer:
         return made
 
     def deprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
-        """The picture that `preprocess` has made `data` of, but for its size; axes of one element go."""
+        """Return the inverse of `preprocess`, except for the size; removes axes of one element."""
         self._check_input(in_)
         made = data.copy().squeeze()
         if self.input_scale.get(in_) is not None:
@@ -149,7 +142,7 @@ class Transformer:
         return made
 
     def set_transpose(self, in_: str, order: Sequence[int]) -> None:
-        """The order of the picture's axes in the input; (2, 0, 1) makes K x H x W of H x W x K."""
+        """Set the order of the picture's axes in the input; (2, 0, 1) converts H x W x K to K x H x W."""
         self._check_input(in_)
         if len(order) != len(self.inputs[in_]) - 1:
             raise UsageError(
@@ -159,7 +152,7 @@ class Transformer:
         self.transpose[in_] = order
 
     def set_channel_swap(self, in_: str, order: Sequence[int]) -> None:
-        """The order of the channels, which are the first axis after the transpose; (2, 1, 0) makes BGR of RGB."""
+        """Set the order of the channels, the first axis after the transpose; (2, 1, 0) converts RGB to BGR."""
         self._check_input(in_)
         if len(order) != self.inputs[in_][1]:
             raise UsageError(
@@ -169,12 +162,12 @@ class Transformer:
         self.channel_swap[in_] = order
 
     def set_raw_scale(self, in_: str, scale: float) -> None:
-        """What values are multiplied by before the mean is subtracted; 255 for pictures in [0, 1]."""
+        """Set the factor that applies before the mean is subtracted; 255 for pictures in [0, 1]."""
         self._check_input(in_)
         self.raw_scale[in_] = scale
 
     def set_mean(self, in_: str, mean: np.ndarray) -> None:
-        """What is subtracted: a number for each channel, or an array H' x W' or K x H' x W', resized if need be."""
+        """Set the mean: a number for each channel, or an array H' x W' or K x H' x W', resized if necessary."""
         self._check_input(in_)
         shape = tuple(self.inputs[in_][1:])
         if mean.ndim == 1:
@@ -191,7 +184,7 @@ class Transformer:
         self.mean[in_] = mean
 
     def set_input_scale(self, in_: str, scale: float) -> None:
-        """What values are multiplied by at last, after the mean is subtracted."""
+        """Set the factor that applies after the mean is subtracted."""
         self._check_input(in_)
         self.input_scale[in_] = scale
 
@@ -203,8 +196,8 @@ class Transformer:
 def load_image(filename: str, color: bool = True) -> np.ndarray:
     """A picture as float32 in [0, 1]: H x W x 3 in the order red, green, blue, or gray H x W x 1 without `color`.
 
-    Gray ones get three equal channels, an alpha channel is dropped. As scikit-image does for Caffe, the orientation
-    that a camera may have noted is not applied, and colours become gray by weights that OpenCV does not have.
+    Gray pictures get three equal channels; an alpha channel is dropped. As with scikit-image, the orientation in
+    the metadata is ignored, and GRAY converts colours to gray.
     """
     stored = decode_pixels(read_input(filename, LARGEST_FILE), f'"{filename}"')
     most = np.iinfo(stored.dtype).max if stored.dtype.kind in "iu" else 1
@@ -219,16 +212,15 @@ def load_image(filename: str, color: bool = True) -> np.ndarray:
 def resize_image(im: np.ndarray, new_dims: Dims, interp_order: int = 1) -> np.ndarray:
     """A picture (H x W x K) in the size `new_dims` (height, width), by splines of order 0 to 5; float32.
 
-    As Caffe does: with one channel or three, pixels are areas as in scikit-image's resize with mode="constant" and no
-    anti-aliasing, beyond whose border is the picture's least value; so an enlarged picture fades there. With other
-    numbers of channels, pixels are points as in SciPy's zoom, and the corners' centres stay where they are. Values are
-    those of these libraries to float32's precision. scikit-image from 0.15 on blurs what it makes smaller, which the
-    nets of Caffe's time have not seen; releases before 0.19 have other splines of order 2 and 3.
+    As in Caffe, pictures of one channel or three are resized as by scikit-image's resize with mode="constant" and no
+    anti-aliasing: pixels are areas, and the smallest value lies beyond the border. Others are resized as by SciPy's
+    zoom: pixels are points, and the centres of the corners stay fixed. Values equal those of these libraries to
+    float32's precision; scikit-image before 0.19 has other splines of order 2 and 3.
     """
     if im.ndim != 3 or len(new_dims) != 2 or min(*new_dims, *im.shape) < 1:
         raise ArgumentError(
-            f"resize_image makes a height x width x channels array of another height and width, and not {new_dims} of "
-            f"the shape {im.shape}"
+            f"resize_image resizes an array of height x width x channels to another height and width, not one of shape "
+            f"{im.shape} to {new_dims}"
         )
     if interp_order not in SPLINE_ORDERS:
         raise ArgumentError(f"resize_image interpolates by splines of order 0 to 5, not {interp_order}")
@@ -243,7 +235,7 @@ def resize_image(im: np.ndarray, new_dims: Dims, interp_order: int = 1) -> np.nd
 
 
 def oversample(images: Pictures, crop_dims: Dims) -> np.ndarray:
-    """Ten crops (height, width) of each picture: its corners and centre, and the mirror images of these."""
+    """Return ten crops (height, width) of each picture: its corners and centre, and their mirror images."""
     height, width = (int(size) for size in crop_dims)
     rows, columns, channels = images[0].shape
     if height > rows or width > columns:
@@ -259,28 +251,28 @@ def oversample(images: Pictures, crop_dims: Dims) -> np.ndarray:
 
 
 def _resampled(values: np.ndarray, axis: int, new: int, order: int, areas: bool) -> np.ndarray:
-    """An array of three axes with `new` values along one of them, which splines make of those there are.
+    """Interpolate an array of three axes to `new` values along one of them by splines.
 
-    Pixels are areas, with zeros beyond the border, or points at whole numbers, of which the first and last stay.
+    Pixels are areas, with zeros beyond the border, or points, of which the first and last stay fixed.
     """
     values = np.moveaxis(values, axis, 0)
     old = len(values)
     shift, scale = (0.5, old / new) if areas else (0, (old - 1) / max(new - 1, 1))
-    places = (np.arange(new) + shift) * scale - shift
+    positions = (np.arange(new) + shift) * scale - shift
     faded = _FADED if areas and order > 1 else 0
     if order > 1:
         values = np.tensordot(_prefilter(old + 2 * faded, order)[:, faded : faded + old], values, 1)
-    first = np.floor(places + (0.5 if order % 2 == 0 else 0)).astype(int) - order // 2
+    first = np.floor(positions + (0.5 if order % 2 == 0 else 0)).astype(int) - order // 2
     made = np.zeros((new, *values.shape[1:]))
     for tap in range(order + 1):
         at = first + tap + faded if areas else _mirrored(first + tap, old)
-        weights = np.where((at >= 0) & (at < len(values)), _spline(places - (first + tap), order), 0)
+        weights = np.where((at >= 0) & (at < len(values)), _spline(positions - (first + tap), order), 0)
         made += weights[:, np.newaxis, np.newaxis] * values[np.clip(at, 0, len(values) - 1)]
     return np.moveaxis(made, 0, axis)
 
 
 def _prefilter(size: int, order: int) -> np.ndarray:
-    """The matrix that makes the coefficients of a spline, mirrored at its ends, of the values at whole numbers."""
+    """Return the matrix that converts samples to the coefficients of a spline, mirrored at its ends."""
     if order < 2:
         return np.eye(size)
     values = np.zeros((size, size))
@@ -290,14 +282,14 @@ def _prefilter(size: int, order: int) -> np.ndarray:
 
 
 def _mirrored(at: np.ndarray, size: int) -> np.ndarray:
-    """Places within 0 to size - 1 instead of those beyond, which mirror them; the ends stand once."""
+    """Return the indices, reflected into 0 to size - 1; the ends are not repeated."""
     period = max(2 * (size - 1), 1)
     at = at % period
     return np.minimum(at, period - at) if size > 1 else np.zeros_like(at)
 
 
 def _spline(x: np.ndarray, order: int) -> np.ndarray:
-    """The cardinal B-spline of an order, as a sum of one-sided powers; of order 0, one for what was rounded to 0."""
+    """Evaluate the cardinal B-spline of an order, as a sum of one-sided powers; 1 for order 0."""
     if order == 0:
         return np.ones(np.shape(x))
     signs = [(-1) ** k * math.comb(order + 1, k) for k in range(order + 2)]

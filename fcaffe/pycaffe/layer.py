@@ -1,4 +1,4 @@
-"""pycaffe's Layer: the base of a user's Python layers, and the face of every layer in a net."""
+"""pycaffe's Layer: the base class of a user's Python layers, and the interface of every layer in a net."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fcaffe.pycaffe.blob import Blob, BlobVec
 
 
 class Layer:
-    """Derive from it for a layer of `type: "Python"`, and define all or some of
+    """Base class for layers of `type: "Python"`. A subclass defines some of these methods:
 
     - `setup(self, bottom, top)`: check `self.param_str` and the bottoms, make parameters; once;
     - `reshape(self, bottom, top)`: `top[i].reshape(...)` from the shapes of the bottoms; before every forward pass;
@@ -17,7 +17,7 @@ class Layer:
     - `backward(self, top, propagate_down, bottom)`: write `bottom[i].diff[...]` where `propagate_down[i]`, and add to
       `self.blobs[i].diff`.
 
-    A class that remembers something from one pass to the next (a count, a running mean) also defines
+    A class with state from one pass to the next, such as a running mean, also defines
 
     - `snapshot_state(self)`: return a dict of arrays by names, which goes into snapshots;
     - `restore_state(self, state)`: take such a dict over when a training goes on from a snapshot.
@@ -35,7 +35,7 @@ class Layer:
 
     @classmethod
     def _of(cls, layer: CoreLayer) -> Layer:
-        """The face of a layer that is not the user's."""
+        """Return the interface of a built-in layer."""
         made = cls.__new__(cls)
         made._bind(layer)
         return made
@@ -76,6 +76,6 @@ class Layer:
 
 
 class UserLayer(CoreLayer):
-    """A layer of a net that hands its work to an instance of a user's class."""
+    """A layer of a net that calls an instance of a user's class."""
 
     user_layer: Layer

@@ -11,9 +11,9 @@ from fcaffe.solvers import Observer
 
 
 class NCCL(Observer):
-    """Adds up the gradients of the processes that `set_solver_count` has announced, of which there may be but one here.
+    """NCCL of a single process, so sums and broadcasts change nothing. `fcaffe train` trains on several GPUs.
 
-    So its sums and broadcasts are what a single process has already. Several train by `fcaffe train`.
+    Raises UsageError if `set_solver_count` has announced several processes.
     """
 
     def __init__(self, solver: Solver, uid: bytes | str) -> None:
@@ -27,11 +27,11 @@ class NCCL(Observer):
 
     @staticmethod
     def new_uid() -> bytes:
-        """What the processes of one training recognise one another by."""
+        """Return a random identifier of a training."""
         return os.urandom(128)
 
     def bcast(self) -> None:
-        """Give all processes the weights of the first."""
+        """Broadcast the weights: nothing to do."""
 
     def __call__(self, layer: int) -> None:
-        """As a hook of a net: add up the gradients of this layer, as soon as backward has made them."""
+        """Sum the gradients of this layer, as a hook of a net: nothing to do."""

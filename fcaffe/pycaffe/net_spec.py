@@ -1,4 +1,4 @@
-"""pycaffe's `caffe.net_spec`: nets written in Python, as functions of layers, and made into a NetParameter.
+"""pycaffe's `caffe.net_spec`: describes nets in Python, as functions of layers, and converts them to a NetParameter.
 
 `layers` and `params` (L and P in most scripts) have a name for each layer type and each message of the schema, those of
 forks included.
@@ -14,13 +14,13 @@ import numpy as np
 
 from fcaffe.proto import caffe_pb2
 
-LayerParams = dict["Function", Any]  # the LayerParameters made so far, in their order
+LayerParams = dict["Function", Any]  # the LayerParameters so far, in their order
 
 
 def param_name_dict() -> dict[str, str]:
-    """{"Convolution": "convolution", ...}: in which field of LayerParameter, less its `_param`, a type's message is.
+    """Map each message to its field of LayerParameter, without `_param`: {"Convolution": "convolution", ...}.
 
-    Of two fields with one message it is the one with the lower number, which is Caffe's own.
+    If two fields have the same message, the lower number, which is Caffe's own, counts.
     """
     fields = [field for field in caffe_pb2.LayerParameter.DESCRIPTOR.fields if field.name.endswith("_param")]
     return {
@@ -30,14 +30,14 @@ def param_name_dict() -> dict[str, str]:
 
 
 def to_proto(*tops: Top) -> Any:
-    """A NetParameter with all layers that the tops depend on; blobs and layers are named by type and number."""
+    """Return a NetParameter with all layers that the tops depend on; blobs and layers are named by type and number."""
     return _net_of(tops, {})
 
 
 def assign_proto(proto: Any, name: str, val: Any) -> None:
-    """Put a Python value into a field: dicts into messages, lists into repeated fields, and all else as it is.
+    """Assign a Python value to a field: a dict to a message, a list to a repeated field.
 
-    A value that is no list makes a repeated field of one element.
+    Another value for a repeated field becomes its only element.
     """
     field = proto.DESCRIPTOR.fields_by_name.get(name)
     if field is None:
@@ -63,7 +63,7 @@ def assign_proto(proto: Any, name: str, val: Any) -> None:
 
 
 class Top:
-    """A blob that a layer makes: number `n` of the tops of the function `fn`."""
+    """A top of a layer: number `n` of the tops of the function `fn`."""
 
     def __init__(self, fn: Function, n: int) -> None:
         self.fn = fn
@@ -94,15 +94,8 @@ class Function:
         self.in_place: bool = params.pop("in_place", False)
         self.tops = tuple(Top(self, n) for n in range(self.ntop))
 
-    def _get_name(self, names: dict[Any, str], autonames: Counter[str]) -> str:
-        """The layer's name: that of its first top, or its own if it has none."""
-        return _named(self.tops[0] if self.tops else self, self.type_name, names, autonames)
-
-    def _get_top_name(self, top: Top, names: dict[Any, str], autonames: Counter[str]) -> str:
-        return _named(top, top.fn.type_name, names, autonames)
-
     def _to_proto(self, layers: LayerParams, names: dict[Any, str], autonames: Counter[str]) -> None:
-        """Append the layer, behind those that its bottoms come from."""
+        """Append the layer after the layers of its bottoms."""
         if self in layers:
             return
         bottoms = []
@@ -110,14 +103,16 @@ class Function:
             bottom._to_proto(layers, names, autonames)
             bottoms.append(layers[bottom.fn].top[bottom.n])
         layer = caffe_pb2.LayerParameter(type=self.type_name, bottom=bottoms)
-        layer.top.extend(bottoms if self.in_place else [self._get_top_name(t, names, autonames) for t in self.tops])
-        layer.name = self._get_name(names, autonames)
+        layer.top.extend(
+            bottoms if self.in_place else [_named(top, self.type_name, names, autonames) for top in self.tops]
+        )
+        layer.name = _named(self.tops[0] if self.tops else self, self.type_name, names, autonames)
         for name, value in self.params.items():
             self._assign(layer, name, value)
         layers[self] = layer
 
     def _assign(self, layer: Any, name: str, value: Any) -> None:
-        """Put a parameter into the message of the layer's type where that has such a field, else into the layer."""
+        """Assign a parameter to the message of the layer's type if that has such a field, else to the layer."""
         own = _param_names.get(self.type_name)
         if own and not name.endswith("param") and name in getattr(layer, f"{own}_param").DESCRIPTOR.fields_by_name:
             assign_proto(getattr(layer, f"{own}_param"), name, value)
@@ -163,9 +158,9 @@ class NetSpec:
 
 
 class Layers:
-    """A function for each layer type: `L.Convolution(bottom, kernel_size=3)` makes its Top.
+    """A function for each layer type: `L.Convolution(bottom, kernel_size=3)` returns its Top.
 
-    With ntop=0 it makes the Function itself, and with a larger ntop a tuple of Tops.
+    With ntop=0 it returns the Function itself, and with a larger ntop a tuple of Tops.
     """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -192,7 +187,7 @@ class Parameters:
 
 
 def _net_of(functions: Iterable[Any], names: dict[Any, str]) -> Any:
-    """The NetParameter of what has `_to_proto`: Tops, or Functions without tops."""
+    """Return the NetParameter of Tops, or of Functions without tops."""
     layers: LayerParams = {}
     autonames: Counter[str] = Counter()
     for function in functions:
@@ -201,7 +196,7 @@ def _net_of(functions: Iterable[Any], names: dict[Any, str]) -> Any:
 
 
 def _named(what: Any, type_name: str, names: dict[Any, str], autonames: Counter[str]) -> str:
-    """The name of a Top or Function; one that has none gets its type with the next number."""
+    """Return the name of a Top or Function. Without a name it gets its type with the next number."""
     if what not in names:
         autonames[type_name] += 1
         names[what] = f"{type_name}{autonames[type_name]}"

@@ -1,4 +1,4 @@
-"""Python: a layer that is a class of the user's, found when the net is built and called with live blobs."""
+"""Python: a layer type whose layers are instances of user classes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from fcaffe.net.traits import Traits
 from fcaffe.pycaffe.blob import Blob as BlobFace
 from fcaffe.pycaffe.layer import Layer, UserLayer
 
-# Whether the current folder stays among those in which Python looks for modules, so that the methods of a layer may
-# import others that lie there. Only the command line, whose process is its own, sets this.
+# Whether the current folder stays in sys.path, so that methods of a layer may import modules from it. Only the command
+# line sets this.
 keeps_current_folder = False
 
 FCAFFE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # the folder of the package, with a slash
 
 
 class UserCodeError(LayerError):
-    """A user's layer raised, which is the cause. In Caffe that comes through as it is, so this is of its type too."""
+    """Wraps an exception of a user's layer. It is also of that exception's type, since scripts for Caffe catch that."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError, if it is one, would quote it
@@ -72,7 +72,7 @@ class Python(UserLayer):
         self._call("backward", top, propagate_down, bottom)
 
     def state(self) -> State:
-        """What `snapshot_state` of the user's class gives, if it defines that."""
+        """Return the `snapshot_state` of the user's class."""
         given = self._ask("snapshot_state")
         if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
             raise self.error(f"snapshot_state must return a dict of arrays by names, not {given!r:.80}")
@@ -82,7 +82,7 @@ class Python(UserLayer):
         self._ask("restore_state", {name: array.copy() for name, array in state.items()})
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        """What the user's method returns."""
+        """Call the user's method and return its result."""
         try:
             return getattr(self.user_layer, method)(*arguments)
         except Exception as problem:
@@ -90,7 +90,7 @@ class Python(UserLayer):
             raise self._user_error(f"{cls.__module__}.{cls.__name__}.{method}", problem) from problem
 
     def _weigh_losses(self, bottom: list[Blob], top: list[Blob]) -> None:
-        """A loss of user code is taken for the mean over this worker's samples: its share of the whole mean counts."""
+        """Weight a loss of user code, a mean over this worker's samples, by their share of the batch."""
         samples = bottom[0].shape[0]
         part = samples / max(1.0, self.context.workers.sum(samples))
         for blob, weight in zip(top, self.loss_weights, strict=True):
@@ -99,7 +99,7 @@ class Python(UserLayer):
                 blob.diff[...] = weight * part
 
     def _call(self, method: str, *arguments: list[Any]) -> None:
-        """Call the user's method, with blobs as user code sees them."""
+        """Call the user's method with pycaffe's blobs."""
         try:
             with self.views.user_at_work():
                 getattr(self.user_layer, method)(*([self._face(value) for value in values] for values in arguments))
@@ -126,7 +126,7 @@ class Python(UserLayer):
         return user_layer
 
     def _import(self, name: str) -> ModuleType:
-        """The module, from the current folder, PYTHONPATH and wherever else Python looks."""
+        """Import the module from the current folder or sys.path."""
         added = "" not in sys.path and os.getcwd() not in sys.path
         if added:
             sys.path.insert(0, "")  # not there in a program that was started by its name
@@ -171,13 +171,13 @@ class Python(UserLayer):
 
 
 def code_of(param: Any) -> str:
-    """For the user, before it runs: whose code a layer of this LayerParameter is."""
+    """Describe the user code of a layer, for the log."""
     p = param.python_param
     return f'layer "{param.name}": the code of the class {p.layer} of the Python module {p.module}'
 
 
 def _error_class(kind: type[Exception]) -> type[UserCodeError]:
-    """A UserCodeError that is also of this type, if Python can make one of the two and tell what it says."""
+    """Return a subclass of UserCodeError and of this type, or UserCodeError if Python cannot combine them."""
     if issubclass(kind, SyntaxError):  # Python would show its line in place of what we say
         return UserCodeError
     try:
@@ -189,7 +189,7 @@ def _error_class(kind: type[Exception]) -> type[UserCodeError]:
 
 
 def _users_folders() -> list[str]:
-    """Those in which Python looks for modules, but for its own and the ones that packages are installed in."""
+    """Return the folders of sys.path, without those of Python and of installed packages."""
     folders = dict.fromkeys(folder or os.getcwd() for folder in sys.path)
     own = sysconfig.get_paths()["stdlib"]
     installed = ("site-packages", "dist-packages", ".zip")
@@ -201,7 +201,7 @@ def _is_user_layer(value: Any) -> bool:
 
 
 def _line_of(problem: Exception) -> str:
-    """Where in user code: the line of the first file on the way that is neither fcaffe's nor Python's own importing."""
+    """Return the line of the first file in the traceback that is neither fcaffe's nor Python's import system."""
     if isinstance(problem, SyntaxError):
         return f" ({problem.filename}, line {problem.lineno})"
     frames = [

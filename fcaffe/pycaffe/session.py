@@ -1,6 +1,6 @@
-"""What pycaffe keeps for the whole process: the mode, the random generator, where noise comes from, the log.
+"""State of pycaffe for the whole process: the mode, the random generator, the source of noise.
 
-Only this interface has such a state; it is handed to nets and solvers as a Context when they are made.
+Nets and solvers get this state as a Context when they are created.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _solver_rank = 0
 
 @functools.cache
 def _engine_on(gpu: int | None) -> Engine:
-    """One for all nets, so that they share its temporary memory."""
+    """Return the engine of a GPU or the CPU; all nets share it and its workspace."""
     return cpu_engine() if gpu is None else gpu_engine(gpu)
 
 
 def engine() -> Engine:
-    """What computes in nets and solvers made now. Raises UsageError for what a GPU lacks."""
+    """Return the engine for new nets and solvers. Raises UsageError if the GPU cannot be used."""
     global _taken
     if not _on_gpu:
         return _engine_on(None)
@@ -50,7 +50,7 @@ def engine() -> Engine:
 
 
 def context() -> Context:
-    """For a net made now."""
+    """Return the Context for a new net."""
     return Context(engine(), random, noise, on_demand=True, shares_memory=True)
 
 
@@ -94,12 +94,12 @@ def _is_usable(call: str, load: Callable[[], object]) -> bool:
 
 
 def set_random_seed(seed: int) -> None:
-    """Start the generator that fillers, and noise under `set_rng('caffe')`, draw from; also for nets that exist."""
+    """Seed the generator of fillers, and of noise under `set_rng('caffe')`; existing nets use it too."""
     random.set_state(CaffeRandom(seed).state())
 
 
 def set_rng(stream: str) -> None:
-    """Where Dropout and other noise in a net draw from, in nets and solvers made from now on.
+    """Set the stream for Dropout and other noise, in nets and solvers created from now on.
 
     'caffe' (the default here): Caffe's generator, in Caffe's order. 'counter': a stream that depends on (seed, layer,
     iteration, index of the sample) only, whatever the number of workers.
@@ -116,7 +116,7 @@ def layer_type_list() -> list[str]:
 
 
 def wait_for_device() -> None:
-    """Until a GPU, in GPU mode, has done what nets and solvers have given it to do."""
+    """Wait until the GPU, in GPU mode, has finished all work of nets and solvers."""
     if _on_gpu and _taken is not None:
         _engine_on(_taken).synchronize()
 
@@ -125,7 +125,7 @@ def init_log(level: int | None = None, stderr: bool = True) -> None:
     """Drop lines of the log below `level`: 0 for information, 1 for warnings, 2 for errors.
 
     If `stderr` is false, Caffe writes the log to files in the temporary folder, and errors to standard error as well.
-    Here there are no such files, but information and warnings are left out all the same.
+    fcaffe writes no such files, but omits information and warnings as well.
     """
     if level is not None:
         lines.set_minimum(level if stderr else max(level, lines.LEVELS.index("E")))
@@ -137,7 +137,7 @@ def log(message: str) -> None:
 
 
 def solver_count() -> int:
-    """How many processes train together, as `set_solver_count` has said."""
+    """Return the number of processes that train together, from `set_solver_count`."""
     return _solver_count
 
 
@@ -149,7 +149,7 @@ def set_solver_count(count: int) -> None:
 
 
 def solver_rank() -> int:
-    """Which of them this process is, as `set_solver_rank` has said."""
+    """Return the rank of this process, from `set_solver_rank`."""
     return _solver_rank
 
 
@@ -161,9 +161,9 @@ def set_solver_rank(rank: int) -> None:
 
 
 def set_multiprocess(multiprocess: bool) -> None:
-    """Whether solvers that train together are processes, which they always are here."""
+    """Accepted as in Caffe; solvers that train together always are processes here."""
 
 
 def has_nccl() -> bool:
-    """Whether there is NCCL, which a script asks before it uses that."""
+    """Return True: the class NCCL is there."""
     return True

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 
-from fcaffe.proto.forks import forks_of_number
-from fcaffe.solvers.learning_rate import learning_rate, next_step, warm_up_end
+from fcaffe.solvers.learning_rate import learning_rate, warm_up_end
 
 SAMPLES = 16
 UPGRADED = ("solver_type",)  # older fields, which reading a solver turns into newer ones
@@ -29,10 +30,10 @@ def solver_fields(param: Any) -> dict[str, Any]:
         if field.name in UPGRADED:
             continue
         value = getattr(param, field.name)
-        if _is_repeated(field):
+        if hasattr(value, "extend"):  # a repeated field
             if value:
                 fields[field.name] = [_plain(field, item) for item in value]
-        elif param.HasField(field.name) or (_has_default(field) and not forks_of_number(field.number)):
+        elif param.HasField(field.name) or _has_default(field):
             fields[field.name] = _plain(field, value)
     return fields
 
@@ -40,35 +41,23 @@ def solver_fields(param: Any) -> dict[str, Any]:
 def rates(param: Any) -> list[tuple[int, float]]:
     """(iteration, rate) at each change of the rate, or at SAMPLES even distances if it changes more often than that."""
     last, warm = param.max_iter - 1, warm_up_end(param)
-    if last < 0:
-        return []
-    rising = sorted({warm * k // SAMPLES for k in range(SAMPLES)} if warm else set())
-    warming = [(iteration, learning_rate(param, iteration)) for iteration in rising if iteration <= last]
-    if warm > last:
-        return warming
-    if param.lr_policy == "multistep":
-        return warming + _multistep_rates(param, warm)
-    if param.lr_policy == "fixed":
-        iterations = [0]
-    elif param.lr_policy == "step" and 0 <= last // max(param.stepsize, 1) < SAMPLES:
-        iterations = list(range(0, last + 1, max(param.stepsize, 1)))
-    else:
-        iterations = sorted({*(param.max_iter * k // SAMPLES for k in range(SAMPLES)), last})
-    iterations = [warm, *(iteration for iteration in iterations if iteration > warm)]
-    return warming + [(iteration, learning_rate(param, iteration)) for iteration in iterations]
+    drops = list(_drops(param.stepvalue, warm))
+    changes: Iterable[int] = {param.max_iter * k // SAMPLES for k in range(SAMPLES)} | {last}
+    if param.lr_policy in ("fixed", "multistep"):
+        changes = drops if param.lr_policy == "multistep" else ()
+    elif param.lr_policy == "step" and last // max(param.stepsize, 1) < SAMPLES:
+        changes = range(0, last + 1, max(param.stepsize, 1))
+    rising = {warm * k // SAMPLES for k in range(SAMPLES)}
+    iterations = sorted(rising | {warm, *(change for change in changes if change > warm)})
+    return [(one, learning_rate(param, one, bisect_right(drops, one))) for one in iterations if one <= last]
 
 
-def _multistep_rates(param: Any, iteration: int) -> list[tuple[int, float]]:
-    """From `iteration` on. The policy passes one step value an iteration at most, so a change may come after it."""
-    step = next_step(param, iteration, 0)
-    changes = [(iteration, learning_rate(param, iteration, step))]
-    while step < len(param.stepvalue):
-        iteration = max(iteration + 1, param.stepvalue[step])
-        if iteration >= param.max_iter:
-            break
-        step += 1
-        changes.append((iteration, learning_rate(param, iteration, step)))
-    return changes
+def _drops(step_values: Iterable[int], warm: int) -> Iterator[int]:
+    """The iterations at which `multistep` lowers the rate. It passes one step value an iteration at most."""
+    iteration = warm - 1
+    for value in step_values:
+        iteration = max(iteration + 1, value)
+        yield iteration
 
 
 def _has_default(field: Any) -> bool:
@@ -81,12 +70,6 @@ def _has_default(field: Any) -> bool:
             FieldDescriptor.CPPTYPE_MESSAGE,
         )
     )
-
-
-def _is_repeated(field: Any) -> bool:
-    if hasattr(field, "is_repeated"):  # since protobuf 6
-        return bool(field.is_repeated)
-    return bool(field.label == FieldDescriptor.LABEL_REPEATED)
 
 
 def _plain(field: Any, value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from fcaffe.errors import UsageError
 from fcaffe.net.workers import Workers
 from fcaffe.output_files import remove_leftovers, replacing, temporary_name
-from fcaffe.timeline import EXCHANGE, TRAINING, Event, Timeline
+from fcaffe.timeline import EXCHANGE, TRAINING, Timeline
 
 THREADS = {TRAINING: "training", EXCHANGE: "gradient exchange"}
 
@@ -37,49 +37,34 @@ def begin_together(timeline: Timeline, workers: Workers) -> None:
     timeline.begin()
 
 
-def gather(timeline: Timeline, workers: Workers, hosts: Sequence[str]) -> list[dict[str, Any]]:
-    """Chrome's events of all workers at worker 0, and none at the others. Collective."""
-    everyone = workers.gather(_since_beginning(timeline)) or []
-    return [line for rank, events in enumerate(everyone) for line in _events_of(rank, hosts[rank], events)]
+def events_of(timeline: Timeline, rank: int, hosts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return Chrome's events of this worker: names of process and threads, and complete events ("X").
 
-
-def own_events(timeline: Timeline, rank: int, hosts: Sequence[str]) -> list[dict[str, Any]]:
-    """Chrome's events of this worker alone."""
-    return _events_of(rank, hosts[rank], _since_beginning(timeline))
-
-
-def _since_beginning(timeline: Timeline) -> list[tuple[Any, ...]]:
-    """The events as tuples, which are smaller in a message."""
-    return [
-        (event.name, event.thread, event.begin - timeline.origin, event.end - timeline.origin, event.iteration)
-        for event in list(timeline.events)
-    ]
-
-
-def write(path: str, events: list[dict[str, Any]]) -> None:
-    with replacing(path, "trace") as temporary, open(temporary, "w") as file:
-        json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
-
-
-def _events_of(rank: int, host: str, events: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-    """Names of process and threads, and complete events ("X"). Times are in microseconds."""
+    Times are in microseconds since the beginning.
+    """
+    events = sorted(timeline.events, key=lambda event: event.begin)
+    names = {"name": f"rank {rank} on {hosts[rank]}"}
     lines: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank} on {host}"}},
+        {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": names},
         {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}},
     ]
-    threads = {event[1] for event in events} | {TRAINING}
-    for thread in sorted(threads):
+    for thread in sorted({event.thread for event in events} | {TRAINING}):
         lines.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": THREADS[thread]}})
-    for name, thread, begin, end, iteration in sorted((Event(*event) for event in events), key=lambda e: e.begin):
+    for name, thread, begin, end, iteration in events:
         lines.append(
             {
                 "ph": "X",
                 "name": name,
                 "pid": rank,
                 "tid": thread,
-                "ts": round(1e6 * begin, 1),
+                "ts": round(1e6 * (begin - timeline.origin), 1),
                 "dur": round(1e6 * (end - begin), 1),
                 "args": {"iteration": iteration},
             }
         )
     return lines
+
+
+def write(path: str, events: list[dict[str, Any]]) -> None:
+    with replacing(path, "trace") as temporary, open(temporary, "w") as file:
+        json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)

@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--folder", default=None, metavar="FOLDER", help="where to write (a temporary folder)")
     parser.add_argument("--repeat", type=int, default=3, metavar="N")
     arguments = parser.parse_args()
-    log.set_stderr(False)
+    log.set_show(lambda line: None)
     net = caffe.Net(arguments.net, caffe.TEST)
     rng = np.random.default_rng(1)
     for blobs in net.params.values():

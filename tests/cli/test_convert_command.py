@@ -41,7 +41,6 @@ def test_flags_stand_anywhere(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["convert"], "convert needs two files: convert IN OUT"),
         (["convert", "none.caffemodel", "x.h5"], "none.caffemodel does not exist"),
         (
             ["convert", str(MODEL), "x.zip"],

@@ -22,7 +22,6 @@ OPTIONS = [
     click.Option(["--level"], type=int),
     click.Option(["--json"], is_flag=True),
     click.Option(["--note"]),
-    click.Option(["--plan"], is_flag=False, flag_value=""),
 ]
 
 
@@ -47,9 +46,6 @@ def test_flags_in_all_spellings_before_and_after_the_verb(words: str, run: Run) 
         ("-json train", "--json train"),
         ("-json=true -json=0 -nojson", "--json"),
         ("--note x", "--note=x"),  # not the negation of a flag `te`
-        ("--plan -solver x", "--plan --solver=x"),
-        ("--plan x -json", "--plan x --json"),
-        ("--plan=x train", "--plan=x train"),
         ("a -- -solver x", "a -- -solver x"),
         ("- a --", "- a"),
         ("--flagfile= --fromenv= --tryfromenv= x", "x"),

@@ -122,9 +122,3 @@ def test_calibration_writes_a_file_that_predicts(run: Run, monkeypatch: pytest.M
     assert row["seconds_per_iteration"] == pytest.approx(4 / content["speeds"]["small"])
     run("plan", "--calibrate", "--out", "here.json")
     assert json.loads(Path("here.json").read_text())["speeds"] == content["speeds"]
-
-
-@pytest.mark.parametrize("words", [["--plan"], ["--plan", "machine.json"], ["--plan=machine.json"]])
-def test_a_training_takes_no_plan(run: Run, words: list[str]) -> None:
-    message = run("train", *words, "--solver", "solver.prototxt").fatal
-    assert message.startswith("--plan is no flag of train any more: ask `fcaffe plan --solver FILE")

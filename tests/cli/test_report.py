@@ -169,7 +169,6 @@ def test_with_solver_and_weights(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("report train.log", "report LOG PAGE.html"),
         ("report none.log page.html", "cannot read none.log"),
         ("report solver.prototxt page.html", "no line of a training"),
         ("report solver.prototxt page.html --weights a.caffemodel", "give --solver FILE as well"),

@@ -78,10 +78,8 @@ def test_solver_as_json(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("summary", "summary needs the prototxt of a net: summary NET"),
         ("summary none", "none does not exist"),
         ("summary lmdb", "lmdb is a folder; a file is wanted"),
-        ("solver", "solver needs the prototxt of a solver: solver SOLVER"),
         ("solver none", "none does not exist"),
     ],
 )

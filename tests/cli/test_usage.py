@@ -99,3 +99,22 @@ def test_a_shell_takes_what_is_printed(shell: str, tmp_path: Path, run: Run) -> 
 def test_another_shell(run: Run) -> None:
     assert run("completion tcsh").fatal == "completion knows bash, zsh, fish, not 'tcsh'"
     assert run("completion").code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ("classify a.png", "OUT"),
+        ("convert", "IN"),
+        ("detect in.csv", "OUT"),
+        ("draw_net net.prototxt", "OUT"),
+        ("merge-bn a b c", "NEW_WEIGHTS"),
+        ("report train.log", "PAGE.html"),
+        ("solver", "SOLVER"),
+        ("summary", "NET"),
+    ],
+)
+def test_a_missing_argument_is_named(words: str, missing: str, run: Run) -> None:
+    result, command = run(words), words.split()[0]
+    assert result.code == 1
+    assert result.err.startswith(f"ERROR: {command} needs {missing}, such as: fcaffe {command} ")

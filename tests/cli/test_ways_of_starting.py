@@ -56,7 +56,6 @@ SAMPLES = {
     "report": Sample("--report page.html"),
     "tensorboard": Sample("--tensorboard events"),
     "trace": Sample("--trace trace.json"),
-    "planned": Sample("--plan=missing.json"),
     "restarts": Sample("--restarts 2"),
     "workers": Sample("--workers 2"),
     "hosts": Sample("--hosts a:1,b:1"),
@@ -236,7 +235,7 @@ def test_under_mpiexec(flag: str, run: Run, inputs: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(World, "__exit__", lambda *_: None)
     result = run("train", "--solver=solver.prototxt", *SAMPLES[flag].words.split())
     own = flag in ("hosts", "hostfile", "mpi_args", "restarts")
-    early = flag in ("sigint_effect", "sighup_effect", "planned", "version", "minloglevel")
+    early = flag in ("sigint_effect", "sighup_effect", "version", "minloglevel")
     if not early:
         assert ("another launcher has started these 2 ranks" in result.err) is own, result
         assert ("ReachedError" in result.err) is not own

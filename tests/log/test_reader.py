@@ -24,9 +24,6 @@ def test_the_columns_of_caffes_own_log(run: str) -> None:
     made, expected = read_log(folder / "train.log"), series(folder / "series.json")
     assert made.loss == {row["iter"]: row["loss"] for row in expected["train"]}
     assert made.rate == {row["iter"]: row["lr"] for row in expected["lr"]}
-    for row in expected["train"]:
-        for name, values in row["outputs"].items():
-            assert [o.curve[row["iter"]] for o in made.outputs.values() if o.name == name] == values
     for row in expected["test"]:
         outputs = made.test_nets[row["net"]].outputs.values()
         for name, values in row["outputs"].items():
@@ -40,7 +37,6 @@ def test_outputs_by_number_since_names_repeat() -> None:
     assert [outputs[k].name for k in range(12)] == ["accuracy", *["by_class"] * 10, "loss"]
     assert [output.is_loss for output in outputs.values()] == [False] * 11 + [True]
     assert outputs[0].curve[0] == 0.104167 and outputs[2].curve[0] == 0.5
-    assert made.outputs[1].name == "size" and made.outputs[1].is_loss
 
 
 def test_several_test_nets_and_their_losses() -> None:
@@ -72,7 +68,6 @@ def test_everything_that_fcaffe_writes(capsys: pytest.CaptureFixture[str]) -> No
     log.info("Iteration something else, loss = 3")
     made = parse_log(capsys.readouterr().err.splitlines())
     assert made.loss == {7: math.inf, 8: -1.5} and made.rate == {7: 1e-05}
-    assert made.outputs[0].name == "a/b" and math.isnan(made.outputs[0].curve[7])
     assert list(made.test_nets) == [0] and made.test_nets[0].loss == {7: 1e-9}
     assert made.test_nets[0].outputs[0].curve == {7: 1e9}
 

@@ -31,12 +31,12 @@ def test_the_field_that_a_training_net_comes_from(
 def test_the_tags_of_upgrades_and_means(capsys: pytest.CaptureFixture[str]) -> None:
     """The lines in the sources of the Caffe that made the golden logs."""
     for write, tag in (
-        (lambda: log.upgrading_v0("x"), "upgrade_proto.cpp:28"),
-        (lambda: log.upgrading_v1("x"), "upgrade_proto.cpp:55"),
-        (lambda: log.upgrading_batch_norm("x"), "upgrade_proto.cpp:79"),
-        (lambda: log.upgraded_batch_norm(), "upgrade_proto.cpp:82"),
+        (lambda: log.upgrading("V0", "x"), "upgrade_proto.cpp:28"),
+        (lambda: log.upgrading("V1", "x"), "upgrade_proto.cpp:55"),
+        (lambda: log.upgrading("batch norm", "x"), "upgrade_proto.cpp:79"),
+        (lambda: log.upgraded("batch norm"), "upgrade_proto.cpp:82"),
         (lambda: log.unknown_v0_parameter("pad", "data"), "upgrade_proto.cpp:283"),
-        (lambda: log.upgrading_solver_type("x"), "upgrade_proto.cpp:1084"),
+        (lambda: log.upgrading("solver type", "x"), "upgrade_proto.cpp:1084"),
         (lambda: log.loading_mean("x"), "data_transformer.cpp:25"),
     ):
         write()

@@ -44,9 +44,9 @@ READERS: dict[str, Reader] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet() -> Iterator[None]:
-    log.set_stderr(False)
+    log.set_show(lambda line: None)
     yield
-    log.set_stderr(True)
+    log.set_show(None)
 
 
 @pytest.fixture(scope="module")

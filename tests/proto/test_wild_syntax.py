@@ -157,14 +157,13 @@ def test_v1_and_v0_layers_in_a_file_with_new_ones(tmp_path: Path, capfd: pytest.
 
 
 REFUSED = {
-    'layers { type: "CONVOLUTION" }': "V1LayerParameter.type wants one of NONE, .* found \"CONVOLUTION\"",
-    'layer { pooling_param { pool: "MAX" } }': "PoolingParameter.pool wants one of MAX, AVE, STOCHASTIC",
-    "layer { inner_product_param { num_output: NUM_OUTPUT } }": "InnerProductParameter.num_output wants a whole number"
-    " from 0 to 4294967295, found \"NUM_OUTPUT\"",
-    "layer { data_param { batch_size: ${BATCH} } }": "DataParameter.batch_size wants a whole number .* found \"\\$\"",
-    "layer { data_param { batch_size: 1.0 } }": "wants a whole number .* found \"1.0\"",
-    "layer { data_param { batch_size: 4294967296 } }": "wants a whole number .* found \"4294967296\"",
-    "layer { name: conv1 }": "LayerParameter.name wants a string in quotes, found \"conv1\"",
+    'layers { type: "CONVOLUTION" }': 'LayerType has no value "CONVOLUTION" .write it without quotation marks',
+    'layer { pooling_param { pool: "MAX" } }': 'PoolMethod has no value "MAX"',
+    "layer { inner_product_param { num_output: NUM_OUTPUT } }": "1:43: .*NUM_OUTPUT",
+    "layer { data_param { batch_size: ${BATCH} } }": r"1:34: .*\$",
+    "layer { data_param { batch_size: 1.0 } }": "1:34: .*1.0",
+    "layer { data_param { batch_size: 4294967296 } }": "1:34: .*4294967296",
+    "layer { name: conv1 }": "1:15: .*conv1",
     "layer { blobs_lr: 1 }": "LayerParameter has no field named \"blobs_lr\"",
     "layer { kernel_sise: 3 }": "LayerParameter has no field named \"kernel_sise\"",
     "layer { quantum_param { } }": "LayerParameter has no field named \"quantum_param\"; if it is of a fork's layer,"
@@ -176,8 +175,8 @@ REFUSED = {
     "layers { type: UNPOOLING }": "is a value of the DeconvNet fork .*; a layer of type \"Python\" can do its work",
     r'layer { data_param { source: "C:\data" } }': r'1:33: "\\d" in a string is no escape; .* write two',
     "layers { type: 99 }": "LayerType has no value \"99\"",
-    'layer { name: "a" name: "b" }': "LayerParameter takes \"name\" once",
-    "layer { pooling_param { } pooling_param { } }": "LayerParameter takes \"pooling_param\" once",
+    'layer { name: "a" name: "b" }': "multiple \"name\" fields",
+    "layer { pooling_param { } pooling_param { } }": "multiple \"pooling_param\" fields",
     "layer { clip_param { min: 0 } }": "clip_param.max is required",
 }  # fmt: skip
 

@@ -32,7 +32,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from fcaffe.tools.onnx.export import to_onnx
-from fcaffe.tools.onnx.graph import written_types
+from fcaffe.tools.onnx.graph import _writers
 from fcaffe.tools.onnx.library import OPSETS
 from fcaffe.tools.onnx.refused import REASONS as REFUSED
 from fcaffe.tools.onnx.refused import check_types
@@ -51,7 +51,7 @@ EACH = [
 
 def test_every_layer_type_is_written_or_refused() -> None:
     own = {name for name in layer_types() if registry._registry[name].__module__.startswith("fcaffe.")}
-    assert {*written_types(), *OWN} >= own
+    assert {*_writers, *OWN} >= own
 
 
 @pytest.mark.parametrize(
@@ -126,4 +126,4 @@ def test_models_with_images_of_an_odd_size(name: str, tmp_path: Path) -> None:
 def test_no_model_has_a_layer_that_is_refused(folder: str) -> None:
     param = read_net(str(MODELS / folder / "deploy.prototxt"))
     check_types(param)
-    assert {layer.type for layer in param.layer} <= {*written_types(), *OWN}
+    assert {layer.type for layer in param.layer} <= {*_writers, *OWN}

@@ -38,11 +38,6 @@ def writer_of(layer: Layer) -> Writer:
     return _writers[layer.type]
 
 
-def written_types() -> list[str]:
-    """All registered layer types, including refused ones."""
-    return sorted(_writers)
-
-
 @dataclass
 class Graph:
     """Nodes in execution order, and constants by name."""
