@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fcaffe.layers.activations import is_plain_relu
-from fcaffe.layers.concat import Concat, places
+from fcaffe.layers.concat import Concat, consecutive_slices
 from fcaffe.layers.convolution import Convolution
 from fcaffe.layers.fused.convolution_relu import ConvolutionReLU
 from fcaffe.net import Blob
@@ -54,7 +54,9 @@ class ConcatConvolution(FusedLayer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         self.inner.backward(top, [False], [self.whole])
         weights = self.convolution.blobs[0].data
-        for blob, down, place in zip(bottom, propagate_down, places(self.concat.sizes(bottom)), strict=True):
+        for blob, down, place in zip(
+            bottom, propagate_down, consecutive_slices(self.concat.sizes(bottom)), strict=True
+        ):
             if down:
                 own = self.xp.ascontiguousarray(weights[:, place])
                 self.engine.convolution_backward_data(

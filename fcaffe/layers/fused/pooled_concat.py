@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fcaffe.layers.activations import is_plain_relu
-from fcaffe.layers.concat import Concat, places
+from fcaffe.layers.concat import Concat, consecutive_slices
 from fcaffe.layers.pooling import MAX, Pooling
 from fcaffe.net import Array, Blob
 from fcaffe.net.node import Node
@@ -58,7 +58,9 @@ class PooledConcat(FusedLayer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         engine, windows, whole = self.engine, self.pooling.windows, top[0].data
         if self._by_parts:
-            for x, memory, place in zip(bottom, self._memories, places(self.concat.sizes(bottom)), strict=True):
+            for x, memory, place in zip(
+                bottom, self._memories, consecutive_slices(self.concat.sizes(bottom)), strict=True
+            ):
                 y = self._values_of_part(memory.shape)
                 engine.max_pool_forward(x.data, y, memory.data, windows)
                 engine.copy(y, whole[:, place])
@@ -81,7 +83,7 @@ class PooledConcat(FusedLayer):
             gradients = [x.diff if down else None for x, down in zip(bottom, propagate_down, strict=True)]
             engine.split(joined, gradients, self.concat.sizes(bottom), 1)
             return
-        parts = zip(bottom, self._memories, places(self.concat.sizes(bottom)), propagate_down, strict=True)
+        parts = zip(bottom, self._memories, consecutive_slices(self.concat.sizes(bottom)), propagate_down, strict=True)
         for x, memory, place, down in parts:
             if not down:
                 continue
