@@ -115,7 +115,6 @@ class Bfloat16Engine(OneDnnEngine, PlainOperators):
     math = BF16
     half_dtype = BFLOAT16
     half_arithmetic = False
-    convolves_in_steps = False  # whose numbers between two layers have 16 bits
     softmax_forward = on_copies(OneDnnEngine.softmax_forward, [1])
     softmax_backward = on_copies(OneDnnEngine.softmax_backward, [2])
 

@@ -69,7 +69,7 @@ class PooledConcat(FusedLayer):
             engine.concat([x.data for x in bottom], joined, 1)
             engine.max_pool_forward(joined, whole, self.pooling.memory.data, windows)
         if self.with_relu:
-            engine.relu_forward(whole, whole, 0)
+            engine.relu_of_maxima(whole)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not any(propagate_down):
