@@ -107,7 +107,7 @@ class Arena:
 
     def has(self, blob: Blob) -> bool:
         """Whether the data of a blob lie in here, and so may be gone by the end of a pass."""
-        return id(blob._data) in self._placed
+        return id(blob.data_storage) in self._placed
 
 
 def share_memory(uses: list[Use]) -> Moves:
@@ -131,8 +131,13 @@ def share_memory(uses: list[Use]) -> Moves:
 
 def memory_of(program: Program, again: Again, in_arena: bool) -> Memory:
     """Of a program in which these nodes run again; its storages side by side, or in an arena."""
-    parameters = {id(blob._data): blob._data for node in program.nodes for layer in node.layers for blob in layer.blobs}
-    data = {id(blob._data): blob._data for node in program.nodes for blob in node.blobs}
+    parameters = {
+        id(blob.data_storage): blob.data_storage
+        for node in program.nodes
+        for layer in node.layers
+        for blob in layer.blobs
+    }
+    data = {id(blob.data_storage): blob.data_storage for node in program.nodes for blob in node.blobs}
     sizes = {key: storage.nbytes for key, storage in data.items() if key not in parameters}
     activations, gradients = sum(sizes.values()), program.bytes_of(program.gradients)
     working = sum(node.layer.own_bytes() for node in program.nodes)

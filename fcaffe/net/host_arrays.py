@@ -83,7 +83,7 @@ class HostViews:
     def changing(self, blobs: Iterable[Blob]) -> Iterator[None]:
         """Its body lets the engine change the data of these, and user code may work amid it."""
         before = self._changing
-        self._changing = before | {blob._data for blob in blobs}
+        self._changing = before | {blob.data_storage for blob in blobs}
         self._preserve(self._changing)
         try:
             yield
@@ -97,11 +97,11 @@ class HostViews:
 
     def data(self, blob: Blob) -> np.ndarray:
         with engine_lock():
-            return self._show(blob, blob._data)
+            return self._show(blob, blob.data_storage)
 
     def diff(self, blob: Blob) -> np.ndarray:
         with engine_lock():
-            return self._show(blob, blob._diff)
+            return self._show(blob, blob.diff_storage)
 
     def device_address(self, blob: Blob, storage: Storage) -> int:
         """Where the values of the blob lie in the memory of a GPU, in C order. AttributeError if they do not."""
@@ -173,12 +173,12 @@ class HostViews:
                 if follower.runs(blob) and blob.shape != shape:
                     follower.complete()
         with self.engine_at_work():
-            if blob._data.shown is not None and blob._data.shown.copy is not None:
-                blob._data.shown.copy.values, blob._data.shown.copy.is_same = None, False
-            storages = blob._data, blob._diff
+            if blob.data_storage.shown is not None and blob.data_storage.shown.copy is not None:
+                blob.data_storage.shown.copy.values, blob.data_storage.shown.copy.is_same = None, False
+            storages = blob.data_storage, blob.diff_storage
             values = [self._in_c_order(blob, storage, shape) for storage in storages]
             blob.reshape(*shape)
-            if blob._data is storages[0]:  # else the memory is new, and zero
+            if blob.data_storage is storages[0]:  # else the memory is new, and zero
                 for storage, flat in zip(storages, values, strict=True):
                     if flat is not None:
                         storage.view(shape)[...] = flat[: blob.count].reshape(shape)
@@ -229,7 +229,7 @@ class HostViews:
             storage.make_contiguous(blob.shape)
             return self._window(storage, shown)[: blob.count].reshape(blob.shape)
         if copy is None:
-            copy = shown.copy = HostCopy(lasting=is_wide and blob in self._given and storage is blob._data)
+            copy = shown.copy = HostCopy(lasting=is_wide and blob in self._given and storage is blob.data_storage)
         values = copy.held()
         if values is None:
             values = copy.lend(storage.size, storage.dtype if is_wide else np.float32)

@@ -72,9 +72,9 @@ class OnDemand:
     def suits(net: Graph) -> bool:
         """Whether the layers of a net can run once more after a pass: none is user code, which may read amid a pass,
         or overwrites what is not computed again."""
-        given = {blob._data for node in net.nodes if _is_given(node) for blob in node.tops}
+        given = {blob.data_storage for node in net.nodes if _is_given(node) for blob in node.tops}
         writers = (node for node in net.nodes if not _is_given(node) and not node.layer.traits.aliases)
-        overwritten = any(blob._data in given for node in writers for blob in node.tops)
+        overwritten = any(blob.data_storage in given for node in writers for blob in node.tops)
         user_code = any(node.layer.traits.runs_user_code for node in net.nodes)
         return net.context.engine.xp is np and not user_code and not overwritten
 
@@ -143,8 +143,8 @@ class OnDemand:
     @silent_arithmetic
     def _run_again(self, hidden: set[Storage]) -> None:
         """Run the layers once more, into the hidden storages; what the others would get is dropped."""
-        given = {blob._data for node in self._given for blob in node.tops}
-        written = {blob._data for node in self._recomputed for blob in node.tops}
+        given = {blob.data_storage for node in self._given for blob in node.tops}
+        written = {blob.data_storage for node in self._recomputed for blob in node.tops}
         dropped: dict[Storage, Array] = dict.fromkeys(written - hidden - given)
         context = self._net.context
         context.saves_for_backward = True
@@ -171,7 +171,7 @@ class OnDemand:
         held = set(self._views.held())
         if (held, Blob.changes) != self._held:
             self._held = held, Blob.changes
-            self._read |= {blob for blob in self._net.blobs if blob._data in held}
+            self._read |= {blob for blob in self._net.blobs if blob.data_storage in held}
         if self._program is None or self._materialised is not self._read:
             self._materialised = self._read
             self._program = self._program_for(Want(self._always | self._read, gradients=False))
@@ -182,15 +182,15 @@ class OnDemand:
         if self._hidden_for != (program, Blob.changes):
             self._last_hidden = program.not_materialised(blob for node in self._recomputed for blob in node.tops)
             self._hidden_for = program, Blob.changes
-            touched = {blob._data for node in program.nodes for blob in node.blobs}
+            touched = {blob.data_storage for node in program.nodes for blob in node.blobs}
             for storage in self._last_hidden - touched:
                 storage.replace(None)
         return self._last_hidden
 
     def _sources(self) -> set[Storage]:
         """What the second run reads and does not write."""
-        parameters = {blob._data for node in self._recomputed for blob in node.layer.blobs}
-        return parameters | {blob._data for node in self._given for blob in node.tops}
+        parameters = {blob.data_storage for node in self._recomputed for blob in node.layer.blobs}
+        return parameters | {blob.data_storage for node in self._given for blob in node.tops}
 
     def _exposed(self) -> Sequence[Storage]:
         """The sources that a script may write at any moment."""
@@ -199,8 +199,8 @@ class OnDemand:
         return [storage for storage in exposed if storage in sources]
 
     def _read_since(self, reads: int) -> frozenset[Blob]:
-        storages = self._views.read_since((blob._data for blob in self._net.blobs), reads)
-        return frozenset(blob for blob in self._net.blobs if blob._data in storages)
+        storages = self._views.read_since((blob.data_storage for blob in self._net.blobs), reads)
+        return frozenset(blob for blob in self._net.blobs if blob.data_storage in storages)
 
     def _has_other_shapes(self) -> bool:
         """Whether the shapes of what the net is given have changed. A net in which they do so each time is not worth

@@ -89,7 +89,7 @@ class Replay:
         for is_node, group in itertools.groupby(recordings, lambda each: isinstance(each, Node)):
             some = list(group)
             self._steps += some if is_node else [self._engine.joined(some)]
-        storages = {blob._data for blob in self._blobs if blob._data.buffer is not None}
+        storages = {blob.data_storage for blob in self._blobs if blob.data_storage.buffer is not None}
         self._memory = [(storage, storage.buffer) for storage in storages]
         return loss
 
@@ -99,13 +99,13 @@ class Replay:
         The recording must have written all of the tops: it is replayed over tops full of NaN and must write the same
         bits. So a layer that computes by other means as well is never replayed.
         """
-        if {blob._data for blob in node.bottoms} & {blob._data for blob in node.tops}:
+        if {blob.data_storage for blob in node.bottoms} & {blob.data_storage for blob in node.tops}:
             return None
         node.reshape()
         replay = self._recorded(node)
         if replay is None:
             return None
-        tops = [blob._data.buffer[: blob.count] for blob in node.tops]
+        tops = [blob.data_storage.buffer[: blob.count] for blob in node.tops]
         written = list(map(zlib.crc32, tops))
         for top in tops:
             top.view(np.uint8)[...] = 255  # NaN of every type
@@ -121,7 +121,7 @@ class Replay:
         parameters = [blob for layer in node.layers for blob in layer.blobs]
         own = node.layer.own_memory()
         arrays = [blob.data for blob in (*node.blobs, *parameters)] + [storage.buffer for storage in own]
-        protected = [(storage, storage.buffer) for storage in (*(blob._data for blob in node.tops), *own)]
+        protected = [(storage, storage.buffer) for storage in (*(blob.data_storage for blob in node.tops), *own)]
         for storage, buffer in protected:
             view = buffer.view()
             view.flags.writeable = False

@@ -60,7 +60,7 @@ def test_a_pooling_comes_before_its_concat_and_takes_the_relus_along():
     net = same_bits("\n".join([DATA, BRANCHES, POOL, END]))
     assert fused(net) == ["ra+rb+cat+pool"]
     left_out = next(node.tops[0] for node in net.nodes if node.name == "cat")
-    assert left_out._data.buffer is None and left_out._diff.buffer is None
+    assert left_out.data_storage.buffer is None and left_out.diff_storage.buffer is None
     assert net.memory().peak < memory_of(net.plain, {}, in_arena=True).peak
 
 
@@ -120,7 +120,7 @@ def test_a_small_convolution_writes_the_gradients_of_a_concats_bottoms():
     net = same_bits("\n".join([DATA, BRANCHES, SQUEEZE, END]))
     if net.context.engine.splits_products:
         assert fused(net) == ["a+ra", "b+rb", "cat+conv+relu"]
-        assert next(node.tops[0] for node in net.nodes if node.name == "cat")._diff.buffer is None
+        assert next(node.tops[0] for node in net.nodes if node.name == "cat").diff_storage.buffer is None
 
 
 def test_random_nets_of_concats_keep_their_bits():

@@ -36,7 +36,7 @@ class CacheBlocked(FusedLayer):
         of_storages: dict[Storage, Blob] = {}  # blobs that share memory share a block, such as the tops of a Split
         for blob in (blob for node in nodes for blob in node.blobs):
             block = Blob(blob.xp, blob.shape, channels_last=True, dtype=blob.dtype)
-            self._blocks[blob] = of_storages.setdefault(blob._data, block)
+            self._blocks[blob] = of_storages.setdefault(blob.data_storage, block)
         self._inside = [
             replace(node, bottoms=self._blocks_of(node.bottoms), tops=self._blocks_of(node.tops)) for node in nodes
         ]
@@ -55,10 +55,10 @@ class CacheBlocked(FusedLayer):
             self._memory = [use.storage for use in uses]
         for start in range(0, bottom[0].shape[0], max(1, block_size(bottom[0].shape[0]))):
             for blob in self._ends:
-                whole, block, first = blob._data, self._blocks[blob], start * math.prod(blob.shape[1:])
+                whole, block, first = blob.data_storage, self._blocks[blob], start * math.prod(blob.shape[1:])
                 whole.view(blob.shape)
-                block._data.channels_last = whole.channels_last
-                block._data.replace(whole.buffer[first : first + block.count])
+                block.data_storage.channels_last = whole.channels_last
+                block.data_storage.replace(whole.buffer[first : first + block.count])
             for node in self._inside:
                 node.layer.forward(node.bottoms, node.tops)
 
@@ -74,10 +74,10 @@ class CacheBlocked(FusedLayer):
 
     def _uses(self) -> list[Use]:
         """From which step to which the blocks between the layers are needed."""
-        outside = {self._blocks[blob]._data for blob in self._ends}
+        outside = {self._blocks[blob].data_storage for blob in self._ends}
         spans: dict[Storage, tuple[int, int]] = {}
         for step, node in enumerate(self._inside):
-            for storage in {blob._data for blob in node.blobs} - outside:
+            for storage in {blob.data_storage for blob in node.blobs} - outside:
                 spans[storage] = spans.get(storage, (step, step))[0], step
         return [Use(storage, [span]) for storage, span in spans.items()]
 
@@ -107,23 +107,25 @@ def _gains(node: Node, first: Sequence[Blob], want: Want) -> bool:
     images = first[0].shape[0] if first[0].shape else 0
     if any(len(blob.shape) != 4 or blob.shape[0] != images for blob in blobs) or not all(map(want.hides, node.tops)):
         return False
-    size = sum(blob._data.nbytes for blob in blobs)
-    weights = sum(blob._data.nbytes for each in node.layers for blob in each.blobs)
+    size = sum(blob.data_storage.nbytes for blob in blobs)
+    weights = sum(blob.data_storage.nbytes for each in node.layers for blob in each.blobs)
     block = block_size(images)
     return block < images and size >= SMALLEST and weights <= MOST_WEIGHTS * size * block // images
 
 
 def _blocked(inside: Sequence[Node], others: Sequence[Node], want: Want) -> Node:
-    read_outside = {blob._data for node in others for blob in node.bottoms}
-    read_inside = {blob._data for node in inside for blob in node.bottoms}
+    read_outside = {blob.data_storage for node in others for blob in node.bottoms}
+    read_inside = {blob.data_storage for node in inside for blob in node.bottoms}
     written: set[Storage] = set()
     bottoms: dict[Blob, int] = {}
     tops: dict[Blob, int] = {}
     for node in inside:
-        bottoms |= {blob: i for blob, i in zip(node.bottoms, node.bottom_ids, strict=True) if blob._data not in written}
+        bottoms |= {
+            blob: i for blob, i in zip(node.bottoms, node.bottom_ids, strict=True) if blob.data_storage not in written
+        }
         for blob, blob_id in zip(node.tops, node.top_ids, strict=True):
-            written.add(blob._data)
-            if blob._data in read_outside or blob._data not in read_inside:
+            written.add(blob.data_storage)
+            if blob.data_storage in read_outside or blob.data_storage not in read_inside:
                 tops[blob] = blob_id
     node = node_in_place_of(CacheBlocked(inside, want, [*bottoms, *tops]), inside, inside[0], inside[-1])
     return replace(

@@ -46,7 +46,7 @@ class PooledConcat(FusedLayer):
             memory.reshape(*self._shape_of_part(blob, top[0]))
 
     def own_memory(self) -> list[Storage]:
-        return [self._part._data]
+        return [self._part.data_storage]
 
     def own_bytes(self) -> int:
         shapes = [memory.shape for memory in self._memories] if self._by_parts else [self._joined]
@@ -108,7 +108,7 @@ def pooled_before_concat(nodes: list[Node], want: Want) -> list[Node]:
     for concat in nodes:
         if not isinstance(concat.layer, Concat):
             continue
-        readers = _touching(nodes, concat.tops[0]._data)
+        readers = _touching(nodes, concat.tops[0].data_storage)
         pooling = readers[1] if len(readers) == 2 else concat
         if _fits(concat, pooling):
             nodes = _changed(nodes, [*_relus(nodes, concat, pooling), concat, pooling], want)
@@ -151,10 +151,10 @@ def _relus(nodes: list[Node], concat: Node, pooling: Node) -> list[Node]:
     layer, found = pooling.layer, []
     assert isinstance(layer, Pooling)
     for blob in concat.bottoms if layer.fills_windows else []:
-        relu, last = _touching(nodes, blob._data)[-2:]
+        relu, last = _touching(nodes, blob.data_storage)[-2:]
         if last is not concat or not relu.in_place or not is_plain_relu(relu.layer):
             return []
-        if any(other is not blob and other._data is blob._data for node in nodes for other in node.blobs):
+        if any(other is not blob and other.data_storage is blob.data_storage for node in nodes for other in node.blobs):
             return []
         found.append(relu)
     return found
@@ -162,4 +162,4 @@ def _relus(nodes: list[Node], concat: Node, pooling: Node) -> list[Node]:
 
 def _touching(nodes: list[Node], data: Storage) -> list[Node]:
     """The nodes that read or write these values, in their order."""
-    return [node for node in nodes if any(blob._data is data for blob in node.blobs)]
+    return [node for node in nodes if any(blob.data_storage is data for blob in node.blobs)]

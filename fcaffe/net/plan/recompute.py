@@ -188,9 +188,9 @@ def _groups(program: Program) -> list[Group]:
     writers: dict[int, list[int]] = {}
     for index, node in enumerate(nodes):
         for blob in node.tops:
-            writers.setdefault(id(blob._data), []).append(index)
+            writers.setdefault(id(blob.data_storage), []).append(index)
     for index, node in enumerate(nodes):
-        for key in {id(blob._data) for blob in node.blobs}:
+        for key in {id(blob.data_storage) for blob in node.blobs}:
             makers = writers.get(key, [])
             if makers and (index in makers or index < makers[-1]):
                 join(index, makers[0])
