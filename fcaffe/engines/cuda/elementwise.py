@@ -151,11 +151,11 @@ class Elementwise(PlainElementwise):
         pack = 16 // whole.dtype.itemsize
         if any(size % pack for size in sizes) or any(array.data.ptr % 16 for array in (whole, *given)):
             pack = 1
-        places = [(NULL if part is None else part, np.int32(size)) for part, size in zip(parts, sizes, strict=True)]
-        places += [(NULL, np.int32(0))] * (MOST_TERMS - len(parts))
+        operands = [(NULL if part is None else part, np.int32(size)) for part, size in zip(parts, sizes, strict=True)]
+        operands += [(NULL, np.int32(0))] * (MOST_TERMS - len(parts))
         count, channels = rows  # type: ignore[misc] # see `usual`
         grid, block = _across_channels(count, channels // pack)
-        arguments = np.int64(count), np.int32(channels), *itertools.chain.from_iterable(places)
+        arguments = np.int64(count), np.int32(channels), *itertools.chain.from_iterable(operands)
         self.kernels.launch("concat", "move_channels", (whole.dtype, pack, split), grid, block, whole, *arguments)
         return True
 

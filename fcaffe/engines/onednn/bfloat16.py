@@ -132,7 +132,7 @@ class Bfloat16Engine(OneDnnEngine, PlainOperators):
             copies.round_back(array)
 
     def channel_sums(self, x: Array) -> Array:
-        """Of eight rows far apart each by oneDNN, in float32, and of what comes of that as of any float32 array."""
+        """oneDNN adds up eight distant rows at a time, in float32; the base class adds up the results."""
         count = x.size // x.shape[1] // TOGETHER * x.shape[1]  # values of the first of eight stretches
         if x.dtype != BFLOAT16 or x.size < SMALL or not count or not is_channels_last(x):
             return super().channel_sums(Copies(self.copy).of(x))

@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(256) copy(const X* x, Y* y, int64 count) {
     map(inputs, y, count, [](const float (&at)[1]) { return at[0]; });
 }
 
-// Rows of neighbouring values, `pitch` apart in memory.
+// Rows of neighbouring values, at steps of `pitch` in memory.
 template <int N, typename X, typename Y>
 __device__ __forceinline__ void copy_rows_by(const X* x, Y* y, unsigned rows, unsigned columns, int64 x_pitch,
                                              int64 y_pitch) {
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(256)
 }
 
 // y[batch][column][row] = x[batch][row][column]: the columns of x and the rows of y are neighbours in memory, everything
-// else lies a pitch apart. A block moves a tile, so that both sides are read and written along memory.
+// else lies at steps of a pitch. A block moves a tile, so that both sides are read and written along memory.
 INSTANCES(copy_transposed, <FLOATS, FLOATS>)
 template <typename X, typename Y>
 __global__ void __launch_bounds__(256)
