@@ -51,7 +51,7 @@ class DeviceViews(HostViews):
             raise NetError(f"a solver's parameter {blob.shape} is not in C order: take the address in a net of its own")
         return int(values.data.ptr)
 
-    def _show(self, blob: Blob, storage: Storage) -> np.ndarray:
+    def _expose(self, blob: Blob, storage: Storage) -> np.ndarray:
         shape = blob.shape
         if (copy := self._copies.get(storage)) is None:
             copy = self._copies[storage] = DeviceCopy(storage.size)
