@@ -1,7 +1,7 @@
 """Cache blocking: a chain of layers runs on a few images at a time, at inference.
 
-Between two layers of MobileNet a batch of 16 images has up to 50 MB, which go to memory and come back. With a few
-images each layer finds what the one before it has written in the cache of a core:
+Between two layers of MobileNet a batch of 16 images has up to 50 MB, which are written to memory and read back. With a
+few images each layer finds the output of the layer before it in the cache:
 
     before   conv1: data -> a        conv2: a -> b           pool: b -> pool
     after    for each block of data and of pool:  conv1, conv2, pool, with a and b as large as a block
@@ -21,12 +21,12 @@ from fcaffe.net.rewrite import FusedLayer, Want, node_in_place_of
 from fcaffe.net.storage import Storage
 from fcaffe.threads import wanted_threads
 
-SMALLEST = 1 << 22  # bytes of a batch that a node reads and writes: fewer stay in the caches anyway
-MOST_WEIGHTS = 2  # times the bytes of a block: reading more weights again costs more than that saves
+SMALLEST = 1 << 22  # bytes that a node reads and writes per batch; fewer stay in the caches anyway
+MOST_WEIGHTS = 2  # bytes of weights per byte of a block; reading more again costs more than is saved
 
 
 class CacheBlocked(FusedLayer):
-    """tops = what these nodes of a program write, a block of images after the other."""
+    """Runs nodes of a program on one block of images after the other."""
 
     def __init__(self, nodes: Sequence[Node], want: Want, ends: Sequence[Blob]) -> None:
         super().__init__(nodes, want)
@@ -83,13 +83,13 @@ class CacheBlocked(FusedLayer):
 
 
 def block_size(images: int) -> int:
-    """The number of images of a block: as many for each thread, if the batch can be so divided."""
+    """The number of images of a block: the same for each thread, if that divides the batch."""
     threads = wanted_threads()
     return next((count for count in range(threads, images) if images % count == 0), images)
 
 
 def blocked_for_the_cache(nodes: list[Node], want: Want) -> list[Node]:
-    """These nodes of a program for inference, with each chain of two nodes or more that gain from it blocked."""
+    """In an inference program, block each chain of two or more nodes that gain from it."""
     made: list[Node] = []
     while nodes:
         end = 0
