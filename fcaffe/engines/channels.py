@@ -45,7 +45,7 @@ def sum_channels(x: Array, add_rows: AddRows = add_rows) -> Array:
     if rows is None or rows.dtype != np.float32 or x.ndim < 3 or len(rows) < MOST:
         return _add_up(None, x, None, one_by_one)[0].astype(np.float32)
     count = len(rows) // MOST * MOST
-    sums = add_rows(rows[:count].reshape(MOST, -1))  # of rows far apart, side by side
+    sums = add_rows(rows[:count].reshape(MOST, -1))  # each of distant rows
     total = sums.reshape(-1, x.shape[1]).sum(axis=0, dtype=np.float64)
     return (total + rows[count:].sum(axis=0, dtype=np.float64)).astype(np.float32)
 

@@ -26,12 +26,12 @@ class PlainElementwise:
         y += leak
 
     def relu_of_maxima(self, y: Array) -> None:
-        """Replace maxima of windows by those of the ReLU of the same windows.
+        """Replace maxima of windows by the maxima of ReLU of the same windows.
 
-        ReLU makes NaN of NaN and of -inf, and Caffe's maximum passes over NaN. A window of nothing else has the maximum
+        ReLU turns NaN and -inf into NaN, which Caffe's maximum ignores. A window of nothing else has the maximum
         -FLT_MAX, which therefore stays. Values whose double is infinite may become infinite.
         """
-        none = y == -FLT_MAX
+        none = y <= -FLT_MAX  # -inf where numbers of 16 bits cannot hold it
         self.relu_forward(y, y, 0)
         self.xp.copyto(y, self.xp.float32(-FLT_MAX), where=none)
 

@@ -25,11 +25,11 @@ from fcaffe.engines.rows import PlainRows
 from fcaffe.engines.update import PlainUpdate
 from fcaffe.engines.weight_cache import WeightCache
 
-MANY = 32  # small items, or threads have more to do with one another than with them
+MANY = 32  # small items; with fewer, the threads' overhead is larger than the gain
 
 
 class Pending:
-    """What may still be under way: a copy, or values that are being computed. This base is done."""
+    """A copy or a computation that may not be complete yet. This base is complete."""
 
     def __init__(self, value: Any = None) -> None:
         self._value = value
@@ -39,10 +39,10 @@ class Pending:
         return True
 
     def wait(self) -> None:
-        """Until it is done."""
+        """Wait until it is complete."""
 
     def value(self) -> Any:
-        """What has come of it; waits for it."""
+        """Wait for the result and return it."""
         self.wait()
         return self._value
 
@@ -63,22 +63,22 @@ class Engine(
 ):
     """Plain operators over the array module `xp`.
 
-    An `asynchronous` engine computes behind the host's back: operators return before they have run, in their order.
-    Activations have its `half_dtype`, of 16 bits, where all layers that touch them can do with that; None: float32.
+    Operators of an `asynchronous` engine return before they have run. They run in the order of the calls.
+    Activations have its 16-bit `half_dtype` if all layers that touch them support it. None: float32.
     """
 
     name = "plain"
     asynchronous = False
     parameter_step = 1  # parameters begin at multiples of so many values of a flat buffer
-    weights_channels_last = False  # whether those of convolutions lie (outputs, places..., inputs) in memory
+    weights_channels_last = False  # weights of convolutions have the memory order (outputs, kernel..., inputs)
     half_dtype: numpy.dtype[Any] | None = None
     half_arithmetic = True  # `xp` computes with arrays of that dtype
     fuses_relu_backward = False  # relu_bias_backward is one pass over memory
-    splits_products = False  # a convolution of 1x1 by a part of its weights takes so much less time
-    folds_weights = False  # folded_convolution is there
+    splits_products = False  # a 1x1 convolution by a part of its weights takes that part of the time
+    folds_weights = False  # folded_convolution is fast
     records = False  # see recorded
-    cache: WeightCache | None = None  # while weights stay the same
-    updates_at_once = False  # update_all does all parameters in one
+    cache: WeightCache | None = None  # set while weights do not change
+    updates_at_once = False  # update_all updates all parameters in one call
     scales_gradients = False  # see scale_losses
 
     def __init__(self, xp: Any) -> None:
@@ -91,7 +91,8 @@ class Engine(
 
     @contextlib.contextmanager
     def fixed_weights(self, cache: WeightCache | None = None) -> Iterator[None]:
-        """In its body no weights change, so derived weights are cached: in `cache`, or for the time of the body."""
+        """While the body runs, weights do not change, so derived weights are cached: in `cache`, or only for the
+        body."""
         if self.cache is not None and cache is None:
             yield
             return
@@ -103,7 +104,7 @@ class Engine(
 
     @contextlib.contextmanager
     def other_weights(self) -> Iterator[None]:
-        """In its body, which may be inside that of `fixed_weights`, weights change or lie elsewhere."""
+        """While the body runs, weights change or move. The body may be inside that of `fixed_weights`."""
         before, self.cache = self.cache, None
         try:
             yield
@@ -117,8 +118,8 @@ class Engine(
         return self.cache.get(tuple([address(array) for array in sources]), kind, derive)
 
     def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
-        """Do work on these arrays, and return a function that repeats the engine's own calls, for as long as the arrays
-        stay where they are. None if the calls worked on other memory. Work by other means is not recorded."""
+        """Do work on these arrays, and return a function that repeats the engine's own calls. It is valid while the
+        arrays are not moved. None if the calls used other memory. Only calls of the engine's library are recorded."""
         work()
         return None
 
@@ -127,13 +128,12 @@ class Engine(
         raise NotImplementedError
 
     def repeat(self, owner: Any, name: str, signature: Hashable, work: Callable[[], None]) -> None:
-        """Do work that its owner will want again under this name: the same operators on the same memory, as long as the
-        signature is the same. An engine may remember what it has been asked to do, and not call `work` again."""
+        """Do work that its owner repeats under this name: the same operators on the same memory while the signature
+        stays the same. An engine may record the work and replay it instead of calling `work` again."""
         work()
 
     def read_later(self, array: Any) -> Pending:
-        """The values of a small array after all that has been asked for so far: a float if it is one, else an array of
-        NumPy."""
+        """The values of a small array after all work so far: a float if it has one value, else a NumPy array."""
         values = self.to_numpy(array)
         return Pending(float(values.reshape(-1)[0]) if values.size == 1 else numpy.array(values))
 
@@ -152,7 +152,7 @@ class Engine(
         return bool(numpy.isfinite(float(abs(values).sum())))
 
     def synchronize(self) -> None:
-        """Wait until everything has been computed."""
+        """Wait until all operators have run."""
 
     def scale_losses(self, tops: Iterable[tuple[Any, float]]) -> None:
         """Before a backward pass: `tops` has, for each loss, the gradient of its top and its weight, with which the
@@ -160,41 +160,41 @@ class Engine(
         it divides the gradients in the update again."""
 
     def gradient_scale(self) -> float:
-        """By how much scale_losses has enlarged the gradients of the last backward pass; waits for a device."""
+        """The factor of scale_losses in the gradients of the last backward pass. Waits for the device."""
         return 1.0
 
     def state(self) -> dict[str, numpy.ndarray]:
-        """What the passes and updates to come depend on, besides what the run hands over."""
+        """The engine's own state that later passes and updates depend on."""
         return {}
 
     def restore_state(self, state: dict[str, numpy.ndarray]) -> None:
-        """Go on from what the `state` of an engine gave, not necessarily of this kind."""
+        """Continue from the `state` of an engine, possibly of another kind."""
 
     def adopt_parameters(self, data: Any, diff: Any) -> None:
-        """These are the flat buffers of the parameters of the net that is trained, and of their gradients."""
+        """Take note of the flat buffers of the trained net: its parameters and their gradients."""
 
     def settle_gradients(self) -> None:
-        """Before gradients of the flat buffer are read: what has been put off is to be written now."""
+        """Write all deferred gradients. To be called before gradients of the flat buffer are read."""
 
     def refresh_parameters(self) -> None:
-        """The parameters were written by something else than the update."""
+        """To be called after something other than the update has written the parameters."""
 
     def set_counters(self, iteration: int, first_sample: int) -> None:
-        """What the noise of the passes from now on depends on, for engines that draw it themselves."""
+        """Set the counters that the noise of later passes depends on, for engines that draw it themselves."""
 
     def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]], fewest: int = MANY) -> None:
-        """work(*item) for each item; in any order, or several at the same time if there are at least `fewest`."""
+        """Call work(*item) for each item, in any order; concurrently if there are at least `fewest`."""
         for item in items:
             work(*item)
 
     @contextlib.contextmanager
     def in_float32(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[list[Any]]:
-        """For code of `xp` in its body: the inputs, then the outputs, or float32 copies of those that `xp` does not
-        compute with. What the body writes comes into the outputs."""
+        """Yields the inputs, then the outputs; as float32 copies if `xp` cannot compute with their type. Copies of
+        outputs are copied back after the body."""
         yield [*inputs, *outputs]
 
     def from_numpy(self, array: numpy.ndarray) -> Any:
-        """The array where this engine computes."""
+        """The array in the memory of this engine."""
         return self.xp.asarray(array)
 
     def to_numpy(self, array: Any) -> numpy.ndarray:

@@ -1,4 +1,4 @@
-"""Memory that vector units like."""
+"""Memory of arrays: addresses, aligned buffers, and how much is free."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fcaffe import cgroups
 from fcaffe.errors import OutOfMemoryError
 from fcaffe.threads import ranks_on_host
 
-LARGE = 1 << 26  # bytes from which on it is asked whether an array fits; the kernel grants them all, and kills later
-MOST_ADDRESSES = 4096  # that are remembered
+LARGE = 1 << 26  # bytes; for larger arrays the free memory is checked, since Linux grants more than there is
+MOST_ADDRESSES = 4096  # cached
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
@@ -24,8 +24,7 @@ _addresses: dict[int, tuple[weakref.ref[Any], int]] = {}  # of arrays by their i
 
 
 def address(array: Any) -> int:
-    """Where an array of NumPy's begins. Arrays that are asked for again and again are remembered, since NumPy takes
-    longer for its answer than oneDNN for a small layer."""
+    """The address of a NumPy array. Cached, since NumPy takes longer to compute it than oneDNN to run a small layer."""
     known = _addresses.get(id(array))
     if known is not None and known[0]() is array:
         return known[1]
@@ -37,8 +36,10 @@ def address(array: Any) -> int:
 
 
 def foreign(array: numpy.ndarray) -> Any:
-    """The memory of a flat array, and what keeps it, as something that is not NumPy's. An array that is made of this is
-    kept by all arrays that are made of it, which otherwise keep but the one whose memory it is."""
+    """The memory of a flat array as a ctypes object, which keeps the array alive.
+
+    Views of an array over this object have that array as their base, not the array that owns the memory.
+    """
     kind: Any = ctypes.c_byte * array.nbytes
     return kind.from_buffer(array)
 

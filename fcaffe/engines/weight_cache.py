@@ -1,4 +1,4 @@
-"""Weight cache: what an engine has derived from weights, for as long as these stay the same."""
+"""Weight cache: arrays that an engine has derived from weights, valid until the weights change."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Derived = TypeVar("Derived")
 class WeightCache:
     """Reordered or folded weights, by the addresses of the weights and the kind of derivation.
 
-    `changing` are addresses of weights that may change between two passes and are not cached. `token` is another object
-    after an entry was dropped: whoever works on the memory of entries compares it.
+    `changing` are addresses of weights that may change between two passes and are not cached. `token` is
+    replaced when an entry is dropped, so users of the entries' memory can detect that by identity.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class WeightCache:
         return found
 
     def drop(self, address: int) -> None:
-        """The weights at this address change."""
+        """Drop the entries that were derived from the weights at this address."""
         if address not in self._addresses:
             return
         stale = [key for key in self._entries if address in key[0]]
@@ -42,7 +42,7 @@ class WeightCache:
             self.token = object()
 
     def clear(self) -> None:
-        """Any weights may change."""
+        """Drop all entries."""
         self._entries.clear()
         self.token = object()
 

@@ -80,11 +80,6 @@ class BatchNorm(Layer):
             x = with_channels(self.keep_bottom(bottom, top).data)
             self.engine.batch_norm_train(x, y, mean, variance, None, self.eps, False, self.memory.data)
 
-    def running_numbers(self) -> tuple[Array, Array]:
-        """What is subtracted from each channel, and what it is then divided by, with use_global_stats."""
-        self.statistics.read(self.mean, self.variance)
-        return self.mean.data, self.xp.sqrt(self.variance.data + self.xp.float32(self.eps))
-
     def take_moments(self, bottom: Blob) -> None:
         """Once for each batch: write `mean` and `variance` of that of all workers; not with use_global_stats."""
         if self.use_global_stats:

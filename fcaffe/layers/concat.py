@@ -51,8 +51,8 @@ class AlongAxis(Layer):
         return [blob.shape[self.axis] for blob in blobs]
 
 
-def places(sizes: Sequence[int]) -> list[slice]:
-    """Where parts of these sizes lie, one after the other."""
+def consecutive_slices(sizes: Sequence[int]) -> list[slice]:
+    """Slices of these lengths, each of which begins where the one before ends."""
     ends = itertools.accumulate(sizes)
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 

@@ -1,14 +1,14 @@
-"""Arena: one stretch of memory for the activations and gradients of a program, few of which are wanted at a time.
+"""Arena: one block of memory for the activations and gradients of a program, few of which are live at a time.
 
-`fcaffe.net.plan.layout` gives each storage an offset in it. Values that are computed a second time may lie elsewhere
-then. Say c is written by forward and read by the next layer, and made again right before the backward of node 4:
+`fcaffe.net.plan.layout` gives each storage an offset in it. Recomputed values may have another offset. Say c is written
+by forward, read by the next layer, and recomputed before the backward of node 4:
 
     steps of    forward of c, and of its reader        backward of node 4
     offset 0    | c             |                      | dd            |
     offset 8    | d             |                      | c             |
 
 So c has to move before the backward of node 4, and back at the START of the next forward pass. No values are copied:
-the storage is only shown another part of the arena, since nobody wants what was in it in between.
+the storage only gets another part of the arena as its buffer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fcaffe.net.plan.recompute import choose
 from fcaffe.net.program import Again, Program
 from fcaffe.net.storage import Array, Storage
 
-START = -1  # when all storages have to be back
+START = -1  # all storages have their offsets of forward
 
 Moves = dict[int, list[tuple[Storage, Array]]]  # before the backward of a node, or at the START of forward or backward
 
@@ -32,9 +32,8 @@ Moves = dict[int, list[tuple[Storage, Array]]]  # before the backward of a node,
 class Memory:
     """Bytes that a net takes for one pass.
 
-    `activations`, `gradients` and `internal` (what layers save of their own for backward, and what they work on) are
-    what they would take side by side, `peak` is what they take; `recomputed` is how much of the activations is computed
-    again.
+    `activations`, `gradients` and `internal` (values that layers save for backward, and workspaces) are the sizes of
+    separate buffers. `peak` is the size with shared memory, `recomputed` the size of the recomputed activations.
     """
 
     parameters: int
@@ -46,15 +45,15 @@ class Memory:
 
 
 class Arena:
-    """The memory of the program that is run. Laid out anew when a shape changes, or when another program is run.
+    """The memory of the current program. The layout is renewed when a shape or the program changes.
 
-    With `recompute`, `again` says what to run again: before the backward of a node, the forward of these.
+    With `recompute`, `again` has the nodes whose forward runs again before the backward of a node.
     """
 
     def __init__(self, recompute: bool) -> None:
         self.recompute = recompute
         self.again: Again = {}
-        self.version = 0  # another whenever the arena was laid out anew
+        self.version = 0  # changes with each new layout
         self._moves: Moves = {}
         self._unwritten: list[Storage] = []
         self._placed: dict[int, Storage] = {}  # by their ids
@@ -62,7 +61,7 @@ class Arena:
         self._chosen: WeakKeyDictionary[Program, tuple[tuple[int, ...], Again]] = WeakKeyDictionary()  # the same way
 
     def follow(self, program: Program) -> None:
-        """Give the storages of this program their offsets, if they have not got them for the present shapes."""
+        """Give the storages of this program their offsets, unless they have those of the present shapes."""
         state = program, program.versions
         if state == self._followed:
             return
@@ -76,7 +75,7 @@ class Arena:
         self._placed = {id(use.storage): use.storage for use in wanted}
 
     def release(self) -> None:
-        """Give back the memory. Each storage gets memory of its own when it is next touched."""
+        """Free the memory. Each storage allocates memory of its own at the next access."""
         if self._followed is None:
             return
         for storage in self._placed.values():
@@ -85,36 +84,35 @@ class Arena:
         self.version += 1
 
     def choose(self, program: Program) -> Again:
-        """What to run again, so that a pass takes the least memory."""
+        """The nodes to run again so that a pass takes the least memory."""
         versions, found = program.versions, self._chosen.get(program)
         if found is None or found[0] != versions:
             found = self._chosen[program] = versions, {} if program.inference else choose(program)
         return found[1]
 
     def move(self, when: int) -> None:
-        """Let the storages that are written twice in a pass lie where they are written next: before the backward of a
-        node, where that is what they are computed again for; at the START of forward and of backward, where forward
-        writes them."""
+        """Move the recomputed storages: before the backward of a node to the offsets for the recomputation, at the
+        START of a pass back to those of forward."""
         for storage, buffer in self._moves.get(when, ()):
             if storage.buffer is not buffer:
                 storage.replace(buffer)
 
     def clear_unwritten(self) -> None:
-        """Before a whole backward pass: make those gradients zero that it reads and nobody writes."""
+        """Zero the gradients that a whole backward pass reads and no layer writes."""
         for storage in self._unwritten:
-            if storage.buffer is not None:  # it is zero when it is made
+            if storage.buffer is not None:  # a new buffer is zero
                 storage.write_zeros()
 
     def has(self, blob: Blob) -> bool:
-        """Whether the data of a blob lie in here, and so may be gone by the end of a pass."""
-        return id(blob._data) in self._placed
+        """Whether the data of a blob are in the arena, so that later layers may overwrite them."""
+        return id(blob.data_storage) in self._placed
 
 
 def share_memory(uses: list[Use]) -> Moves:
-    """Let the storages share one new stretch of memory. Returns which of them has to move when, and to where."""
+    """Let the storages share one new block of memory. Returns the moves: when, which storage, its new buffer."""
     offsets, end = layout(uses)
     for use in uses:
-        use.storage.replace(None)  # before the new stretch is there, the old one may have to go
+        use.storage.replace(None)  # free the old block first
     if not uses:
         return {}
     arena = aligned_zeros(uses[0].storage.xp, end, "uint8")
@@ -130,9 +128,14 @@ def share_memory(uses: list[Use]) -> Moves:
 
 
 def memory_of(program: Program, again: Again, in_arena: bool) -> Memory:
-    """Of a program in which these nodes run again; its storages side by side, or in an arena."""
-    parameters = {id(blob._data): blob._data for node in program.nodes for layer in node.layers for blob in layer.blobs}
-    data = {id(blob._data): blob._data for node in program.nodes for blob in node.blobs}
+    """The memory of a program in which these nodes run again, in separate buffers or in an arena."""
+    parameters = {
+        id(blob.data_storage): blob.data_storage
+        for node in program.nodes
+        for layer in node.layers
+        for blob in layer.blobs
+    }
+    data = {id(blob.data_storage): blob.data_storage for node in program.nodes for blob in node.blobs}
     sizes = {key: storage.nbytes for key, storage in data.items() if key not in parameters}
     activations, gradients = sum(sizes.values()), program.bytes_of(program.gradients)
     working = sum(node.layer.own_bytes() for node in program.nodes)

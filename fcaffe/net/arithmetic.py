@@ -1,4 +1,4 @@
-"""Arithmetic of a net that blows up: infinities and NaN are ordinary values, as in C."""
+"""Arithmetic with infinities and NaN, which are ordinary values in a net, as in C."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def silent_arithmetic(function: Function) -> Function:
-    """Decorator: while the function runs, a net that blows up does so in its log, not in NumPy's warnings.
+    """Decorator: NumPy does not warn about floating-point errors while the function runs.
 
-    What the caller has set counts again afterwards: each call has an errstate of its own, since one of NumPy 1 that is
-    entered twice, as by a net that a Python layer runs, forgets what was set before.
+    Each call has an errstate of its own. One of NumPy 1 that is entered twice, as by a net that a Python layer runs,
+    would not restore the caller's settings.
     """
 
     @functools.wraps(function)
@@ -27,5 +27,5 @@ def silent_arithmetic(function: Function) -> Function:
 
 
 def is_finite(values: Any) -> bool:
-    """Whether all values of an array are finite; a sum that overflows is looked into."""
+    """Whether all values of an array are finite. Compares each value only if their sum is not finite."""
     return bool(abs(values).sum() < float("inf")) or bool((abs(values) < float("inf")).all())

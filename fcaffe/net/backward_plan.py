@@ -1,5 +1,4 @@
-"""Which layers and bottoms take part in the backward pass: only what both leads to a loss and leads back to something
-that learns."""
+"""Plans the backward pass: selects the layers and bottoms on a path from a learning parameter to a loss."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from fcaffe.net.node import Node
 def plan_backward(nodes: Sequence[Node], force: bool) -> None:
     """Set `needs_backward` and `bottom_need_backward` of every node, from the last to the first.
 
-    `force` (the prototxt's force_backward) then turns all of it on, but for bottoms that never have a gradient. Last
-    come the bottoms to which Caffe's layers write gradients whatever `propagate_down` says.
+    `force` (the prototxt's force_backward) then selects everything except bottoms that never have a gradient. Finally
+    the bottoms are selected to which Caffe's layers write gradients regardless of `propagate_down`.
     """
     under_loss: set[int] = set()
     skipped: set[int] = set()
@@ -41,7 +40,7 @@ def plan_backward(nodes: Sequence[Node], force: bool) -> None:
         layer = node.layer
         ignored = node.needs_backward and layer.ignores_propagate_down
         for index, blob_id in enumerate(node.bottom_ids):
-            # In training from the command line nobody sees a gradient that no layer reads.
+            # Training from the command line exposes no gradient that no layer reads.
             written = ignored and (blob_id in read or not layer.context.whole_passes)
             if (force or written) and layer.allow_force_backward(index):
                 node.bottom_need_backward[index] = True

@@ -1,4 +1,4 @@
-"""Where the first value of a net that is not finite is."""
+"""Finds the first blob of a net that has a value that is not finite."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fcaffe.net.net import Net
 
 @silent_arithmetic
 def first_bad_blob(net: Net) -> str | None:
-    """Which value of the last forward pass was the first that is not finite, or None.
+    """The first parameter or blob of the last forward pass that is not finite, in words, or None.
 
-    Values that others have overwritten since, or that fused layers have left out, are computed again. Each worker does
-    so for itself: where its search ends depends on what it finds.
+    Values that were overwritten or not materialised are recomputed. Each worker searches by itself, without sums over
+    workers.
     """
     with net.context.unheard():
         net.program = net.plain

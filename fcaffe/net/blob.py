@@ -1,9 +1,9 @@
 """Blob: the array that flows between layers, and its gradient.
 
 A blob is logically N x C x H x W, as in Caffe. In memory, four- and five-axis activations are channels-last, so that
-one ordinary strided array serves every engine at full speed; so are the weights of convolutions where the engine likes
-them that way. Other parameters, and every blob that user code has been given, are in C order. Layers read and write
-`data` and `diff` in place and never care which.
+one ordinary strided array serves every engine at full speed. So are the weights of convolutions if the engine prefers
+it. Other parameters, and the blobs of Python layers, are in C order. Layers read and write `data` and `diff` and do not
+depend on the order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fcaffe.errors import NetError
 from fcaffe.net.storage import Array, Storage
 
 MAX_AXES = 32
-MOST_VALUES = 2**45  # of a blob: with 4 bytes each, as much memory as a process can address
+MOST_VALUES = 2**45  # per blob: with 4 bytes each, the memory that a process can address
 
 
 def checked_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -29,8 +29,8 @@ def checked_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     shape = tuple(int(dim) for dim in shape)
     if math.prod(shape) > MOST_VALUES or max(shape, default=0) > MOST_VALUES:
         raise NetError(
-            f"a blob of shape {shape} would have {math.prod(shape):,} values, more than any memory holds; correct what "
-            "its dimensions come from"
+            f"a blob of shape {shape} would have {math.prod(shape):,} values, more than any memory holds; correct its "
+            "dimensions"
         )
     return shape
 
@@ -38,7 +38,8 @@ def checked_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 class Blob:
     """An N-D array `data` with its gradient `diff`, reshaped on the fly; memory grows and never shrinks.
 
-    `changes` counts those of shape or memory, of all blobs together: while it stays, so do all `version`s.
+    `data_storage` and `diff_storage` are the memory behind them, which other blobs may share. `version` counts the
+    blob's changes of shape or memory, `changes` those of all blobs.
 
     Arguments: the array module, the shape (a scalar has none), whether memory is channels-last, and the dtype.
     """
@@ -50,20 +51,20 @@ class Blob:
     ) -> None:
         self.xp = xp
         self.shape: tuple[int, ...] = checked_shape(shape)
-        self.version = 0  # another after each change of shape or memory
-        self.each_sample: int | None = None  # values for each sample of the batch, if all passes have as many
+        self.version = 0
+        self.each_sample: int | None = None  # values per sample, if all passes have as many
         self._capacity = self.count
-        self._data = Storage(xp, channels_last, self._capacity, dtype)
-        self._diff = self._data.like(self._capacity)
+        self.data_storage = Storage(xp, channels_last, self._capacity, dtype)
+        self.diff_storage = self.data_storage.like(self._capacity)
 
     @property
     def dtype(self) -> numpy.dtype[Any]:
-        """Of `data` and `diff` alike."""
-        return self._data.dtype
+        """The dtype of `data` and of `diff`."""
+        return self.data_storage.dtype
 
     def set_dtype(self, dtype: Any) -> None:
-        """Another dtype, for this blob and those it shares memory with; none of them may have been touched yet."""
-        for storage in (self._data, self._diff):
+        """Change the dtype of this blob and of those that share its memory. None of them may have a buffer yet."""
+        for storage in (self.data_storage, self.diff_storage):
             if storage.dtype != dtype and storage.buffer is not None:
                 raise NetError(f"a blob that has {storage.dtype} values cannot become one of {numpy.dtype(dtype)}")
             storage.dtype = numpy.dtype(dtype)
@@ -76,64 +77,64 @@ class Blob:
     @property
     def data(self) -> Array:
         """A live view: writing it writes the blob."""
-        return self._data.view(self.shape)
+        return self.data_storage.view(self.shape)
 
     @property
     def diff(self) -> Array:
         """A live view of the gradient."""
-        return self._diff.view(self.shape)
+        return self.diff_storage.view(self.shape)
 
     def clear_diff(self) -> None:
         """Make the gradient zero, which costs nothing yet: see `diff_to_add`."""
-        self._diff.clear()
+        self.diff_storage.clear()
 
     @property
     def is_clear(self) -> bool:
-        """Whether `clear_diff` has left out zeros that still count."""
-        return self._diff.is_clear
+        """Whether the gradient counts as zeros that are not written yet."""
+        return self.diff_storage.is_clear
 
     def mark_diff_written(self) -> None:
-        """Somebody has overwritten the gradient without asking `diff_to_add`."""
-        self._diff.mark_written()
+        """To be called after the gradient was overwritten without `diff_to_add`."""
+        self.diff_storage.mark_written()
 
     def settle_diff(self) -> None:
-        """Write the zeros that `clear_diff` left out, if nobody has written anything since."""
-        self._diff.settle()
+        """Write the zeros of `clear_diff`, unless the gradient was written since."""
+        self.diff_storage.settle()
 
     def diff_to_add(self) -> tuple[Array, bool]:
-        """The gradient for somebody who will add to all of it; if the second is False he is to overwrite it instead,
-        since what is in it counts as zeros."""
-        add = not self._diff.is_clear
-        self._diff.mark_written()
-        return self._diff.view(self.shape), add
+        """The gradient, and whether the caller has to add to it. If not, the caller overwrites all of it: its values
+        count as zeros."""
+        add = not self.diff_storage.is_clear
+        self.diff_storage.mark_written()
+        return self.diff_storage.view(self.shape), add
 
     def reshape(self, *shape: int) -> None:
-        """Take a new shape; values are kept in memory order as far as they fit, as in Caffe."""
+        """Take a new shape. Values stay in memory order as far as they fit, as in Caffe."""
         if shape == self.shape:
             return
         self.shape = checked_shape(shape)
         self._mark_change()
         if self.count > self._capacity:
             self._capacity = self.count
-            self._data = self._data.like(self._capacity)
-            self._diff = self._diff.like(self._capacity)
+            self.data_storage = self.data_storage.like(self._capacity)
+            self.diff_storage = self.diff_storage.like(self._capacity)
 
     def uses(self, storage: Storage) -> bool:
-        """Whether its data or its diff lie there."""
-        return storage in (self._data, self._diff)
+        """Whether this is the storage of its data or its diff."""
+        return storage in (self.data_storage, self.diff_storage)
 
     def share_data(self, other: Blob) -> None:
         """Use the other's data from now on (no copy)."""
         self._check_dtype(other)
-        if self._data is not other._data:
-            self._data = other._data
+        if self.data_storage is not other.data_storage:
+            self.data_storage = other.data_storage
             self._mark_change()
         self._capacity = max(self.count, min(self._capacity, other._capacity))
 
     def share_diff(self, other: Blob) -> None:
         self._check_dtype(other)
-        if self._diff is not other._diff:
-            self._diff = other._diff
+        if self.diff_storage is not other.diff_storage:
+            self.diff_storage = other.diff_storage
             self._mark_change()
 
     def _mark_change(self) -> None:
@@ -145,26 +146,26 @@ class Blob:
             raise NetError(f"a blob of {self.dtype} cannot share memory with one of {other.dtype}")
 
     def move_to(self, data: Array, diff: Array) -> None:
-        """Copy into these flat buffers and live there from now on, together with all blobs that share this one.
+        """Copy data and diff into these flat buffers and use them from now on, as do all blobs that share memory.
 
-        The order in memory stays as it is, for good: see `logical`.
+        The order in memory never changes afterwards; see `logical`.
         """
-        for storage, flat in ((self._data, data), (self._diff, diff)):
+        for storage, flat in ((self.data_storage, data), (self.diff_storage, diff)):
             storage.logical(flat, self.shape)[...] = storage.view(self.shape)
             storage.replace(flat)
             storage.has_moved = True
 
     def logical(self, flat: Array) -> Array:
-        """Its part of a flat buffer in the order of `data`, such as a solver's history, as a view of its shape."""
-        return self._data.logical(flat, self.shape)
+        """A flat slice in the memory order of `data`, such as one of a solver's history, as a view of this shape."""
+        return self.data_storage.logical(flat, self.shape)
 
     def make_contiguous(self) -> None:
-        """C order in memory for good, so that `data.reshape(...)` and `data.ravel()` are views that can be written.
+        """Switch to C order permanently, so that `data.reshape(...)` and `data.ravel()` are writable views.
 
-        Parameters in flat buffers stay in the order that these have.
+        Parameters in flat buffers keep their order.
         """
-        self._data.make_contiguous(self.shape)
-        self._diff.make_contiguous(self.shape)
+        self.data_storage.make_contiguous(self.shape)
+        self.diff_storage.make_contiguous(self.shape)
 
     def canonical_axis(self, axis: int, what: str = "axis") -> int:
         """A negative axis counts from the end."""

@@ -40,7 +40,7 @@ class CachedWeights:
             return
         cache, written = known[1], set(exposed())
         if written:
-            written &= {blob._data for layer in net.layers for blob in layer.blobs}
+            written &= {blob.data_storage for layer in net.layers for blob in layer.blobs}
         cache.changing = {storage.address for storage in written}
         with self._engine.fixed_weights(cache):
             yield

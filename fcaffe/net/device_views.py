@@ -1,4 +1,4 @@
-"""Blobs of a device as user code sees them: copies in host memory."""
+"""Host copies of blobs on a device, for user code."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fcaffe.net.storage import Storage
 
 
 class DeviceViews(HostViews):
-    """Arrays for blobs on a device: copies, made when user code asks for them and written back by `push`.
+    """Copies of blobs on a device, taken when user code asks for them and written back by `push`.
 
-    As in Caffe an array that was asked for before the last pass is out of date: ask for it anew to read or write.
+    As in Caffe an array from before the last pass is out of date. User code has to ask for it again.
     """
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._copies: weakref.WeakKeyDictionary[Storage, DeviceCopy] = weakref.WeakKeyDictionary()
-        self._written: list[tuple[Storage, DeviceCopy]] = []  # that user code may have
+        self._written: list[tuple[Storage, DeviceCopy]] = []  # that user code may have written
 
     def prepare(self, blobs: Iterable[Blob]) -> None:
         pass
@@ -34,7 +34,7 @@ class DeviceViews(HostViews):
     def push(self) -> None:
         written, self._written = self._written, []
         for storage, copy in written:
-            copy.lent = False
+            copy.exposed = False
             storage.view(copy.shape)[...] = self._engine.from_numpy(copy.array)
         if any(storage.has_moved for storage, _ in written):
             self._engine.refresh_parameters()
@@ -51,14 +51,14 @@ class DeviceViews(HostViews):
             raise NetError(f"a solver's parameter {blob.shape} is not in C order: take the address in a net of its own")
         return int(values.data.ptr)
 
-    def _show(self, blob: Blob, storage: Storage) -> np.ndarray:
+    def _expose(self, blob: Blob, storage: Storage) -> np.ndarray:
         shape = blob.shape
         if (copy := self._copies.get(storage)) is None:
             copy = self._copies[storage] = DeviceCopy(storage.size)
-        if copy.lent and copy.shape != shape:  # another blob, of another shape, with the same memory
+        if copy.exposed and copy.shape != shape:  # another blob, of another shape, with the same memory
             self.push()
-        if not copy.lent:
-            copy.shape, copy.lent = shape, True
+        if not copy.exposed:
+            copy.shape, copy.exposed = shape, True
             copy.array[...] = self._engine.to_numpy(storage.view(shape))
             self._written.append((storage, copy))
         return copy.array
@@ -70,7 +70,7 @@ class DeviceCopy:
     def __init__(self, size: int) -> None:
         self._flat: Any = np.empty(size, np.float32)
         self.shape: tuple[int, ...] = ()
-        self.lent = False
+        self.exposed = False
 
     @property
     def array(self) -> np.ndarray:

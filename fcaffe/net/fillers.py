@@ -71,7 +71,9 @@ def uniform(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> Fl
     with np.errstate(over="ignore", invalid="ignore"):
         width = np.nextafter(np.float32(filler.max), np.float32(np.inf)) - np.float32(filler.min)
     if not np.isfinite(width):  # no number would ever be found to lie in between
-        raise NetError(f"uniform filler: min ({filler.min:g}) and max ({filler.max:g}) are too far apart for float32")
+        raise NetError(
+            f"uniform filler: min ({filler.min:g}) and max ({filler.max:g}) differ by more than float32 holds"
+        )
     return random.uniform(filler.min, filler.max, prod(shape))
 
 

@@ -1,4 +1,4 @@
-"""Blobs as user code sees them: NumPy arrays in C order that can be written, wherever and however the blobs lie."""
+"""The host views of an engine: writable NumPy arrays in C order for its blobs, wherever these are stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fcaffe.net.host_arrays import HostViews
 
 
 def host_views(engine: Engine) -> HostViews:
-    """Those of the blobs of this engine; the same ones each time."""
+    """The host views for the blobs of this engine: one object per engine."""
     found = _views.get(id(engine))
     if found is None:
         kind = HostViews if engine.xp is np else DeviceViews

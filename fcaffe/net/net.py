@@ -95,9 +95,9 @@ class Net(Graph):
     def forward(self, start: int = 0, end: int | None = None) -> float:
         """Run the layers from index `start` to `end`, both included; returns the weighted sum of the losses."""
         loss: float = self.start_forward(start, end).value()
-        if self.context.engine.asynchronous and end is None:
-            if not all(is_finite(blob.data) for _, blob, _ in self.outputs()):
-                self.explain()
+        may_hide_errors = self.context.engine.asynchronous and end is None
+        if may_hide_errors and not all(is_finite(blob.data) for _, blob, _ in self.outputs()):
+            self.explain()
         return loss
 
     @silent_arithmetic

@@ -141,8 +141,8 @@ class OnDemand:
     @silent_arithmetic
     def _run_again(self, hidden: set[Storage]) -> None:
         """Run the layers once more, into the hidden storages; what the others would get is dropped."""
-        given = {blob._data for node in self._given for blob in node.tops}
-        written = {blob._data for node in self._recomputed for blob in node.tops}
+        given = {blob.data_storage for node in self._given for blob in node.tops}
+        written = {blob.data_storage for node in self._recomputed for blob in node.tops}
         dropped: dict[Storage, Array] = dict.fromkeys(written - hidden - given)
         context = self._net.context
         context.saves_for_backward = True
@@ -169,7 +169,7 @@ class OnDemand:
         held = set(self._views.held())
         if (held, Blob.changes) != self._held:
             self._held = held, Blob.changes
-            self._read |= {blob for blob in self._net.blobs if blob._data in held}
+            self._read |= {blob for blob in self._net.blobs if blob.data_storage in held}
         if self._program is None or self._materialised is not self._read:
             self._materialised = self._read
             self._program = self._program_for(Want(self._always | self._read, gradients=False))
@@ -180,7 +180,7 @@ class OnDemand:
         if self._hidden_for != (program, Blob.changes):
             self._last_hidden = program.not_materialised(blob for node in self._recomputed for blob in node.tops)
             self._hidden_for = program, Blob.changes
-            touched = {blob._data for node in program.nodes for blob in node.blobs}
+            touched = {blob.data_storage for node in program.nodes for blob in node.blobs}
             for storage in self._last_hidden - touched:
                 storage.replace(None)
         return self._last_hidden
@@ -189,8 +189,8 @@ class OnDemand:
         """What the second run reads and does not write."""
         if self._sources_at != Blob.changes:
             self._sources_at = Blob.changes
-            self._last_sources = {blob._data for node in self._recomputed for blob in node.layer.blobs}
-            self._last_sources.update(blob._data for node in self._given for blob in node.tops)
+            self._last_sources = {blob.data_storage for node in self._recomputed for blob in node.layer.blobs}
+            self._last_sources.update(blob.data_storage for node in self._given for blob in node.tops)
         return self._last_sources
 
     def _exposed(self) -> Sequence[Storage]:
@@ -200,8 +200,8 @@ class OnDemand:
         return [storage for storage in exposed if storage in sources]
 
     def _read_since(self, reads: int) -> frozenset[Blob]:
-        storages = self._views.read_since((blob._data for blob in self._net.blobs), reads)
-        return frozenset(blob for blob in self._net.blobs if blob._data in storages)
+        storages = self._views.read_since((blob.data_storage for blob in self._net.blobs), reads)
+        return frozenset(blob for blob in self._net.blobs if blob.data_storage in storages)
 
     def _has_other_shapes(self) -> bool:
         """Whether the shapes of what the net is given have changed. A net in which they do so each time is not worth
@@ -213,9 +213,9 @@ class OnDemand:
 
     def _overwrites_given(self) -> bool:
         """Whether a layer overwrites what the second run would need."""
-        given = {blob._data for node in self._given for blob in node.tops}
+        given = {blob.data_storage for node in self._given for blob in node.tops}
         writers = (node for node in self._recomputed if not node.layer.traits.aliases)
-        return any(blob._data in given for node in writers for blob in node.tops)
+        return any(blob.data_storage in given for node in writers for blob in node.tops)
 
     def _given_shapes(self) -> list[tuple[int, ...]]:
         return [blob.shape for node in self._given if not node.bottoms for blob in node.tops]

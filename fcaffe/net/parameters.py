@@ -93,7 +93,7 @@ class Parameters:
         self.diff = diff
         for parameter, part in zip(self.owned, self.slices(), strict=True):
             parameter.blob.move_to(data[part], diff[part])
-            parameter.home = parameter.blob._data
+            parameter.home = parameter.blob.data_storage
 
     def slices(self) -> list[slice]:
         """Where each parameter lies in a flat buffer."""

@@ -104,7 +104,7 @@ class Program:
 
     def not_materialised(self, blobs: Iterable[Blob]) -> set[Storage]:
         """The storages of those of these blobs whose values need not be there after a pass."""
-        return {blob._data for blob in blobs} - {blob._data for blob in self._outer}
+        return {blob.data_storage for blob in blobs} - {blob.data_storage for blob in self._outer}
 
     def steps(self, again: Again) -> list[Step]:
         """Of a whole pass, forward and backward, in which these nodes run again."""
@@ -124,11 +124,13 @@ class Program:
         found: dict[int, Storage] = {}
         for node in reversed(self.nodes):
             weights = zip(node.layer.loss_weights, node.tops, strict=False)
-            written.update(id(blob._diff) for weight, blob in weights if weight)
+            written.update(id(blob.diff_storage) for weight, blob in weights if weight)
             if self.inference or not node.needs_backward:
                 continue
-            found.update((id(blob._diff), blob._diff) for blob in node.tops if id(blob._diff) not in written)
-            written.update(id(blob._diff) for blob in _asked(node))
+            found.update(
+                (id(blob.diff_storage), blob.diff_storage) for blob in node.tops if id(blob.diff_storage) not in written
+            )
+            written.update(id(blob.diff_storage) for blob in _asked(node))
         return list(found.values())
 
     def bytes_of(self, keys: Iterable[int]) -> int:
@@ -150,18 +152,18 @@ class Program:
     def _access(self, node: Node) -> Access:
         layer, bottoms, tops = node.layer, node.bottoms, node.tops
         access = Access(reads_before_writing=layer.traits.reads_before_writing and len(bottoms) == 1)
-        access.reads = self._keys((blob._data for blob in bottoms), self.activations)
-        access.writes = self._keys((blob._data for blob in tops), self.activations)
+        access.reads = self._keys((blob.data_storage for blob in bottoms), self.activations)
+        access.writes = self._keys((blob.data_storage for blob in tops), self.activations)
         if self.inference:
             return access
         saved = layer.saved(bottoms, tops)
         own = [blob for blob in saved if blob not in node.blobs]
-        access.saved = self._keys((blob._data for blob in own), self.internal)
+        access.saved = self._keys((blob.data_storage for blob in own), self.internal)
         if node.needs_backward:
-            given = (blob._data for blob in saved if blob in node.blobs)
+            given = (blob.data_storage for blob in saved if blob in node.blobs)
             access.back_reads = self._keys(given, self.activations) | access.saved
-            access.back_reads |= self._keys((blob._diff for blob in tops), self.gradients)
-            access.back_writes = self._keys((blob._diff for blob in _asked(node)), self.gradients)
+            access.back_reads |= self._keys((blob.diff_storage for blob in tops), self.gradients)
+            access.back_writes = self._keys((blob.diff_storage for blob in _asked(node)), self.gradients)
         return access
 
     def _keys(self, storages: Iterable[Storage], kind: set[int]) -> set[int]:
@@ -182,8 +184,8 @@ class Program:
         sources = [blob for node in self.nodes if not node.bottoms for blob in node.tops]
         parameters = [blob for node in self.nodes for layer in node.layers for blob in layer.blobs]
         without = [blob for node in self.nodes for blob in _without_gradient(node)]
-        data = {id(blob._data) for blob in (*outer, *sources, *parameters)}
-        return data | {id(blob._diff) for blob in (*outer, *parameters, *without)}
+        data = {id(blob.data_storage) for blob in (*outer, *sources, *parameters)}
+        return data | {id(blob.diff_storage) for blob in (*outer, *parameters, *without)}
 
     def _read_before_written(self) -> set[int]:
         """Those that nobody writes, or only after they have been read, so that what is in them counts."""

@@ -89,7 +89,7 @@ class Replay:
         for is_node, group in itertools.groupby(recordings, lambda each: isinstance(each, Node)):
             some = list(group)
             self._steps += some if is_node else [self._engine.joined(some)]
-        storages = {blob._data for blob in self._blobs if blob._data.buffer is not None}
+        storages = {blob.data_storage for blob in self._blobs if blob.data_storage.buffer is not None}
         self._memory = [(storage, storage.buffer) for storage in storages]
         return loss
 
@@ -101,14 +101,16 @@ class Replay:
         replayed.
         """
         node.reshape()
-        read = [(blob._data.buffer, blob._data.buffer.copy()) for blob in node.bottoms if blob in node.tops]
+        read = [
+            (blob.data_storage.buffer, blob.data_storage.buffer.copy()) for blob in node.bottoms if blob in node.tops
+        ]
         replay = self._recorded(node)
         if replay is not None:
-            tops = [blob._data.buffer[: blob.count] for blob in node.tops]
+            tops = [blob.data_storage.buffer[: blob.count] for blob in node.tops]
             written = list(map(zlib.crc32, tops))
-            aliases = {id(blob._data) for blob in node.bottoms}
+            aliases = {id(blob.data_storage) for blob in node.bottoms}
             for blob, top in zip(node.tops, tops, strict=True):
-                if id(blob._data) not in aliases:
+                if id(blob.data_storage) not in aliases:
                     top.view(np.uint8)[...] = 255  # NaN of every type
             _restore(read)
             replay()
@@ -126,7 +128,7 @@ class Replay:
         parameters = [blob for layer in node.layers for blob in layer.blobs]
         own = node.layer.own_memory()
         arrays = [blob.data for blob in (*node.blobs, *parameters)] + [storage.buffer for storage in own]
-        protected = [(storage, storage.buffer) for storage in (*(blob._data for blob in node.tops), *own)]
+        protected = [(storage, storage.buffer) for storage in (*(blob.data_storage for blob in node.tops), *own)]
         for storage, buffer in protected:
             view = buffer.view()
             view.flags.writeable = False

@@ -38,11 +38,11 @@ class Want:
 
     def hides(self, blob: Blob) -> bool:
         """Whether the values of this blob need not be there after the pass."""
-        return self.visible is not None and blob._data not in self._storages
+        return self.visible is not None and blob.data_storage not in self._storages
 
     @functools.cached_property
     def _storages(self) -> set[Storage]:
-        return {blob._data for blob in self.visible or ()}
+        return {blob.data_storage for blob in self.visible or ()}
 
 
 Rule = Callable[[list[Node], Want], list[Node]]
@@ -132,7 +132,9 @@ def with_own_bottoms(nodes: Sequence[Node]) -> list[Node]:
             continue
         old = node.bottoms[0]
         touching = [earlier for earlier in made[:index] if old in earlier.blobs]
-        shares = any(blob is not old and blob._data is old._data for other in made[:index] for blob in other.blobs)
+        shares = any(
+            blob is not old and blob.data_storage is old.data_storage for other in made[:index] for blob in other.blobs
+        )
         if shares or any(old in other.layer.saved(other.bottoms, other.tops) for other in touching):
             continue
         new.reshape(*old.shape)
@@ -172,7 +174,7 @@ def _is_hidden(chain: Sequence[Node], want: Want, kind: type[FusedLayer]) -> boo
     between = [blob for node in chain[:-1] for blob in node.tops]
     if want.visible is None and want.gradients:
         return kind.keeps_blobs and all(node.in_place for node in chain[1:])
-    return all(want.hides(blob) or blob._data is last._data for blob in between)
+    return all(want.hides(blob) or blob.data_storage is last.data_storage for blob in between)
 
 
 def changes_what_backward_sees(

@@ -1,7 +1,7 @@
 """Storage: the memory behind the data or the gradient of one or several blobs.
 
-That memory is apart from the blobs lets Split and shared parameters share it, the arena lend it, flat buffers take it
-in, and gradients be cleared without being written.
+A storage is an object of its own so that blobs can share it (Split, shared parameters), the arena and flat buffers can
+provide its buffer, and gradients can be cleared without being written.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from fcaffe.engines.memory import address, aligned_zeros, foreign, logical_view
 from fcaffe.errors import OutOfMemoryError
 
 CHANNELS_LAST_AXES = (4, 5)
-MOST_VIEWS = 8  # that a buffer remembers, of its latest shapes
+MOST_VIEWS = 8  # shapes whose views are cached
 
 Array = Any  # numpy.ndarray or cupy.ndarray, of a blob float32 but for activations of half width
 
 
 class Storage:
-    """A flat buffer of `size` values, made when first touched, and the order in which blobs lay their axes out in it.
+    """A flat buffer of `size` values, allocated at the first access, and the memory order of the blobs' axes in it.
 
-    Several blobs may share one (Split, shared parameters), also with different shapes.
+    The blobs that share one may have different shapes.
     """
 
     def __init__(self, xp: Any, channels_last: bool, size: int, dtype: Any = numpy.float32) -> None:
@@ -33,10 +33,10 @@ class Storage:
         self.size = size
         self.dtype = numpy.dtype(dtype)
         self.buffer: Array = None
-        self.has_moved = False  # into a flat buffer of parameters, whose order stays
+        self.has_moved = False  # into a flat buffer of parameters, whose order is fixed
         self.is_clear = False  # its values count as zeros, whatever is in the buffer
-        self.compute: Callable[[], None] | None = None  # brings the values, which are not there unless somebody looks
-        self.shown: Any = None  # what `fcaffe.net.host_arrays` remembers of it
+        self.compute: Callable[[], None] | None = None  # computes values that a pass has not materialised
+        self.exposure: Any = None  # the state of `fcaffe.net.host_arrays` for it
         self._views: dict[tuple[int, ...], Array] = {}
         self._foreign: Any = None  # the buffer, for `window`
 
@@ -57,16 +57,16 @@ class Storage:
         return Storage(self.xp, self.channels_last, size, self.dtype)
 
     def logical(self, flat: Array, shape: tuple[int, ...]) -> Array:
-        """A flat array in the order of this storage, seen in a blob's shape."""
+        """A view of a flat array in the order of this storage, with a blob's shape."""
         return logical_view(flat, shape, self.channels_last and len(shape) in CHANNELS_LAST_AXES)
 
     def replace(self, buffer: Array) -> None:
-        """Use another buffer from now on, or, if it is None, a new one when next touched."""
+        """Use another buffer from now on. None: allocate one at the next access."""
         self.buffer, self._foreign = buffer, None
         self._views.clear()
 
     def window(self) -> numpy.ndarray:
-        """A new array of the whole buffer, which must be in host memory and there; see `foreign`."""
+        """A new array of the whole buffer, which must be allocated, in host memory; see `foreign`."""
         if self._foreign is None:
             self._foreign = foreign(self.buffer)
         return numpy.ndarray(self.buffer.shape, self.buffer.dtype, self._foreign)
@@ -81,7 +81,7 @@ class Storage:
         return view
 
     def _new_buffer(self, shape: tuple[int, ...]) -> Array:
-        """Zeros, for blobs one of which has this shape."""
+        """Zeros. The shape is for the error message."""
         try:
             return aligned_zeros(self.xp, self.size, self.dtype)
         except MemoryError as problem:
@@ -89,37 +89,35 @@ class Storage:
 
     @property
     def address(self) -> int:
-        """Where the buffer, which must be in host memory and there, begins."""
+        """The address of the buffer, which must be allocated, in host memory."""
         return address(self.buffer)
 
     def clear(self) -> None:
-        """Let the values count as zeros, without writing any. Until `settle` writes them, or `mark_written` says that
-        somebody has overwritten them all, nobody may read the buffer but by `view`."""
+        """Let the values count as zeros without writing any. Until `settle` writes them, or the caller has overwritten
+        all of them and called `mark_written`, only `view` may read the buffer."""
         self.is_clear = self.buffer is not None  # a new buffer is zero
 
     def mark_written(self) -> None:
-        """What is in the buffer counts again."""
+        """The values in the buffer count again."""
         self.is_clear = False
 
     def settle(self) -> None:
-        """Write the zeros that `clear` has left out, if the values still count as such."""
+        """Write the zeros if the values count as such; see `clear`."""
         if self.is_clear:
             self.is_clear = False
             self.write_zeros()
 
     def write_zeros(self) -> None:
-        """Into the buffer, which is there; whatever the type of its values."""
+        """Fill the buffer, which must be allocated, whatever its dtype."""
         self.buffer.view("uint8")[...] = 0
 
     def make_contiguous(self, shape: tuple[int, ...]) -> None:
-        """Go over to C order for good, keeping the values of a blob of this shape."""
+        """Switch to C order permanently. Preserves the values of a blob of this shape."""
         if not self.channels_last or self.has_moved:
             return
-        if self.buffer is not None and self.view(shape).flags.c_contiguous:
-            self.channels_last = False
-            self._views.clear()
-            return
-        values = None if self.buffer is None else self.view(shape).copy(order="C")
+        values = (
+            None if self.buffer is None or self.view(shape).flags.c_contiguous else self.view(shape).copy(order="C")
+        )
         self.channels_last = False
         self._views.clear()
         if values is not None:

@@ -100,7 +100,7 @@ def share_weights(net: Net, trained: Net) -> None:
                 f"of the same name: its own have the shapes {[blob.shape for blob in layer.blobs]}"
             )
         for blob, source in zip(layer.blobs, node.layer.blobs, strict=True):
-            if blob._data is not source._data:
+            if blob.data_storage is not source.data_storage:
                 net.complete()  # what the last pass has left out, by the weights that it had
             blob.share_data(source)
 

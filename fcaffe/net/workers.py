@@ -1,4 +1,4 @@
-"""What a net knows of the other workers that train it."""
+"""Workers: the other ranks that train a net, as the net sees them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Workers:
         return Share(0, batch_size, batch_size)
 
     def rows(self, share: Share) -> slice:
-        """Which samples of this worker's share the present pass is over."""
+        """The samples of this worker's share that the current pass computes."""
         return slice(0, share.count)
 
     @property
     def splitting(self) -> str:
-        """For errors of what cannot be split: who splits it, and what to do."""
+        """Part of an error about a layer that cannot be split: who splits it, and the remedy."""
         return f"which {self.size} workers would split; --batch per-worker gives each worker a whole batch of its own"
 
     def sum(self, value: float) -> float:
-        """A number summed over all workers, each of whom must call this at the same place."""
+        """A number summed over all workers, all of whom must call this."""
         return value
 
     def sum_array(self, values: Any) -> Any:
@@ -51,11 +51,11 @@ class Workers:
         return thing
 
     def gather(self, thing: Any) -> list[Any] | None:
-        """At worker 0 everybody's, in the order of ranks; elsewhere None."""
+        """At worker 0 the things of all workers, in the order of ranks; elsewhere None."""
         return [thing]
 
     def close(self) -> None:
-        """Give back what was taken to reach the others; all workers must call this."""
+        """Release the communicators. All workers must call this."""
 
     def check_same(self, what: str, content: bytes) -> None:
         """Raises UsageError on each worker whose `content` differs from that of worker 0; all must call this."""
@@ -64,8 +64,7 @@ class Workers:
 
 
 class UnheardWorkers(Workers):
-    """In place of the workers of a net while one of them looks for a fault of its own: the others take no part, so its
-    sums are over nothing but its own values."""
+    """Replaces the workers of a net while one of them searches for a fault: its sums are over its own values only."""
 
     def __init__(self, workers: Workers) -> None:
         self.rank, self.size = workers.rank, workers.size

@@ -62,11 +62,11 @@ class Blob:
     @property
     def _gpu_data_ptr(self) -> int:
         """The address of the values on the GPU, in C order, for libraries that take it. AttributeError on the CPU."""
-        return self._views.device_address(self._blob, self._blob._data)
+        return self._views.device_address(self._blob, self._blob.data_storage)
 
     @property
     def _gpu_diff_ptr(self) -> int:
-        return self._views.device_address(self._blob, self._blob._diff)
+        return self._views.device_address(self._blob, self._blob.diff_storage)
 
     def reshape(self, *shape: int, **named: Any) -> None:
         if named:

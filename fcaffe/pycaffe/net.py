@@ -283,9 +283,9 @@ def _face(layer: CoreLayer) -> Layer:
 def _inputs(net: core.Net) -> list[CoreBlob]:
     """The tops of Input layers which no layer writes."""
     writers = [node for node in net.nodes if node.bottoms and not node.layer.traits.aliases]
-    written = {id(blob._data) for node in writers for blob in node.tops}
+    written = {id(blob.data_storage) for node in writers for blob in node.tops}
     inputs = (net.blobs[index] for index in net.input_ids)
-    return [blob for blob in inputs if id(blob._data) not in written]
+    return [blob for blob in inputs if id(blob.data_storage) not in written]
 
 
 def _samples(arrays: dict[str, np.ndarray]) -> int:

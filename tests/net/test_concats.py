@@ -60,8 +60,29 @@ def test_a_pooling_comes_before_its_concat_and_takes_the_relus_along():
     net = same_bits("\n".join([DATA, BRANCHES, POOL, END]))
     assert fused(net) == ["ra+rb+cat+pool"]
     left_out = next(node.tops[0] for node in net.nodes if node.name == "cat")
-    assert left_out._data.buffer is None and left_out._diff.buffer is None
+    assert left_out.data_storage.buffer is None and left_out.diff_storage.buffer is None
     assert net.memory().peak < memory_of(net.plain, {}, in_arena=True).peak
+
+
+@pytest.mark.parametrize("concat", [False, True])
+def test_a_pooling_before_its_relu_gives_what_caffe_does_for_windows_of_nan(concat):
+    """Caffe's maximum passes over NaN, so a window of nothing else gives -FLT_MAX, which no ReLU follows."""
+    branches = BRANCHES if concat else BRANCHES.replace('bottom: "a" bottom: "b"', 'bottom: "a"')
+    branches = branches if concat else branches.split('layer { name: "b"')[0].replace('"a"', '"c"')
+    param = parse_text("\n".join([INPUT, branches, POOL, OTHER % "d"]), pb.NetParameter)
+    param.state.phase = pb.TRAIN
+    nets = [Net(param, Context(engine(), CaffeRandom(3), "counter", whole_passes=whole)) for whole in (False, True)]
+    assert fused(nets[1]) == ["ra+rb+cat+pool" if concat else "ra+pool"]
+    x = np.random.default_rng(1).standard_normal((IMAGES, 3, 33, 33)).astype(np.float32)
+    x[1, :, 8:20, 8:20] = np.nan
+    losses = []
+    for net in nets:
+        net.blob("x").data[...] = x
+        losses.append(net.forward())
+        net.backward()
+    assert losses[0] == losses[1] < -1e37
+    for one, other in zip(nets[0].parameters.owned, nets[1].parameters.owned, strict=True):
+        assert np.array_equal(one.blob.diff, other.blob.diff, equal_nan=True)
 
 
 def test_batches_of_other_sizes_keep_their_bits_too():
@@ -99,7 +120,7 @@ def test_a_small_convolution_writes_the_gradients_of_a_concats_bottoms():
     net = same_bits("\n".join([DATA, BRANCHES, SQUEEZE, END]))
     if net.context.engine.splits_products:
         assert fused(net) == ["a+ra", "b+rb", "cat+conv+relu"]
-        assert next(node.tops[0] for node in net.nodes if node.name == "cat")._diff.buffer is None
+        assert next(node.tops[0] for node in net.nodes if node.name == "cat").diff_storage.buffer is None
 
 
 def test_random_nets_of_concats_keep_their_bits():

@@ -117,7 +117,7 @@ def test_a_residual_block_is_two_calls_and_sees_every_change_of_its_weights():
         both("new weights")
     for layer, index in ((layer, index) for layer in range(len(plain.layers)) for index in range(3)):
         if index < len(plain.layers[layer].blobs):
-            exposed = [net.layers[layer].blobs[index]._data for net in (whole, plain)]
+            exposed = [net.layers[layer].blobs[index].data_storage for net in (whole, plain)]
             for storage in exposed:
                 weights.drop(storage.address)
             for number in range(2):

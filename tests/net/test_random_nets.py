@@ -101,11 +101,13 @@ def fill_with_nan(net):
     for storage in net.arena._placed.values():
         if storage.buffer.dtype in (np.float32, "V2"):
             storage.buffer.view(np.uint16)[...] = NAN
-    of_user_code = {id(blob._diff) for node in net.nodes if node.layer.traits.runs_user_code for blob in node.bottoms}
+    of_user_code = {
+        id(blob.diff_storage) for node in net.nodes if node.layer.traits.runs_user_code for blob in node.bottoms
+    }
     weights = dict(zip(net.blobs, net.blob_loss_weights, strict=True))
     for blob in {blob for node in net.fused.nodes for blob in node.blobs}:
-        if not weights.get(blob) and blob._diff.buffer is not None and id(blob._diff) not in of_user_code:
-            blob._diff.buffer.view(np.uint16)[...] = NAN
+        if not weights.get(blob) and blob.diff_storage.buffer is not None and id(blob.diff_storage) not in of_user_code:
+            blob.diff_storage.buffer.view(np.uint16)[...] = NAN
 
 
 def check(text, recompute=False, within=2e-4):

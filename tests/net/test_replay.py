@@ -26,7 +26,7 @@ def test_a_replay_runs_no_node(monkeypatch):
     with used.fixed_weights():
         for number in range(20):
             if number == 10:
-                storage = whole.blob("x")._data
+                storage = whole.blob("x").data_storage
                 storage.replace(storage.buffer.copy())
             for net in whole, plain:
                 net.blob("x").data[...] = np.random.default_rng(number).standard_normal(net.blob("x").shape)

@@ -209,7 +209,7 @@ def test_inference_comes_out_the_same_in_less_memory():
             net.forward()
         assert lean.blob("accuracy").data == plain.blob("accuracy").data
         assert np.abs(lean.blob("h").data - plain.blob("h").data).max() <= 1e-5 * np.abs(plain.blob("h").data).max()
-    owners = {id(blob._data.buffer.base) for blob in lean.blobs if blob._data.buffer is not None}
+    owners = {id(blob.data_storage.buffer.base) for blob in lean.blobs if blob.data_storage.buffer is not None}
     assert len(owners) < len(lean.blobs) / 2
 
 

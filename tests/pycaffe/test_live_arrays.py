@@ -153,7 +153,7 @@ class Place:
 
     @property
     def storage(self) -> Any:
-        return getattr(self.face._blob, f"_{self.part}")
+        return getattr(self.face._blob, f"{self.part}_storage")
 
 
 @dataclass
@@ -432,7 +432,7 @@ def test_weights_are_kept_while_nobody_writes_them(solver: Any) -> None:
     for _ in range(3):
         net.forward()
     known = net._views._weights._caches[net._net][1]._entries
-    assert {key[0] for key in known} == {(net._net.layers[1].blobs[0]._data.address,)}
+    assert {key[0] for key in known} == {(net._net.layers[1].blobs[0].data_storage.address,)}
     del held
     net.forward()
     assert len(known) == 2

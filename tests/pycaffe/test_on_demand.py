@@ -390,7 +390,7 @@ def test_a_blob_keeps_its_values_when_the_input_is_reshaped(tmp_path: Path, laye
 
 
 def hidden(net: Any) -> set[str]:
-    return {name for name, blob in net.blobs.items() if blob._blob._data.compute}
+    return {name for name, blob in net.blobs.items() if blob._blob.data_storage.compute}
 
 
 def test_what_a_script_reads_is_materialised(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_profile_leaves_the_net_as_it_was(monkeypatch: pytest.MonkeyPatch, fai
     monkeypatch.setattr(layer, "backward", backward)
     net.forward()
     net.backward()
-    storages = [storage for blob in net.blobs for storage in (blob._data, blob._diff)]
+    storages = [storage for blob in net.blobs for storage in (blob.data_storage, blob.diff_storage)]
     buffers = [storage.buffer for storage in storages if storage.buffer is not None]
     assert not any(np.shares_memory(a, b) for i, a in enumerate(buffers) for b in buffers[:i]), "an arena is left"
     assert net.fused is net.plain is net.program

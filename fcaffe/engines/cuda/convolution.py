@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 
 class Convolution(Gradients, PlainConvolution):
-    """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, places...).
+    """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, output_size...).
 
     One to three spatial axes; cuDNN tells the groups by the channels of the weights. What it gets is channels-last,
     aligned and of one type, the engine's 16-bit one if it has one; anything else is copied first.

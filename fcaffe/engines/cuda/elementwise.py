@@ -34,6 +34,12 @@ class Elementwise(PlainElementwise):
         else:
             super().relu_forward(x, y, slope)
 
+    def relu_of_maxima(self, y: Array) -> None:
+        if _is_fast(y):
+            self._map("relu_of_maxima", (y.dtype,), y, y)
+        else:
+            super().relu_of_maxima(y)
+
     def relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None:
         if _is_fast(y, dy, dx):
             self._map("relu_backward", (y.dtype,), y, y, dy, dx, np.float32(slope))
@@ -145,11 +151,11 @@ class Elementwise(PlainElementwise):
         pack = 16 // whole.dtype.itemsize
         if any(size % pack for size in sizes) or any(array.data.ptr % 16 for array in (whole, *given)):
             pack = 1
-        places = [(NULL if part is None else part, np.int32(size)) for part, size in zip(parts, sizes, strict=True)]
-        places += [(NULL, np.int32(0))] * (MOST_TERMS - len(parts))
+        operands = [(NULL if part is None else part, np.int32(size)) for part, size in zip(parts, sizes, strict=True)]
+        operands += [(NULL, np.int32(0))] * (MOST_TERMS - len(parts))
         count, channels = rows  # type: ignore[misc] # see `usual`
         grid, block = _across_channels(count, channels // pack)
-        arguments = np.int64(count), np.int32(channels), *itertools.chain.from_iterable(places)
+        arguments = np.int64(count), np.int32(channels), *itertools.chain.from_iterable(operands)
         self.kernels.launch("concat", "move_channels", (whole.dtype, pack, split), grid, block, whole, *arguments)
         return True
 

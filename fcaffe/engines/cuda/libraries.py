@@ -121,7 +121,7 @@ def _preload(name: str, major: int) -> ctypes.CDLL | None:
     system looks.
     """
     soname = f"lib{name}.so.{major}"
-    for path, mode in ((soname, os.RTLD_NOLOAD), *((path, 0) for path in _places(soname)), (soname, 0)):
+    for path, mode in ((soname, os.RTLD_NOLOAD), *((path, 0) for path in _candidates(soname)), (soname, 0)):
         try:
             return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL | mode)
         except OSError:
@@ -129,7 +129,7 @@ def _preload(name: str, major: int) -> ctypes.CDLL | None:
     return None
 
 
-def _places(soname: str) -> list[str]:
+def _candidates(soname: str) -> list[str]:
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
     for entry in dict.fromkeys(sys.path):
         folders += sorted(glob.glob(os.path.join(glob.escape(entry), "nvidia", "*", "lib")))

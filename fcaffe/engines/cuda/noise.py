@@ -13,7 +13,7 @@ from fcaffe.engines.noise import PlainNoise
 
 Array = Any
 
-WALK = 32  # places that a thread of dropout_forward_channels_last walks over
+WALK = 32  # positions that a thread of dropout_forward_channels_last walks over
 
 
 class Noise(PlainNoise):
@@ -38,9 +38,9 @@ class Noise(PlainNoise):
         source, target = self._in_mask_order(x, mask, y.dtype), self._output_in_mask_order(y, mask)
         kernel, sizes, threads = "dropout_forward", [samples, size], samples * -(-size // 8)
         if not mask.flags.c_contiguous:
-            places, channels = math.prod(x.shape[2:]), x.shape[1]
-            kernel, sizes = "dropout_forward_channels_last", [samples, places, channels]
-            threads = samples * -(-places // WALK) * channels
+            positions, channels = math.prod(x.shape[2:]), x.shape[1]
+            kernel, sizes = "dropout_forward_channels_last", [samples, positions, channels]
+            threads = samples * -(-positions // WALK) * channels
         numbers = *noise.noise_key(layer), noise.keep_limit(ratio), np.float32(scale), *map(np.int64, sizes)
         args = source, target, mask, self.counters, *numbers
         self.kernels.launch("noise", kernel, (y.dtype,), blocks_for(threads), THREADS, *args)

@@ -54,7 +54,7 @@ class Operands:
         return twin
 
     def _twin(self, array: Array) -> Array | None:
-        """The same place in the 16-bit copy of the parameters, if the array lies in there."""
+        """The same slice of the 16-bit copy of the parameters, if the array lies in there."""
         if self.half_parameters is None or not lies_in(array, self._flat_parameters):
             return None
         offset = array.data.ptr - self._flat_parameters.data.ptr

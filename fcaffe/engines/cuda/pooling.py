@@ -23,7 +23,7 @@ PACKS = 32  # side by side in a block of average_pool_whole
 
 
 class Pooling(Packs, PlainPooling):
-    """x (N, C, H, W), y (N, C, places...). `memory`, of `index_dtype`, says of each maximum where it lies: in its
+    """x (N, C, H, W), y (N, C, positions...). `memory`, of `index_dtype`, says of each maximum where it lies: in its
     window, as an integer of one or two bytes, or in the plane, as float32, where the window is too large for these."""
 
     def index_dtype(self, windows: Windows) -> str:
@@ -53,19 +53,19 @@ class Pooling(Packs, PlainPooling):
         if not _fits(x, y):
             super().max_pool_with_indices(x, y, mask, windows)
             return
-        places = self.result(mask, FLOAT)
-        self._pool("max_pool_forward", x, y, windows, places, code=(IN_PLANE,))
-        self.deliver(places, mask)
+        positions = self.result(mask, FLOAT)
+        self._pool("max_pool_forward", x, y, windows, positions, code=(IN_PLANE,))
+        self.deliver(positions, mask)
 
     def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
         if _fits(dx, dy):
-            places = self.operand(mask, FLOAT)
-            self._pool_backward("max_pool_backward", dy, dx, windows, places, code=(IN_PLANE,))
+            positions = self.operand(mask, FLOAT)
+            self._pool_backward("max_pool_backward", dy, dx, windows, positions, code=(IN_PLANE,))
         else:
             super().index_backward(dy, mask, dx, windows)
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
-        """dx = dy added up, in order, at the places that `mask` names; places outside the plane are left out."""
+        """dx = dy added up, in order, at the positions that `mask` names; positions outside the plane are left out."""
         dy, mask = self._dense(dy, dy.dtype), self._dense(mask, FLOAT)
         out = dx if dx.flags.c_contiguous and dx.dtype == FLOAT else self.result(dx, FLOAT)
         planes, threads = dx.shape[0] * dx.shape[1], 32
@@ -140,7 +140,7 @@ class Pooling(Packs, PlainPooling):
 
 
 def _code(windows: Windows) -> int:
-    """How many bytes hold a place in the window, and that there is none."""
+    """How many bytes hold a position in the window, and that there is none."""
     return IN_WINDOW if windows.size < 0xFF else IN_LARGE_WINDOW if windows.size < 0xFFFF else IN_PLANE
 
 
@@ -165,7 +165,7 @@ def _is_square(x: Array, y: Array, windows: Windows) -> bool:
         (kernel, stride) in SQUARES
         and windows.kernel == (kernel, kernel)
         and windows.stride == (stride, stride)
-        and all(pad < kernel and (places - 1) * stride - pad < n for n, places, pad in ends)
+        and all(pad < kernel and (positions - 1) * stride - pad < n for n, positions, pad in ends)
     )
 
 
@@ -182,7 +182,7 @@ def _geometry(x: Array, y: Array, windows: Windows) -> tuple[np.int32, ...]:
 
 
 def _steps(array: Array) -> tuple[np.int32, np.int32]:
-    """How far apart the values of neighbouring channels, and of neighbouring places, of a dense array are."""
-    channels, places = array.shape[1], math.prod(array.shape[2:])
-    steps = (places, 1) if array.flags.c_contiguous else (1, channels)
+    """How far apart the values of neighbouring channels, and of neighbouring positions, of a dense array are."""
+    channels, positions = array.shape[1], math.prod(array.shape[2:])
+    steps = (positions, 1) if array.flags.c_contiguous else (1, channels)
     return np.int32(steps[0]), np.int32(steps[1])

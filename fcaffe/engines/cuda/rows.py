@@ -25,11 +25,11 @@ class Rows(PlainRows):
         if rows.ndim == target.ndim > 3 and is_channels_last(rows) and is_channels_last(target):
             rows, target = self.xp.moveaxis(rows, 1, -1), self.xp.moveaxis(target, 1, -1)
         given, sums = self.xp.ascontiguousarray(rows), self.xp.ascontiguousarray(target)
-        places = self.xp.ascontiguousarray(indices)
+        dense = self.xp.ascontiguousarray(indices)
         count, width = indices.size, target.size // target.shape[0]
         blocks = min(count, MOST_BLOCKS)
         self.kernels.launch(
-            "rows", "add_rows", (), blocks, THREADS, given, places, sums, np.int64(count), np.int64(width)
+            "rows", "add_rows", (), blocks, THREADS, given, dense, sums, np.int64(count), np.int64(width)
         )
         if sums is not target:
             target[...] = sums

@@ -16,8 +16,8 @@ from fcaffe.engines.memory import address
 Array = Any
 
 TURNS = 2  # uploads of one key that may be under way: one is taken over by the work stream, the next one arrives
-PLACES = 64  # small copies that may be under way in each direction
-PLACE_BYTES = 512
+STAGINGS = 64  # small copies that may be under way in each direction
+STAGING_BYTES = 512
 
 
 class Transfers:
@@ -82,25 +82,25 @@ class Transfers:
     def read_later(self, array: Array) -> Pending:
         """The values of a small array after all work so far: a float if it is one, else a NumPy array."""
         array = array if array.flags.c_contiguous else array.copy(order="C")
-        place = self._results.next(array.nbytes)
+        staging = self._results.next(array.nbytes)
         runtime = self.xp.cuda.runtime
         runtime.memcpyAsync(
-            address(place.memory), array.data.ptr, array.nbytes, runtime.memcpyDeviceToHost, self.stream.ptr
+            address(staging.memory), array.data.ptr, array.nbytes, runtime.memcpyDeviceToHost, self.stream.ptr
         )
-        place.event.record(self.stream)
-        place.occupant = Reading(place, array.shape, array.dtype)
-        return place.occupant
+        staging.event.record(self.stream)
+        staging.occupant = Reading(staging, array.shape, array.dtype)
+        return staging.occupant
 
     def write_small(self, target: Array, values: np.ndarray) -> None:
         """target[...] = values, for a small contiguous `target` and after all work so far; `values` is free at once."""
-        place = self._parameters.next(target.nbytes)
-        place.view(target.shape, target.dtype)[...] = values
+        staging = self._parameters.next(target.nbytes)
+        staging.view(target.shape, target.dtype)[...] = values
         runtime = self.xp.cuda.runtime
         runtime.memcpyAsync(
-            target.data.ptr, address(place.memory), target.nbytes, runtime.memcpyHostToDevice, self.stream.ptr
+            target.data.ptr, address(staging.memory), target.nbytes, runtime.memcpyHostToDevice, self.stream.ptr
         )
-        place.event.record(self.stream)
-        place.occupant = Copying(place.event)
+        staging.event.record(self.stream)
+        staging.occupant = Copying(staging.event)
 
     @cached_property
     def _copy_stream(self) -> Any:
@@ -112,7 +112,7 @@ class Transfers:
 
     @cached_property
     def _under_way(self) -> deque[tuple[Any, Slot]]:
-        """Uploads, with what they copy from and to: a net may go meanwhile, and others get its memory."""
+        """Uploads with their buffers, which must not be freed before the copy is done, even if the net is deleted."""
         return deque()
 
     @cached_property
@@ -124,7 +124,7 @@ class Transfers:
         return Ring(self)
 
     def _event(self) -> Any:
-        """Which leaves the core to others while the host waits for it."""
+        """An event whose waiting host thread sleeps."""
         return self.xp.cuda.Event(block=True, disable_timing=True)
 
     def _next_slot(self, key: Any, count: int) -> Slot:
@@ -146,14 +146,14 @@ class Transfers:
 
 
 class Slot:
-    """Where an upload rests on the device: the copy stream fills it, the work stream takes over what is in it."""
+    """The device buffer of an upload: the copy stream fills it, the work stream copies it to the target."""
 
     def __init__(self, taken: Any) -> None:
         self.device: Array = None  # flat
         self.taken = taken  # event: the work stream has read it
-        self.copied: Any = DONE  # into it
-        self.pinned: np.ndarray | None = None  # for what comes from other memory
-        self.source: np.ndarray | None = None  # what is copied must not be given back meanwhile
+        self.copied: Any = DONE  # the copy into `device`
+        self.pinned: np.ndarray | None = None  # for sources that are not pinned
+        self.source: np.ndarray | None = None  # keeps the memory alive during the copy
 
 
 class Copying(Pending):
@@ -173,29 +173,29 @@ class Copying(Pending):
 
 
 class Reading(Pending):
-    """Values on their way to the host."""
+    """Values that are being copied to the host."""
 
-    def __init__(self, place: Place, shape: tuple[int, ...], dtype: Any) -> None:
+    def __init__(self, staging: Staging, shape: tuple[int, ...], dtype: Any) -> None:
         super().__init__()
-        self._place: Place | None = place
+        self._staging: Staging | None = staging
         self._shape, self._dtype = shape, dtype
 
     @property
     def done(self) -> bool:
-        return self._place is None or self._place.event.done
+        return self._staging is None or self._staging.event.done
 
     def wait(self) -> None:
-        if self._place is None:
+        if self._staging is None:
             return
-        if not self._place.event.done:
-            self._place.event.synchronize()
-        values = self._place.view(self._shape, self._dtype)
+        if not self._staging.event.done:
+            self._staging.event.synchronize()
+        values = self._staging.view(self._shape, self._dtype)
         self._value = float(values.reshape(-1)[0]) if values.size == 1 else values.copy()
-        self._place = None
+        self._staging = None
 
 
-class Place:
-    """A little pinned memory, and the copy that it serves."""
+class Staging:
+    """A small pinned buffer, and the copy that uses it."""
 
     def __init__(self, memory: np.ndarray, event: Any) -> None:
         self.memory = memory
@@ -208,19 +208,19 @@ class Place:
 
 
 class Ring:
-    """Places that are used in turns, so that the host may be as many copies ahead. All are made at the start, since
-    the driver may let the device come to rest to make pinned memory."""
+    """Staging buffers that are used in turn, so that the host may be as many copies ahead. All are allocated at the
+    start: the driver may synchronise with the device to allocate pinned memory."""
 
     def __init__(self, engine: Transfers) -> None:
         self._engine = engine
-        memory = engine.host_array((PLACES, PLACE_BYTES), np.uint8)
-        self._places = deque(Place(part, engine._event()) for part in memory)
+        memory = engine.host_array((STAGINGS, STAGING_BYTES), np.uint8)
+        self._stagings = deque(Staging(part, engine._event()) for part in memory)
 
-    def next(self, nbytes: int) -> Place:
-        """A place that no copy uses any more; what a reading was to find in it, that has now."""
-        place = self._places[0]
-        self._places.rotate(-1)
-        place.occupant.wait()
-        if place.memory.size < nbytes:
-            place.memory = self._engine.host_array((nbytes,), np.uint8)
-        return place
+    def next(self, nbytes: int) -> Staging:
+        """A staging that no copy uses any more; what a reading was to find in it, that has now."""
+        staging = self._stagings[0]
+        self._stagings.rotate(-1)
+        staging.occupant.wait()
+        if staging.memory.size < nbytes:
+            staging.memory = self._engine.host_array((nbytes,), np.uint8)
+        return staging

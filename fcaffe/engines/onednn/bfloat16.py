@@ -115,7 +115,6 @@ class Bfloat16Engine(OneDnnEngine, PlainOperators):
     math = BF16
     half_dtype = BFLOAT16
     half_arithmetic = False
-    convolves_in_steps = False  # whose numbers between two layers have 16 bits
     softmax_forward = on_copies(OneDnnEngine.softmax_forward, [1])
     softmax_backward = on_copies(OneDnnEngine.softmax_backward, [2])
 
@@ -133,7 +132,7 @@ class Bfloat16Engine(OneDnnEngine, PlainOperators):
             copies.round_back(array)
 
     def channel_sums(self, x: Array) -> Array:
-        """Of eight rows far apart each by oneDNN, in float32, and of what comes of that as of any float32 array."""
+        """oneDNN adds up eight distant rows at a time, in float32; the base class adds up the results."""
         count = x.size // x.shape[1] // TOGETHER * x.shape[1]  # values of the first of eight stretches
         if x.dtype != BFLOAT16 or x.size < SMALL or not count or not is_channels_last(x):
             return super().channel_sums(Copies(self.copy).of(x))

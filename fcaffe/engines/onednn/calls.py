@@ -1,4 +1,4 @@
-"""Calls of oneDNN's C API through ctypes: the library is loaded, its errors are told, its threads are kept few."""
+"""Calls of oneDNN's C API through ctypes: loads the library, raises its errors, limits its threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fcaffe.errors import FcaffeError
 STATUS = ["success", "out of memory", "invalid arguments", "unimplemented", "last implementation reached"]
 STATUS += ["runtime error", "not required"]
 CPU, IN_ORDER = 1, 1
-LONGEST_COLUMN = 4096  # values, of a column that a product with a matrix takes as a whole
+LONGEST_COLUMN = 4096  # values of a column whose product with a matrix is not split between threads
 
 
 class OneDnnError(FcaffeError):
@@ -52,44 +52,43 @@ class Calls:
         execute = self.functions.dnnl_primitive_execute
         execute.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
         self.computing = {"execute": self._limited(execute)}  # the functions that compute, as tapes hold them
-        # Without giving Python's lock away, which would cost more than the call.
+        # PyDLL keeps Python's lock: releasing it takes longer than the call.
         self.set_data_handle = ctypes.PyDLL(path).dnnl_memory_set_data_handle
         self.set_data_handle.argtypes = [c_void_p, c_void_p]
         sgemm = self.functions.dnnl_sgemm
         matrix: list[Any] = [c_void_p, c_int64]
         sgemm.argtypes = [c_char, c_char, *[c_int64] * 3, c_float, *matrix, *matrix, c_float, *matrix]
         self.computing["product"] = self._limited(sgemm)
-        self.execute, self.product = self.computing.values()  # or what is called in their place, see `observed`
-        self.in_their_place: dict[int, Callable[..., int]] = {}  # by their ids
+        self.execute, self.product = self.computing.values()  # or their observers, see `observed`
+        self.observers: dict[int, Callable[..., int]] = {}  # by their ids
         self._memory: dict[int, np.ndarray] = {}
         self.cache: WeightCache | None = None  # see Engine.fixed_weights
-        self.tape: Any = None  # that takes down what is executed
+        self.tape: Any = None  # records what is executed
 
     def sgemm(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
-        """c = a @ b, or with `add` so much more; a and b are C-contiguous float32 matrices or transposes of such."""
+        """c = a @ b, or with `add` c += a @ b; a and b are C-contiguous float32 matrices or transposes of such."""
         (turn_a, step_a), (turn_b, step_b) = _as_blas(a), _as_blas(b)
         (rows, inner), columns, step_c = a.shape, b.shape[1], c.shape[1]
-        places = address(a), address(b), address(c)
-        factors = places[0], step_a, places[1], step_b, float(add), places[2], step_c
+        addresses = address(a), address(b), address(c)
+        factors = addresses[0], step_a, addresses[1], step_b, float(add), addresses[2], step_c
         arguments = turn_a, turn_b, rows, columns, inner, 1.0, *factors
         # The sums of a longer column, or of several, are split between the threads.
         by_one = columns == 1 and inner <= LONGEST_COLUMN and is_small((a, b, c), rows * inner)
         if self.tape is not None:
-            self.tape.add_call("product", arguments, by_one, places)
+            self.tape.add_call("product", arguments, by_one, addresses)
         status = self.threads.run_with_one(self.product, *arguments) if by_one else self.product(*arguments)
         if status:
             raise OneDnnError(f"oneDNN {self.version}: dnnl_sgemm: {STATUS[status]}")
 
     @contextlib.contextmanager
     def observed(self, observer: Callable[[Callable[..., int]], Callable[..., int]]) -> Iterator[None]:
-        """In its body observer(function) is called in the place of each function that computes, by tapes too, whenever
-        they were made; none of them holds it afterwards."""
-        self.in_their_place = {id(function): observer(function) for function in self.computing.values()}
-        self.execute, self.product = self.in_their_place.values()
+        """While the body runs, observer(function) is called instead of each function that computes, by tapes too."""
+        self.observers = {id(function): observer(function) for function in self.computing.values()}
+        self.execute, self.product = self.observers.values()
         try:
             yield
         finally:
-            self.in_their_place = {}
+            self.observers = {}
             self.execute, self.product = self.computing.values()
 
     def has_bf16(self) -> bool:
@@ -102,7 +101,7 @@ class Calls:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call dnnl_`name`. Raises OneDnnError with the status' meaning."""
-        with self.threads.within():  # also where a primitive is made, which is then cut for so many threads
+        with self.threads.within():  # a primitive is compiled for this number of threads
             status = getattr(self.functions, "dnnl_" + name)(*arguments)
         if status:
             meaning = STATUS[status] if status < len(STATUS) else str(status)
@@ -110,16 +109,16 @@ class Calls:
 
     def create(self, name: str, *arguments: Any) -> c_void_p:
         """Call a function that returns a new object by its first argument."""
-        made = c_void_p()
-        self.call(name, byref(made), *arguments)
-        return made
+        handle = c_void_p()
+        self.call(name, byref(handle), *arguments)
+        return handle
 
     def destroy_with(self, owner: object, kind: str, handle: c_void_p) -> None:
-        """Give a handle back when its owner goes, unless everything goes."""
+        """Destroy a handle when its owner is collected, but not at the end of the process."""
         weakref.finalize(owner, self.call, f"{kind}_destroy", handle).atexit = False
 
     def temporary(self, use: int, size: int) -> int:
-        """The address of `size` bytes that hold until the same use is asked for again."""
+        """The address of `size` bytes, valid until the next request for the same use."""
         return address(self._temporary(use, size))
 
     def temporary_array(self, use: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -155,5 +154,5 @@ class Calls:
 
 
 def _as_blas(matrix: np.ndarray) -> tuple[bytes, int]:
-    """Whether it is a transpose (T) or not (N), and how far apart the rows of what is stored lie."""
+    """Whether it is a transpose (T) or not (N), and the leading dimension."""
     return (b"N", matrix.shape[1]) if matrix.flags.c_contiguous else (b"T", matrix.shape[0])

@@ -20,13 +20,13 @@ from fcaffe.engines.onednn.primitives import Description, Layout, dims
 from fcaffe.engines.windows import Windows
 
 DIRECT = 1  # dnnl_convolution_direct
-FEW_PLACES = 4096  # of all images together
+MOST_POSITIONS = 4096  # of outputs that are computed as a product; of all images together
 
 Array = Any
 
 
 class Convolution(Operations, PlainConvolution):
-    """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, places...)."""
+    """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, output_size...)."""
 
     if TYPE_CHECKING:
 
@@ -49,13 +49,15 @@ class Convolution(Operations, PlainConvolution):
             operation(ins, (address(y),))
 
     def _is_product(self, weights: Array, y: Array, windows: Windows, group: int) -> bool:
-        """Whether outputs, or the gradient of the weights, are faster as a product of matrices of bfloat16 numbers, as
-        they are where a weight is used at few places. For ResNet-50 and 16 images, at 784 places outputs take a tenth
-        less, and gradients of weights a fifth, or a third with a stride; at 3,136 both a twentieth less; at 50,176
-        some take more. The gradient of the bottom gains nothing. Outputs in float32 gain only where they are fewest,
-        and have the bits of a convolution that does the work of the layers behind it too."""
-        few = y.size // y.shape[1] <= FEW_PLACES
-        worth = self.math == dnnl.BF16 and few and min(weights.shape[:2]) >= ENOUGH
+        """Whether outputs, or the gradient of the weights, are faster as a product of bfloat16 matrices.
+
+        They are if each weight is used at few positions. In ResNet-50 with 16 images, at 784 positions outputs take a
+        tenth less time and gradients of weights a fifth, or a third with a stride. At 3,136 both take a twentieth less,
+        at 50,176 some take more. The gradient of the bottom gains nothing. float32 outputs stay convolutions, so that
+        they have the same bits as those of fused layers.
+        """
+        below_threshold = y.size // y.shape[1] <= MOST_POSITIONS
+        worth = self.math == dnnl.BF16 and below_threshold and min(weights.shape[:2]) >= ENOUGH
         return worth and group == 1 and windows.size == 1 and set(windows.pad) == {0}
 
     def _forward(
@@ -121,8 +123,8 @@ class Convolution(Operations, PlainConvolution):
         return for_channels(describe, y.shape[1])
 
     def _rounded(self, weights: Array, group: int) -> dict[int, Layout]:
-        """Weights go to blocks of bfloat16 through rounded ones whose inputs come last: oneDNN takes twice as long for
-        both in one."""
+        """Weights are first rounded to bfloat16 with their inputs last, then reordered into blocks. One reorder that
+        does both takes twice as long."""
         if self.math == dnnl.F32 or type_of(weights) != dnnl.F32:
             return {}
         inputs = 1 if group == 1 else 2
@@ -133,8 +135,8 @@ class Convolution(Operations, PlainConvolution):
 
 
 def for_channels(describe: Callable[[], Description], channels: int) -> Description:
-    """What describes a convolution with the faster of two implementations. Where so many channels of its result leave a
-    part of a vector over, the library's direct code is a tenth faster than its products of blocks, which it prefers."""
+    """The description of a convolution with the faster of two implementations. If the channels of its result do not
+    fill whole vectors, the library's direct code is a tenth faster than its default, products of blocks."""
     description = describe()
     if channels > VECTOR and channels % VECTOR and "brgconv:" in description.name:
         other = describe()
@@ -145,7 +147,7 @@ def for_channels(describe: Callable[[], Description], channels: int) -> Descript
 
 
 def rows_of(x: Array) -> Array:
-    """(N * places, C), in the memory of a channels-last array."""
+    """(N * positions, C), a view of a channels-last array."""
     return channels_last(x).reshape(-1, x.shape[1])
 
 
@@ -154,12 +156,12 @@ def matrix_of(weights: Array) -> Array:
     return weights.reshape(weights.shape[:2])
 
 
-def geometry(windows: Windows, size: tuple[int, ...], places: tuple[int, ...]) -> list[Any]:
-    """Strides, dilations, padding before, and as much behind as the last window needs."""
+def geometry(windows: Windows, size: tuple[int, ...], output_size: tuple[int, ...]) -> list[Any]:
+    """Strides, dilations, the padding before, and the padding behind that the last window needs."""
     w = windows
     behind = [
         max(0, (o - 1) * s + d * (k - 1) + 1 - n - p)
-        for n, o, k, s, p, d in zip(size, places, w.kernel, w.stride, w.pad, w.dilation, strict=True)
+        for n, o, k, s, p, d in zip(size, output_size, w.kernel, w.stride, w.pad, w.dilation, strict=True)
     ]
     return [dims(w.stride), dims([d - 1 for d in w.dilation]), dims(w.pad), dims(behind)]
 

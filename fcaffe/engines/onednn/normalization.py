@@ -11,11 +11,10 @@ from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm import BatchNorm
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.operation import Operation
+from fcaffe.engines.onednn.pieces import VECTOR
 from fcaffe.engines.onednn.primitives import Description
 
 ACROSS_CHANNELS, SOFTMAX = 0xAFF, 0x30000  # dnnl_lrn_across_channels, dnnl_softmax_accurate
-
-VECTOR = 16  # float32 values of AVX-512
 
 Array = Any
 

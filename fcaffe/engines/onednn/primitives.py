@@ -110,11 +110,6 @@ class Primitive:
         if status:
             raise OneDnnError(f"oneDNN {library.version}: {self.description.name} failed (status {status})")
 
-    def take_down(self, tape: Any, addresses: Sequence[int]) -> None:
-        """Have a Tape call it with these addresses, without calling it now; one without temporary memory."""
-        assert not self.scratch_size, self.description.name
-        tape.add(self, self._arguments, addresses)
-
 
 class _Argument(ctypes.Structure):
     _fields_ = [("arg", c_int), ("memory", c_void_p)]

@@ -1,9 +1,9 @@
-"""How many threads a call of oneDNN takes: all that fcaffe may use, or one for what is too small to share out.
+"""Threads of oneDNN's calls: all that fcaffe may use, or one for small operations.
 
-Two threads that wait for each other at the end of each operation lose some microseconds to it, and a thousand times as
-much where something else runs on one of their cores, or where one of them has gone to sleep meanwhile. What one thread
-does in that time is not shared out. That goes by the work alone, never by a clock, so it is the same in every run; and
-only for operations whose bits are the same with any number of threads.
+Threads that wait for each other at the end of an operation lose some microseconds. They lose a thousand times as much
+if something else runs on one of their cores. Operations that one thread finishes in that time are not split. The
+decision depends on the size of the work and never on a clock, so it is the same in every run. Only operations whose
+bits do not depend on the number of threads are run by one.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ import numpy as np
 
 from fcaffe.threads import wanted_threads
 
-# What a core of 2.5 GHz with AVX-512 does in some 15 microseconds, and of products, of which nets have the most, in 40.
-SMALL_BYTES = 1 << 19  # of all that is read and written
+# The work of a core of 2.5 GHz with AVX-512 in 15 microseconds; of products, in 40.
+SMALL_BYTES = 1 << 19  # read and written
 SMALL_PRODUCTS = 1_700_000  # multiply-adds
-SMALL_FACTORS = 1 << 21  # bytes of all that products read and write
+SMALL_FACTORS = 1 << 21  # bytes read and written by products
 
 
 class Threads:
     """The threads of the OpenMP that this library of oneDNN uses, as the calling thread has set them."""
 
     def __init__(self, path: str) -> None:
-        functions = ctypes.PyDLL(path)  # which keeps Python's lock: giving it away takes longer than these calls
-        self.for_one = False  # primitives that are made now are for one thread
+        functions = ctypes.PyDLL(path)  # PyDLL keeps Python's lock: releasing it takes longer than these calls
+        self.for_one = False  # compile primitives for one thread
         self._get: Callable[[], int] | None = None
         with contextlib.suppress(AttributeError):  # a oneDNN of another threading
             self._get, self._put = functions.omp_get_max_threads, functions.omp_set_num_threads
-        # On the command line OpenMP itself was told how many. In a program that uses fcaffe as a library it may serve
-        # others as well, so it is told for the time of each call, and only if it has not been told by the user.
+        # The command line sets OpenMP's number of threads for the process. In a program that uses fcaffe as a library
+        # others may use OpenMP too, so it is limited during each call, unless the user has set OMP_NUM_THREADS.
         self._most: int | None = None
         if self._get is not None and not os.environ.get("OMP_NUM_THREADS") and self._get() > wanted_threads():
             self._most = wanted_threads()
 
     @property
     def are_limited(self) -> bool:
-        """Whether OpenMP would take more than fcaffe may use, so that each call must be made `within` the limit."""
+        """Whether OpenMP would use more threads than fcaffe may, so that each call has to be `within` the limit."""
         return self._most is not None
 
     def within(self) -> contextlib.AbstractContextManager[None]:
-        """In its body there are no more than fcaffe may use."""
+        """The body uses no more threads than fcaffe may."""
         return contextlib.nullcontext() if self._most is None else self._set(self._most)
 
     @contextlib.contextmanager
     def one(self, wanted: bool = True) -> Iterator[None]:
-        """In its body there is one, for what is made as well as for what is run; not so if it is not wanted."""
+        """If `wanted`, primitives are compiled for one thread and run by one thread in the body."""
         if not wanted or self._get is None:
             yield
             return
@@ -62,7 +62,7 @@ class Threads:
             self.for_one = before
 
     def run_with_one(self, run: Callable[..., int], *arguments: Any) -> int:
-        """run(*arguments) with one thread; without a context manager, which takes as long as a small operation."""
+        """Call run(*arguments) with one thread. A context manager would take as long as a small operation."""
         before = 1 if self._get is None else self._get()
         if before == 1:
             return run(*arguments)
@@ -84,8 +84,7 @@ class Threads:
 
 
 def is_small(arrays: Sequence[np.ndarray], multiply_adds: int = 0) -> bool:
-    """Whether an operation on these arrays, which makes so many multiply-adds if it is a product, is done by one thread
-    before others have heard of it."""
+    """Whether one thread should run an operation on these arrays. `multiply_adds`: of a product, else 0."""
     size = sum(array.nbytes for array in arrays)
     if multiply_adds:
         return multiply_adds <= SMALL_PRODUCTS and size <= SMALL_FACTORS

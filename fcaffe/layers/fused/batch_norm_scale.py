@@ -14,7 +14,7 @@ from fcaffe.net.rewrite import FusedLayer, Want
 
 
 class NormalizesAndScales(FusedLayer):
-    """Base of what begins with a BatchNorm and a Scale with a bias."""
+    """Base of fused layers that begin with a BatchNorm and a Scale with a bias."""
 
     def __init__(self, nodes: Sequence[Node], want: Want) -> None:
         super().__init__(nodes, want)
@@ -24,7 +24,7 @@ class NormalizesAndScales(FusedLayer):
 
     @classmethod
     def begins(cls, chain: Sequence[Node], want: Want) -> bool:
-        """Whether the chain begins with these two, so that one layer can do their work."""
+        """Whether the chain begins with these two layers, and they can be fused."""
         if len(chain) < 2:
             return False
         norm, scale = chain[0].layer, chain[1].layer
@@ -44,13 +44,12 @@ class NormalizesAndScales(FusedLayer):
         return scale.data, shift.data
 
     def gradient_of(self, bottom: Blob, wanted: bool) -> Array:
-        """Where to write the gradient of the bottom: memory that is thrown away if nobody wants it and only scale and
-        bias learn."""
+        """The array for the gradient of the bottom: a temporary one if only scale and bias learn."""
         return with_channels(bottom.diff if wanted else self.xp.empty_like(bottom.data))
 
     @contextlib.contextmanager
     def gradients(self) -> Iterator[tuple[Array, ...]]:
-        """Where the body is to write the gradients of scale and bias, which are then added to what is there."""
+        """Yields arrays for the gradients of scale and bias, which are added to the blobs' gradients afterwards."""
         diffs = [blob.diff_to_add() for blob in self.scale.blobs]
         written = tuple(self.xp.empty_like(diff) if add else diff for diff, add in diffs)
         yield written

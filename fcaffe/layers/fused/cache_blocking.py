@@ -1,7 +1,7 @@
 """Cache blocking: a chain of layers runs on a few images at a time, at inference.
 
-Between two layers of MobileNet a batch of 16 images has up to 50 MB, which go to memory and come back. With a few
-images each layer finds what the one before it has written in the cache of a core:
+Between two layers of MobileNet a batch of 16 images has up to 50 MB, which are written to memory and read back. With a
+few images each layer finds the output of the layer before it in the cache:
 
     before   conv1: data -> a        conv2: a -> b           pool: b -> pool
     after    for each block of data and of pool:  conv1, conv2, pool, with a and b as large as a block
@@ -21,12 +21,12 @@ from fcaffe.net.rewrite import FusedLayer, Want, node_in_place_of
 from fcaffe.net.storage import Storage
 from fcaffe.threads import wanted_threads
 
-SMALLEST = 1 << 22  # bytes of a batch that a node reads and writes: fewer stay in the caches anyway
-MOST_WEIGHTS = 2  # times the bytes of a block: reading more weights again costs more than that saves
+SMALLEST = 1 << 22  # bytes that a node reads and writes per batch; fewer stay in the caches anyway
+MOST_WEIGHTS = 2  # bytes of weights per byte of a block; reading more again costs more than is saved
 
 
 class CacheBlocked(FusedLayer):
-    """tops = what these nodes of a program write, a block of images after the other."""
+    """Runs nodes of a program on one block of images after the other."""
 
     def __init__(self, nodes: Sequence[Node], want: Want, ends: Sequence[Blob]) -> None:
         super().__init__(nodes, want)
@@ -36,7 +36,7 @@ class CacheBlocked(FusedLayer):
         of_storages: dict[Storage, Blob] = {}  # blobs that share memory share a block, such as the tops of a Split
         for blob in (blob for node in nodes for blob in node.blobs):
             block = Blob(blob.xp, blob.shape, channels_last=True, dtype=blob.dtype)
-            self._blocks[blob] = of_storages.setdefault(blob._data, block)
+            self._blocks[blob] = of_storages.setdefault(blob.data_storage, block)
         self._inside = [
             replace(node, bottoms=self._blocks_of(node.bottoms), tops=self._blocks_of(node.tops)) for node in nodes
         ]
@@ -55,10 +55,10 @@ class CacheBlocked(FusedLayer):
             self._memory = [use.storage for use in uses]
         for start in range(0, bottom[0].shape[0], max(1, block_size(bottom[0].shape[0]))):
             for blob in self._ends:
-                whole, block, first = blob._data, self._blocks[blob], start * math.prod(blob.shape[1:])
+                whole, block, first = blob.data_storage, self._blocks[blob], start * math.prod(blob.shape[1:])
                 whole.view(blob.shape)
-                block._data.channels_last = whole.channels_last
-                block._data.replace(whole.buffer[first : first + block.count])
+                block.data_storage.channels_last = whole.channels_last
+                block.data_storage.replace(whole.buffer[first : first + block.count])
             for node in self._inside:
                 node.layer.forward(node.bottoms, node.tops)
 
@@ -74,22 +74,22 @@ class CacheBlocked(FusedLayer):
 
     def _uses(self) -> list[Use]:
         """From which step to which the blocks between the layers are needed."""
-        outside = {self._blocks[blob]._data for blob in self._ends}
+        outside = {self._blocks[blob].data_storage for blob in self._ends}
         spans: dict[Storage, tuple[int, int]] = {}
         for step, node in enumerate(self._inside):
-            for storage in {blob._data for blob in node.blobs} - outside:
+            for storage in {blob.data_storage for blob in node.blobs} - outside:
                 spans[storage] = spans.get(storage, (step, step))[0], step
         return [Use(storage, [span]) for storage, span in spans.items()]
 
 
 def block_size(images: int) -> int:
-    """The number of images of a block: as many for each thread, if the batch can be so divided."""
+    """The number of images of a block: the same for each thread, if that divides the batch."""
     threads = wanted_threads()
     return next((count for count in range(threads, images) if images % count == 0), images)
 
 
 def blocked_for_the_cache(nodes: list[Node], want: Want) -> list[Node]:
-    """These nodes of a program for inference, with each chain of two nodes or more that gain from it blocked."""
+    """In an inference program, block each chain of two or more nodes that gain from it."""
     made: list[Node] = []
     while nodes:
         end = 0
@@ -107,23 +107,25 @@ def _gains(node: Node, first: Sequence[Blob], want: Want) -> bool:
     images = first[0].shape[0] if first[0].shape else 0
     if any(len(blob.shape) != 4 or blob.shape[0] != images for blob in blobs) or not all(map(want.hides, node.tops)):
         return False
-    size = sum(blob._data.nbytes for blob in blobs)
-    weights = sum(blob._data.nbytes for each in node.layers for blob in each.blobs)
+    size = sum(blob.data_storage.nbytes for blob in blobs)
+    weights = sum(blob.data_storage.nbytes for each in node.layers for blob in each.blobs)
     block = block_size(images)
     return block < images and size >= SMALLEST and weights <= MOST_WEIGHTS * size * block // images
 
 
 def _blocked(inside: Sequence[Node], others: Sequence[Node], want: Want) -> Node:
-    read_outside = {blob._data for node in others for blob in node.bottoms}
-    read_inside = {blob._data for node in inside for blob in node.bottoms}
+    read_outside = {blob.data_storage for node in others for blob in node.bottoms}
+    read_inside = {blob.data_storage for node in inside for blob in node.bottoms}
     written: set[Storage] = set()
     bottoms: dict[Blob, int] = {}
     tops: dict[Blob, int] = {}
     for node in inside:
-        bottoms |= {blob: i for blob, i in zip(node.bottoms, node.bottom_ids, strict=True) if blob._data not in written}
+        bottoms |= {
+            blob: i for blob, i in zip(node.bottoms, node.bottom_ids, strict=True) if blob.data_storage not in written
+        }
         for blob, blob_id in zip(node.tops, node.top_ids, strict=True):
-            written.add(blob._data)
-            if blob._data in read_outside or blob._data not in read_inside:
+            written.add(blob.data_storage)
+            if blob.data_storage in read_outside or blob.data_storage not in read_inside:
                 tops[blob] = blob_id
     node = node_in_place_of(CacheBlocked(inside, want, [*bottoms, *tops]), inside, inside[0], inside[-1])
     return replace(

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fcaffe.layers.activations import is_plain_relu
-from fcaffe.layers.concat import Concat, places
+from fcaffe.layers.concat import Concat, consecutive_slices
 from fcaffe.layers.convolution import Convolution
 from fcaffe.layers.fused.convolution_relu import ConvolutionReLU
 from fcaffe.net import Blob
 from fcaffe.net.node import Node
 from fcaffe.net.rewrite import FusedLayer, Want
 
-FEWEST = 16  # channels of a bottom from which on its gradient has the same bits, computed by itself or with others
+FEWEST = 16  # channels of a bottom whose gradient has the same bits alone as in the whole Concat
 
 
 class ConcatConvolution(FusedLayer):
     """top = convolution(bottoms side by side), or with a ReLU the larger of that and 0.
 
-    The gradient of each bottom is written where it belongs, from the weights of its channels, while that of all bottoms
-    side by side, out of which they would have to be cut, is not.
+    Backward computes the gradient of each bottom from the weights of its channels, so the gradient of the whole Concat
+    is not materialised.
     """
 
     def __init__(self, nodes: Sequence[Node], want: Want) -> None:
@@ -39,8 +39,8 @@ class ConcatConvolution(FusedLayer):
             return 0
         if not (convolution.axis == convolution.group == len(chain[1].bottoms) == 1):
             return 0
-        few = any(blob.shape[1] < FEWEST for blob in chain[0].bottoms)
-        if few or not convolution.windows.is_pointwise() or not chain[0].needs_backward:
+        below_threshold = any(blob.shape[1] < FEWEST for blob in chain[0].bottoms)
+        if below_threshold or not convolution.windows.is_pointwise() or not chain[0].needs_backward:
             return 0
         return 3 if len(chain) > 2 and is_plain_relu(chain[2].layer) else 2
 
@@ -54,9 +54,9 @@ class ConcatConvolution(FusedLayer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         self.inner.backward(top, [False], [self.whole])
         weights = self.convolution.blobs[0].data
-        for blob, down, place in zip(bottom, propagate_down, places(self.concat.sizes(bottom)), strict=True):
+        for blob, down, part in zip(bottom, propagate_down, consecutive_slices(self.concat.sizes(bottom)), strict=True):
             if down:
-                own = self.xp.ascontiguousarray(weights[:, place])
+                own = self.xp.ascontiguousarray(weights[:, part])
                 self.engine.convolution_backward_data(
                     top[0].diff, own, blob.diff, self.convolution.windows, self.convolution.group
                 )

@@ -1,4 +1,4 @@
-"""Convolution with what stands behind it in a net for inference: normalisations, a sum with another blob, ReLU."""
+"""Convolution fused with the layers behind it at inference: normalisations, a sum with another blob, ReLU."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fcaffe.net.rewrite import FusedLayer, Want
 class FoldedConvolution(FusedLayer):
     """top = convolution(bottom[0]) with folded weights, plus bottom[1] if there is one; with a ReLU, at least 0.
 
-    BatchNorms with running statistics, Scales and Biases are folded into the weights. Where weights are not fixed, and
-    would have to be folded in each pass, the layers work one by one, in the top. A `stride` other than the
-    convolution's own computes only the positions that are read (see `fcaffe.layers.fused.subsampling`).
+    BatchNorms with running statistics, Scales and Biases are folded into the weights. If weights are not fixed, and
+    would have to be folded in each pass, the layers run one by one, in the top. A `stride` other than the convolution's
+    own computes only the positions that are read (see `fcaffe.layers.fused.subsampling`).
     """
 
     def __init__(self, nodes: Sequence[Node], want: Want, stride: tuple[int, ...] | None = None) -> None:
@@ -91,14 +91,14 @@ class FoldedConvolution(FusedLayer):
 
 
 def _is_affine(layer: Layer) -> bool:
-    """Whether it is an affine function of each channel, by parameters alone; if it has one bottom."""
+    """Whether a layer with one bottom is an affine function of each channel that depends on parameters only."""
     if isinstance(layer, BatchNorm):
         return layer.use_global_stats
     return isinstance(layer, Broadcasting) and bool(layer.blobs) and layer.axis == 1 and len(layer.blobs[0].shape) == 1
 
 
 def _adds(chain: Sequence[Node], index: int) -> bool:
-    """Whether the node is the sum of what comes from the one before it and of a blob that outlives the chain."""
+    """Whether the node adds a blob from outside the chain to the output of the node before it."""
     node, layer = chain[index], chain[index].layer
     if not isinstance(layer, Eltwise) or not layer.adds_two:
         return False

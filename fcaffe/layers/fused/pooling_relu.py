@@ -14,9 +14,9 @@ from fcaffe.net.rewrite import FusedLayer, Want
 class PoolingReLU(FusedLayer):
     """top = max(max_pool(bottom), 0).
 
-    The maximum of a window and the ReLU may change places: the results have the same bits, and so have the gradients,
-    since a maximum that the ReLU lets pass is the same value at the same position before and after it. The ReLU then
-    works on a quarter of the values, and its input need not be kept for backward.
+    The order of the maximum and the ReLU changes no bit of the results. It changes no bit of the gradients either: a
+    positive maximum is the same value at the same position before and after the ReLU. The ReLU then works on a quarter
+    of the values, and its input is not saved for backward.
     """
 
     def __init__(self, nodes: Sequence[Node], want: Want) -> None:
@@ -35,8 +35,7 @@ class PoolingReLU(FusedLayer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.pooling.forward(bottom, top)
-        y = top[0].data
-        self.engine.relu_forward(y, y, 0)
+        self.engine.relu_of_maxima(top[0].data)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*self.pooling.saved(bottom, top), *top]

@@ -45,7 +45,7 @@ class Subsample(Layer):
 
 
 def without_unread_positions(nodes: list[Node], want: Want) -> list[Node]:
-    """These nodes with strides moved up, from the last node on, so that a stride moves up as far as it can."""
+    """Move strides up, from the last node on, so that each moves as far as it can."""
     for node in reversed(nodes):
         if isinstance(node.layer, FoldedConvolution):
             nodes = _with_stride_of_readers(nodes, node.layer, want)
@@ -83,7 +83,7 @@ def _with_stride_of_readers(nodes: list[Node], layer: FoldedConvolution, want: W
 
 
 def _stride_of_points(reader: Node, blobs: list[Blob]) -> tuple[int, ...] | None:
-    """The stride with which it reads single positions of one of the blobs, and nothing else of them; else None."""
+    """The stride with which the node reads single positions of one of the blobs. None if it reads them otherwise."""
     layer = reader.layer
     if not isinstance(layer, FoldedConvolution) or reader.bottoms[0] not in blobs:
         return None

@@ -1,4 +1,4 @@
-"""Where in one arena the values of each storage lie, so that no two that are wanted at one time overlap.
+"""Offsets of storages in one arena, such that no two live storages overlap.
 
 A worked example, with the live ranges of `fcaffe.net.program`: y (8 MB, steps 0 to 3), p (1 MB, 1 to 2), dy (8 MB, 2 to
 4) and a gradient dx (6 MB, 5 to 6) need 17 MB, not 23:
@@ -21,24 +21,24 @@ from fcaffe.net.storage import Storage
 
 STEP = 256  # bytes; offsets in the arena are its multiples, which suits vector units of CPUs and GPUs
 
-ATTEMPTS = 8  # at a better order
+ATTEMPTS = 8  # to improve each order
 
 
 @dataclass
 class Use:
-    """A storage, and the steps of the pass in which its values are wanted: first and last of each stretch."""
+    """A storage, and the first and last step of each of its live ranges."""
 
     storage: Storage
     spans: Ranges
-    before: int | None = None  # the node before whose backward these values are made again, and may lie elsewhere
+    before: int | None = None  # the node before whose backward these values are recomputed, possibly at another offset
 
     def meets(self, other: Use) -> bool:
-        """Whether the two are wanted at one time."""
+        """Whether both are live at some step."""
         return any(a <= d and c <= b for a, b in self.spans for c, d in other.spans)
 
 
 def uses(program: Program, again: Again) -> list[Use]:
-    """One for each time that a storage's values are made."""
+    """One for each time that a storage's values are computed."""
     steps = program.steps(again)
     found = []
     for key, spans in live_ranges(program, again).items():
@@ -55,8 +55,11 @@ def uses(program: Program, again: Again) -> list[Use]:
 
 
 def layout(uses: list[Use]) -> tuple[list[int], int]:
-    """Offsets of all uses in bytes, and the size of the arena: each lies as low as it goes. Of several orders in which
-    they may be placed, those first that came to lie highest, the best is taken."""
+    """Offsets of all uses in bytes, and the size of the arena.
+
+    Each use in turn gets the lowest free offset. Tries several orders and takes the best; after each attempt the uses
+    at the end of the arena come first.
+    """
     orders: list[Callable[[int], Any]] = [
         lambda number: (-uses[number].storage.nbytes, uses[number].spans),
         lambda number: (-uses[number].storage.nbytes, -uses[number].spans[-1][1]),
@@ -79,19 +82,19 @@ def layout(uses: list[Use]) -> tuple[list[int], int]:
 
 
 def _layout(uses: list[Use], order: list[int]) -> tuple[list[int], int]:
-    placed: list[tuple[int, int, int]] = []  # offset, end, number; by offset
+    taken: list[tuple[int, int, int]] = []  # offset, end, number; by offset
     offsets = [0] * len(uses)
     for number in order:
         size = _rounded(uses[number].storage.nbytes)
         offset = 0
-        for other_offset, other_end, other in placed:
+        for other_offset, other_end, other in taken:
             if other_end > offset and uses[other].meets(uses[number]):
                 if other_offset - offset >= size:
                     break
                 offset = other_end
-        insort(placed, (offset, offset + size, number))
+        insort(taken, (offset, offset + size, number))
         offsets[number] = offset
-    return offsets, max((end for _, end, _ in placed), default=0)
+    return offsets, max((end for _, end, _ in taken), default=0)
 
 
 def _rounded(size: int) -> int:

@@ -1,15 +1,14 @@
-"""Live ranges: from which step of a program to which the values of each storage are wanted.
+"""Live ranges of storages: from the step that writes the values to the last step that reads them.
 
 Of the program in `fcaffe.net.program`, whose steps read and write three storages:
 
     step        0     1     2     3     4
-    y           W     r     .     r           wanted from 0 to 3
-    p                 W     r                 wanted from 1 to 2
-    dy                      W     r     r     wanted from 2 to 4
+    y           W     r     .     r           live from 0 to 3
+    p                 W     r                 live from 1 to 2
+    dy                      W     r     r     live from 2 to 4
 
-Values that are computed a second time are wanted in two stretches: from the forward step that writes them to the last
-one that reads them, and from the step that writes them again to the last backward step that reads them. In between
-their memory is free.
+Recomputed values have two live ranges: from the forward step that writes them to the last one that reads them, and from
+the step that recomputes them to the last backward step that reads them. In between their memory is free.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from itertools import accumulate
 
 from fcaffe.net.program import Again, Program
 
-Ranges = list[tuple[int, int]]  # first and last step of each stretch in which a storage's values are wanted
+Ranges = list[tuple[int, int]]  # first and last step of each live range of a storage
 
 
 def live_ranges(program: Program, again: Again) -> dict[int, Ranges]:
-    """For each storage, by its id, from each step that writes it afresh to the last that reads what was written."""
+    """The live ranges of each storage, by its id."""
     ranges: dict[int, Ranges] = {}
     ends: dict[int, int] = {}
     for time, step in reversed(list(enumerate(program.steps(again)))):
@@ -37,14 +36,14 @@ def live_ranges(program: Program, again: Again) -> dict[int, Ranges]:
 
 
 def fullest(program: Program, again: Again) -> tuple[int, set[int]]:
-    """The bytes of all values that are wanted at one time, at most, and the storages that they are in."""
+    """The peak number of live bytes, and the ids of the storages that are live then."""
     ranges = live_ranges(program, again)
     peak, time = peak_of([(program.storages[key].nbytes, spans) for key, spans in ranges.items()])
     return peak, {key for key, spans in ranges.items() if any(a <= time <= b for a, b in spans)}
 
 
 def peak_of(uses: Iterable[tuple[int, Ranges]]) -> tuple[int, int]:
-    """What the sizes of all that are in use at one time add up to, at most, and the step when they do."""
+    """The peak sum of the sizes that are live at one step, and that step."""
     changes: dict[int, int] = {}
     for size, spans in uses:
         for first, last in spans:

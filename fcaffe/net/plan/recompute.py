@@ -1,7 +1,7 @@
-"""Which activations a net keeps from forward to backward, and which it computes a second time (Chen et al., 2016).
+"""Recomputation: selects the activations that backward recomputes instead of saving them (Chen et al., 2016).
 
-A worked example: four inner products, each of whose backward reads its bottom. The output of the second, b, is a
-checkpoint: it is kept, while a and c are forgotten as soon as forward has read them, and computed again for backward.
+A worked example: four inner products. The backward of each reads its bottom. The output of the second, b, is a
+checkpoint, which is saved. The outputs a and c are dropped after forward has read them, and recomputed for backward.
 
     forward                x -1-> a -2-> b -3-> c -4-> d
     backward of 4          reads c, so 3 runs again: b -> c
@@ -9,9 +9,9 @@ checkpoint: it is kept, while a and c are forgotten as soon as forward has read 
     backward of 2          reads a, so 1 runs again: x -> a
     backward of 1          reads x, which is there
 
-So `again` is {4: (3,), 2: (1,)}. Of a long chain of n such layers with every sqrt(n)-th output kept, some 2 sqrt(n)
-outputs are there at one time instead of n. Real nets are no chains, and their blobs differ in size; therefore a search
-(`Recompute.choose`) tries sets of checkpoints, and takes what needs the least memory at its peak, plus a price on work.
+So `again` is {4: (3,), 2: (1,)}. Of a long chain of n such layers with every sqrt(n)-th output saved, some 2 sqrt(n)
+outputs are live at one time instead of n. Real nets are no chains, and their blobs differ in size. Therefore a search
+(`Recompute.choose`) tries sets of checkpoints, and takes the one with the least peak memory plus a price on work.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from dataclasses import dataclass, field
 from fcaffe.net.plan.live_ranges import fullest
 from fcaffe.net.program import Again, Program
 
-BUDGETS = 24  # numbers of checkpoints that are tried at first
-PRICE = 0.2  # of computing a whole forward pass again: this part of the memory that is needed without
+BUDGETS = 24  # initial numbers of checkpoints
+PRICE = 0.2  # of recomputing a whole forward pass, as a fraction of the peak memory without recomputation
 
 
 @dataclass
 class Group:
-    """Nodes that run again together or not at all: a convolution and the Dropout that works in place on its top, for
-    instance, since what the convolution wrote is no longer there once the Dropout has run. `repeatable`: all of them
-    write the same the second time."""
+    """Nodes that are recomputed together or not at all.
+
+    For instance a convolution and an in-place Dropout behind it, which overwrites the convolution's output.
+    `repeatable`: all of them write the same values the second time.
+    """
 
     nodes: list[int]
     outputs: set[int] = field(default_factory=set)
     inputs: set[int] = field(default_factory=set)
     internal: set[int] = field(default_factory=set)
     repeatable: bool = True
-
     work: int = 0  # of a forward pass, in multiply-adds
 
     @property
@@ -46,26 +47,28 @@ class Group:
 
 @dataclass(frozen=True)
 class Choice:
-    """Numbers of groups: those whose outputs are kept from forward on, and those that are forgotten again after each
-    use, and so run more than twice."""
+    """Numbers of the groups whose outputs are saved in forward, and of those that are dropped after each use.
+
+    The latter may run more than twice.
+    """
 
     checkpoints: frozenset[int]
     forgotten: frozenset[int] = frozenset()
 
     def changed(self, number: int) -> Choice:
-        """With this group a checkpoint, or no longer one."""
+        """Make this group a checkpoint, or no longer one."""
         return Choice(self.checkpoints ^ {number}, self.forgotten)
 
     def without(self, number: int) -> Choice:
-        """With this group around for as short a time as possible."""
+        """Drop the outputs of this group after each use."""
         return Choice(self.checkpoints - {number}, self.forgotten | {number})
 
 
 class Recompute:
-    """Chooses checkpoints: groups whose outputs are kept, so that those between them need not be.
+    """Chooses checkpoints: groups whose outputs are saved. The outputs between them are recomputed.
 
-    Right before a backward step that reads something that is not there, the groups that make it run again, and before
-    those whatever they need down to the last checkpoints. In all it is less than one more forward pass.
+    Before a backward step that reads dropped values, the groups that compute them run again, from the last checkpoints
+    on. In all this is less work than one more forward pass.
     """
 
     def __init__(self, program: Program) -> None:
@@ -82,7 +85,7 @@ class Recompute:
         self._costs: dict[Choice, float] = {}
 
     def again(self, choice: Choice) -> Again:
-        """What to run again, and when. What cannot run again is kept anyway."""
+        """The nodes to run again, by the node whose backward they precede. Groups that are not repeatable are saved."""
         valid = set().union(*(self._kept(self.groups[number]) for number in choice.checkpoints))
         for group in self.groups:
             if not group.repeatable:
@@ -107,7 +110,7 @@ class Recompute:
         return again
 
     def cost(self, choice: Choice) -> float:
-        """The peak of memory in bytes, and a price on what is computed again."""
+        """The peak memory in bytes plus a price on the recomputation."""
         if choice not in self._costs:
             again = self.again(choice)
             again_parts = self._work(again) / self.forward[0], self.program.computed_again(again) / self.forward[1]
@@ -116,7 +119,7 @@ class Recompute:
         return self._costs[choice]
 
     def _kept(self, group: Group) -> set[int]:
-        """Of a checkpoint: its outputs, and what is for backward alone if that is small beside what makes it."""
+        """What a checkpoint saves: its outputs, and its internal values if these are small compared with its inputs."""
         bytes_of = self.program.bytes_of
         return group.made if 2 * bytes_of(group.internal) <= bytes_of(group.inputs) else group.outputs
 
@@ -125,8 +128,11 @@ class Recompute:
         return sum(firsts.get(node, 0) for nodes in again.values() for node in nodes)
 
     def choose(self) -> Choice:
-        """The best that was found: from evenly spread checkpoints on, one more or less as long as that helps, and then
-        without what there is where memory is fullest."""
+        """The best choice of a greedy search.
+
+        It begins with evenly spread checkpoints, toggles one at a time while the cost falls, and then drops values that
+        are live at the peak.
+        """
         best = min(self._spread(), key=self.cost)
         for _ in range(2):
             before = best
@@ -144,7 +150,7 @@ class Recompute:
         return best
 
     def _spread(self) -> list[Choice]:
-        """Checkpoints at equal distances, in bytes, among the groups whose outputs alone go on to later ones."""
+        """Checkpoints at equal distances in bytes, among the groups where only their own outputs are live."""
         sizes = {number: self.program.bytes_of(self.groups[number].outputs) for number in self.free}
         last_use = {key: number for number, group in enumerate(self.groups) for key in group.inputs}
         narrow, open_until = [], 0
@@ -165,15 +171,15 @@ class Recompute:
 
 
 def choose(program: Program) -> Again:
-    """What to run again so that the pass takes the least memory."""
+    """The nodes to run again so that a pass takes the least memory."""
     recompute = Recompute(program)
     return recompute.again(recompute.choose())
 
 
 def _groups(program: Program) -> list[Group]:
-    """In the order of their first nodes."""
+    """The groups of a program, in the order of their first nodes."""
     nodes, accesses = program.nodes, program.accesses
-    first = list(range(len(nodes)))  # of the group that a node is in
+    first = list(range(len(nodes)))  # node of the group of each node
 
     def leader(index: int) -> int:
         while first[index] != index:
@@ -184,13 +190,13 @@ def _groups(program: Program) -> list[Group]:
         a, b = sorted((leader(a), leader(b)))
         first[b] = a
 
-    # All storages count here, also those that stay out of the plan: what was changed in place cannot be used again.
+    # All storages count here, also those outside the plan: values that were overwritten in place are lost.
     writers: dict[int, list[int]] = {}
     for index, node in enumerate(nodes):
         for blob in node.tops:
-            writers.setdefault(id(blob._data), []).append(index)
+            writers.setdefault(id(blob.data_storage), []).append(index)
     for index, node in enumerate(nodes):
-        for key in {id(blob._data) for blob in node.blobs}:
+        for key in {id(blob.data_storage) for blob in node.blobs}:
             makers = writers.get(key, [])
             if makers and (index in makers or index < makers[-1]):
                 join(index, makers[0])

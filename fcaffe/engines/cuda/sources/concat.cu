@@ -1,4 +1,4 @@
-// Channels side by side, and apart again: a whole of rows of channels, of which each part has some neighbours.
+// Concatenates channels and splits them again: a whole of rows of channels, of which each part has some neighbours.
 
 constexpr int MOST_PARTS = 8;
 

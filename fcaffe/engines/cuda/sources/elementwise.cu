@@ -59,6 +59,16 @@ __global__ void __launch_bounds__(256) relu_forward(const T* x, T* y, float slop
     map(inputs, y, count, [=](const float (&at)[1]) { return at[0] < 0 ? slope * at[0] + 0.0f : at[0]; });
 }
 
+INSTANCES(relu_of_maxima, FLOATS)
+template <typename T>
+__global__ void __launch_bounds__(256) relu_of_maxima(T* y, int64 count) {
+    const T* inputs[] = {y};
+    // A window without a number has the maximum -FLT_MAX, which 16 bits hold as -infinity. It stays.
+    map(inputs, y, count, [=](const float (&at)[1]) {
+        return at[0] <= -3.4028234663852886e38f ? at[0] : positive(at[0]) + 0.0f;
+    });
+}
+
 INSTANCES(relu_backward, FLOATS)
 template <typename T>
 __global__ void __launch_bounds__(256) relu_backward(const T* y, const T* dy, T* dx, float slope, int64 count) {
@@ -116,7 +126,7 @@ __global__ void __launch_bounds__(256) copy(const X* x, Y* y, int64 count) {
     map(inputs, y, count, [](const float (&at)[1]) { return at[0]; });
 }
 
-// Rows of neighbouring values, `pitch` apart in memory.
+// Rows of neighbouring values, at steps of `pitch` in memory.
 template <int N, typename X, typename Y>
 __device__ __forceinline__ void copy_rows_by(const X* x, Y* y, unsigned rows, unsigned columns, int64 x_pitch,
                                              int64 y_pitch) {
@@ -157,7 +167,7 @@ __global__ void __launch_bounds__(256)
 }
 
 // y[batch][column][row] = x[batch][row][column]: the columns of x and the rows of y are neighbours in memory, everything
-// else lies a pitch apart. A block moves a tile, so that both sides are read and written along memory.
+// else lies at steps of a pitch. A block moves a tile, so that both sides are read and written along memory.
 INSTANCES(copy_transposed, <FLOATS, FLOATS>)
 template <typename X, typename Y>
 __global__ void __launch_bounds__(256)

@@ -1,8 +1,8 @@
 // SoftmaxWithLoss. LANES neighbouring threads share a position of the scores: 1, a warp (32) or the block (256).
 // Blocks of 256 threads.
 
-// Position p lies at (p / inner) * outer_stride + (p % inner) * inner_stride, its classes class_stride apart.
-struct Places {
+// Position p lies at (p / inner) * outer_stride + (p % inner) * inner_stride, its classes at steps of class_stride.
+struct Positions {
     int64 inner, outer_stride, inner_stride, class_stride;
 
     __device__ __forceinline__ int64 at(int64 position) const {
@@ -40,8 +40,8 @@ __global__ void softmax_loss_forward(const T* scores, const float* labels, float
                                      int64 scores_inner, int64 scores_class, int64 outer_stride, int64 inner_stride,
                                      int64 class_stride, int ignores, int ignored) {
     constexpr int GROUPS = 256 / LANES;
-    const Places from{inner, scores_outer, scores_inner, scores_class};
-    const Places to{inner, outer_stride, inner_stride, class_stride};
+    const Positions from{inner, scores_outer, scores_inner, scores_class};
+    const Positions to{inner, outer_stride, inner_stride, class_stride};
     const int lane = threadIdx.x % LANES;
     float losses = 0.0f, counted = 0.0f;
     for (int64 position = (int64)blockIdx.x * GROUPS + threadIdx.x / LANES; position < positions;
@@ -112,7 +112,7 @@ __global__ void softmax_loss_backward(const float* probability, const float* lab
                                       int64 outer_stride, int64 inner_stride, int64 class_stride, int64 dx_outer,
                                       int64 dx_inner, int64 dx_class, int ignores, int ignored) {
     constexpr int GROUPS = 256 / LANES;
-    const Places from{inner, outer_stride, inner_stride, class_stride}, to{inner, dx_outer, dx_inner, dx_class};
+    const Positions from{inner, outer_stride, inner_stride, class_stride}, to{inner, dx_outer, dx_inner, dx_class};
     const float scale = __fdiv_rn(*slope, divisor_of(divisor, *valid));
     for (int64 position = (int64)blockIdx.x * GROUPS + threadIdx.x / LANES; position < positions;
          position += (int64)gridDim.x * GROUPS) {

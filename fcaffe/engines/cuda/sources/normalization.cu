@@ -22,7 +22,7 @@ __device__ __forceinline__ int rows_of_thread(const Part& mine) {
     return (int)(mine.end - mine.first - threadIdx.y + blockDim.y - 1) >> (31 - __clz(blockDim.y));
 }
 
-// N values of each of COUNT rows, blockDim.y apart, all loaded at the same time.
+// N values of each of COUNT rows, at steps of blockDim.y, all loaded at the same time.
 template <typename T, int N, int COUNT>
 struct Rows {
     Raw<T, N> raw[COUNT];
@@ -41,7 +41,7 @@ struct Count {
     static constexpr int value = COUNT;
 };
 
-// body(row, Count<n>) for all of the thread's rows, n of them at a time, blockDim.y apart from `row` on.
+// body(row, Count<n>) for all of the thread's rows, n of them at a time, in steps of blockDim.y from `row` on.
 template <int AHEAD, typename Body>
 __device__ __forceinline__ void for_rows(const Part& mine, Body body) {
     int64 row = mine.first + threadIdx.y;
@@ -385,9 +385,9 @@ __device__ __forceinline__ void sum_of_block(const float (&plain)[N], const floa
         if (threadIdx.y >= step) continue;
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-            const int place = n * NORMALIZATION_THREADS + at;
-            sums[0][place] += sums[0][place + step * blockDim.x];
-            sums[1][place] += sums[1][place + step * blockDim.x];
+            const int slot = n * NORMALIZATION_THREADS + at;
+            sums[0][slot] += sums[0][slot + step * blockDim.x];
+            sums[1][slot] += sums[1][slot + step * blockDim.x];
         }
     }
     if (threadIdx.y > 0 || !mine.is_inside) return;

@@ -1,4 +1,4 @@
-// Pooling of channels-last images: a thread works on N neighbouring channels of one place. Gradients are gathered: each
+// Pooling of channels-last images: a thread works on N neighbouring channels of one position. Gradients are gathered: each
 // element of dx adds up what the windows around it have for it, in a fixed order, that of the plain operators.
 
 // x is (samples, height, width, channels), y (samples, rows, columns, channels); windows begin at -pad.
@@ -9,8 +9,8 @@
 constexpr float LOWEST = -3.4028234663852886e38f;
 constexpr int POOLING_THREADS = 256;
 
-// What max pooling remembers of a maximum, by its size in bytes: the place in the window (1 or 2 bytes, all ones if
-// there is none), or as float the place in the plane (4 bytes, -1 if there is none).
+// What max pooling remembers of a maximum, by its size in bytes: the position in the window (1 or 2 bytes, all ones if
+// there is none), or as float the position in the plane (4 bytes, -1 if there is none).
 template <int BYTES>
 struct Code;
 template <>
@@ -46,9 +46,9 @@ __device__ __forceinline__ Range inside(int start, int kernel, int size) {
 }
 
 // The windows that an element lies in.
-__device__ __forceinline__ Range around(int place, int kernel, int stride, int pad, int windows) {
-    place += pad;
-    return {place < kernel ? 0 : (place - kernel) / stride + 1, min(place / stride + 1, windows)};
+__device__ __forceinline__ Range around(int position, int kernel, int stride, int pad, int windows) {
+    position += pad;
+    return {position < kernel ? 0 : (position - kernel) / stride + 1, min(position / stride + 1, windows)};
 }
 
 // Elements of a window clipped to the padded image.
@@ -58,10 +58,10 @@ __device__ __forceinline__ int length(int start, int kernel, int size, int pad) 
 
 // Where item i of (samples, rows, columns, channels / N) is.
 template <int N>
-struct Place {
+struct Position {
     int sample, row, column, channel;
 
-    __device__ __forceinline__ Place(unsigned i, unsigned rows, unsigned columns, unsigned channels) {
+    __device__ __forceinline__ Position(unsigned i, unsigned rows, unsigned columns, unsigned channels) {
         const unsigned packs = channels / N;
         channel = i % packs * N;
         i /= packs;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(POOLING_THREADS)
     max_pool_forward(const T* __restrict__ x, T* __restrict__ y, void* __restrict__ memory, int count, GEOMETRY) {
     constexpr int AHEAD = 3;  // loads at the same time; a part of three reads its last element again
     GRID_STRIDE(unsigned, i, (unsigned)count) {
-        const Place<N> at(i, rows, columns, channels);
+        const Position<N> at(i, rows, columns, channels);
         const int top = at.row * stride_h - pad_h, left = at.column * stride_w - pad_w;
         const Range down = inside(top, kernel_h, height), across = inside(left, kernel_w, width);
         const T* image = x + (int64)at.sample * height * width * channels + at.channel;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(POOLING_THREADS)
     typedef Codes<typename Code<CODE>::type, N> Group;
     constexpr int AHEAD = 2;
     GRID_STRIDE(unsigned, i, (unsigned)count) {
-        const Place<N> at(i, height, width, channels);
+        const Position<N> at(i, height, width, channels);
         const Range down = around(at.row, kernel_h, stride_h, pad_h, rows);
         const Range across = around(at.column, kernel_w, stride_w, pad_w, columns);
         const int64 plane = (int64)at.sample * rows * columns * channels + at.channel;
@@ -146,10 +146,10 @@ __global__ void __launch_bounds__(POOLING_THREADS)
                     load<N>(dy + from, values[k]);
                     codes[k] = reinterpret_cast<const Group*>(memory)[from / N];
                 }
-                const int place = (at.row + pad_h - h * stride_h) * kernel_w + at.column + pad_w - w * stride_w;
+                const int position = (at.row + pad_h - h * stride_h) * kernel_w + at.column + pad_w - w * stride_w;
 #pragma unroll
                 for (int k = 0; k < AHEAD; ++k) {
-                    const int code = CODE == 4 ? at.row * width + at.column : place + k * stride_w;
+                    const int code = CODE == 4 ? at.row * width + at.column : position + k * stride_w;
 #pragma unroll
                     for (int n = 0; n < N; ++n)
                         if (w - k >= across.first && codes[k].values[n] == code) sums[n] += values[k][n];
@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(POOLING_THREADS)
     typedef Maxima<T, N> Pack;
     constexpr int HEIGHT = (DOWN - 1) * STRIDE + KERNEL;
     GRID_STRIDE(unsigned, i, (unsigned)count) {
-        const Place<1> at(i, (rows + DOWN - 1) / DOWN, columns, packs);
+        const Position<1> at(i, (rows + DOWN - 1) / DOWN, columns, packs);
         const int top = at.row * DOWN * STRIDE - pad_h, left = at.column * STRIDE - pad_w;
         unsigned across[KERNEL], codes[KERNEL];
 #pragma unroll
@@ -382,7 +382,7 @@ __device__ __forceinline__ unsigned equal_bytes(unsigned codes, unsigned code) {
     unsigned result;
 #ifdef FCAFFE_EMULATED
     result = 0x80808080u - ((codes ^ code * EACH_BYTE) & 0x7f7f7f7fu);
-#else  // so that the compiler does not take it apart into bytes
+#else  // so that the compiler does not split it into bytes
     asm("lop3.b32 %0, %1, %2, 0x7f7f7f7f, 0x28;\n\tsub.u32 %0, 0x80808080, %0;"
         : "=&r"(result)
         : "r"(codes), "r"(code * EACH_BYTE));
@@ -417,7 +417,7 @@ __global__ void __launch_bounds__(POOLING_THREADS)
                              int down, int across, int first_h, int first_w, SQUARE_GEOMETRY) {
     constexpr int BEFORE = (KERNEL - 1) / STRIDE, WINDOWS = BEFORE + (SIDE - 1) / STRIDE + 1;
     GRID_STRIDE(unsigned, i, (unsigned)count) {
-        const Place<1> at(i, down, across, packs);
+        const Position<1> at(i, down, across, packs);
         const int top = first_h + at.row * SIDE, left = first_w + at.column * SIDE;
         float sums[SIDE][SIDE][N] = {};
 #pragma unroll
@@ -427,11 +427,11 @@ __global__ void __launch_bounds__(POOLING_THREADS)
 #pragma unroll
             for (int w = WINDOWS - 1; w >= 0; --w) {
                 const int column = left / STRIDE - BEFORE + w, from_column = min(max(column, 0), columns - 1);
-                const unsigned place = from + from_column * packs;
+                const unsigned position = from + from_column * packs;
                 float values[N];
                 Bytes<N> codes;
-                load<N>(dy + (uint64)place * N, values);
-                codes.read(memory, place);
+                load<N>(dy + (uint64)position * N, values);
+                codes.read(memory, position);
                 const bool is_there = row == from_row && column == from_column;
 #pragma unroll
                 for (int n = 0; n < N / 4; ++n) codes.words[n] = is_there ? codes.words[n] : Code<1>::none * EACH_BYTE;
@@ -472,7 +472,7 @@ __global__ void __launch_bounds__(POOLING_THREADS)
     average_pool_forward(const T* __restrict__ x, T* __restrict__ y, int count, GEOMETRY) {
     constexpr int AHEAD = 3;
     GRID_STRIDE(unsigned, i, (unsigned)count) {
-        const Place<N> at(i, rows, columns, channels);
+        const Position<N> at(i, rows, columns, channels);
         const int top = at.row * stride_h - pad_h, left = at.column * stride_w - pad_w;
         const Range down = inside(top, kernel_h, height), across = inside(left, kernel_w, width);
         const T* image = x + (int64)at.sample * height * width * channels + at.channel;
@@ -502,7 +502,7 @@ template <typename T, int N>
 __global__ void __launch_bounds__(POOLING_THREADS)
     average_pool_backward(const T* __restrict__ dy, T* __restrict__ dx, int count, GEOMETRY) {
     GRID_STRIDE(unsigned, i, (unsigned)count) {
-        const Place<N> at(i, height, width, channels);
+        const Position<N> at(i, height, width, channels);
         const Range down = around(at.row, kernel_h, stride_h, pad_h, rows);
         const Range across = around(at.column, kernel_w, stride_w, pad_w, columns);
         const T* plane = dy + (int64)at.sample * rows * columns * channels + at.channel;
@@ -522,7 +522,7 @@ __global__ void __launch_bounds__(POOLING_THREADS)
 }
 INSTANCES(average_pool_backward, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
 
-// One window, the whole image of `area` places: blocks of 32 x 8 threads, 32 packs of channels and each 8th place.
+// One window, the whole image of `area` positions: blocks of 32 x 8 threads, 32 packs of channels and each 8th position.
 // There are samples * `groups` blocks, groups = the number of 32 packs in the channels, rounded up.
 template <typename T, int N>
 __global__ void __launch_bounds__(POOLING_THREADS)
@@ -534,11 +534,11 @@ __global__ void __launch_bounds__(POOLING_THREADS)
     const T* image = x + sample * area * channels + channel;
     float sums[N] = {};
     if (channel < channels) {
-        for (int place = threadIdx.y; place < area; place += AHEAD * SLICES) {
+        for (int position = threadIdx.y; position < area; position += AHEAD * SLICES) {
             float values[AHEAD][N] = {};
 #pragma unroll
             for (int k = 0; k < AHEAD; ++k)
-                if (place + k * SLICES < area) load<N>(image + (int64)(place + k * SLICES) * channels, values[k]);
+                if (position + k * SLICES < area) load<N>(image + (int64)(position + k * SLICES) * channels, values[k]);
 #pragma unroll
             for (int k = 0; k < AHEAD; ++k)
 #pragma unroll
@@ -558,26 +558,26 @@ __global__ void __launch_bounds__(POOLING_THREADS)
 }
 INSTANCES(average_pool_whole, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
 
-// dx = dy added up at the places that `mask` names, wherever in the plane they are; places beyond it are left out. A
-// thread does one plane after the other, place by place, so that sums have an order. Steps are between the values of
-// neighbouring channels and places: 1 and channels, or the number of places and 1.
+// dx = dy added up at the positions that `mask` names, wherever in the plane they are; positions beyond it are left out. A
+// thread does one plane after the other, position by position, so that sums have an order. Steps are between the values of
+// neighbouring channels and positions: 1 and channels, or the number of positions and 1.
 template <typename T>
 __global__ void __launch_bounds__(POOLING_THREADS)
     scatter_to_plane(const T* __restrict__ dy, const float* __restrict__ mask, float* __restrict__ dx, int planes,
-                     int channels, int places, int area, int dy_channel, int dy_place, int mask_channel,
-                     int mask_place, int dx_channel, int dx_place) {
+                     int channels, int positions, int area, int dy_channel, int dy_position, int mask_channel,
+                     int mask_position, int dx_channel, int dx_position) {
     GRID_STRIDE(unsigned, i, (unsigned)planes) {
         const int64 sample = i / channels;
         const int channel = i % channels;
-        const T* from = dy + sample * channels * places + (int64)channel * dy_channel;
-        const float* where = mask + sample * channels * places + (int64)channel * mask_channel;
+        const T* from = dy + sample * channels * positions + (int64)channel * dy_channel;
+        const float* where = mask + sample * channels * positions + (int64)channel * mask_channel;
         float* to = dx + sample * channels * area + (int64)channel * dx_channel;
-        for (int place = 0; place < area; ++place) to[(int64)place * dx_place] = 0.0f;
+        for (int position = 0; position < area; ++position) to[(int64)position * dx_position] = 0.0f;
 #pragma unroll 4
-        for (int place = 0; place < places; ++place) {
-            const int target = (int)where[(int64)place * mask_place];
-            const float value = to_float(from[(int64)place * dy_place]);
-            if (target >= 0 && target < area) to[(int64)target * dx_place] += value;
+        for (int position = 0; position < positions; ++position) {
+            const int target = (int)where[(int64)position * mask_position];
+            const float value = to_float(from[(int64)position * dy_position]);
+            if (target >= 0 && target < area) to[(int64)target * dx_position] += value;
         }
     }
 }

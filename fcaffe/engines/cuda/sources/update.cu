@@ -57,7 +57,7 @@ constexpr bool IS_FLOAT = false;
 template <>
 constexpr bool IS_FLOAT<float> = true;
 
-// A block updates a chunk of one parameter: places starts[b] to starts[b] + lengths[b] of the flat buffers. `copy` gets
+// A block updates a chunk of one parameter: values starts[b] to starts[b] + lengths[b] of the flat buffers. `copy` gets
 // the new weights in 16 bits; where T is float nothing is copied. Where *overflow is not 0 nothing changes at all.
 template <int RULE, typename T>
 __global__ void update(float* data, float* diff, float* first, float* second, T* copy, const int64* starts,

@@ -1,4 +1,4 @@
-"""What is remembered of a storage whose values user code has seen: when, and in which arrays."""
+"""Exposure of a storage to user code: when it was read last, and the arrays that user code may hold."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from fcaffe.net.storage import Storage
 
 
 def nothing() -> None:
-    """What a reference to something that is gone gives."""
+    """A dead weak reference: returns None."""
 
 
-class Shown:
-    """`last_read` is the number of the last read. `window` refers to the array of the storage's own memory, at
-    `address`, that user code has or had. `copy` is there while user code has a copy in C order, or may have written
-    one.
+class Exposure:
+    """The arrays of one storage that user code may hold.
+
+    `last_read` is the sequence number of the last read. `window` is a weak reference to the array of the storage's own
+    memory, at `address`. `copy` is set while user code holds a copy in C order, or may have written one.
     """
 
     __slots__ = ("address", "copy", "is_exposed", "last_read", "storage", "window")
@@ -29,20 +30,20 @@ class Shown:
         self.last_read = 0
         self.window: Any = nothing
         self.address = 0
-        self.is_exposed = False  # one of those whose window somebody may still have
+        self.is_exposed = False  # listed in HostViews._exposed
         self.copy: HostCopy | None = None
 
     @property
     def is_held(self) -> bool:
-        """Whether user code has an array."""
+        """Whether user code holds an array."""
         return self.window() is not None or (self.copy is not None and self.copy.held() is not None)
 
 
 class HostCopy:
-    """float32 memory in C order for the values of a storage, seen in the shape of one of its blobs at a time.
+    """A copy of a storage in C order, with the shape of one of its blobs at a time.
 
-    It belongs to user code: `values` is set only while there may be something in it that the blob has not got yet.
-    If `lasting`, the memory stays when user code has dropped its array, and is lent to it again the next time.
+    `values` is set only while user code may have written values that the blob does not have yet. The memory of a
+    `lasting` copy is reused after user code has dropped its array.
     """
 
     def __init__(self, lasting: bool) -> None:
@@ -51,8 +52,8 @@ class HostCopy:
         self.shape: tuple[int, ...] = ()
         self.blob: Any = nothing
         self.lasting = lasting
-        self.is_same = False  # what is in the memory is what the blob has
-        self.is_listed = False  # one of those that may be held, or written
+        self.is_same = False  # the memory has the same values as the blob
+        self.is_listed = False  # listed in HostViews._copied
         self._memory: Any = None
 
     @property
@@ -60,8 +61,8 @@ class HostCopy:
         assert self.values is not None
         return self.values[: math.prod(self.shape)].reshape(self.shape)
 
-    def lend(self, size: int, dtype: Any) -> np.ndarray:
-        """An array for this many values, for as long as user code holds what is made of it."""
+    def allocate(self, size: int, dtype: Any) -> np.ndarray:
+        """An array for this many values. It lives as long as user code holds a view of it."""
         if self._memory is None:
             values = np.empty(size, dtype)
             if self.lasting:
@@ -71,11 +72,11 @@ class HostCopy:
         self.held = weakref.ref(values)
         return values
 
-    def is_elsewhere(self) -> bool:
-        """Whether user code has an array of the `values`, besides our own reference; of one that lasts and has some."""
+    def is_held_by_user(self) -> bool:
+        """Whether user code holds a view of `values`, which are set; the copy must be lasting."""
         assert self.values is not None and self._memory is not None
         size, dtype = self.values.size, self.values.dtype
         self.values = None
         held = self.held()
-        self.values = self.lend(size, dtype) if held is None else held
+        self.values = self.allocate(size, dtype) if held is None else held
         return held is not None
