@@ -19,6 +19,8 @@ from fcaffe.data.backends import write_database
 from fcaffe.net.model_files import read_model
 from tests.conftest import GOLDEN
 
+pytestmark = pytest.mark.jobs
+
 NET = f"""
 layer {{
   name: "data" type: "Data" top: "data" top: "label"

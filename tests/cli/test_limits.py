@@ -16,7 +16,7 @@ from fcaffe.net import memory_need
 from tests.cli.conftest import Result
 from tests.soon import soon
 
-pytestmark = pytest.mark.usefixtures("folder")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("folder")]
 
 INPUT = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 dim: 8 dim: 8 } } }\n'
 LOSS = 'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }\n'

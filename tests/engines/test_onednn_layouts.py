@@ -154,7 +154,7 @@ POOLINGS: list[tuple[Shape, Shape, Shape, Shape, Shape]] = [  # size, kernel, st
 ]
 
 
-@pytest.mark.parametrize("channels", [1, 3, 7, 16, 20, 32])
+@pytest.mark.parametrize("channels", [1, 7, 16, 20])
 def test_pooling(engine: Any, chosen: Chosen, channels: int) -> None:
     """Forward and backward may find the blobs laid out differently."""
     for size, kernel, stride, pad, places in POOLINGS:

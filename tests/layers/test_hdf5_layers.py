@@ -55,27 +55,6 @@ def test_says_what_caffe_says_and_draws_nothing(golden, capfd):
     assert random.state() == before
 
 
-@pytest.mark.parametrize("parameters", ["batch_size: 6", "batch_size: 6 shuffle: true"])
-@pytest.mark.parametrize("consumed", [0, 1, 9])
-def test_the_state_continues_the_series(golden, parameters, consumed):
-    layer, top = hdf5_data(parameters)
-    layer.context.seed = 5
-    for _ in range(consumed):
-        layer.forward([], top)
-    state = layer.reader_state()
-    expected = []
-    for _ in range(5):
-        layer.forward([], top)
-        expected.append(top[0].data.copy())
-    other, tops = hdf5_data(parameters)
-    for reader, blobs in ((layer, top), (other, tops)):
-        reader.set_reader_state(*state)
-        assert reader.reader_state() == state
-        for data in expected:
-            reader.forward([], blobs)
-            assert np.array_equal(blobs[0].data, data)
-
-
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [

@@ -87,27 +87,6 @@ def test_says_what_caffe_says(pictures, capfd):
     layer.close()
 
 
-@pytest.mark.parametrize("parameters", ["", "shuffle: true", "shuffle: true rand_skip: 9"])
-@pytest.mark.parametrize("consumed", [0, 1, 7])
-def test_the_state_continues_the_series(pictures, parameters, consumed):
-    arguments = {"parameters": parameters, "transform": "crop_size: 3 mirror: true", "phase": pb.TRAIN}
-    layer, top = image_data(**arguments)
-    labels_of(layer, top, consumed)
-    state = layer.reader_state()
-    expected = []
-    for _ in range(6):
-        layer.forward([], top)
-        expected.append((top[0].data.copy(), top[1].data.copy()))
-    other, tops = image_data(seed=99, **arguments)
-    for reader, blobs in ((layer, top), (other, tops)):
-        reader.set_reader_state(*state)
-        assert reader.reader_state() == state
-        for data, labels in expected:
-            reader.forward([], blobs)
-            assert np.array_equal(blobs[0].data, data) and np.array_equal(blobs[1].data, labels)
-        reader.close()
-
-
 def test_a_state_of_another_list_is_refused(pictures):
     layer, _ = image_data("shuffle: true")
     position, random = layer.reader_state()

@@ -96,13 +96,13 @@ class Run:
         self.layer.restore_state(other.layer.state())
 
 
-def check(kind: str, example: Example) -> None:
+def check(kind: str, example: Example, passes: int = PASSES) -> None:
     straight = Run(kind, example)
-    straight.go_on(0, PASSES)
+    straight.go_on(0, passes)
     fresh = Run(kind, example, seed=6)
     fresh.take_over(straight)
-    expected = straight.go_on(PASSES, MORE)
-    found = fresh.go_on(PASSES, MORE)
+    expected = straight.go_on(passes, MORE)
+    found = fresh.go_on(passes, MORE)
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
         assert np.array_equal(ours, theirs), f"{kind} carries something that `state` does not give"
@@ -144,15 +144,16 @@ def test_a_fresh_layer_goes_on(kind: str, example: Example) -> None:
     check(kind, example)
 
 
+@pytest.mark.parametrize("passes", [0, 1, 7])
 @pytest.mark.parametrize("kind", READERS)
-def test_a_fresh_reader_goes_on(kind: str, folder: Path) -> None:
+def test_a_fresh_reader_goes_on(kind: str, passes: int, folder: Path) -> None:
     if kind in ("ImageData", "WindowData"):
         pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
         write_pictures(folder)
     elif kind == "HDF5Data":
         write_parts(folder)
     names = 'top: "x" ' if kind == "HDF5Data" else 'top: "data" top: "label" '
-    check(kind, Example(names + READERS[kind], tops=2))
+    check(kind, Example(names + READERS[kind], tops=2), passes)
 
 
 class Forgetful(Layer):

@@ -135,26 +135,6 @@ def test_says_what_caffe_says(folder, capfd):
     layer.close()
 
 
-@pytest.mark.parametrize("consumed", [0, 1, 5])
-def test_the_state_continues_the_series(folder, consumed):
-    layer, top = window_data(transform="crop_size: 12 mirror: true")
-    for _ in range(consumed):
-        layer.forward([], top)
-    state = layer.reader_state()
-    assert state[0] == 7 * consumed
-    expected = []
-    for _ in range(3):
-        layer.forward([], top)
-        expected.append(top[0].data.copy())
-    other, tops = window_data(transform="crop_size: 12 mirror: true", seed=9)
-    other.set_reader_state(*state)
-    for data in expected:
-        other.forward([], tops)
-        assert np.array_equal(tops[0].data, data)
-    layer.close()
-    other.close()
-
-
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [

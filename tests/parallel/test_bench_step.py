@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 LENET = "models/lenet/train_val.prototxt"
 MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "emulated_cluster"
 SWITCHED = errno.ECONNREFUSED  # by a host that is there and has no such server
 CONNECT = """

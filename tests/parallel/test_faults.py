@@ -34,6 +34,8 @@ from fcaffe.parallel.world import World
 from tests.parallel.conftest import FCAFFE, MPIEXEC, Job, needs_mpi, until
 from tests.parallel.test_emulated_cluster import Cluster, why_not
 
+pytestmark = pytest.mark.jobs
+
 CHECK = Path(__file__).parents[2] / "scripts" / "check_faults"
 Start = Callable[..., Job]
 FAILING = """

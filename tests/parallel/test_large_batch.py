@@ -12,7 +12,7 @@ from fcaffe.net.model_files import read_model
 from tests.cli.conftest import NET, SOLVER
 from tests.parallel.conftest import Job, needs_mpi
 
-pytestmark = needs_mpi
+pytestmark = [pytest.mark.jobs, needs_mpi]
 
 LARGE = SOLVER.replace("gamma: 0.1 stepsize: 6", "gamma: 0.5 stepsize: 3").replace("max_iter: 8", "max_iter: 14") + (
     "warmup_iter: 2 local_lr_auto: true local_gw_ratio: 0.5 weight_decay: 0.01 "

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.golden_data import make_mnist_lmdbs
 from tests.parallel.conftest import needs_mpi, run_ranks
 from tests.parallel.test_same_result import NORMALIZED
+
+pytestmark = pytest.mark.alone
 
 
 @needs_mpi

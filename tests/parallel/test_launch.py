@@ -20,6 +20,8 @@ from fcaffe.parallel.placement import parse_hosts, ranks_of_hosts, read_hostfile
 from fcaffe.parallel.started import LAUNCHED, RANK_PROCESS, started_as
 from tests.parallel.conftest import MPIEXEC, ROOT, Job, needs_mpi
 
+pytestmark = pytest.mark.jobs
+
 Start = Callable[..., Job]
 
 

@@ -20,6 +20,8 @@ from fcaffe.threads import VARIABLES
 from tests.cli.conftest import write_records
 from tests.parallel.conftest import FCAFFE, ROOT, needs_mpi, run_ranks
 
+pytestmark = pytest.mark.jobs
+
 # 18 samples are 4 uneven shards; crops, mirrors and Dropout are random; two batches make an iteration.
 NET = """
 layer {{ name: "data" type: "Data" top: "data" top: "label" transform_param {{ scale: 0.01 crop_size: 10 mirror: true }}

@@ -13,6 +13,8 @@ import pytest
 
 from tests.parallel.conftest import Job, needs_mpi
 
+pytestmark = pytest.mark.jobs
+
 Start = Callable[..., Job]
 ITERATIONS = 8
 TABLE_LINE = re.compile(r"\] (\w[\w ]*?) +(\d+\.\d)% +(\d+\.\d\d) +(\d+\.\d\d) +(\d+\.\d\d)$", re.MULTILINE)

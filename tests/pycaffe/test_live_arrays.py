@@ -6,7 +6,6 @@ pycaffe, with arrays taken, held, read and written in between. What the script c
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,17 +48,6 @@ class Pair:
         self.held: list[Held] = []
         self.done: list[str] = []
 
-    def each(self, what: str, work: Callable[[Any], Any]) -> None:
-        """Let both cores do it; the script's one as pycaffe would have it."""
-        self.done.append(what)
-        for core in self.cores:
-            caffe.set_random_seed(len(self.done))
-            if core is self.cores[0]:
-                work(core)
-            else:
-                with self.script._views.engine_at_work():
-                    work(core)
-
     def forward(self, start: int = 0, end: int | None = None) -> None:
         last = len(self.script.layers) - 1 if end is None else end
         self.done.append(f"forward {start} {last}")
@@ -73,13 +61,6 @@ class Pair:
         self.done.append(f"backward {first} {end}")
         self.cores[0].backward(first, end)
         self.script._backward(first, end)
-
-    def feed(self, arrays: list[np.ndarray]) -> None:
-        """To the first blobs, in what shape these come."""
-        for index, array in enumerate(arrays):
-            self.cores[0].blobs[index].reshape(*array.shape)
-            self.script._blobs[index].reshape(*array.shape)
-            self.write(index, "data", array)
 
     def write(self, blob: int, part: str, array: np.ndarray) -> None:
         """Into both, by a fresh array of the script."""
@@ -212,115 +193,6 @@ def look(pair: Pair, example: Example) -> None:
         pair.look_at_everything()
     else:
         pair.touch()
-
-
-def random_net(random: np.random.Generator) -> str:
-    """Layers of all kinds that keep something, on blobs of odd and even numbers of channels."""
-    c, size = int(random.choice([1, 3, 7])), int(random.choice([11, 16, 21]))
-    lines = [
-        "force_backward: true",
-        f'layer {{ name: "in" type: "Input" top: "x" top: "label" input_param {{ shape {{ dim: 3 dim: {c} dim: {size} '
-        f"dim: {size} }} shape {{ dim: 3 }} }} }}",
-    ]
-    names = (f"n{number}" for number in itertools.count())
-    newest = "x"
-
-    def add(kind: str, text: str = "", bottoms: str = "", tops: str = "") -> None:
-        nonlocal newest
-        top = tops or next(names)
-        given = " ".join(f'bottom: "{name}"' for name in (bottoms or newest).split())
-        made = " ".join(f'top: "{name}"' for name in top.split())
-        lines.append(f'layer {{ name: "l{len(lines)}" type: "{kind}" {given} {made} {text} }}')
-        newest = top.split()[0]
-
-    def convolution(outputs: int) -> None:
-        filler = 'weight_filler { type: "xavier" } bias_filler { type: "uniform" min: -0.1 max: 0.1 }'
-        add("Convolution", f"convolution_param {{ num_output: {outputs} kernel_size: 3 pad: 1 {filler} }}")
-
-    def rectified_in_place() -> None:
-        add("ReLU", tops=newest)
-
-    convolution(int(random.choice([16, 12, 5])))
-    parts: dict[str, Callable[[], None]] = {
-        "max": lambda: add("Pooling", "pooling_param { kernel_size: 3 stride: 2 pad: 1 }"),
-        "mean": lambda: add("Pooling", "pooling_param { pool: AVE kernel_size: 2 stride: 1 }"),
-        "lrn": lambda: add("LRN", "lrn_param { local_size: 5 alpha: 0.5 }"),
-        "within": lambda: add("LRN", "lrn_param { local_size: 3 norm_region: WITHIN_CHANNEL }"),
-        "norm": lambda: (
-            add("BatchNorm", tops=str(random.choice([newest, next(names)]))),
-            add("Scale", "scale_param { bias_term: true }", tops=newest),
-            rectified_in_place(),
-        )[0],
-        "convolution": lambda: (convolution(int(random.choice([16, 7]))), rectified_in_place())[0],
-        "drop": lambda: add("Dropout", "dropout_param { dropout_ratio: 0.4 }", tops=newest),
-        "sum": lambda: (
-            add("Power", "power_param { power: 2 scale: 0.3 shift: 1 }", tops=f"{newest}p"),
-            add("Eltwise", bottoms=f"{newest[:-1]} {newest}"),
-            rectified_in_place(),
-        )[0],
-        "largest": lambda: (
-            add("TanH", tops=f"{newest}t"),
-            add("Eltwise", "eltwise_param { operation: MAX }", bottoms=f"{newest[:-1]} {newest}"),
-        )[0],
-        "side by side": lambda: (
-            add("PReLU", tops=f"{newest}p"),
-            add("Concat", bottoms=f"{newest[:-1]} {newest}"),
-            add("Slice", "slice_param { axis: 1 slice_point: 3 }", tops=f"{newest}a {newest}b"),
-            add("Concat", bottoms=f"{newest} {newest[:-1]}b"),
-        )[0],
-        "softmax": lambda: add("Softmax"),
-    }
-    for name in random.choice(sorted(parts), size=5):
-        parts[name]()
-    if random.integers(2):
-        add("Flatten")
-    add("InnerProduct", 'inner_product_param { num_output: 6 weight_filler { type: "xavier" } }')
-    add("SoftmaxWithLoss", bottoms=f"{newest} label", tops="loss")
-    return "\n".join(lines)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_random_nets(seed: int, tmp_path: Path) -> None:
-    random = np.random.default_rng(seed)
-    path = tmp_path / "net.prototxt"
-    path.write_text(random_net(random))
-    pair = Pair(path, caffe.TRAIN if seed % 3 else caffe.TEST, seed)
-    last = len(pair.script.layers) - 1
-    batch = 3
-
-    def feed() -> None:
-        shape = (batch, *pair.script.blobs["x"].shape[1:])
-        pair.feed([values(shape, seed), np.arange(batch, dtype=np.float32) % 6])
-
-    def touch() -> None:
-        if random.integers(2):
-            pair.touch()
-        elif not random.integers(4):
-            pair.look_at_everything()
-        pair.write(1, "data", np.arange(batch, dtype=np.float32) % 6)  # which may have been scaled
-
-    feed()
-    pair.forward()
-    for _ in range(8):
-        touch()
-        act = random.integers(6)
-        if act <= 1:
-            pair.forward()
-        elif act == 2:
-            pair.backward()
-        elif act == 3:
-            start = int(random.integers(1, last + 1))
-            pair.forward(start, int(random.integers(start, last + 1)))
-        elif act == 4:
-            start = int(random.integers(0, last + 1))
-            pair.backward(start, int(random.integers(0, start + 1)))
-        elif not random.integers(2):
-            batch = int(random.integers(1, 5))
-            feed()
-            pair.forward()
-        else:
-            pair.each("cleared", lambda core: core.parameters.clear_diffs())
-        pair.check()
 
 
 SOLVED = """

@@ -14,6 +14,8 @@ import pytest
 
 from tests.parallel.test_emulated_cluster import why_not
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "bench" / "hosts.py"
 

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,10 @@ from fcaffe.errors import SnapshotError
 from fcaffe.hdf5.reading import values_of
 from fcaffe.net.model_files import read_model
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers import Solver
 from fcaffe.solvers.snapshot import state_files
-from fcaffe.solvers.snapshot.paths import paths
 from fcaffe.solvers.snapshot.read import restore_newest
 from fcaffe.solvers.snapshot.state_files import read_state
-from tests.solvers.training import INTEROP, NOISY, assert_near, losses_of, weights_of
+from tests.solvers.training import INTEROP, assert_near, losses_of, weights_of
 
 h5py = pytest.importorskip("h5py")
 
@@ -83,19 +81,6 @@ def test_an_hdf5_state_of_caffes_resumes(interop: Any) -> None:
     assert losses_of(resumed, 3) == losses_of(binary, 3)
     for name, values in weights_of(resumed).items():
         assert np.array_equal(values, weights_of(binary)[name]), name
-
-
-@pytest.mark.parametrize("noise", ["caffe", "counter"])
-def test_an_hdf5_state_of_our_own_resumes_the_very_series(
-    noise: str, interop: Any, solver_from: Callable[..., Solver]
-) -> None:
-    straight = solver_from(NOISY, noise, random_seed=7, snapshot_format=HDF5)
-    losses = losses_of(straight, 12)
-    resumed = solver_from(NOISY, noise, random_seed=7)
-    resumed.restore(paths(resumed.param.snapshot_prefix, 5, hdf5=True)[1])
-    assert losses_of(resumed, 7) == losses[5:]
-    straight.close()
-    resumed.close()
 
 
 def test_auto_looks_at_both_formats(interop: Any, capfd: pytest.CaptureFixture[str]) -> None:

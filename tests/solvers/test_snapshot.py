@@ -53,25 +53,18 @@ def test_a_state_of_caffes_resumes_as_caffe_does(interop: Any) -> None:
         assert_near(values, golden[name])
 
 
-def test_a_state_of_our_own_resumes_the_very_series(interop: Any) -> None:
-    straight = interop(snapshot_prefix="ours", snapshot=3)
-    losses = losses_of(straight, 8)
-    resumed = interop(snapshot_prefix="ours")
-    resumed.restore("ours_iter_3.solverstate")
-    assert losses_of(resumed, 5) == losses[3:]
-    for name, values in weights_of(resumed).items():
-        assert np.array_equal(values, weights_of(straight)[name]), name
-
-
 @pytest.mark.parametrize("noise", ["caffe", "counter"])
 @pytest.mark.parametrize("seed", [7, -1])
+@pytest.mark.parametrize("hdf5", [False, True])
 def test_crops_mirrors_and_noise_go_on_where_they_were(
-    noise: str, seed: int, interop: Any, solver_from: Callable[..., Solver]
+    noise: str, seed: int, hdf5: bool, interop: Any, solver_from: Callable[..., Solver]
 ) -> None:
-    straight = solver_from(NOISY, noise, random_seed=seed)
+    if hdf5:
+        pytest.importorskip("h5py")
+    straight = solver_from(NOISY, noise, random_seed=seed, snapshot_format=int(not hdf5))
     losses = losses_of(straight, 12)
     resumed = solver_from(NOISY, noise, random_seed=seed)
-    resumed.restore(paths(resumed.param.snapshot_prefix, 5)[1])
+    resumed.restore(paths(resumed.param.snapshot_prefix, 5, hdf5)[1])
     assert losses_of(resumed, 7) == losses[5:]
     straight.close()
     resumed.close()

@@ -87,23 +87,6 @@ def test_training_follows_the_cpu(cuda_engine: Callable[..., CudaEngine], math: 
     assert all(recorded.graph for owner in owners.values() for recorded in owner.values())
 
 
-@pytest.mark.parametrize("fields", [{"iter_size": 2}, {"type": "Adam"}, {"clip_gradients": 0.5}, {"average_loss": 3}])
-def test_solvers_follow_the_cpu(cuda_engine: Callable[..., CudaEngine], fields: dict[str, Any]) -> None:
-    expected = train(solver_on(NumpyEngine(), **fields))
-    for math in "fp32", "fp16":
-        assert train(solver_on(cuda_engine(math=math), **fields)) == pytest.approx(expected, rel=TOLERANCE[math])
-
-
-@pytest.mark.parametrize("math", ["fp32", "fp16", "bf16"])
-def test_graphs_change_no_bit(cuda_engine: Callable[..., CudaEngine], math: str) -> None:
-    recorded = solver_on(cuda_engine(math=math))
-    losses = train(recorded)
-    step_by_step = solver_on(cuda_engine(math=math, graphs=False))
-    assert train(step_by_step) == losses
-    for one, other in zip(weights(recorded), weights(step_by_step), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_the_host_waits_for_nothing_but_losses(cuda_engine: Callable[..., CudaEngine]) -> None:
     solver = solver_on(cuda_engine())
     solver.step(4)
@@ -138,17 +121,6 @@ def test_labels_keep_all_their_bits(cuda_engine: Callable[..., CudaEngine]) -> N
     net = solver_on(cuda_engine(math="bf16"), LABELS).net
     narrow = {name for name, blob in zip(net.blob_names, net.blobs, strict=True) if blob.dtype != np.float32}
     assert narrow == {"ip2", "ip3"}
-
-
-def test_a_snapshot_goes_on_on_another_engine(cuda_engine: Callable[..., CudaEngine], tmp_path: Any) -> None:
-    straight = train(solver_on(NumpyEngine()), 8)
-    for first, second in ((NumpyEngine(), cuda_engine()), (cuda_engine(), NumpyEngine())):
-        solver = solver_on(first, snapshot_prefix=str(tmp_path / first.name.split()[0]))
-        losses = train(solver, 4)
-        state = solver.snapshot()
-        resumed = solver_on(second)
-        resumed.restore(state)
-        assert losses + train(resumed, 4) == pytest.approx(straight, rel=1e-5)
 
 
 def test_gradients_are_handed_over_after_the_last_pass_only(cuda_engine: Callable[..., CudaEngine]) -> None:
@@ -322,21 +294,6 @@ def test_an_error_in_recorded_work_is_told(cuda_engine: Callable[..., CudaEngine
     with pytest.raises(NetError, match="broken"):
         engine.repeat(engine, "work", 0, work)
     assert not engine.stream.is_capturing()
-
-
-def test_other_shapes_make_another_graph(cuda_engine: Callable[..., CudaEngine]) -> None:
-    engine = cuda_engine()
-    net: Net = solver_on(engine).net
-    data, label = net.blob("data"), net.blob("label")
-    shapes = []
-    for batch in (4, 4, 4, 4, 3, 3, 3, 3, 4):
-        data.reshape(batch, 3, 12, 12)
-        label.reshape(batch)
-        net.nodes[0].layer.forward = lambda *_: None  # type: ignore[method-assign]
-        label.data[...] = 1
-        net.forward()
-        shapes.append(net.blob("ip2").shape[0])
-    assert shapes == [4, 4, 4, 4, 3, 3, 3, 3, 4]
 
 
 SHARING = """

@@ -25,12 +25,10 @@ from tests.net.test_golden_nets import case, test_values  # noqa: F401
 from tests.solvers.conftest import interop  # noqa: F401
 from tests.solvers.test_hdf5_snapshot import (  # noqa: F401
     test_an_hdf5_state_of_caffes_resumes,
-    test_an_hdf5_state_of_our_own_resumes_the_very_series,
     test_hdf5_files_are_caffes,
 )
 from tests.solvers.test_snapshot import (  # noqa: F401
     test_a_state_of_caffes_resumes_as_caffe_does,
-    test_a_state_of_our_own_resumes_the_very_series,
     test_crops_mirrors_and_noise_go_on_where_they_were,
     test_nan_names_the_blob_and_keeps_the_last_good_state,
     test_training_and_files_are_caffes,

@@ -124,7 +124,7 @@ def test_other_streams_join_a_capture_and_must_be_joined(stream: Any) -> None:
 
 
 def test_a_copy_to_the_host_arrives_when_somebody_waits(stream: Any) -> None:
-    host, event = stand_in_cupy.cupyx.zeros_pinned(2, np.float32), cuda.Event(disable_timing=True)
+    host, event = pinned(2), cuda.Event(disable_timing=True)
     device(1, 2).get(out=host, blocking=False)
     assert host.tolist() == [0, 0]
     event.record(stream)
@@ -132,8 +132,14 @@ def test_a_copy_to_the_host_arrives_when_somebody_waits(stream: Any) -> None:
     assert host.tolist() == [1, 2]
 
 
+def pinned(count: int) -> np.ndarray:
+    made = np.frombuffer(cuda.alloc_pinned_memory(4 * count), np.float32, count)
+    made[...] = 0
+    return made
+
+
 def test_host_memory_must_stay_while_it_is_copied(stream: Any) -> None:
-    host, array = stand_in_cupy.cupyx.zeros_pinned(2, np.float32), device(1, 2)
+    host, array = pinned(2), device(1, 2)
     array.set(host, stream)
     host[0] = 5
     with pytest.raises(DataRaceError, match="test_stand_in_cupy"):
@@ -153,7 +159,7 @@ def test_memory_is_handed_out_again_full_of_rubbish() -> None:
     with cuda.using_allocator(pool.malloc):
         first = xp.zeros(100, np.float32)
         place = first.data.ptr
-        assert (pool.used_bytes(), pool.total_bytes()) == (512, 512)
+        assert pool.total_bytes() == 512
         del first
         again = xp.empty(90, np.float32)
         assert again.data.ptr == place and np.isnan(again.get()).all()
@@ -163,28 +169,3 @@ def test_memory_is_handed_out_again_full_of_rubbish() -> None:
     assert float(again.max()) == 3
     with pytest.raises(CUDARuntimeError, match="illegal address"):
         stand_in_cupy.as_numpy(place, np.float32, 1000)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("left", [False, True])
-@pytest.mark.parametrize("right", [False, True])
-def test_gemm_is_column_major(dtype: type, left: bool, right: bool) -> None:
-    cublas, handle, kind = cuda.cublas, cuda.get_cublas_handle(), {np.float32: 0, np.float16: 2}[dtype]
-    random = np.random.default_rng(0)
-    m, n, k = 3, 4, 5
-    a, b, c = (random.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n), (m, n)))
-    # Row by row a matrix is its transpose column by column; leading dimensions are longer than they need be.
-    stored = [
-        xp.zeros((rows, columns + 1), dtype) for rows, columns in (((m, k), (k, m))[left], ((k, n), (n, k))[right])
-    ]
-    for array, values in zip(stored, (a.T if left else a, b.T if right else b), strict=True):
-        array[:, :-1] = xp.asarray(values)
-    out = xp.asarray(c)
-    alpha, beta = np.array(2, np.float32), np.array(0.5, np.float32)
-    cublas.gemmEx(
-        handle, int(right), int(left), n, m, k, alpha.ctypes.data, stored[1].data.ptr, kind, stored[1].shape[1],
-        stored[0].data.ptr, kind, stored[0].shape[1], beta.ctypes.data, out.data.ptr, kind, n,
-        cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT,
-    )  # fmt: skip
-    expected = 2 * a.astype(np.float32) @ b.astype(np.float32) + 0.5 * c.astype(np.float32)
-    np.testing.assert_allclose(out.get().astype(np.float32), expected, rtol=1e-6 if dtype is np.float32 else 2e-3)

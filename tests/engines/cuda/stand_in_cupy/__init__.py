@@ -1,6 +1,6 @@
 """A module that behaves like CuPy as far as fcaffe uses it, on the CPU.
 
-`cupy` is the module, `cupyx` its companion; `install` lets `import cupy` find them. What made the host wait is listed
+`cupy` is the module; `install` lets `import cupy` find it. What made the host wait is listed
 in `synchronisations`, what copied pageable host memory to the device in `uploads`: neither may be part of a graph. For
 stand-ins of other libraries: `memory_at(pointer)` and `as_numpy(pointer, dtype, count)` are device memory, live;
 `put(work, stream)` does work on it, or records it where that stream captures.
@@ -52,7 +52,6 @@ __all__ = [
     "as_numpy",
     "calls",
     "cupy",
-    "cupyx",
     "install",
     "live",
     "memory_at",
@@ -82,41 +81,19 @@ cuda = _module(
     "cupy.cuda",
     Device=runtime.Device,
     Event=streams.Event,
-    ExternalStream=streams.ExternalStream,
-    Graph=streams.Graph,
-    Memory=memory.Memory,
-    MemoryPointer=memory.MemoryPointer,
     MemoryPool=memory.MemoryPool,
     PinnedMemoryPointer=memory.PinnedMemoryPointer,
-    PinnedMemoryPool=memory.PinnedMemoryPool,
     Stream=streams.Stream,
-    UnownedMemory=memory.UnownedMemory,
-    alloc=memory.alloc,
     alloc_pinned_memory=memory.alloc_pinned_memory,
+    cublas=_module("cupy.cuda.cublas"),  # whose import loads the library
     compiler=_module("cupy.cuda.compiler", CompileException=errors.CompileException),
-    cublas=cublas.module,
-    device=_module("cupy.cuda.device", get_cublas_handle=cublas.get_cublas_handle, Device=runtime.Device),
     driver=_module("cupy.cuda.driver", CUDADriverError=errors.CUDADriverError),
-    get_allocator=memory.get_allocator,
-    get_cublas_handle=cublas.get_cublas_handle,
     get_current_stream=streams.current,
-    get_device_id=runtime.getDevice,
     get_elapsed_time=streams.get_elapsed_time,
-    get_local_runtime_version=runtime.runtimeGetVersion,
-    is_available=lambda: True,
-    memory=_module(
-        "cupy.cuda.memory",
-        MemoryPointer=memory.MemoryPointer,
-        MemoryPool=memory.MemoryPool,
-        OutOfMemoryError=OutOfMemoryError,
-        UnownedMemory=memory.UnownedMemory,
-    ),
+    memory=_module("cupy.cuda.memory", OutOfMemoryError=OutOfMemoryError),
     nccl=nccl.module,
     nvrtc=_module("cupy.cuda.nvrtc", getVersion=lambda: (13, 5)),
     runtime=runtime.module,
-    set_allocator=memory.set_allocator,
-    set_pinned_memory_allocator=lambda allocator=None: None,
-    stream=_module("cupy.cuda.stream", Stream=streams.Stream, Event=streams.Event, get_current_stream=streams.current),
     using_allocator=memory.using_allocator,
 )
 cupy = _module(
@@ -126,23 +103,15 @@ cupy = _module(
     __version__="14.2.0",
     cuda=cuda,
     get_default_memory_pool=lambda: memory.default_pool,
-    get_default_pinned_memory_pool=lambda: memory.default_pinned_pool,
     lib=_module("cupy.lib", stride_tricks=_module("cupy.lib.stride_tricks", as_strided=functions.as_strided)),
     ndarray=arrays.Array,
 )
-cupyx = _module(
-    "cupyx",
-    empty_pinned=memory.empty_pinned,
-    zeros_pinned=memory.zeros_pinned,
-    scatter_add=lambda array, indices, values: functions.members["add"].at(array, indices, values),
-)
-cupy._default_memory_pool = memory.default_pool
 
 
 def install(monkeypatch: pytest.MonkeyPatch | None) -> Any:
     """Let `import cupy` find the stand-in for the length of a test, or for good; returns it."""
     put_in = monkeypatch.setitem if monkeypatch else operator.setitem
-    for module in (cupy, cupyx, cuda, *vars(cuda).values(), cupy.lib, cupy.lib.stride_tricks):
+    for module in (cupy, cuda, *vars(cuda).values(), cupy.lib, cupy.lib.stride_tricks):
         if isinstance(module, ModuleType):
             put_in(sys.modules, module.__name__, module)
     return cupy
@@ -153,7 +122,6 @@ def reset() -> None:
     streams.reset()
     for noted in (synchronisations, uploads, raw_module.launches, cublas.calls):
         noted.clear()
-    memory._of_all[0] = memory.default_pool.malloc
 
 
 @contextlib.contextmanager

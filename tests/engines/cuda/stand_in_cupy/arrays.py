@@ -7,7 +7,6 @@ items are 0-d arrays, out-of-range integer indices wrap around, NumPy arrays are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,6 @@ class Flags:
     def __init__(self, flags: Any, owndata: bool) -> None:
         self.c_contiguous, self.f_contiguous, self.owndata = flags.c_contiguous, flags.f_contiguous, owndata
         self.forc, self.fnc = flags.forc, flags.fnc
-
-    def __getitem__(self, name: str) -> bool:
-        return getattr(self, name.lower())
 
 
 class Array:
@@ -70,20 +66,6 @@ class Array:
     @property
     def T(self) -> Array:  # noqa: N802
         return self.transpose()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._values.shape
-
-    @shape.setter
-    def shape(self, shape: tuple[int, ...]) -> None:
-        view = self._values.view()
-        view.shape = shape
-        self._values = view
-
-    @property
-    def device(self) -> Any:
-        return SimpleNamespace(id=0)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -147,14 +129,8 @@ class Array:
         streams.synchronise(what)
         return self._values
 
-    def item(self, *place: int) -> Any:
-        return self._host("item()").item(*place)
-
     def tolist(self) -> Any:
         return self._host("tolist()").tolist()
-
-    def tobytes(self, order: str = "C") -> bytes:
-        return self._host("tobytes()").tobytes(order)  # type: ignore[arg-type]
 
     def __float__(self) -> float:
         return float(self._host("float()").item())
@@ -164,18 +140,6 @@ class Array:
 
     def __bool__(self) -> bool:
         return bool(self._host("bool()"))
-
-    def __complex__(self) -> complex:
-        return complex(self._host("complex()").item())
-
-    def __repr__(self) -> str:
-        return repr(self._host("repr()"))
-
-    def __str__(self) -> str:
-        return str(self._host("str()"))
-
-    def __format__(self, spec: str) -> str:
-        return format(self._host("format()"), spec)
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise TypeError(
@@ -246,24 +210,8 @@ class Array:
         shape = shape[0] if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)) else shape
         return view_or_copy(self, lambda values: values.reshape(shape, order=order))
 
-    def ravel(self, order: str = "C") -> Array:
-        return view_or_copy(self, lambda values: values.ravel(order))
-
-    def flatten(self, order: str = "C") -> Array:
-        values = self._values
-        return result(lambda: values.flatten(order))
-
     def transpose(self, *axes: Any) -> Array:
         return self._view(self._values.transpose(*axes))
-
-    def swapaxes(self, a: int, b: int) -> Array:
-        return self._view(self._values.swapaxes(a, b))
-
-    def squeeze(self, axis: Any = None) -> Array:
-        return self._view(self._values.squeeze(axis))
-
-    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
-        return self._view(self._values.diagonal(offset, axis1, axis2))
 
     def view(self, dtype: Any = None) -> Array:
         return self._view(self._values.view() if dtype is None else self._values.view(checked(np.dtype(dtype))))
@@ -274,9 +222,6 @@ class Array:
 
     __copy__ = copy
 
-    def __deepcopy__(self, _: Any) -> Array:
-        return self.copy("K")
-
     def astype(
         self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: Any = None, copy: bool = True
     ) -> Array:
@@ -286,11 +231,8 @@ class Array:
         values = self._values
         return result(lambda: values.astype(dtype, casting=casting), order)  # type: ignore[arg-type]
 
-    def __pos__(self) -> Array:
-        return self.copy()
 
-
-for _name in ("dtype", "ndim", "size", "strides", "nbytes", "itemsize"):
+for _name in ("dtype", "shape", "ndim", "size", "strides", "nbytes", "itemsize"):
     setattr(Array, _name, property(lambda self, name=_name: getattr(self._values, name)))
 
 

@@ -1,8 +1,7 @@
-"""cupy.cuda.cublas: matrix products by pointers, column-major, on the current stream."""
+"""libcublas: matrix products by pointers, column-major, on the current stream."""
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from tests.engines.cuda.stand_in_cupy.errors import CUBLASError
 
 HANDLE = 0xB1A5
 N, T, C = range(3)
-HOST, DEVICE = range(2)
 R_32F, R_64F, R_16F, R_16BF = 0, 1, 2, 14
 ITEM = {R_32F: 4, R_64F: 8, R_16F: 2, R_16BF: 2}
 COMPUTE = {
@@ -25,43 +23,7 @@ COMPUTE = {
     70: (R_64F,),
 }  # in-types
 
-_modes = {"pointer": HOST, "math": 0}
-calls: list[str] = []  # what gemmEx was asked for, for tests
-
-
-def get_cublas_handle() -> int:
-    return HANDLE
-
-
-def setStream(handle: int, stream: int) -> None:  # noqa: N802
-    _check(handle == HANDLE, "handle")  # CuPy sets the current stream before each call, whatever this says
-
-
-def setMathMode(handle: int, mode: int) -> None:  # noqa: N802
-    _check(handle == HANDLE, "handle")
-    _modes["math"] = mode
-
-
-def getMathMode(handle: int) -> int:  # noqa: N802
-    return _modes["math"]
-
-
-def setPointerMode(handle: int, mode: int) -> None:  # noqa: N802
-    _check(handle == HANDLE and mode in (HOST, DEVICE), "pointer mode")
-    _modes["pointer"] = mode
-
-
-def getPointerMode(handle: int) -> int:  # noqa: N802
-    return _modes["pointer"]
-
-
-def gemmEx(  # noqa: N802
-    handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int, a: int, a_type: int, lda: int,
-    b: int, b_type: int, ldb: int, beta: int, c: int, c_type: int, ldc: int, compute: int, algorithm: int,
-) -> None:  # fmt: skip
-    """C (m, n) = alpha op(A) (m, k) op(B) (k, n) + beta C, sums in float32."""
-    refuse_capture()
-    gemm(handle, transa, transb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute)
+calls: list[str] = []  # the products, for tests
 
 
 def refuse_capture() -> None:
@@ -93,13 +55,6 @@ def gemm(
         _write(out, c_type, product if keep == 0 else product + keep * _read(out, c_type))
 
     streams.put(multiply)
-
-
-def sgemm(
-    handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int, a: int, lda: int, b: int, ldb: int,
-    beta: int, c: int, ldc: int,
-) -> None:  # fmt: skip
-    gemmEx(handle, transa, transb, m, n, k, alpha, a, R_32F, lda, b, R_32F, ldb, beta, c, R_32F, ldc, 68, -1)
 
 
 class Library:
@@ -136,12 +91,8 @@ def _check(holds: bool, what: str) -> None:
 
 
 def _scalar(pointer: int, compute: int) -> np.ndarray:
-    """Of the host it is read now; of the device when the product is computed."""
     dtype = np.float64 if compute == 70 else np.float32
-    size = np.dtype(dtype).itemsize
-    if _modes["pointer"] == DEVICE:
-        return memory.as_numpy(pointer, dtype, 1)
-    return memory.host_bytes(pointer, size).view(dtype).copy()
+    return memory.host_bytes(pointer, np.dtype(dtype).itemsize).view(dtype).copy()
 
 
 def _matrix(pointer: int, kind: int, rows: int, columns: int, leading: int) -> np.ndarray:
@@ -170,28 +121,3 @@ def _write(matrix: np.ndarray, kind: int, values: np.ndarray) -> None:
         matrix[...] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     else:
         matrix[...] = values
-
-
-module: Any = ModuleType("cupy.cuda.cublas")
-module.__dict__.update({name: value for name, value in globals().items() if callable(value) and name[0] in "gs"})
-module.__dict__.update(
-    CUBLASError=CUBLASError,
-    CUBLAS_OP_N=N,
-    CUBLAS_OP_T=T,
-    CUBLAS_OP_C=C,
-    CUBLAS_POINTER_MODE_HOST=HOST,
-    CUBLAS_POINTER_MODE_DEVICE=DEVICE,
-    CUBLAS_DEFAULT_MATH=0,
-    CUBLAS_TENSOR_OP_MATH=1,
-    CUBLAS_COMPUTE_16F=64,
-    CUBLAS_COMPUTE_32F=68,
-    CUBLAS_COMPUTE_32F_PEDANTIC=69,
-    CUBLAS_COMPUTE_32F_FAST_16F=74,
-    CUBLAS_COMPUTE_32F_FAST_16BF=75,
-    CUBLAS_COMPUTE_32F_FAST_TF32=77,
-    CUBLAS_COMPUTE_64F=70,
-    CUBLAS_GEMM_DEFAULT=-1,
-    CUBLAS_GEMM_DFALT=-1,
-    CUBLAS_GEMM_DEFAULT_TENSOR_OP=99,
-    CUBLAS_GEMM_DFALT_TENSOR_OP=99,
-)

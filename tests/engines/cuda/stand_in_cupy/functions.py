@@ -91,11 +91,6 @@ class Ufunc:
         target, given = array._values, indexed_value(values, array.dtype)
         streams.put(lambda: self._ufunc.at(target, places, given))
 
-    def reduce(self, array: Array, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Array:
-        if self.__name__ not in ("add", "multiply"):
-            raise NotImplementedError(f"`cupy_{self.__name__}.reduce` is not supported yet")
-        return members["sum" if self.__name__ == "add" else "prod"](array, axis, dtype, out, keepdims)
-
 
 class Matmul(Ufunc):
     def __call__(self, *arguments: Any, out: Any = None, **options: Any) -> Array:
@@ -236,23 +231,8 @@ def zeros_like(a: Array, dtype: Any = None, order: str = "K", subok: Any = None,
 
 
 @_public
-def ones_like(a: Array, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None) -> Array:
-    return full_like(a, 1, dtype, order, shape=shape)
-
-
-@_public
 def arange(*arguments: Any, dtype: Any = None) -> Array:
     return result(lambda: np.arange(*arguments, dtype=dtype))
-
-
-@_public
-def linspace(*arguments: Any, **options: Any) -> Array:
-    return result(lambda: np.linspace(*arguments, **options))
-
-
-@_public
-def eye(*arguments: Any, **options: Any) -> Array:
-    return result(lambda: np.eye(*arguments, **options))
 
 
 @_public
@@ -282,22 +262,6 @@ def asarray(a: Any, dtype: Any = None, order: Any = None, *, blocking: bool = Fa
 def ascontiguousarray(a: Any, dtype: Any = None) -> Array:
     made = asarray(a, dtype)
     return made if made.flags.c_contiguous and made.ndim else made.copy()
-
-
-@_public
-def asfortranarray(a: Any, dtype: Any = None) -> Array:
-    made = asarray(a, dtype)
-    return made if made.flags.f_contiguous else made.copy("F")
-
-
-@_public
-def copy(a: Array, order: str = "K") -> Array:
-    return a.copy(order)
-
-
-@_public
-def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True) -> np.ndarray:
-    return a.get(stream, order, out, blocking) if isinstance(a, Array) else np.asarray(a)
 
 
 @_public
@@ -332,64 +296,5 @@ def put_along_axis(arr: Array, indices: Array, values: Any, axis: int) -> None:
     streams.put(lambda: np.put_along_axis(target, places % target.shape[axis], given.astype(target.dtype), axis))
 
 
-@_public
-def put(a: Array, indices: Any, values: Any, mode: str = "wrap") -> None:
-    target, places, given = _out(a), unwrap(indices), indexed_value(values, a.dtype)
-    if mode == "raise":
-        streams.synchronise("put")
-    streams.put(lambda: np.put(target, places, given, mode))
-
-
-@_public
-def result_type(*arguments: Any) -> np.dtype:
-    return np.result_type(*(each.dtype if isinstance(each, Array) else each for each in arguments))
-
-
-@_public
-def broadcast_arrays(*arrays: Array) -> list[Array]:
-    shape = np.broadcast_shapes(*(each.shape for each in arrays))
-    return [members["broadcast_to"](each, shape) for each in arrays]
-
-
-@_public
-def may_share_memory(a: Array, b: Array, max_work: Any = None) -> bool:
-    return np.may_share_memory(a._values, b._values)
-
-
-@_public
-def isscalar(value: Any) -> bool:
-    return np.isscalar(value)
-
-
-@_public
-def ndim(a: Any) -> int:
-    return np.ndim(a._values if isinstance(a, Array) else a)
-
-
-@_public
-def shape(a: Any) -> tuple[int, ...]:
-    return a.shape if isinstance(a, Array) else np.shape(a)
-
-
-@_public
-def size(a: Any) -> int:
-    return a.size
-
-
 def as_strided(x: Array, shape: Any = None, strides: Any = None) -> Array:
     return x._view(np.lib.stride_tricks.as_strided(x._values, shape, strides))
-
-
-@_public
-def get_array_module(*arrays: Any) -> Any:
-    from tests.engines.cuda.stand_in_cupy import cupy
-
-    return cupy if any(isinstance(each, Array) for each in arrays) else np
-
-
-@_public
-def fuse(*arguments: Any, **_: Any) -> Any:
-    return arguments[0] if arguments else lambda function: function
-
-
-members.update(identity=eye, asanyarray=asarray, shares_memory=may_share_memory)

@@ -80,13 +80,6 @@ class Memory:
         self.pool._take_back(self.block)
 
 
-class UnownedMemory:
-    """Memory that somebody else keeps."""
-
-    def __init__(self, ptr: int, size: int, owner: Any, device_id: int = -1) -> None:
-        self.ptr, self.size, self.owner, self.device_id = ptr, size, owner, device_id
-
-
 class MemoryPointer:
     """A place in an allocation."""
 
@@ -94,46 +87,10 @@ class MemoryPointer:
         self.mem, self.ptr = mem, mem.ptr + offset
         self.device_id = 0
 
-    def __int__(self) -> int:
-        return self.ptr
-
     def __add__(self, offset: int) -> MemoryPointer:
         return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)
 
     __radd__ = __add__
-
-    def __sub__(self, offset: int) -> MemoryPointer:
-        return self + -offset
-
-    def memset_async(self, value: int, size: int, stream: Any = None) -> None:
-        target = as_numpy(self.ptr, np.uint8, size)
-        streams.put(lambda: target.fill(value), stream)
-
-    memset = memset_async
-
-    def copy_from_device_async(self, source: MemoryPointer, size: int, stream: Any = None) -> None:
-        to, given = as_numpy(self.ptr, np.uint8, size), as_numpy(source.ptr, np.uint8, size)
-        streams.put(lambda: np.copyto(to, given), stream)
-
-    copy_from_device = copy_from_device_async
-
-    def copy_from_host_async(self, host: Any, size: int, stream: Any = None) -> None:
-        streams.copy_from_host(host_bytes(_address(host), size), as_numpy(self.ptr, np.uint8, size), stream)
-
-    def copy_from_host(self, host: Any, size: int) -> None:
-        streams.upload("copy_from_host")
-        as_numpy(self.ptr, np.uint8, size)[...] = host_bytes(_address(host), size)
-
-    def copy_to_host_async(self, host: Any, size: int, stream: Any = None) -> None:
-        streams.copy_to_host(as_numpy(self.ptr, np.uint8, size), host_bytes(_address(host), size), stream)
-
-    def copy_to_host(self, host: Any, size: int) -> None:
-        streams.synchronise("copy_to_host")
-        host_bytes(_address(host), size)[...] = as_numpy(self.ptr, np.uint8, size)
-
-
-def _address(host: Any) -> int:
-    return host.value if isinstance(host, ctypes.c_void_p) else getattr(host, "ptr", host)
 
 
 class MemoryPool:
@@ -177,15 +134,6 @@ class MemoryPool:
                     block.release()
             self._free.clear()
 
-    def n_free_blocks(self) -> int:
-        return sum(map(len, self._free.values()))
-
-    def used_bytes(self) -> int:
-        return self._used
-
-    def free_bytes(self) -> int:
-        return self._total - self._used
-
     def total_bytes(self) -> int:
         return self._total
 
@@ -209,24 +157,15 @@ Allocator = Callable[[int], MemoryPointer]
 
 
 class _Allocators(threading.local):
-    """`using_allocator` counts for the thread, `set_allocator` for all."""
-
     def __init__(self) -> None:
-        self.own: list[Allocator] = []
+        self.own: list[Allocator] = []  # by `using_allocator`
 
 
-_of_all: list[Allocator] = [default_pool.malloc]
 _of_thread = _Allocators()
 
 
 def get_allocator() -> Allocator:
-    return _of_thread.own[-1] if _of_thread.own else _of_all[0]
-
-
-def set_allocator(allocator: Allocator | None = None) -> None:
-    if _of_thread.own:
-        raise ValueError("Can't change the global allocator inside `using_allocator` context manager.")
-    _of_all[0] = default_pool.malloc if allocator is None else allocator
+    return _of_thread.own[-1] if _of_thread.own else default_pool.malloc
 
 
 @contextlib.contextmanager
@@ -245,47 +184,9 @@ def alloc(size: int) -> MemoryPointer:
 class PinnedMemoryPointer(bytearray):
     """Pinned host memory; rounded up, as CuPy's, so that who makes an array of it must say how long."""
 
-    @property
-    def ptr(self) -> int:
-        return ctypes.addressof(ctypes.c_char.from_buffer(self))
-
-    @property
-    def mem(self) -> PinnedMemoryPointer:
-        return self
-
-    def size(self) -> int:
-        return len(self)
-
 
 def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
     if streams.forbids_allocation():
         streams.invalidate()
         raise CUDARuntimeError(UNSUPPORTED_IN_CAPTURE, "cudaHostAlloc")
     return PinnedMemoryPointer(-(-size // UNIT) * UNIT)
-
-
-class PinnedMemoryPool:
-    def malloc(self, size: int) -> PinnedMemoryPointer:
-        return alloc_pinned_memory(size)
-
-    def free_all_blocks(self) -> None:
-        pass
-
-    def n_free_blocks(self) -> int:
-        return 0
-
-
-default_pinned_pool = PinnedMemoryPool()
-
-
-def empty_pinned(shape: Any, dtype: Any = float, order: str = "C") -> np.ndarray:
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    count = int(np.prod(shape))
-    memory = alloc_pinned_memory(count * np.dtype(dtype).itemsize)
-    return np.frombuffer(memory, dtype, count).reshape(shape, order=order) if count else np.empty(shape, dtype)
-
-
-def zeros_pinned(shape: Any, dtype: Any = float, order: str = "C") -> np.ndarray:
-    made = empty_pinned(shape, dtype, order)
-    made[...] = 0
-    return made

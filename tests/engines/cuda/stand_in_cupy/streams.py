@@ -104,11 +104,6 @@ class Stream:
         self.arrive()
         return True
 
-    def record(self, event: Event | None = None) -> Event:
-        event = Event() if event is None else event
-        event.record(self)
-        return event
-
     def wait_event(self, event: Event) -> None:
         if puts_off():
             calls.append(("wait", self.ptr, event.ptr))
@@ -152,12 +147,6 @@ class Stream:
     def is_capturing(self) -> bool:
         return self.capture is not None
 
-    def launch_host_func(self, callback: Callable[[Any], None], argument: Any) -> None:
-        put(lambda: callback(argument), self)
-
-    def add_callback(self, callback: Callable[..., None], argument: Any) -> None:
-        put(lambda: callback(self, 0, argument), self)
-
     def run(self, until: int) -> None:
         """That much of what was put off."""
         while self.ran < until:
@@ -179,13 +168,6 @@ class Stream:
 
     def __hash__(self) -> int:
         return self.ptr
-
-
-class ExternalStream(Stream):
-    """The face of a stream that exists."""
-
-    def __new__(cls, ptr: int, device_id: int = -1) -> Any:
-        return stream_at(ptr)
 
 
 class _Current(threading.local):
@@ -422,12 +404,6 @@ class Graph:
                     work()
         finally:
             _of_thread.running = before
-
-    def upload(self, stream: Stream | None = None) -> None:
-        pass
-
-    def debug_dot_str(self, flags: int = 0) -> str:
-        return f"digraph {{ /* {len(self.work)} nodes */ }}"
 
 
 def reset() -> None:
