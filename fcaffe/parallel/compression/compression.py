@@ -64,10 +64,6 @@ class Compression(Reduction):
         self.last_bytes = self.bytes_sent - before
         self._plain_bytes += 2 * (self.ranks - 1) / self.ranks * buffer.nbytes
 
-    def total(self, buffer: np.ndarray) -> np.ndarray:
-        self.sum(buffer)
-        return buffer
-
     @property
     def ratio(self) -> float:
         """How many times fewer bytes have been sent than a ring sends in float32; 1 where nothing is sent."""

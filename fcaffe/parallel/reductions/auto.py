@@ -47,9 +47,6 @@ class Auto(Reduction):
     def add_up(self, buffer: np.ndarray) -> None:
         self._reduction(buffer.nbytes).sum(buffer)
 
-    def add_up_anywhere(self, buffer: np.ndarray) -> np.ndarray:
-        return self._reduction(buffer.nbytes).total(buffer)
-
     @property
     def messages(self) -> int:
         return sum(reduction.messages for reduction in self.picked.values())

@@ -45,11 +45,6 @@ class Reduction:
         """`sum`, for two ranks or more and one float or more."""
         raise NotImplementedError
 
-    def add_up_anywhere(self, buffer: Array) -> Array:
-        """`total`, likewise; override it if that is cheaper than `sum`."""
-        self.add_up(buffer)
-        return buffer
-
     def keep_to_tree(self) -> None:
         """From now on sums have the bits of `fcaffe.tree_order` over the ranks, a power of two. Raises UsageError."""
         known = ", ".join(name for name, kind in sorted(_registry.items()) if kind.keep_to_tree is not _REFUSE)
@@ -60,14 +55,6 @@ class Reduction:
         self.check(buffer)
         if self.ranks > 1 and buffer.size:
             self.add_up(buffer)
-
-    def total(self, buffer: Array) -> Array:
-        """Return the sum where that is cheapest: in `buffer`, or in memory that ranks share and none may write to.
-
-        It is valid until these elements are summed again. The content of `buffer` itself is then undefined.
-        """
-        self.check(buffer)
-        return self.add_up_anywhere(buffer) if self.ranks > 1 and buffer.size else buffer
 
     def allocate(self, count: int) -> Array:
         """Return a zeroed buffer that this reduction sums, like each slice of it, without copying it first."""

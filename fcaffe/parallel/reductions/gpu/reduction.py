@@ -67,10 +67,6 @@ class DeviceReduction(Reduction):
         self.start(buffer)
         self.finish()
 
-    def total(self, buffer: Array) -> Array:
-        self.sum(buffer)
-        return buffer
-
     def seconds_on_device(self) -> tuple[float, float]:
         self.times.collect()
         return self.times.seconds, self.times.exposed
