@@ -30,8 +30,6 @@ SAMPLE = 2e-3  # seconds that one sample lasts at least: shorter sums are repeat
 SAMPLES = (5, 21)  # at least, at most
 BUDGET = 4.0  # seconds for the samples of one size on one number of ranks
 
-COLORS = ["#1f4e8c", "#d1642a", "#3f8f4f", "#8a4f9e", "#b8962e", "#2f9a9a", "#c0436d", "#777777"]
-
 
 class Result(NamedTuple):
     """The measurement of one reduction of `bytes` between `ranks`.
@@ -178,9 +176,9 @@ def plot(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    for index, name in enumerate(dict.fromkeys(result.reduction for result in chosen)):
+    for name in dict.fromkeys(result.reduction for result in chosen):
         points = sorted((result.ranks, 1e3 * result.seconds) for result in chosen if result.reduction == name)
-        axes.plot(*zip(*points, strict=True), marker="o", color=COLORS[index % len(COLORS)], label=name)
+        axes.plot(*zip(*points, strict=True), marker="o", label=name)
     hosts = sorted({result.hosts for result in chosen})
     where = f"{hosts[-1]} hosts" if hosts[-1] > 1 else "one host"
     axes.set_title(f"Summing {size / 1e6:g} MB of gradients on {where}")
@@ -189,9 +187,7 @@ def plot(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
     axes.set_xlim(left=0)
     axes.set_ylabel("time of one sum (ms)")
     axes.set_ylim(bottom=0)
-    axes.grid(color="#e4e4e4", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    axes.grid()
+    axes.legend()
     with replacing(path, "picture") as temporary:
         figure.savefig(temporary, dpi=120, format="png")

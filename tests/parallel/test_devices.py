@@ -51,8 +51,7 @@ def test_hosts() -> None:
     """A launcher may show each rank the same GPUs, or another one; a host counts each once."""
     one, other, none = Devices(("a",)), Devices(("b",)), Devices((), "why")
     job = world("n1", "n1", "n2", "n2", "n3")
-    everybodys = list(zip(job.hosts, (TWO, TWO, one, other, none), strict=True))
-    job.comm = SimpleNamespace(allgather=lambda own: everybodys)
+    job.comm = SimpleNamespace(allgather=lambda own: [TWO, TWO, one, other, none])
     found = devices_of_hosts(job)
     assert describe(found) == "n1 has 2 GPUs, n2 has 2 GPUs, n3 has no GPU (why)"
 
