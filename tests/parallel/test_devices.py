@@ -84,7 +84,7 @@ def test_numbers() -> None:
 
 def test_device_of_a_rank() -> None:
     hosts = ("n1", "n1", "n2", "n2")
-    assert [device_of(world(*hosts, local_rank=place), TWO) for place in (0, 1)] == [0, 1]
+    assert [device_of(world(*hosts, local_rank=rank), TWO) for rank in (0, 1)] == [0, 1]
     assert device_of(world(*hosts, local_rank=1), TWO, [1, 0]) == 0
     assert device_of(world(*hosts, local_rank=1), Devices(("b",))) == 0  # the launcher shows each rank its own
     with pytest.raises(UsageError, match=r"rank 3 is number 2 \(from 0\) on .*, which has 2 GPUs"):

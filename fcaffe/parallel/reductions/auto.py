@@ -18,6 +18,8 @@ class Auto(Reduction):
     Where the hosts have too little shared memory, it picks reductions that need none.
     """
 
+    knows_tree = True
+
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
         hosts = Hosts(self.comm)

@@ -14,12 +14,11 @@ class Folding(Reduction):
     the whole buffer.
     """
 
+    knows_tree = True  # neighbours meet first
+
     def add_up_between(self, buffer: np.ndarray, number: int, power: int) -> None:
         """Sum over the `power` remaining ranks, of which this is number `number`; see `rank_of`."""
         raise NotImplementedError
-
-    def keep_to_tree(self) -> None:
-        pass  # there is no other order, since neighbours meet first
 
     def add_up(self, buffer: np.ndarray) -> None:
         power = 1 << (self.ranks.bit_length() - 1)

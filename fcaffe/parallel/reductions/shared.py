@@ -20,6 +20,8 @@ class Shared(Reduction):
     memory and back.
     """
 
+    knows_tree = True
+
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
         self.hosts = Hosts(self.comm)
@@ -38,9 +40,6 @@ class Shared(Reduction):
             raise FcaffeError(
                 f"reduction shared: the ranks are on {self.hosts.count} hosts, which share no memory; use hierarchical"
             )
-
-    def keep_to_tree(self) -> None:
-        pass  # it has no other order
 
     def allocate(self, count: int) -> np.ndarray:
         return self.memory.allocate(count).own

@@ -84,6 +84,7 @@ class ByAnother(DeviceReduction):
     """Delegates to `another`, which the constructor of a subclass creates."""
 
     another: Reduction
+    knows_tree = True  # if the other one does
 
     @property
     def messages(self) -> int:
