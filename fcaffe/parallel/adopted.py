@@ -34,16 +34,14 @@ class AdoptedRanks(Watch):
         chains = [starters_above(rank.pid) for rank in self.ranks]
         self.starters = [Starter(pid) for pid in dict.fromkeys(pid for chain in chains for pid in chain)]
         self.dead_starter: Starter | None = None
-        self.watched: list[Starter] = []  # those whose end the kernel tells
         for index, pipe in enumerate(pipes):
             self.once(pipe, functools.partial(self.note_death_of, index))
         for starter in self.starters:
-            if self.when_ended(starter.pid, functools.partial(self.note_end_of, starter)):
-                self.watched.append(starter)
+            self.when_ended(starter.pid, functools.partial(self.note_end_of, starter))
 
     def find_deaths(self) -> bool:
         for starter in self.starters:
-            if starter not in self.watched and starter.gone():
+            if starter.gone():
                 self.note_end_of(starter)
         self.deaths += [i for i, rank in enumerate(self.ranks) if i not in self.deaths and rank.gone()]
         return len(self.deaths) == len(self.ranks)

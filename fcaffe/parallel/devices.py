@@ -41,14 +41,13 @@ def find_devices() -> Devices:
 
 def devices_of_hosts(world: World) -> dict[str, Devices]:
     """The GPUs of each host, in the order of ranks. Collective."""
-    own = find_devices()
-    if world.size == 1:
-        return {host_name(): own}
-    with world.watchdog.waiting("the count of GPUs"):
-        everybodys = world.comm.allgather((host_name(), own))
+    everybodys = [find_devices()]
+    if world.size > 1:
+        with world.watchdog.waiting("the count of GPUs"):
+            everybodys = world.comm.allgather(everybodys[0])
     found: dict[str, Devices] = {}
-    for host, devices in everybodys:  # a launcher may show each rank of a host another one of its GPUs
-        known = found.get(host, Devices(()))
+    for host, devices in zip(world.hosts, everybodys, strict=True):
+        known = found.get(host, Devices(()))  # a launcher may show each rank of a host another one of its GPUs
         found[host] = Devices(tuple(dict.fromkeys(known.addresses + devices.addresses)), devices.why_none)
     return found
 
@@ -63,7 +62,7 @@ def check_devices(gpus: int, world: World, found: Mapping[str, Devices]) -> None
 
     Before the ranks are started these are the GPUs of this host, afterwards those of each rank's host.
     """
-    wanted = Counter(world.hosts) if world.size > 1 else Counter({host_name(): gpus})
+    wanted = Counter(world.hosts) if world.size > 1 else Counter({world.hosts[0]: gpus})
     if world.size not in (1, gpus):
         raise UsageError(f"--gpus {gpus}, but {world.size} ranks were started: leave the flag out; {describe(found)}")
     if short := [host for host, count in wanted.items() if found[host].count < count]:
@@ -96,5 +95,5 @@ def device_of(world: World, devices: Devices, listed: list[int] | None = None) -
         return 0
     if world.local_rank >= len(numbers):
         has = f"which has {devices}" if listed is None else f"and --gpu lists {len(listed)} of its GPUs"
-        raise UsageError(f"rank {world.rank} is number {world.local_rank} (from 0) on {host_name()}, {has}")
+        raise UsageError(f"rank {world.rank} is number {world.local_rank} (from 0) on {world.hosts[world.rank]}, {has}")
     return numbers[world.local_rank]

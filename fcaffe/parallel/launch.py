@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from fcaffe import log
+from fcaffe.errors import UsageError
 from fcaffe.parallel import agent
 from fcaffe.parallel.job import Job
 from fcaffe.parallel.mpiexec import Mpiexec, find_mpiexec, outside_environment
@@ -48,8 +49,10 @@ def launch(
 
     After a fault it starts again, up to `plan.restarts` times, from `newest_snapshot()`, or, without one, as at first.
     A signal that asks for the end is no fault, whomever of the job it strikes; `stops` are those that a rank which
-    trains takes so, and after which nothing is started again. Raises UsageError if there is no MPI.
+    trains takes so, and after which nothing is started again. Raises UsageError if there is no MPI, or no Linux.
     """
+    if sys.platform != "linux":
+        raise UsageError("Several workers and --restarts need Linux: train with one worker, without these flags")
     mpiexec = find_mpiexec() if plan.workers > 1 else Mpiexec("", open_mpi=False, speaks_pmi=True)
     environment = {
         **outside_environment(),

@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import signal
-import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -15,13 +14,13 @@ from fcaffe.errors import UsageError
 from fcaffe.parallel import processes, records
 from fcaffe.parallel.started import LAUNCHED, Start, host_name, wait_for_turn
 from fcaffe.parallel.waiting import end_sleeps_by
+from fcaffe.parallel.watch import MARGIN
 from fcaffe.threads import ranks_on_host
 
 # UCX's own segments over TCP have 8 kB. Where TCP is its only transport, MPICH asserts that one fits its own buffers.
 SEGMENTS = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "512k", "MPIR_CVAR_CH4_PACK_BUFFER_SIZE": "262144"}
 SHARED_MEMORY = {"all", "shm", "sm", "mm", "posix", "sysv", "xpmem"}  # among UCX's transports
 NETWORK_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NCCL_SOCKET_IFNAME")
-TICK = 0.25  # seconds
 
 
 def prepare_environment(start: Start) -> None:
@@ -137,12 +136,8 @@ def starting(start: Start, mpi: Any, timeout: float) -> Iterator[None]:
 
 
 def _watch_start(start: Start, library: str, read: int, parent: int, timeout: float) -> None:
-    began, left, launched = time.monotonic(), timeout, LAUNCHED in os.environ
-    while not (heard := select.select([read], [], [], max(left, TICK) if timeout else None)[0]):
-        ranks = processes.children_of(processes.parent_of(parent))  # one that waits for a core has not hung
-        left = timeout - processes.that_counts(time.monotonic() - began, ranks)
-        if left <= 0:
-            break
+    launched = LAUNCHED in os.environ
+    heard, _, _ = select.select([read], [], [], timeout + MARGIN if timeout else None)
     if heard and processes.was_killed(parent):
         return  # or it started; who has killed it knows why
     wait_for_turn(start.rank)

@@ -1,7 +1,4 @@
-"""Processes as Linux shows them in /proc: which belong to a run, who started them, how they ended, what they left.
-
-Other systems have no /proc; there only the ends of processes are seen.
-"""
+"""Processes as Linux shows them in /proc: which belong to a run, who started them, how they ended, what they left."""
 
 from __future__ import annotations
 
@@ -11,15 +8,13 @@ import fcntl
 import os
 import re
 import signal
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 JOB = "FCAFFE_JOB"  # in the environment of every process that a launcher has started: the name of the run
 LAUNCHER = "FCAFFE_LAUNCHER"  # the process number of fcaffe's own launcher
 LAUNCHER_NAME = "fcaffe's launcher"
 DAEMONS = ("hydra_pmi_proxy", "pmi_proxy", "orted", "prted")
 STARTERS = ("mpiexec", "mpiexec.hydra", "mpirun", "orterun", "prterun")
-LEAST = 0.1  # the share of the time that always counts: a rank that hangs while it polls wants cores too
 SHARED = "/dev/shm"
 # MPICH's segments, those of its shared windows, and UCX's: of these MPICH removes the first only when it ends in order.
 OF_MPI = re.compile(r"mpich_shm_|mpich_shar_tmp|ucx_shm_posix_")
@@ -28,7 +23,7 @@ SIGNAL_OF_STATUS = 0x7F
 PIDFD_GETFD = 438  # number of this system call, on every processor
 PR_SET_PDEATHSIG = 1
 
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_libc = ctypes.CDLL(None)
 
 
 def _stat(pid: int) -> list[str]:
@@ -50,15 +45,7 @@ class Process:
 
     def gone(self) -> bool:
         now = _stat(self.pid)
-        if now or self.began:
-            return now[19:20] != self.began or (now[0] == "Z" and int(now[17]) <= 1)  # with its last thread
-        try:  # not Linux
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            pass
-        return False
+        return now[19:20] != self.began or bool(now and now[0] == "Z" and int(now[17]) <= 1)  # with its last thread
 
     def exit_status(self) -> int | None:
         """As wait() gives it, while the process is a zombie; None if it is not known."""
@@ -114,7 +101,7 @@ def _errors_of(pid: int) -> int | None:
     It should be the same open file: one that is opened anew has a file offset of its own, and would overwrite.
     """
     with contextlib.suppress(OSError, AttributeError):
-        number = ctypes.CDLL(None).syscall(PIDFD_GETFD, os.pidfd_open(pid), 2, 0)
+        number = _libc.syscall(PIDFD_GETFD, os.pidfd_open(pid), 2, 0)
         if number >= 0:
             return int(number)
     with contextlib.suppress(OSError):
@@ -135,10 +122,6 @@ def parent_of(pid: int) -> int:
     return int((_stat(pid) or ["", "0"])[1])
 
 
-def children_of(pid: int) -> list[int]:
-    return [one for one in _all() if parent_of(one) == pid]
-
-
 def is_stopped(pid: int) -> bool:
     return _stat(pid)[:1] in (["T"], ["t"])
 
@@ -153,10 +136,9 @@ def dies_with(parent: int) -> Callable[[], None]:
     """For the child's side of a fork by process `parent`: the kernel kills the child when the parent dies."""
 
     def prepare() -> None:
-        if _libc is not None:
-            _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
-            if os.getppid() != parent:  # it died before
-                os._exit(1)
+        _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != parent:  # it died before
+            os._exit(1)
 
     return prepare
 
@@ -172,13 +154,6 @@ def waits_for_cores(pid: int) -> dict[str, float]:
     return found
 
 
-def that_counts(seconds: float, pids: Iterable[int]) -> float:
-    """What of the `seconds` that some processes have taken since they began counts against a time-out: not that for
-    which one of them had no core."""
-    starved = max((wait for pid in pids for wait in waits_for_cores(pid).values()), default=0.0)
-    return max(seconds - starved, LEAST * seconds)
-
-
 # --- what a run has left ----------------------------------------------------------------------------------------------
 
 
@@ -186,10 +161,10 @@ def processes_of(name: str) -> list[int]:
     """The processes of this host that belong to the run of that name."""
     wanted = f"{JOB}={name}".encode()
     found = []
-    for process in _all():
+    for process in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{process}/environ", "rb") as file:
             if wanted in file.read().split(b"\0"):
-                found.append(process)
+                found.append(int(process))
     return found
 
 
@@ -220,8 +195,6 @@ def segments() -> list[str]:
 def has_no_writer(path: str) -> bool:
     """Whether no process has the file mapped or open to write, of any container and any user: the kernel gives a read
     lease only then."""
-    if not hasattr(fcntl, "F_SETLEASE"):
-        return False
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -234,8 +207,3 @@ def has_no_writer(path: str) -> bool:
         return False
     finally:
         os.close(handle)
-
-
-def _all() -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        yield from (int(name) for name in os.listdir("/proc") if name.isdecimal())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import sys
-import tempfile
 from typing import NamedTuple
 
 SLOT = struct.Struct("<qqqqq88s")  # rank, process, beats, iteration, state, the operation's name
@@ -40,10 +38,6 @@ def read_slots(table: bytes | mmap.mmap) -> list[Slot]:
 
 def create_table(ranks: int) -> int:
     """The descriptor of a table for so many ranks; the memory goes with the last process that has it open."""
-    if sys.platform == "linux":
-        descriptor = os.memfd_create("fcaffe-ranks")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
+    descriptor = os.memfd_create("fcaffe-ranks")
     os.truncate(descriptor, ranks * SLOT.size)
     return descriptor

@@ -7,6 +7,7 @@ the cores does not count, so neither has a rank on a loaded machine.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import selectors
@@ -16,12 +17,13 @@ from collections.abc import Callable, Sequence
 from fcaffe.parallel import processes, records
 from fcaffe.parallel.blame import hang_message, names, with_stopped
 from fcaffe.parallel.network import Network
-from fcaffe.parallel.processes import LEAST, is_stopped
+from fcaffe.parallel.processes import is_stopped
 from fcaffe.parallel.table import FAILED, LEAVING, STARTING, WORKING, Slot, read_slots
 
 TICK = 0.25  # seconds
 REPORT = 1.0  # seconds between two reports to the other agents and to the launcher
 GRACE = 3.0  # seconds that processes have to end after others of their job
+LEAST = 0.1  # the share of the time that always counts: a rank that hangs while it polls wants cores too
 MARGIN = 30.0  # seconds beyond the time-out for a rank to load Python and fcaffe
 
 
@@ -113,13 +115,10 @@ class Watch:
 
         self.selector.register(handle, selectors.EVENT_READ, call)
 
-    def when_ended(self, pid: int, callback: Callable[[], None]) -> bool:
-        """Call back when a process ends; False if the kernel cannot tell, or the process has gone."""
-        try:
+    def when_ended(self, pid: int, callback: Callable[[], None]) -> None:
+        """Call back when a process ends, if the kernel can tell that; `find_deaths` looks at each tick."""
+        with contextlib.suppress(OSError, AttributeError):
             self.once(os.pidfd_open(pid), callback)
-        except (OSError, AttributeError):
-            return False
-        return True
 
     def slots(self) -> list[Slot]:
         found = read_slots(self.table)

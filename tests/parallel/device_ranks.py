@@ -5,7 +5,6 @@ On a stand-in for CuPy; if GPU=1, on the GPUs that there are, one for each rank,
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import zlib
@@ -66,7 +65,7 @@ def check_sums(names: list[str]) -> None:
                 write(own, np.full(own.size, -1, np.float32))
                 bucket = own[3 : 3 + length]
                 write(bucket, values)
-                assert reduction.total(bucket) is bucket
+                reduction.sum(bucket)
                 result = read(own)
             inside = result[3 : 3 + length]
             what = f"{reduction.name}, {comm.size} ranks, {length} floats"
@@ -81,36 +80,6 @@ def sums() -> None:
     stand_in_cupy.runtime.current = comm.rank
     staged.PIECE = 700  # so that several are under way
     check_sums(sys.argv[2].split(","))
-
-
-def calls() -> None:
-    """Prints what the last rank calls for one sum by the reduction NAME of COUNT floats, after an earlier one."""
-    stand_in_cupy.runtime.current = comm.rank
-    reduction = create_reduction(sys.argv[2], comm, cupy)
-    buffer = reduction.allocate(int(sys.argv[3]))
-    for _ in range(2):
-        stand_in_cupy.calls.clear()
-        reduction.sum(buffer)
-        made = with_numbers_of_their_own(stand_in_cupy.calls)
-        read(buffer)  # the stand-in's streams do not go on by themselves
-    if comm.rank == comm.size - 1:
-        print(json.dumps(made))
-
-
-def with_numbers_of_their_own(made: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Events are numbered in the order in which they occur, streams in that in which they were made."""
-    streams = {stream.ptr: number for number, stream in enumerate(stand_in_cupy.all_streams())}
-    events = {"record": 1, "wait": 2, "synchronize": 1}
-    numbers: dict[int, int] = {}
-    renumbered = []
-    for name, *rest in made:
-        at = events.get(name, 0) - 1
-        event = rest.pop(at) if at >= 0 else None
-        rest = [streams.get(number, number) for number in rest]
-        if at >= 0:
-            rest.insert(at, numbers.setdefault(event, len(numbers)))
-        renumbered.append((name, *rest))
-    return renumbered
 
 
 def exchange() -> None:
@@ -310,7 +279,6 @@ def fail() -> None:
 waiting.POLLS = 10  # more ranks than cores: what a rank waits for comes while it sleeps
 {
     "sums": sums,
-    "calls": calls,
     "start-and-finish": start_and_finish,
     "choices": choices,
     "errors": errors,

@@ -1,7 +1,7 @@
 """One rank of random nets with BatchNorms over the batch of all: `python -m mpi4py norm_ranks.py ENGINE SEEDS`.
 
-Fused, layer by layer, and by one worker with the whole batch, to the same numbers; so with 1x1 places too, where a
-share of one sample, a single value of each channel, is worked on in another way than a larger one.
+Fused, layer by layer, and by one worker with the whole batch, to the same numbers. So with images of one pixel, too:
+a share of one sample, a single value of each channel, is then computed in another way than a larger one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCH = 11  # which 2 or 3 ranks have in unequal parts
 
 comm = MPI.COMM_WORLD
 
-SINGLE_PLACES = """
+SINGLE_PIXELS = """
 layer { name: "in" type: "Input" top: "x" top: "label" input_param {
   shape { dim: 4 dim: 8 dim: 1 dim: 1 } shape { dim: 4 } } }
 layer { name: "c" type: "Convolution" bottom: "x" top: "y"
@@ -116,7 +116,7 @@ def main(name: str, seeds: str) -> None:
         text = RandomResidualNet(seed).text.replace("use_global_stats: true", "moving_average_fraction: 0.9")
         kinds |= compare(engine, workers, text, seed, BATCH)
     assert kinds >= {BatchNormScale, BatchNormResidual}
-    compare(engine, workers, SINGLE_PLACES, 0, comm.size + 1)  # rank 0 has two samples, all others one
+    compare(engine, workers, SINGLE_PIXELS, 0, comm.size + 1)  # rank 0 has two samples, all others one
     workers.close()
 
 

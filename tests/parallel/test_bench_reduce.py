@@ -5,21 +5,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(), reason="needs the extra fcaffe[mpi]"
-)
+from tests.parallel.conftest import FCAFFE, MPIEXEC, ROOT, needs_mpi
+
+pytestmark = needs_mpi
 
 
 def bench(*flags: str, by: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    command = [*by, sys.executable, "-m", "fcaffe", "bench", "reduce", *flags]
-    return subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
+    command = [*by, *FCAFFE, "bench", "reduce", *flags]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
 def test_alone(tmp_path: Path) -> None:

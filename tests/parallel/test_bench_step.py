@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
+from tests.parallel.conftest import FCAFFE, MPIEXEC, ROOT, needs_mpi
+
 pytestmark = pytest.mark.alone
 
-ROOT = Path(__file__).parents[2]
 LENET = "models/lenet/train_val.prototxt"
-MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
-needs_mpi = pytest.mark.skipif(
-    importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(), reason="needs the extra fcaffe[mpi]"
-)
 SHARES = """
 import numpy as np
 from fcaffe import log
@@ -47,7 +42,7 @@ with world:
 
 
 def bench(*flags: str, by: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    command = [*by, sys.executable, "-m", "fcaffe", "bench", "step", *flags]
+    command = [*by, *FCAFFE, "bench", "step", *flags]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 

@@ -51,8 +51,7 @@ def test_hosts() -> None:
     """A launcher may show each rank the same GPUs, or another one; a host counts each once."""
     one, other, none = Devices(("a",)), Devices(("b",)), Devices((), "why")
     job = world("n1", "n1", "n2", "n2", "n3")
-    everybodys = list(zip(job.hosts, (TWO, TWO, one, other, none), strict=True))
-    job.comm = SimpleNamespace(allgather=lambda own: everybodys)
+    job.comm = SimpleNamespace(allgather=lambda own: [TWO, TWO, one, other, none])
     found = devices_of_hosts(job)
     assert describe(found) == "n1 has 2 GPUs, n2 has 2 GPUs, n3 has no GPU (why)"
 
@@ -85,7 +84,7 @@ def test_numbers() -> None:
 
 def test_device_of_a_rank() -> None:
     hosts = ("n1", "n1", "n2", "n2")
-    assert [device_of(world(*hosts, local_rank=place), TWO) for place in (0, 1)] == [0, 1]
+    assert [device_of(world(*hosts, local_rank=rank), TWO) for rank in (0, 1)] == [0, 1]
     assert device_of(world(*hosts, local_rank=1), TWO, [1, 0]) == 0
     assert device_of(world(*hosts, local_rank=1), Devices(("b",))) == 0  # the launcher shows each rank its own
     with pytest.raises(UsageError, match=r"rank 3 is number 2 \(from 0\) on .*, which has 2 GPUs"):

@@ -1,4 +1,4 @@
-"""Sums that only take their place on streams, as part of a CUDA graph."""
+"""Sums that are only enqueued on streams, as part of a CUDA graph."""
 
 from __future__ import annotations
 

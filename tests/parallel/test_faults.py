@@ -476,9 +476,10 @@ def test_an_mpi_that_does_not_start_is_no_sigterm(
 def test_a_watcher_of_the_start_that_does_not_answer_holds_nothing_up() -> None:
     started = Started("mpiexec", "PMI_SIZE", 0, 2)
     mpi = SimpleNamespace(Get_library_version=lambda: "An MPI 1.0")
-    before = set(processes.children_of(os.getpid()))
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    before = set(children.read_text().split())
     with starting(started, mpi, 0):
-        (child,) = set(processes.children_of(os.getpid())) - before
+        (child,) = map(int, set(children.read_text().split()) - before)
         os.kill(child, signal.SIGSTOP)
         late = threading.Timer(5, os.kill, (child, signal.SIGKILL))
         late.start()

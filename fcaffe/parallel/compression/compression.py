@@ -25,8 +25,7 @@ class Compression(Reduction):
     Values that are not finite are sent once, and their residual is reset to zero. So they reach the weights of all
     workers as they do without compression, and `--on-nan` decides what follows.
 
-    Every rank sends to every other; `bytes_sent` counts each message, `last_bytes` those of the last sum. Residuals go
-    into snapshots (`state`).
+    Every rank sends to every other; `bytes_sent` counts each message. Residuals go into snapshots (`state`).
     """
 
     exact = False
@@ -34,7 +33,6 @@ class Compression(Reduction):
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
         self.compression = self.name
-        self.last_bytes = 0
         self._plain_bytes = 0.0
 
     def allocate(self, count: int) -> np.ndarray:
@@ -58,15 +56,9 @@ class Compression(Reduction):
     def sum(self, buffer: np.ndarray) -> None:
         """Replace a slice of the allocated buffer by the sum over all ranks of what each has sent for it."""
         self.check(buffer)
-        before = self.bytes_sent
         if buffer.size:
             self.add_up(buffer)
-        self.last_bytes = self.bytes_sent - before
         self._plain_bytes += 2 * (self.ranks - 1) / self.ranks * buffer.nbytes
-
-    def total(self, buffer: np.ndarray) -> np.ndarray:
-        self.sum(buffer)
-        return buffer
 
     @property
     def ratio(self) -> float:

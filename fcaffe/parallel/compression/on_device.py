@@ -10,7 +10,7 @@ from fcaffe.engines.memory import address
 from fcaffe.net.blob import Array
 from fcaffe.net.state import State
 from fcaffe.parallel.compression.compression import Compression
-from fcaffe.parallel.reductions.gpu.by_another import ByAnother
+from fcaffe.parallel.reductions.gpu.reduction import ByAnother
 
 
 class OnDevice(ByAnother):

@@ -2,7 +2,6 @@
 
 from fcaffe.parallel.reductions import (  # noqa: F401
     auto,
-    doubling,
     halving,
     hierarchical,
     mpi,

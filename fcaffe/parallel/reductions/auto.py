@@ -18,6 +18,8 @@ class Auto(Reduction):
     Where the hosts have too little shared memory, it picks reductions that need none.
     """
 
+    knows_tree = True
+
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
         hosts = Hosts(self.comm)
@@ -46,9 +48,6 @@ class Auto(Reduction):
 
     def add_up(self, buffer: np.ndarray) -> None:
         self._reduction(buffer.nbytes).sum(buffer)
-
-    def add_up_anywhere(self, buffer: np.ndarray) -> np.ndarray:
-        return self._reduction(buffer.nbytes).total(buffer)
 
     @property
     def messages(self) -> int:

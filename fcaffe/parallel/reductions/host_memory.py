@@ -18,13 +18,12 @@ FOLDER = "/dev/shm"  # where MPI libraries on Linux keep such memory
 
 
 class Rows:
-    """`data` has shape (ranks, count): a row for each rank of the host. `result` is one row for all ranks."""
+    """`data` has shape (ranks, count): a row for each rank of the host."""
 
     def __init__(self, data: np.ndarray, rank: int) -> None:
         self.data = data
         self.own = data[rank]
         self.address = address(self.own)
-        self.result: np.ndarray | None = None
 
 
 class HostMemory:
@@ -39,7 +38,7 @@ class HostMemory:
         self.rank, self.ranks = host.rank, host.size
         self._windows: list[MPI.Win] = []
         self._rows: list[Rows] = []
-        flags = self._window(8 * LINE * self.ranks, shared=True)
+        flags = self._window(8 * LINE)
         self._fence = self._windows[0]
         self._fence.Lock_all(MPI.MODE_NOCHECK)  # MPI wants an epoch around Sync
         self._arrivals = flags.cast("q")  # how often each rank has come to the barrier
@@ -48,18 +47,11 @@ class HostMemory:
     def allocate(self, count: int) -> Rows:
         """A row of `count` zeros for each rank. Raises FcaffeError."""
         stride = max(-(-count // PAGE), 1) * PAGE
-        memory = self._window(4 * stride, shared=False)
+        memory = self._window(4 * stride)
         rows = Rows(np.frombuffer(memory, np.float32).reshape(self.ranks, stride)[:, :count], self.rank)
         rows.own[:] = 0
         self._rows.append(rows)
         return rows
-
-    def result_of(self, rows: Rows) -> np.ndarray:
-        """One more row, which all ranks share."""
-        if rows.result is None:
-            count = rows.own.size
-            rows.result = np.frombuffer(self._window(4 * max(count, 1), shared=True), np.float32)[:count]
-        return rows.result
 
     def find(self, buffer: np.ndarray) -> tuple[Rows, slice] | None:
         """The rows whose row of this rank holds `buffer`, and its slice of that row; None if there are none."""
@@ -88,11 +80,11 @@ class HostMemory:
         for window in self._windows:
             window.Free()
 
-    def _window(self, size: int, shared: bool) -> memoryview:
-        """New memory of `size` bytes for each rank, contiguous, or `shared` by all of them."""
-        total = size if shared else size * self.ranks
+    def _window(self, size: int) -> memoryview:
+        """New contiguous memory, `size` bytes for each rank."""
+        total = size * self.ranks
         self._check_room(total)
-        window = MPI.Win.Allocate_shared(0 if shared and self.rank else size, 1, comm=self.comm)
+        window = MPI.Win.Allocate_shared(size, 1, comm=self.comm)
         self._windows.append(window)
         start, _ = window.Shared_query(0)
         return memoryview(MPI.buffer.fromaddress(start.address, total))  # type: ignore[arg-type]

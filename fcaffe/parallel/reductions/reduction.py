@@ -31,6 +31,7 @@ class Reduction:
     compression = ""  # the name of the scheme by which it compresses, if it does
     exact = True  # whether it adds float32 as they are: the sum of a number and zeros is that number
     carries = False  # whether, though not exact, it carries numbers as they are, see `carry`
+    knows_tree = False  # whether it adds up in the order of a tree, always or after `keep_to_tree`
     takes_momentum = False  # whether it applies SGD's momentum and clipping itself, as `take_momentum` says
 
     def __init__(self, comm: MPI.Intracomm, xp: Any = np, before_messages: Callable[[], None] = no_wait) -> None:
@@ -45,29 +46,17 @@ class Reduction:
         """`sum`, for two ranks or more and one float or more."""
         raise NotImplementedError
 
-    def add_up_anywhere(self, buffer: Array) -> Array:
-        """`total`, likewise; override it if that is cheaper than `sum`."""
-        self.add_up(buffer)
-        return buffer
-
     def keep_to_tree(self) -> None:
         """From now on sums have the bits of `fcaffe.tree_order` over the ranks, a power of two. Raises UsageError."""
-        known = ", ".join(name for name, kind in sorted(_registry.items()) if kind.keep_to_tree is not _REFUSE)
-        raise UsageError(f"reduction {self.name} does not add up in the order of a tree; these do: {known}")
+        if not self.knows_tree:
+            known = ", ".join(name for name, kind in sorted(_registry.items()) if kind.knows_tree)
+            raise UsageError(f"reduction {self.name} does not add up in the order of a tree; these do: {known}")
 
     def sum(self, buffer: Array) -> None:
         """Replace `buffer` (float32, contiguous, as long on every rank) by the sum of all ranks' buffers."""
         self.check(buffer)
         if self.ranks > 1 and buffer.size:
             self.add_up(buffer)
-
-    def total(self, buffer: Array) -> Array:
-        """Return the sum where that is cheapest: in `buffer`, or in memory that ranks share and none may write to.
-
-        It is valid until these elements are summed again. The content of `buffer` itself is then undefined.
-        """
-        self.check(buffer)
-        return self.add_up_anywhere(buffer) if self.ranks > 1 and buffer.size else buffer
 
     def allocate(self, count: int) -> Array:
         """Return a zeroed buffer that this reduction sums, like each slice of it, without copying it first."""
@@ -141,9 +130,6 @@ class Reduction:
                 f"reduction {self.name}: the buffer must be flat, contiguous float32, not {buffer.dtype} of shape "
                 f"{buffer.shape} with strides {buffer.strides}; sum a flat copy of it"
             )
-
-
-_REFUSE = Reduction.keep_to_tree
 
 
 def cut(buffer: Array, parts: int) -> list[Array]:

@@ -14,6 +14,7 @@ class Ring(Reduction):
     order of a tree slices cannot be added on the way: each rank sends them directly to the rank that adds them.
     """
 
+    knows_tree = True
     tree_order = False
 
     def keep_to_tree(self) -> None:

@@ -14,8 +14,7 @@ class ShardedServer(Reduction):
     waits twice, whatever p is. That suits ranks that have to wait for a core.
     """
 
-    def keep_to_tree(self) -> None:
-        pass  # it has no other order
+    knows_tree = True
 
     def add_up(self, buffer: np.ndarray) -> None:
         slices = cut(buffer, self.ranks)

@@ -10,110 +10,72 @@ from fcaffe.parallel.reductions.reduction import Reduction, part_of, register
 from fcaffe.tree_order import add_in_tree_order, spare_rows
 
 BLOCK = 1 << 16  # floats that are added at a time: they stay in the second cache, and outweigh NumPy's calls
-SHORT = 1 << 12  # floats; every rank adds so few itself, which saves a barrier
-CHUNK = 1 << 18  # floats that are copied at a time of a buffer outside of shared memory
 
 
 @register("shared")
 class Shared(Reduction):
     """Ranks of one host read one another's buffers: each rank adds its slice of all of them.
 
-    There are no messages but two barriers, and buffers of `allocate` are not copied. `total` writes each sum once, into
-    memory that all ranks read; `sum` writes it to every rank's buffer.
+    There are no messages but two barriers. Buffers of `allocate` are summed in place; others are copied into shared
+    memory and back.
     """
+
+    knows_tree = True
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
-        hosts = Hosts(self.comm)
-        hosts.close()
-        if hosts.count > 1:
-            super().close()
-            raise FcaffeError(
-                f"reduction shared: the ranks are on {hosts.count} hosts, which share no memory; use hierarchical"
-            )
+        self.hosts = Hosts(self.comm)
+        self.streams = min(self.hosts.sizes)  # ranks of a host that add up; the others have no slice
+        self._stand_in: Rows | None = None
         try:
-            self.memory = HostMemory(self.comm, self.comm)
+            self.check_hosts()
+            self.memory = HostMemory(self.hosts.comm, self.comm)
         except FcaffeError:
+            self.hosts.close()
             super().close()
             raise
-        try:
-            self._short = self.memory.allocate(2 * SHORT).data.reshape(self.ranks, 2, SHORT)
-        except FcaffeError:
-            self.close()
-            raise
-        self._turn = 0
-        self._chunks: Rows | None = None
 
-    def keep_to_tree(self) -> None:
-        pass  # it has no other order
+    def check_hosts(self) -> None:
+        if self.hosts.count > 1:
+            raise FcaffeError(
+                f"reduction shared: the ranks are on {self.hosts.count} hosts, which share no memory; use hierarchical"
+            )
 
     def allocate(self, count: int) -> np.ndarray:
         return self.memory.allocate(count).own
 
     def close(self) -> None:
         self.memory.close()
+        self.hosts.close()
         super().close()
 
     def add_up(self, buffer: np.ndarray) -> None:
-        if buffer.size <= SHORT:
-            self._add_short(buffer)
-            return
         found = self.memory.find(buffer)
-        if found is None:
-            self._add_foreign(buffer)
+        if found is not None:
+            self._add_rows(*found)
             return
-        rows, slice_ = found
-        mine = part_of(slice_, self.rank, self.ranks)
-        self.memory.barrier()
-        for block in blocks(mine):
-            scratch = self.scratch_rows(1 + spare_rows(self.ranks), block.stop - block.start)
+        if self._stand_in is None or self._stand_in.own.size < buffer.size:
+            self._stand_in = self.memory.allocate(buffer.size)
+        copy = self._stand_in.own[: buffer.size]
+        copy[:] = buffer
+        self._add_rows(self._stand_in, slice(0, buffer.size))
+        buffer[:] = copy
+
+    def _add_rows(self, rows: Rows, slice_: slice) -> None:
+        """Replace this slice of all rows by the sum. Each rank adds and writes a part of it."""
+        memory = self.memory
+        mine = part_of(slice_, memory.rank, self.streams) if memory.rank < self.streams else slice(0, 0)
+        memory.barrier()
+        for start in range(mine.start, mine.stop, BLOCK):
+            block = slice(start, min(start + BLOCK, mine.stop))
+            scratch = self.scratch_rows(1 + spare_rows(memory.ranks), block.stop - block.start)
             add_in_tree_order(rows.data[:, block], scratch[0], scratch[1:])
-            rows.data[:, block] = scratch[0]
-        self.memory.barrier()
+            self.write(rows, block, scratch[0])
+        self.add_other_hosts(rows, mine)
+        memory.barrier()
 
-    def add_up_anywhere(self, buffer: np.ndarray) -> np.ndarray:
-        found = self.memory.find(buffer) if buffer.size > SHORT else None
-        if found is None:
-            return super().add_up_anywhere(buffer)
-        rows, slice_ = found
-        result = self.memory.result_of(rows)
-        self.memory.barrier()
-        for block in blocks(part_of(slice_, self.rank, self.ranks)):
-            self._add(rows.data[:, block], result[block])
-        self.memory.barrier()
-        return result[slice_]
+    def write(self, rows: Rows, block: slice, sums: np.ndarray) -> None:
+        rows.data[:, block] = sums
 
-    def _add_short(self, buffer: np.ndarray) -> None:
-        """Two blocks alternate: before a rank writes to one again, it has passed a barrier since it was read."""
-        self._turn ^= 1
-        rows = self._short[:, self._turn, : buffer.size]
-        rows[self.rank] = buffer
-        self.memory.barrier()
-        self._add(rows, buffer)
-
-    def _add_foreign(self, buffer: np.ndarray) -> None:
-        """Sum a buffer outside of shared memory, chunk by chunk: one chunk is copied in, while the one before is added
-        and the one before that copied out."""
-        if self._chunks is None:
-            self._chunks = self.memory.allocate(2 * CHUNK)
-        rows = self._chunks.data.reshape(self.ranks, 2, CHUNK)
-        results = self.memory.result_of(self._chunks).reshape(2, CHUNK)
-        chunks = [buffer[start : start + CHUNK] for start in range(0, buffer.size, CHUNK)]
-        for step in range(len(chunks) + 2):
-            this, other = step % 2, (step + 1) % 2
-            if step >= 2:
-                chunks[step - 2][:] = results[this, : chunks[step - 2].size]
-            if 1 <= step <= len(chunks):
-                mine = part_of(slice(0, chunks[step - 1].size), self.rank, self.ranks)
-                self._add(rows[:, other, mine], results[other, mine])
-            if step < len(chunks):
-                rows[self.rank, this, : chunks[step].size] = chunks[step]
-            if step <= len(chunks):
-                self.memory.barrier()
-
-    def _add(self, rows: np.ndarray, out: np.ndarray) -> None:
-        add_in_tree_order(rows, out, self.scratch_rows(spare_rows(self.ranks), out.size))
-
-
-def blocks(slice_: slice) -> list[slice]:
-    return [slice(start, min(start + BLOCK, slice_.stop)) for start in range(slice_.start, slice_.stop, BLOCK)]
+    def add_other_hosts(self, rows: Rows, mine: slice) -> None:
+        """Complete this rank's slice of all rows, where there are several hosts."""

@@ -16,8 +16,7 @@ class Tree(Reduction):
     added while the next is on its way, and the first come down while the last go up.
     """
 
-    def keep_to_tree(self) -> None:
-        pass  # it has no other order
+    knows_tree = True
 
     def add_up(self, buffer: np.ndarray) -> None:
         parent, children = tree_neighbours(self.rank, self.ranks)

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from fcaffe.errors import UsageError
 from fcaffe.net.blob import Array
-from fcaffe.parallel.reductions.gpu.by_another import ByAnother
+from fcaffe.parallel.reductions.gpu.reduction import ByAnother
 from fcaffe.parallel.reductions.reduction import create_on_host, register
 
 IN_HOST_MEMORY = ("auto", "hierarchical", "shared")  # sum in memory of the host that ranks share

@@ -67,10 +67,6 @@ class DeviceReduction(Reduction):
         self.start(buffer)
         self.finish()
 
-    def total(self, buffer: Array) -> Array:
-        self.sum(buffer)
-        return buffer
-
     def seconds_on_device(self) -> tuple[float, float]:
         self.times.collect()
         return self.times.seconds, self.times.exposed
@@ -82,3 +78,26 @@ class DeviceReduction(Reduction):
                 "shared, ring or auto for buffers of the CPU"
             )
         super().check(buffer)
+
+
+class ByAnother(DeviceReduction):
+    """Delegates to `another`, which the constructor of a subclass creates."""
+
+    another: Reduction
+    knows_tree = True  # if the other one does
+
+    @property
+    def messages(self) -> int:
+        return self.another.messages
+
+    @property
+    def bytes_sent(self) -> int:
+        return self.another.bytes_sent
+
+    def keep_to_tree(self) -> None:
+        self.another.keep_to_tree()
+
+    def close(self) -> None:
+        self.ends_on.synchronize()
+        self.another.close()
+        super().close()

@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe.net.blob import Array
-from fcaffe.parallel.reductions.gpu.by_another import ByAnother
+from fcaffe.parallel.reductions.gpu.reduction import ByAnother
 from fcaffe.parallel.reductions.reduction import create_on_host, register
 
 PIECE = 1 << 20  # floats that are copied at a time: one piece is summed while others travel to and from the device
