@@ -17,7 +17,7 @@ class PlainInnerProduct:
         def copy(self, x: Array, y: Array) -> None: ...
 
     def flattened(self, x: Array, values: int) -> Array:
-        """x in C order as rows of so many values: x itself, or a copy, which holds until the next one is made."""
+        """x in C order as rows of `values` values: a view or a copy. A copy is valid until the next call."""
         if x.flags.c_contiguous:
             return x.reshape(-1, values)
         rows = self.flat_memory(x)
@@ -25,7 +25,7 @@ class PlainInnerProduct:
         return rows.reshape(-1, values)
 
     def flat_memory(self, x: Array) -> Array:
-        """Memory in C order for a flattened copy of x, or of its gradient, which holds until it is asked for again."""
+        """Memory in C order for a copy of x or of its gradient, valid until the next call."""
         return self.xp.empty(x.shape, x.dtype)
 
     def matmul(self, a: Array, b: Array, transpose_b: bool = False) -> Array:

@@ -29,11 +29,11 @@ class PlainNoise:
     def dropout_forward(
         self, x: Array, y: Array, mask: Array, noise: Any, layer: str, ratio: float, scale: float
     ) -> None:
-        """y = x * scale where it is kept, with probability 1 - ratio, else x * 0 * scale; `mask` is for backward."""
+        """y = x * scale with probability 1 - ratio, else x * 0 * scale; `mask` is saved for backward."""
         kept = noise.keep_mask(layer, x.shape, ratio)
         self.copy(self.xp.multiply(self.from_numpy(kept), self.xp.float32(scale)), mask)
         self.multiply(x, mask, y)
 
     def dropout_backward(self, dy: Array, mask: Array, dx: Array, scale: float) -> None:
-        """dx = dy * scale where dropout_forward has kept, else dy * 0 * scale."""
+        """dx = dy * scale where dropout_forward has not dropped x, else dy * 0 * scale."""
         self.multiply(dy, mask, dx)

@@ -11,16 +11,16 @@ Affine = tuple[Array, Array] | None
 
 
 class Whole(NamedTuple):
-    """The batch of all workers, of which a gradient is a part."""
+    """The batch of all workers, if x is a part of it."""
 
     values: float  # of each channel in it
-    sum: Callable[[Array], Array]  # adds up over the workers what a part has of dy * normalized x and of dy: (2, C)
+    sum: Callable[[Array], Array]  # sums dy * normalized x and dy, (2, C), over the workers
 
 
 class PlainNormalization:
     xp: Any
-    batch_norm_memory = 0.0  # float32 values, for each of x, that batch_norm_train leaves to its backward
-    lrn_memory = 1  # arrays of the shape of x that lrn_forward leaves to lrn_backward
+    batch_norm_memory = 0.0  # float32 values per value of x that batch_norm_train saves for backward
+    lrn_memory = 1  # arrays of the shape of x that lrn_forward saves for backward
 
     if TYPE_CHECKING:
 
@@ -32,7 +32,7 @@ class PlainNormalization:
     ) -> None:
         """Across channels (axis 1): scale = k + alpha / size * sum of squares of `size` channels; y = x * scale^-beta.
 
-        `memory` (lrn_memory * N, C, H, W) is kept for the backward pass; None if there will be none.
+        `memory` (lrn_memory * N, C, H, W) is saved for backward; None if there is no backward pass.
         """
         scale = self.xp.empty_like(x) if memory is None else memory
         scale[...] = self.xp.float32(alpha / size) * self._channel_sums(x * x, size) + self.xp.float32(k)
@@ -61,7 +61,7 @@ class PlainNormalization:
         """y = (x - mean) / sqrt(variance + eps), times scale plus shift (each (C,)) if there is an `affine`, then
         ReLU with `relu`. Mean and variance are those of the batch, of which x is all or a part.
 
-        `memory`, at least batch_norm_memory times as large as x, is kept for the backward pass.
+        `memory`, at least batch_norm_memory times as large as x, is saved for backward.
         """
         self.batch_norm_apply(x, y, mean, variance, affine, eps, relu)
 

@@ -15,21 +15,21 @@ class PlainPooling:
     """x (N, C, H, W), y (N, C, output_size...). `mask` (N, C, output_size...) holds the index of each
     maximum in its H * W plane.
 
-    `memory`, of the same shape, is what max_pool_forward leaves to max_pool_backward, whatever that is.
+    `memory`, of the same shape, is what max_pool_forward saves for max_pool_backward; each engine chooses its contents.
     """
 
     xp: Any
 
     def index_dtype(self, windows: Windows) -> str:
-        """Of the `memory` of these windows."""
+        """The dtype of `memory` for these windows."""
         return "float32"
 
     def pools_parts_alike(self, images: int, channels: Sequence[int], windows: Windows) -> bool:
-        """Whether max pooling of so many channels each, and its gradient, have the bits of pooling them all as one."""
+        """Whether pooling parts with these numbers of channels gives the bits of pooling all channels at once."""
         return True
 
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
-        """y = the largest values; -FLT_MAX where no element is inside. No `memory`: there will be no backward pass."""
+        """y = the largest values; -FLT_MAX where no element is inside. `memory` None: there is no backward pass."""
         self.max_pool_with_indices(x, y, self.xp.empty_like(y) if memory is None else memory, windows)
 
     def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:

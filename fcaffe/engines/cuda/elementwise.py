@@ -1,4 +1,4 @@
-"""What is done value by value, biases, and copies between layouts, by kernels that go over memory once."""
+"""Elementwise operators, biases and copies between layouts, by kernels that read and write memory once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fcaffe.engines.cuda.packs import NULL
 from fcaffe.engines.elementwise import PlainElementwise
 
 SOURCE = "elementwise"
-MOST_TERMS = 8  # of a weighted sum, and of what lies side by side
+MOST_TERMS = 8  # of a weighted sum or a concat
 TILE = 64  # of copy_transposed
 LARGEST = (1 << 31) - 1
 IN_FLIGHT = 4  # packs of 16 bytes that a thread loads at a time, if it has so many to do
@@ -87,7 +87,7 @@ class Elementwise(PlainElementwise):
             super().copy(x, y)
 
     def _copy(self, x: Array, y: Array) -> bool:
-        """Whether it was a simple copy, and is done."""
+        """Copy if a kernel can, and return whether it did."""
         if not x.size:
             return True
         x_strides, y_strides = strides(x), strides(y)

@@ -1,4 +1,4 @@
-"""How arrays lie in memory, and which copies between two layouts are simple ones. Strides count values, not bytes."""
+"""Memory layouts of arrays, and the axes for copies between two layouts. Strides count values, not bytes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ class Axis(NamedTuple):
 
 
 def alike(*arrays: Array) -> bool:
-    """Whether these have one shape and dtype and lie in the same order in memory, without gaps: one loop over memory
-    then meets the values that belong together."""
+    """Whether these have one shape, dtype and dense memory order, so that one loop over memory can compute all."""
     first = arrays[0]
     return all(a.shape == first.shape and a.dtype == first.dtype for a in arrays) and all(
         is_flat(first.shape, strides(first), strides(array)) for array in arrays
@@ -31,7 +30,7 @@ def strides(array: Array) -> Numbers:
 
 @functools.lru_cache(4096)
 def is_flat(shape: Numbers, x: Numbers, y: Numbers) -> bool:
-    """Whether arrays of these strides both lie without gaps in the same order."""
+    """Whether arrays of these strides are dense and have the same memory order."""
     axes = common_axes(shape, x, y)
     return not axes or (len(axes) == 1 and axes[0].x == axes[0].y == 1)
 
@@ -39,7 +38,7 @@ def is_flat(shape: Numbers, x: Numbers, y: Numbers) -> bool:
 @functools.lru_cache(4096)
 def common_axes(shape: Numbers, x: Numbers, y: Numbers) -> tuple[Axis, ...]:
     """The fewest axes that two arrays of this shape and these strides can be walked along together, with the widest
-    strides of y first; axes of size 1 are left out."""
+    strides of y first; axes of size 1 are dropped."""
     axes: list[Axis] = []
     for axis in sorted((Axis(*each) for each in zip(shape, x, y, strict=True)), key=lambda axis: (-axis.y, -axis.x)):
         if axis.size == 1:

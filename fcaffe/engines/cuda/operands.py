@@ -1,4 +1,4 @@
-"""What the operators of the GPU engine share: factors in the type and layout that NVIDIA's libraries want."""
+"""Operands of products on the GPU: factors in the type and layout of NVIDIA's libraries."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Operands:
             self.refresh_parameters()
 
     def refresh_parameters(self) -> None:
-        """To be called after parameters were written by anything but the update."""
+        """To be called after something other than the update has written the parameters."""
         if self.half_parameters is not None:
             self.copy(self._flat_parameters, self.half_parameters)
 
     def factor(self, array: Array) -> Array:
-        """The array as a factor: of 16 bits, if that is the type of factors."""
+        """The array as a factor, in 16 bits if that is the type of factors."""
         if self.half_dtype is None or array.dtype == self.half_dtype:
             return array
         twin = self._twin(array)

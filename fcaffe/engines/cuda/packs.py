@@ -1,4 +1,4 @@
-"""Arrays as our channels-last kernels take them: of one type, and in packs of neighbouring channels."""
+"""Operands of the channels-last kernels: arrays of one type, in packs of neighbouring channels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Packs(Operands):
         return copied
 
     def result(self, array: Array, dtype: np.dtype[Any]) -> Array:
-        """Where a kernel may write what is to be in the array: to `deliver` afterwards."""
+        """The array or a temporary one that a kernel can write. `deliver` copies it back."""
         if array.dtype == dtype and is_channels_last(array):
             return array
         return self.empty_channels_last(array.shape, dtype)
@@ -47,7 +47,7 @@ def common_type(*arrays: Array) -> np.dtype[Any]:
 
 
 def pack_of(channels: int, *arrays: Array) -> int:
-    """How many channels a thread takes at a time: those that fill an access of the first array, or 1 if they do not
-    divide `channels`, or an array does not begin where such an access may."""
+    """The channels that a thread computes at a time: as many as fill an access of the first array, or 1 if that does
+    not divide `channels` or an array is not aligned."""
     pack = BYTES // arrays[0].itemsize
     return pack if channels % pack == 0 and not any(array.data.ptr % BYTES for array in arrays) else 1

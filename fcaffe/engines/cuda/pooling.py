@@ -14,7 +14,7 @@ from fcaffe.engines.windows import Windows
 
 Array = Any
 
-NONE, IN_WINDOW, IN_LARGE_WINDOW, IN_PLANE = 0, 1, 2, 4  # what is kept of a maximum, by its bytes; see pooling.cu
+NONE, IN_WINDOW, IN_LARGE_WINDOW, IN_PLANE = 0, 1, 2, 4  # bytes of the index of a maximum; see pooling.cu
 # Kernel and stride of windows that have kernels of their own, and how many of them, below each other, a thread does.
 SQUARES = {(3, 2): 2, (3, 1): 4, (2, 2): 2}
 SIDE = 2  # of the square of elements that a thread does backward; as in pooling.cu
@@ -23,8 +23,8 @@ PACKS = 32  # side by side in a block of average_pool_whole
 
 
 class Pooling(Packs, PlainPooling):
-    """x (N, C, H, W), y (N, C, positions...). `memory`, of `index_dtype`, says of each maximum where it lies: in its
-    window, as an integer of one or two bytes, or in the plane, as float32, where the window is too large for these."""
+    """x (N, C, H, W), y (N, C, positions...). `memory`, of `index_dtype`, holds the index of each maximum: in its
+    window, as an integer of one or two bytes, or in the plane, as float32, if the window is too large for these."""
 
     def index_dtype(self, windows: Windows) -> str:
         return {IN_WINDOW: "uint8", IN_LARGE_WINDOW: "uint16"}.get(_code(windows), "float32")
@@ -65,7 +65,7 @@ class Pooling(Packs, PlainPooling):
             super().index_backward(dy, mask, dx, windows)
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
-        """dx = dy added up, in order, at the positions that `mask` names; positions outside the plane are left out."""
+        """dx = dy added up, in order, at the indices in `mask`; indices outside the plane are ignored."""
         dy, mask = self._dense(dy, dy.dtype), self._dense(mask, FLOAT)
         out = dx if dx.flags.c_contiguous and dx.dtype == FLOAT else self.result(dx, FLOAT)
         planes, threads = dx.shape[0] * dx.shape[1], 32
@@ -140,12 +140,12 @@ class Pooling(Packs, PlainPooling):
 
 
 def _code(windows: Windows) -> int:
-    """How many bytes hold a position in the window, and that there is none."""
+    """The bytes that hold an index in the window, or that there is none."""
     return IN_WINDOW if windows.size < 0xFF else IN_LARGE_WINDOW if windows.size < 0xFFFF else IN_PLANE
 
 
 def _fits(x: Array, y: Array) -> bool:
-    """Whether there is anything, and the kernels' indices have the bits to count it: values of an image, and packs."""
+    """Whether the arrays are not empty, and 32 bits can index the values of an image and the packs."""
     least_pack = 4 if x.shape[1] % 8 == 0 else 1
     image, packs = max(math.prod(x.shape[1:]), math.prod(y.shape[1:])), max(x.size, y.size) // least_pack
     return min(x.size, y.size) > 0 and max(image, packs) < MOST
@@ -182,7 +182,7 @@ def _geometry(x: Array, y: Array, windows: Windows) -> tuple[np.int32, ...]:
 
 
 def _steps(array: Array) -> tuple[np.int32, np.int32]:
-    """How far apart the values of neighbouring channels, and of neighbouring positions, of a dense array are."""
+    """The strides of channels and of positions in a dense array."""
     channels, positions = array.shape[1], math.prod(array.shape[2:])
     steps = (positions, 1) if array.flags.c_contiguous else (1, channels)
     return np.int32(steps[0]), np.int32(steps[1])

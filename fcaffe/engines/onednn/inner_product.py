@@ -14,11 +14,11 @@ from fcaffe.engines.onednn.library import type_of
 from fcaffe.engines.onednn.operation import Operation, Operations
 from fcaffe.engines.onednn.primitives import Layout
 
-THIN, LARGE = 16, 1 << 20  # at most this many rows of input, at least this many weights
-ENOUGH = 64  # uses of each factor above which its conversion to bfloat16 pays
+THIN, LARGE = 16, 1 << 20  # most rows of input, fewest weights
+ENOUGH = 64  # fewest uses of each factor for which its conversion to bfloat16 pays
 LARGE_FOR_ONE = 1 << 16  # weights, for an input of one row
-FLAT = -2  # the use of temporary memory for inputs in C order
-LONGEST = 1024  # length of sums that one thread computes, however many threads there are
+FLAT = -2  # use of temporary memory: inputs in C order
+LONGEST = 1024  # longest sum that is never split between threads
 
 Array = Any
 
@@ -65,7 +65,7 @@ class InnerProduct(Operations, PlainInnerProduct):
             self.product(dy.T, x, None, dweights, add)
 
     def product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False, relu: bool = False) -> None:
-        """c = a @ b + bias; with `add` this is added to c, with `relu` ReLU follows."""
+        """c = a @ b + bias, added to c with `add`, followed by ReLU with `relu`."""
         if not a.size or not b.size:
             if not add:
                 c[...] = 0 if bias is None else bias

@@ -31,25 +31,25 @@ RELU: Sequence[Step] = ((HARD_SWISH, LARGEST, 0), (LINEAR, 1, 0))
 
 
 class Library(Calls):
-    """An engine and a stream of oneDNN, with what the operators ask of it."""
+    """An engine and a stream of oneDNN, with layouts and attributes for the operators."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self._attributes: dict[tuple[bool, bool], c_void_p] = {}
-        # Held while an operator builds or runs primitives, whose arguments and temporary memory all callers share:
-        # update rules run on several threads.
+        # Held while an operator builds or runs primitives. All callers share their arguments and the temporary memory,
+        # and update rules run on several threads.
         self.lock = threading.RLock()
 
     def layout(self, array: np.ndarray) -> Layout:
-        """The descriptor of an array as it lies in memory."""
+        """The descriptor of an array."""
         return Layout(self, array.shape, type_of(array), _strides(array))
 
     def channels_last(self, array: np.ndarray, data_type: int | None = None) -> Layout:
-        """The descriptor of an array of this shape that is dense and has its channels last (up to two axes: C order),
-        however the array itself lies; of its own type, or of the given one.
+        """The descriptor of a dense channels-last array (up to two axes: C order) of this shape, and of its type or the
+        given one.
 
-        Implementations for other orders than this one are incomplete in the library: what they lack falls to its
-        reference code, which is a hundred times slower.
+        The library's implementations for other orders are incomplete: the rest is reference code, a hundred times
+        slower.
         """
         return self.with_last(array, min(1, array.ndim - 1), data_type)
 
@@ -59,8 +59,8 @@ class Library(Calls):
         return Layout(self, array.shape, data_type or type_of(array), _dense(array.shape, order))
 
     def common(self, *arrays: np.ndarray, data_type: int | None = None) -> Layout:
-        """The descriptor of arrays of one shape as they lie if all lie alike, else `channels_last`; of the first one's
-        type, or of the given one."""
+        """The descriptor of arrays of one shape if all have the same dense layout, else `channels_last`; of the first
+        array's type or the given one."""
         first, *others = map(_strides, arrays)
         shape, axes = arrays[0].shape, range(arrays[0].ndim)
         if first in (_dense(shape, order) for order in _orders(axes)) and all(other == first for other in others):
@@ -68,14 +68,14 @@ class Library(Calls):
         return self.channels_last(arrays[0], data_type)
 
     def attributes(self, relu: bool = False, add: bool = False) -> c_void_p:
-        """Attributes of a primitive: with `add` it adds to what its output holds, with `relu` it applies ReLU then."""
+        """Attributes of a primitive that adds to its output with `add`, and then applies ReLU with `relu`."""
         key = (relu, add)
         if key not in self._attributes:
             self._attributes[key] = self.chain([None] * add, relu)
         return self._attributes[key]
 
     def chain(self, steps: Sequence[Step], relu: bool = False) -> c_void_p:
-        """Attributes of a primitive that applies these steps, and with `relu` Caffe's ReLU, to its result."""
+        """Attributes of a primitive that applies these steps to its result, then with `relu` Caffe's ReLU."""
         attributes, chain = self.create("primitive_attr_create"), self.create("post_ops_create")
         self.call("primitive_attr_set_scratchpad_mode", attributes, c_int(SCRATCHPAD_OF_USER))
         for step in (*steps, *(RELU if relu else ())):
@@ -92,8 +92,8 @@ class Library(Calls):
 
     @contextlib.contextmanager
     def unrecorded(self) -> Iterator[None]:
-        """In its body the tape records nothing, so that whoever replays it has to call the operator again. For
-        operators that check in Python what their primitives have written."""
+        """The tape does not record the body, so a replay has to call the operator again. For operators that check their
+        primitives' results in Python."""
         before, self.tape = self.tape, None
         try:
             yield
@@ -106,17 +106,17 @@ class Library(Calls):
 
 
 def post_operand(step: int) -> int:
-    """Which argument of a primitive the array of a step of its `chain` is."""
+    """The argument of a primitive for the array of a step of its `chain`."""
     return POST_OPERATION * (step + 1) | SRC_1
 
 
 def type_of(array: np.ndarray) -> int:
-    """The number of its type."""
+    """The dnnl_data_type_t of an array."""
     return BF16 if array.dtype == BFLOAT16 else F32
 
 
 def _strides(array: np.ndarray) -> tuple[int, ...]:
-    """In elements. An axis of one element may have any; oneDNN wants those of its formats."""
+    """Strides in elements. An axis of one element may have any stride; oneDNN needs that of its formats."""
     steps = tuple(step // array.itemsize for step in array.strides)
     for order in _orders(range(array.ndim)):
         dense = _dense(array.shape, order)
@@ -126,12 +126,12 @@ def _strides(array: np.ndarray) -> tuple[int, ...]:
 
 
 def _orders(axes: range) -> tuple[tuple[int, ...], ...]:
-    """Those in which the axes of blobs lie in memory: with the channels last, and C order."""
+    """The memory orders of blobs: channels-last and C order."""
     return ((0, *axes[2:], 1), tuple(axes)) if len(axes) > 1 else (tuple(axes),)
 
 
 def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """The strides, in elements, of a dense array whose axes lie in this order in memory."""
+    """The strides, in elements, of a dense array with this memory order."""
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
         strides[axis] = step

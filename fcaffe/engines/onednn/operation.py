@@ -1,4 +1,4 @@
-"""A primitive as an operator of the engine: with the reorders of those arguments that it wants laid out otherwise."""
+"""A primitive as an operator of the engine, with the reorders of arguments that need another layout."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fcaffe.engines.onednn.library import Library, post_operand
 from fcaffe.engines.onednn.primitives import Description, Layout, Primitive
 from fcaffe.engines.onednn.threads import is_small
 
-MOST = 4096  # operations that are kept
-BETWEEN = -1  # the use of temporary memory between two steps of a reorder
-SMALL = 1 << 13  # values below which NumPy is done sooner with what it does value by value
+MOST = 4096  # cached operations
+BETWEEN = -1  # use of temporary memory: between two steps of a reorder
+SMALL = 1 << 13  # values; below it NumPy is faster for elementwise work
 
 
 class Operation:
-    """Called with the addresses of its inputs and outputs, in the order in which they were given here.
+    """A compiled primitive. It is called with the addresses of its inputs and outputs, in the order of `__init__`.
 
-    An argument is used in place where the implementation takes it as it lies, and goes through the library's temporary
-    memory where it does not: weights in blocks of the vector width, values rounded to bfloat16.
+    Arguments that do not have the implementation's layout are reordered through the library's temporary memory: weights
+    into blocks of the vector width, values rounded to bfloat16.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class Operation:
         chained: Mapping[int, Layout] | None = None,
         through: Mapping[int, Layout] | None = None,
     ) -> None:
-        """`opaque` arguments, whose layout is the implementation's own affair, come after the outputs, and after those
-        the arrays of steps of the `chain` in the attributes, by the steps' numbers. An input that is wanted otherwise
-        gets there `through` another layout, where two steps are faster than one."""
+        """Outputs are followed by the `opaque` arguments, whose layout the implementation chooses, and these by the
+        `chained` arrays: those of steps of the `chain` in the attributes, by the step's index. An input is reordered
+        `through` another layout where two steps are faster than one."""
         self.library = library
         self.description = description
         kinds = (*inputs, *outputs, *opaque)
@@ -54,7 +54,7 @@ class Operation:
     def __call__(
         self, inputs: tuple[int, ...], outputs: tuple[int, ...], add: bool = False, ready: int | None = None
     ) -> None:
-        """Write the outputs, or with `add` add to what is there. The input of index `ready` lies as is wanted."""
+        """Write the outputs, or with `add` add to them. The input of index `ready` has the right layout already."""
         library = self.library
         with library.lock:
             addresses = list(inputs)
@@ -74,13 +74,13 @@ class Operation:
                 back(temporary, target)
 
     def as_it_is(self) -> Primitive:
-        """The primitive alone, for calls by the hundred: all arguments must be taken as they lie."""
+        """The primitive alone, for hundreds of calls. No argument may need a reorder."""
         reordered = [*self._inputs, *(self._reorder_out(kind, layout, False) for kind, layout in self._outputs)]
         assert all(each is None for each in reordered), self.description.name
         return self.primitive
 
     def ready(self, index: int, array: np.ndarray) -> np.ndarray:
-        """The array as the input of this index is wanted: itself, or other memory."""
+        """The array in the layout of the input of this index: itself or a copy."""
         reorder = self._inputs[index]
         return array if reorder is None else reorder.in_own_memory(array)
 
@@ -99,10 +99,10 @@ class Operation:
 
 
 class Operations:
-    """Base of the operators: operations are made once for each signature (shapes, strides, settings).
+    """Base of the operators: compiles one operation for each signature (shapes, strides, settings).
 
-    Products are of numbers of type `math`, F32 or BF16, and all sums are float32. Arrays may have either type, which a
-    signature tells by their strides, in bytes.
+    Factors of products have type `math`, F32 or BF16, and all sums are float32. Arrays may have either type. A
+    signature distinguishes them by their strides, in bytes.
     """
 
     library: Library
@@ -118,8 +118,10 @@ class Operations:
 
     @contextlib.contextmanager
     def channels_last(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[list[Any]]:
-        """For plain array code, which is slow on arrays that lie differently: the inputs, then the outputs, or
-        channels-last stand-ins for those that lie otherwise. What the body writes comes into the outputs."""
+        """Yields the inputs, then the outputs, as channels-last arrays or copies. Copies of outputs are copied back.
+
+        Plain array code is slow on arrays of different memory orders.
+        """
         inside = [self._stand_in(array) for array in (*inputs, *outputs)]
         for array, stand_in in zip(inputs, inside, strict=False):
             if stand_in is not array:
@@ -130,18 +132,21 @@ class Operations:
                 self.copy(stand_in, array)
 
     def _stand_in(self, array: Any) -> Any:
-        """The array if it is channels-last, or a new one of its shape that is."""
+        """The array if it is channels-last, else a new one of its shape."""
         last = channels_last(array)
         return array if last.flags.c_contiguous else np.moveaxis(np.empty(last.shape, array.dtype), -1, 1)
 
     def operation(
         self, key: Hashable, build: Callable[[], Operation], arrays: Sequence[Any] = (), multiply_adds: int = 0
     ) -> Operation:
-        """The one of this signature. If its bits are the same with any number of threads it may be given the arrays
-        that it works on, and how much it multiplies: a small one is then computed by one thread."""
+        """The operation of this signature.
+
+        If its bits do not depend on the number of threads, the caller passes the arrays and the number of
+        multiply-adds. One thread then runs a small operation.
+        """
         found = self._operations.get(key)
         if found is None:
-            if len(self._operations) >= MOST:  # of nets that change their shapes all the time
+            if len(self._operations) >= MOST:  # for nets that change their shapes all the time
                 self._operations.clear()
                 if self.library.cache is not None:
                     self.library.cache.clear()  # its entries belong to the operations
@@ -151,7 +156,7 @@ class Operations:
 
 
 class ReorderIn:
-    """Brings an input into the layout that an implementation wants."""
+    """Reorders an input into the layout of an implementation."""
 
     def __init__(
         self, library: Library, kind: int, layout: Layout, description: Description, between: Layout | None
@@ -176,7 +181,7 @@ class ReorderIn:
         return temporary
 
     def in_own_memory(self, array: np.ndarray) -> np.ndarray:
-        """The reordered input in memory of its own."""
+        """The reordered input as a new array."""
         return self._in_own_memory(address(array))
 
     def _in_own_memory(self, source: int) -> np.ndarray:
