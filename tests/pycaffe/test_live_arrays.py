@@ -296,20 +296,6 @@ def test_training_with_the_weights_of_another_net_trains_both(solver: Any, tmp_p
     assert not np.array_equal(other.net.params["deep"][0].data, before)
 
 
-def test_weights_are_kept_while_nobody_writes_them(solver: Any) -> None:
-    engine, net = solver.net._net.context.engine, solver.net
-    if engine.name == "NumPy":
-        return  # which keeps nothing
-    held = net.params["deep"][0].data
-    for _ in range(3):
-        net.forward()
-    known = net._views._weights._caches[net._net][1]._entries
-    assert {key[0] for key in known} == {(net._net.layers[1].blobs[0].data_storage.address,)}
-    del held
-    net.forward()
-    assert len(known) == 2
-
-
 def test_arrays_are_live_in_callbacks(solver: Any) -> None:
     net, seen = solver.net, []
     pooled, gradient = net.blobs["pool"].data, net.blobs["pool"].diff

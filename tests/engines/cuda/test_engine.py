@@ -123,16 +123,6 @@ def test_labels_keep_all_their_bits(cuda_engine: Callable[..., CudaEngine]) -> N
     assert narrow == {"ip2", "ip3"}
 
 
-def test_gradients_are_handed_over_after_the_last_pass_only(cuda_engine: Callable[..., CudaEngine]) -> None:
-    """Though the passes before it compute the same, and are recorded too."""
-    solver = solver_on(cuda_engine(), iter_size=3)
-    solver.step(4)
-    owners = solver.engine.graphs._owners  # type: ignore[attr-defined]
-    graphs = {name: works.graph is not None for owner in owners.values() for name, works in owner.items()}
-    backward = {"lone backward pass", "adding lone backward pass", "adding backward pass"}
-    assert graphs == dict.fromkeys({"forward pass", "update", *backward}, True)
-
-
 @pytest.mark.parametrize("math", ["fp16", "bf16"])
 def test_a_restored_state_counts_in_16_bits_too(
     cuda_engine: Callable[..., CudaEngine], tmp_path: Any, math: str

@@ -83,18 +83,6 @@ def test_it_is_the_plain_rule_bit_for_bit(rule, regularization, half):
         np.testing.assert_array_equal(copy, data.astype(half))
 
 
-def test_chunks_cover_the_parameters_and_no_two_of_them():
-    table = EmulatedEngine().prepare_update(parts(1.0), "L2")
-    covered = [range(start, start + length) for start, length in zip(table.starts, table.lengths, strict=True)]
-    assert [place for chunk in covered for place in chunk] == list(range(sum(SIZES)))
-    assert max(table.lengths) <= CHUNK
-    borders = np.cumsum(SIZES)
-    for chunk, decay in zip(covered, table.decays, strict=True):
-        index = int(np.searchsorted(borders, chunk.start, side="right"))
-        assert chunk.stop <= borders[index]
-        assert decay == parts(1.0)[index].decay
-
-
 def loss_scale(engine, fixed=None):
     return LossScale(engine.xp, engine.kernels, engine.overflow, fixed)
 

@@ -7,7 +7,6 @@ import sys
 
 FOLDER = os.path.dirname(__file__)
 
-SUCCESS_LATER = 600  # cudaErrorNotReady
 UNSUPPORTED_IN_CAPTURE = 900
 CAPTURE_INVALIDATED = 901
 CAPTURE_UNJOINED = 904
