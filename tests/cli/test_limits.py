@@ -53,7 +53,7 @@ NETS = {
     "levels": (INPUT + layer("SPP", "spp_param { pyramid_height: 4294967295 }"), "pyramid_height"),
     "filler": (
         INPUT + layer("InnerProduct", f"inner_product_param {{ num_output: 2 weight_filler {{ {INFINITE} }} }}"),
-        "too far apart",
+        "differ by more than float32 holds",
     ),
     "bottoms": (INPUT + 'layer { name: "it" type: "Eltwise" top: "y" ' + 'bottom: "z" ' * 20000 + "}", "blob 'z'"),
     "a file without a net": ("# nothing\n", "net.prototxt has no layers"),

@@ -189,8 +189,10 @@ def test_nonsense_for_several_workers_is_refused_with_one(words: str, run: Run, 
 
 
 def values(command: str, words: list[str]) -> dict[str, Any]:
-    """The values that a command takes from these words."""
-    return _load(command).make_context(command, words, resilient_parsing=False).params
+    """The values that a command takes from these words, and from some word for each argument that it needs."""
+    loaded = _load(command)
+    needed = [param for param in loaded.params if isinstance(param, click.Argument) and param.required]
+    return loaded.make_context(command, [*words, *("word" for _ in needed)], resilient_parsing=False).params
 
 
 @pytest.mark.parametrize("way", ["--workers=2", "--hosts=a:1,b:1", "--hostfile=hosts"])

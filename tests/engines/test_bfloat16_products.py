@@ -39,7 +39,7 @@ def test_values_are_those_of_convolutions(
 ) -> None:
     random = np.random.default_rng(seed)
     few = random.random() < 0.8
-    monkeypatch.setattr(convolution, "FEW_PLACES", 4096 if few else 0)
+    monkeypatch.setattr(convolution, "MOST_POSITIONS", 4096 if few else 0)
     axes, group, pad = int(random.integers(1, 4)), int(random.choice([1, 1, 1, 2])), int(random.choice([0, 0, 0, 1]))
     n, c, m = (int(number) for number in (random.integers(1, 5), *(group * random.integers(48, 130, 2))))
     size = tuple(int(length) for length in random.integers(1, 7, axes))
