@@ -1,4 +1,4 @@
-"""Batch growth in place of learning-rate decay (Smith, Kindermans, Ying and Le 2018).
+"""Batch growth instead of learning-rate decay (Smith, Kindermans, Ying and Le 2018).
 
 Where the policy would lower the rate by a factor, the rate stays and the batch grows by that factor: each iteration
 adds up the gradients of more passes. As in the paper the number of epochs is kept: stepsize, stepvalue and max_iter

@@ -1,4 +1,4 @@
-"""A training on synthetic batches in memory, in place of the data sets that its net reads: to measure steps with."""
+"""A training on synthetic batches in memory, which replace the data sets of its net, to measure steps."""
 
 from __future__ import annotations
 
