@@ -74,7 +74,6 @@ class Engine(
     half_dtype: numpy.dtype[Any] | None = None
     half_arithmetic = True  # `xp` computes with arrays of that dtype
     fuses_relu_backward = False  # relu_bias_backward is one pass over memory
-    splits_products = False  # a 1x1 convolution by a part of its weights takes that part of the time
     folds_weights = False  # folded_convolution is fast
     records = False  # see recorded
     cache: WeightCache | None = None  # set while weights do not change

@@ -1,6 +1,7 @@
 """Cached weights: what an engine derives from weights, such as reordered ones, serves more than one forward pass.
 
-That is for scripts, which run a net forward many times with the same weights. Whoever changes weights says so.
+That is for scripts, which run a net forward many times with the same weights. Code that changes weights calls `change`
+or `drop`.
 """
 
 from __future__ import annotations

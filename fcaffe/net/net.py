@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -54,7 +55,7 @@ class Net(Graph):
         self.parameters.share()
         log.net_done()
 
-    @property
+    @functools.cached_property
     def outer(self) -> frozenset[Blob]:
         """The blobs that are given or read from outside, so that their values outlive a pass."""
         ends = {*self.input_ids, *self.output_ids}
@@ -119,8 +120,8 @@ class Net(Graph):
     def _begin_pass(self, whole: bool) -> Program:
         """Choose the program of the coming pass and give its blobs their memory."""
         program, in_arena = self.plain, self.fuses
-        if self.on_demand is not None and not whole:
-            self.on_demand.complete()
+        if self.on_demand is not None:
+            self.on_demand.forget() if whole else self.on_demand.complete()
         if whole and not self.debug_info and not self.hooks.in_forward():
             if self.fuses:
                 program = self.fused

@@ -77,7 +77,6 @@ class OnDemand:
 
     def program(self) -> tuple[Program, bool]:
         """The program of the whole pass that begins now, and whether its blobs lie in the arena."""
-        self.forget()
         if not (self._needs_all or self._has_other_shapes()):
             full = self._is_full_pass()
             program = self._program_for(Want(None, gradients=False)) if full else self._fused_program()

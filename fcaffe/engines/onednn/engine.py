@@ -26,7 +26,6 @@ class OneDnnEngine(
     """`path` is that of libdnnl (see `find_onednn`); raises OneDnnError if it cannot be used."""
 
     records = True
-    splits_products = True
     math = dnnl.F32
 
     def __init__(self, path: str) -> None:

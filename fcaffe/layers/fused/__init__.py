@@ -3,7 +3,6 @@
 from fcaffe.layers.fused.batch_norm_residual import BatchNormResidual
 from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
 from fcaffe.layers.fused.cache_blocking import blocked_for_the_cache
-from fcaffe.layers.fused.concat_convolution import ConcatConvolution
 from fcaffe.layers.fused.convolution_relu import ConvolutionReLU
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
 from fcaffe.layers.fused.inner_product_relu import InnerProductReLU
@@ -21,7 +20,6 @@ register_fusion(BatchNormResidual)
 register_fusion(BatchNormScale)
 register_fusion(ScaleReLU)
 register_fusion(SumReLU)
-register_fusion(ConcatConvolution)
 register_fusion(ConvolutionReLU)
 register_fusion(InnerProductReLU)
 register_rule(without_unread_positions)
