@@ -75,7 +75,7 @@ class Net:
         norms = [node.layer for node in nodes if isinstance(node.layer, BatchNorm)]
         self._statistics = [blob for layer in norms for blob in layer.blobs]
         self._adds_to_statistics = not all(layer.use_global_stats for layer in norms)  # of other nets too, if shared
-        self._views.keep_copies(_inputs(net))
+        self._views.give(_inputs(net))
         self._blobs = [Blob(blob, self._views) for blob in net.blobs]
         self._blob_loss_weights: list[float] = net.blob_loss_weights
         self._inputs: list[int] = net.input_ids
