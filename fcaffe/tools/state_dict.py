@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from fcaffe.errors import SnapshotError
+from fcaffe.model_files import Model, StoredLayer
 from fcaffe.net import Net
-from fcaffe.net.model_files import Model, StoredLayer
 from fcaffe.net.node import Node
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import SnapshotError
+from fcaffe.model_files import read_model, write_model
 from fcaffe.net import Net
-from fcaffe.net.model_files import read_model, write_model
 from fcaffe.net.weights import load_weights, to_model
 from fcaffe.proto import StoredBlob, in_file, read_binary, read_outline, stored_blob
 from fcaffe.proto import caffe_pb2 as pb

@@ -16,7 +16,7 @@ from fcaffe.errors import SnapshotError
 from fcaffe.hdf5.reading import check_own, check_sizes, member, names_in, opened, read_array, shape_of, values_of
 from fcaffe.hdf5.writing import new_file
 from fcaffe.input_files import asking
-from fcaffe.net.model_files.model import check_text
+from fcaffe.model_files.model import check_text
 from fcaffe.proto import (
     StoredBlob,
     check_written,
