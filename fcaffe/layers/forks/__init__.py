@@ -1,0 +1,1 @@
+"""Layers of Caffe's forks, one file a family."""
