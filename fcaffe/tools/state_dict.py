@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.net import Net
-from fcaffe.net.model_files import Model, StoredLayer
+from fcaffe.net.model_files import Model
 from fcaffe.net.node import Node
+from fcaffe.net.weights import to_model
 from fcaffe.proto import StoredBlob
-from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.torch_names import normalized, torch_names
 
 
@@ -58,10 +57,10 @@ def model_of_state_dict(tensors: Mapping[str, Callable[[], np.ndarray]], net: Ne
             blobs[node.name] = read(node, names[node.name], ("weight", "bias"))
     if left:
         raise SnapshotError(f"{source}: the net has no layer for {', '.join(sorted(left))}")
-    return Model(
-        pb.NetParameter(name=net.name),
-        [StoredLayer(_param(node), blobs.get(node.name, [])) for node in net.nodes],
-    )
+    model = to_model(net)
+    for layer in model.layers:
+        layer.blobs = blobs.get(layer.name, [])
+    return model
 
 
 def state_dict_of(net: Net) -> dict[str, np.ndarray]:
@@ -102,9 +101,3 @@ def _more_than_torch(norm: Node) -> np.float32:
 def _scale_of(norm: Node, net: Net) -> Node | None:
     """The Scale behind a BatchNorm."""
     return next((n for n in net.nodes if n.layer.type == "Scale" and list(n.bottom_ids) == list(norm.top_ids)), None)
-
-
-def _param(node: Node) -> Any:
-    param = pb.LayerParameter()
-    param.CopyFrom(node.layer.param)
-    return param
