@@ -40,7 +40,7 @@ class Net:
     ) -> None:
         if len(args) == 2 and isinstance(args[0], str):
             weights, phase = args
-            log.legacy_net(network_file, args[0], args[1])
+            log.legacy_net(network_file, args[1], args[0])
         elif args:
             positional = dict(zip(("phase", "level", "stages", "weights"), args, strict=False))
             phase = positional.get("phase", phase)
