@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 from fcaffe.errors import UsageError
 from fcaffe.parallel.reductions.host_memory import Rows
-from fcaffe.parallel.reductions.reduction import create_on_host, parse_name, register
+from fcaffe.parallel.reductions.reduction import create_on_host, register
 from fcaffe.parallel.reductions.shared import Shared
 
 
@@ -30,7 +30,6 @@ class Hierarchical(Shared):
         self.between = create_on_host(between if stream < self.streams and peers.size > 1 else "null", peers)
         peers.Free()
         self.counted = self.between.counted
-        self.exact = parse_name(between)[0].exact  # not that of `self.between`, which differs among the ranks of a host
 
     def check_hosts(self) -> None:
         pass

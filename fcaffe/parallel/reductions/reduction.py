@@ -29,8 +29,6 @@ class Reduction:
     on_device = False  # whether its buffers are on GPUs, always
     host_waits = True  # whether the host waits for a sum, rather than only enqueue it on a stream of the device
     compression = ""  # the name of the scheme by which it compresses, if it does
-    exact = True  # whether it adds float32 as they are: the sum of a number and zeros is that number
-    carries = False  # whether, though not exact, it carries numbers as they are, see `carry`
     knows_tree = False  # whether it adds up in the order of a tree, always or after `keep_to_tree`
     takes_momentum = False  # whether it applies SGD's momentum and clipping itself, as `take_momentum` says
 
@@ -81,11 +79,6 @@ class Reduction:
 
     def take_momentum(self, momentum: float, clip: float) -> None:
         """Apply this momentum to gradients, and clip them to this L2 norm (negative: do not), before they are added."""
-        raise NotImplementedError
-
-    def carry(self, part: np.ndarray) -> None:
-        """Fill `part`, which has a row of float32 for each rank, with the own rows of all ranks, bit for bit, at each
-        sum of a slice that begins at 0."""
         raise NotImplementedError
 
     def state(self) -> State:
