@@ -119,7 +119,7 @@ class ReducingExchange(GradientExchange):
             return pending.done
 
         with self.watchdog.waiting("the sum of the gradients"):
-            wait_until(is_done, by_message=False)
+            wait_until(is_done)
 
     def state(self) -> State:
         return self.reduction.state()
