@@ -16,7 +16,6 @@ class Mpi(Reduction):
         self.comm.Allreduce(MPI.IN_PLACE, buffer)
 
 
-@register("null", gpu=True)
 @register("null")
 class Null(Reduction):
     """No communication: each rank has its own gradients. For measuring the rest of a training."""
