@@ -1,1 +1,7 @@
 """Layers of Caffe's forks, one file a family."""
+
+from fcaffe.layers.forks import (  # noqa: F401
+    detection_evaluate,
+    detection_output,
+    prior_box,
+)
