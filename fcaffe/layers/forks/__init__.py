@@ -3,5 +3,6 @@
 from fcaffe.layers.forks import (  # noqa: F401
     detection_evaluate,
     detection_output,
+    multibox_loss,
     prior_box,
 )

@@ -8,14 +8,17 @@ work such as suppression would leave a GPU idle, so boxes are handled on the hos
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 
+from fcaffe.net import Array
 from fcaffe.proto import caffe_pb2 as pb
 
 CODE_TYPES = CORNER, CENTER_SIZE, CORNER_SIZE = tuple(
     getattr(pb.PriorBoxParameter, name) for name in ("CORNER", "CENTER_SIZE", "CORNER_SIZE")
 )
+LEAST = 1e-6  # overlap that counts in `match`
 BLOCK = 512  # boxes whose overlaps with one another `suppress` computes at a time
 
 
@@ -97,6 +100,39 @@ def _centres_and_sides(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _twice(sides: np.ndarray) -> np.ndarray:
     return np.concatenate([sides, sides], axis=-1)
+
+
+def match(boxes: np.ndarray, objects: np.ndarray, threshold: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """For each of the boxes (B, 4) the index (B) of the object (G, 4) that it stands for, or -1, and its largest
+    overlap (B) with an object.
+
+    Each object gets a box of its own: the pair of the largest overlap is taken first, then that of the others, and so
+    on. With a `threshold` each box that is left takes the object of its largest overlap from there on.
+    """
+    overlap = overlaps(boxes, objects)
+    overlap[overlap <= LEAST] = 0
+    found = np.full(len(boxes), -1)
+    left = overlap.copy()
+    for _ in range(len(objects) if len(boxes) else 0):
+        box, index = divmod(int(left.argmax()), len(objects))
+        if left[box, index] == 0:
+            break
+        found[box] = index
+        left[box] = left[:, index] = 0
+    largest = overlap.max(axis=1, initial=0)
+    if threshold is not None:
+        near = (found < 0) & (largest > 0) & (largest >= np.float32(threshold))
+        found[near] = overlap[near].argmax(axis=1)
+    return found, largest
+
+
+def smooth_l1(xp: Any, x: Array, sharpness: float = 1) -> Array:
+    """0.5 * s * x^2 where |x| < 1 / s, else |x| - 0.5 / s, for the sharpness s and an array of the module `xp`.
+
+    The derivative is s * x, cut to [-1, 1].
+    """
+    size = xp.abs(x)
+    return xp.where(size < 1 / sharpness, 0.5 * sharpness * x * x, size - 0.5 / sharpness)
 
 
 def falling(scores: np.ndarray, limit: int = -1) -> np.ndarray:
