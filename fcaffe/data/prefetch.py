@@ -32,13 +32,15 @@ class Batch:
     """Images and labels of one batch, with the state of the reader after it.
 
     `data` is N x C x H x W float32 with channels-last strides, `labels` has N values. Both are in memory from
-    `allocate`. `state` is `BatchSource.state` after this batch, `seconds` the time that reading it took.
+    `allocate`. `objects` are the annotations of the N images, if the source has any. `state` is `BatchSource.state`
+    after this batch, `seconds` the time that reading it took.
     """
 
     def __init__(self, allocate: Allocate = empty) -> None:
         self._allocate = allocate
         self.data = np.empty((0, 0, 0, 0), np.float32)
         self.labels = np.empty(0, np.float32)
+        self.objects: list[np.ndarray] = []
         self.state: tuple[int, bytes] = (0, b"")
         self.seconds = 0.0
 
