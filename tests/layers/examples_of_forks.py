@@ -6,7 +6,16 @@ from tests.layers.example import Example
 PLAIN: dict[str, list[Example]] = {}
 
 # SSD.
-BOXES: dict[str, list[Example]] = {}
+BOXES: dict[str, list[Example]] = {
+    "PriorBox": [
+        Example(
+            "prior_box_param { min_size: 4 max_size: 9 aspect_ratio: 2 }",
+            ((2, 3, 2, 3), (2, 3, 9, 12)),
+            constants=(0, 1),
+            batched=(),
+        ),
+    ],
+}
 
 # Regions of interest, YOLO.
 ROIS = [0, -2, 1, 9, 6, 1, 3, 0, 14, 13, 0, 5, 5, 5, 5, 1, 20, 2, 30, 9]  # over images of 14 x 14 pixels

@@ -1,7 +1,10 @@
 """Layers of Caffe's forks, one file a family."""
 
 from fcaffe.layers.forks import (  # noqa: F401
+    detection_evaluate,
+    detection_output,
     ohem,
+    prior_box,
     roi_pooling,
     smooth_l1,
 )
