@@ -69,6 +69,15 @@ REGIONS: dict[str, list[Example]] = {
             smooth=False,
         ),
     ],
+    "Proposal": [
+        Example(
+            "proposal_param { base_size: 4 feat_stride: 4 min_size: 2 ratio: 1 ratio: 2 scale: 1 post_nms_topn: 9 }",
+            ((2, 4, 3, 4), (2, 8, 3, 4), (2, 3)),
+            tops=2,
+            values={2: [12, 16, 1]},
+            constants=(0, 1, 2),
+        ),
+    ],
     "BoxAnnotatorOHEM": [
         Example(
             "box_annotator_ohem_param { roi_per_img: 1 }",

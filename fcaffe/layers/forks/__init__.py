@@ -5,6 +5,7 @@ from fcaffe.layers.forks import (  # noqa: F401
     detection_output,
     ohem,
     prior_box,
+    proposal,
     roi_pooling,
     smooth_l1,
 )
