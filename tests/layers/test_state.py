@@ -65,7 +65,7 @@ class Run:
 
     def write_bottoms(self, number: int) -> None:
         for index, (blob, array) in enumerate(zip(self.bottom, bottom_values(self.example), strict=True)):
-            moved = np.roll(array.reshape(-1), number).reshape(array.shape)
+            moved = array if index in self.example.values else np.roll(array.reshape(-1), number).reshape(array.shape)
             array = (moved + number) % self.example.labels[index] if index in self.example.labels else moved
             blob.data[...] = blob.xp.asarray(array)
 

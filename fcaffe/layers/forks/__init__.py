@@ -5,5 +5,9 @@ from fcaffe.layers.forks import (  # noqa: F401
     detection_evaluate,
     detection_output,
     multibox_loss,
+    ohem,
     prior_box,
+    proposal,
+    roi_pooling,
+    smooth_l1,
 )

@@ -8,11 +8,9 @@ work such as suppression would leave a GPU idle, so boxes are handled on the hos
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numpy as np
 
-from fcaffe.net import Array
 from fcaffe.proto import caffe_pb2 as pb
 
 CODE_TYPES = CORNER, CENTER_SIZE, CORNER_SIZE = tuple(
@@ -124,15 +122,6 @@ def match(boxes: np.ndarray, objects: np.ndarray, threshold: float | None = None
         near = (found < 0) & (largest > 0) & (largest >= np.float32(threshold))
         found[near] = overlap[near].argmax(axis=1)
     return found, largest
-
-
-def smooth_l1(xp: Any, x: Array, sharpness: float = 1) -> Array:
-    """0.5 * s * x^2 where |x| < 1 / s, else |x| - 0.5 / s, for the sharpness s and an array of the module `xp`.
-
-    The derivative is s * x, cut to [-1, 1].
-    """
-    size = xp.abs(x)
-    return xp.where(size < 1 / sharpness, 0.5 * sharpness * x * x, size - 0.5 / sharpness)
 
 
 def falling(scores: np.ndarray, limit: int = -1) -> np.ndarray:

@@ -11,6 +11,7 @@ from fcaffe.layers.c_order import copy_values
 from fcaffe.layers.forks import boxes
 from fcaffe.layers.forks.detection_output import check_priors
 from fcaffe.layers.forks.ground_truth import Objects, check_ground_truth, read_ground_truth
+from fcaffe.layers.forks.smooth_l1 import smooth_l1, smooth_l1_slope
 from fcaffe.layers.loss import BATCH_SIZE, FULL, NONE, VALID, FromForward, LossLayer, normalization
 from fcaffe.net import Array, Blob, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
@@ -243,7 +244,7 @@ class MultiBoxLoss(LossLayer):
         """The loss (M) of each pair, and its derivative (M, 4) by the codes."""
         if self.param.multibox_loss_param.loc_loss_type == Param.L2:
             return (difference * difference).sum(axis=1) / 2, difference
-        return boxes.smooth_l1(self.xp, difference).sum(axis=1), self.xp.clip(difference, -1, 1)
+        return smooth_l1(self.xp, difference).sum(axis=1), smooth_l1_slope(self.xp, difference)
 
     def _score_losses(
         self, objects: Objects, pairs: Pairs, scores: Array, shape: tuple[int, ...]
