@@ -1,4 +1,4 @@
-"""Boxes as NumPy arrays: overlaps, clipping, codes relative to priors, non-maximum suppression.
+"""Boxes as NumPy arrays: overlaps, codes relative to priors, non-maximum suppression.
 
 A box is a row (xmin, ymin, xmax, ymax), an array of boxes (..., 4). SSD's corners are fractions of the image's width
 and height. With `pixels` they are whole pixels and the last one belongs to the box, so sides are one longer. Sequential
@@ -42,17 +42,6 @@ def overlaps(a: np.ndarray, b: np.ndarray, pixels: bool = False) -> np.ndarray:
     common = intersections(a, b, pixels)
     union = areas(a, pixels)[:, None] + areas(b, pixels) - common
     return np.divide(common, union, out=np.zeros_like(common), where=common > 0)
-
-
-def coverages(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The part (A, B) of each box of a (A, 4) that lies in each box of b (B, 4); 0 for boxes that do not meet."""
-    common = intersections(a, b)
-    return np.divide(common, areas(a)[:, None], out=np.zeros_like(common), where=common > 0)
-
-
-def clipped(boxes: np.ndarray) -> np.ndarray:
-    """Boxes (..., 4) of fractions, cut to the image."""
-    return np.clip(boxes, 0, 1)
 
 
 def inside(boxes: np.ndarray) -> np.ndarray:

@@ -13,7 +13,6 @@ import numpy as np
 from fcaffe.data.label_map import read_label_map
 from fcaffe.errors import DataError
 from fcaffe.input_files import read_input, reading
-from fcaffe.layers.forks.boxes import clipped
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -53,7 +52,7 @@ def in_pixels(boxes: np.ndarray, image: ImageSize, resize: Any) -> np.ndarray:
         aspect = image.width / image.height * resize.height / resize.width
         used = np.minimum(1, np.array([aspect, 1 / aspect] * 2, np.float32))  # the rest of the input is padding
         boxes = (boxes - (1 - used) / 2) / used
-    return clipped(boxes) * size
+    return np.clip(boxes, 0, 1) * size
 
 
 class DetectionFiles:

@@ -47,7 +47,8 @@ class DetectionOutput(Layer):
         p = self.param.detection_output_param
         codes, scores, priors = (self.engine.to_numpy(blob.data) for blob in bottom[:3])
         priors = priors.reshape(2, -1, 4)  # and their variances
-        codes = codes.reshape(len(codes), priors.shape[1], -1, 4)
+        kinds = 1 if p.share_location else p.num_classes
+        codes = codes.reshape(len(codes), priors.shape[1], kinds, 4)
         scores = scores.reshape(len(codes), priors.shape[1], p.num_classes)
         found = [self._of_image(index, codes[index], scores[index], priors) for index in range(len(codes))]
         if self.files is not None:

@@ -94,13 +94,15 @@ class MultiBoxLoss(LossLayer):
         top[0].reshape()
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.multibox_loss_param
         priors = self.engine.to_numpy(bottom[2].data).reshape(2, -1, 4)  # and their variances
-        codes = bottom[0].data.reshape(bottom[0].shape[0], priors.shape[1], -1, 4)
-        scores = bottom[1].data.reshape(-1, self.param.multibox_loss_param.num_classes)
+        kinds = 1 if p.share_location else p.num_classes
+        codes = bottom[0].data.reshape(bottom[0].shape[0], priors.shape[1], kinds, 4)
+        scores = bottom[1].data.reshape(-1, p.num_classes)
         objects = self._objects(bottom)
         matches, overlaps = self._match(objects, codes, priors)
-        images, prior, kinds = np.nonzero(matches >= 0)
-        pairs = Pairs(images, prior, kinds, matches[images, prior, kinds])
+        found = np.nonzero(matches >= 0)
+        pairs = Pairs(found[0], found[1], found[2], matches[found])
         difference = self._differences(objects, pairs, codes, priors)
         box_losses, box_slopes = self._box_losses(difference)
         score_losses, score_slopes = self._score_losses(objects, pairs, scores, matches.shape)
