@@ -51,7 +51,9 @@ def in_pixels(boxes: np.ndarray, image: ImageSize, resize: Any) -> np.ndarray:
     if resize.resize_mode == pb.ResizeParameter.FIT_LARGE_SIZE_AND_PAD:
         aspect = image.width / image.height * resize.height / resize.width
         used = np.minimum(1, np.array([aspect, 1 / aspect] * 2, np.float32))  # the rest of the input is padding
-        boxes = (boxes - (1 - used) / 2) / used
+        low, high = (1 - used) / 2, (1 + used) / 2
+        seen = ((boxes[..., :2] < high[:2]) & (boxes[..., 2:] > low[:2])).all(axis=-1, keepdims=True)
+        boxes = np.where(seen, (boxes - low) / used, boxes)  # SSD leaves boxes in the padding as they are
     return np.clip(boxes, 0, 1) * size
 
 
