@@ -1,1 +1,5 @@
 """Layers of Caffe's forks, one file a family."""
+
+from fcaffe.layers.forks import (  # noqa: F401
+    permute,
+)
