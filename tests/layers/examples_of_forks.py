@@ -7,7 +7,23 @@ MATRIX = (3, 4)
 
 # Shapes, normalisation, resizing, faces.
 PLAIN: dict[str, list[Example]] = {
+    "BN": [
+        Example("", IMAGES, in_place=True),
+        Example("bn_param { momentum: 0.7 }", ((6, 3),), in_place=True),
+        Example("bn_param { frozen: true }", IMAGES, in_place=True, smooth=False),
+        Example("", IMAGES, in_place=True, phase="TEST", smooth=False),
+        Example("bn_param { bn_mode: LEARN }", IMAGES, in_place=True),
+        Example("bn_param { bn_mode: LEARN }", ((6, 3),), tops=3, smooth=False),
+        Example("bn_param { bn_mode: INFERENCE }", IMAGES),
+    ],
     "Flip": [Example("flip_param { flip_height: true }", IMAGES)],
+    "Normalize": [
+        Example("", IMAGES, in_place=True),
+        Example("norm_param { across_spatial: false }", IMAGES, in_place=True),
+        Example("norm_param { across_spatial: false channel_shared: false }", (MATRIX,), smooth=False, in_place=True),
+        Example("normalize_param { }", IMAGES, in_place=True),
+        Example('normalize_param { normalize_type: "L1" }', (MATRIX,), in_place=True),
+    ],
     "Permute": [
         Example("permute_param { order: 0 order: 2 order: 3 order: 1 }", IMAGES),
         Example("permute_param { order: 2 order: 1 }", ((2, 3, 2, 3, 2),), batched=()),

@@ -1,5 +1,7 @@
 """Layers of Caffe's forks, one file a family."""
 
 from fcaffe.layers.forks import (  # noqa: F401
+    batch_norm,
+    normalize,
     permute,
 )

@@ -150,11 +150,10 @@ class ShuffleChannel(Reordering):
 
 @register("Reorg")
 class Reorg(Reordering):
-    """Squares of stride x stride positions become channels: top (N, C * stride^2, H / stride, W / stride); with
-    `reverse` the other way round.
+    """Squares of stride x stride positions become channels: top (N, C * stride^2, H / stride, W / stride).
 
-    The order is Darknet's, which takes the memory of the smaller map for that of the larger one: C must be a multiple of
-    stride^2 in both directions. As in the fork, the gradient of the bottom is zero.
+    With `reverse` channels become squares: top (N, C / stride^2, H * stride, W * stride). The order is Darknet's, which
+    needs a C that is a multiple of stride^2 in both directions. As in the fork, the gradient of the bottom is zero.
     """
 
     fork = forks.YOLO_V2
