@@ -35,7 +35,7 @@ class BatchNorm(Layer):
         self.prepare(bottom[0], p.eps, p.use_global_stats if p.HasField("use_global_stats") else self.phase == pb.TEST)
         for shape in (self.channels,), (self.channels,), (1,):
             self.add_blob(*shape)
-        self.statistics = RunningStatistics(self.engine, self.blobs, p.moving_average_fraction)
+        self.statistics = RunningStatistics(self.engine, self.running_statistics, p.moving_average_fraction)
         for index in range(len(self.blobs)):  # they are no weights: the solver must not touch them
             if index == len(self.param.param):
                 self.param.param.add(lr_mult=0)

@@ -43,4 +43,12 @@ BOXES: dict[str, list[Example]] = {}
 # Regions of interest, YOLO.
 REGIONS: dict[str, list[Example]] = {}
 
+# Fields of forks in layers of BVLC Caffe.
+FORK_FIELDS: dict[str, list[Example]] = {
+    "BatchNorm": [
+        Example("batch_norm_param { scale_bias: true }", IMAGES, in_place=True),
+        Example("batch_norm_param { scale_bias: true use_global_stats: true }", IMAGES, in_place=True),
+    ],
+}
+
 EXAMPLES_OF_FORKS = PLAIN | BOXES | REGIONS
