@@ -4,6 +4,7 @@ from tests.layers.example import Example
 
 IMAGES = ((2, 4, 5, 3),)
 MATRIX = (3, 4)
+CONVOLUTION = 'weight_filler { type: "gaussian" std: 0.3 } bias_filler { type: "uniform" }'
 
 # Shapes, normalisation, resizing, faces.
 PLAIN: dict[str, list[Example]] = {
@@ -16,6 +17,12 @@ PLAIN: dict[str, list[Example]] = {
         Example("bn_param { bn_mode: LEARN }", ((6, 3),), tops=3, smooth=False),
         Example("bn_param { bn_mode: INFERENCE }", IMAGES),
     ],
+    "ConvolutionDepthwise": [
+        Example(f"convolution_param {{ kernel_size: 3 stride: 2 pad: 1 {CONVOLUTION} }}", IMAGES),
+    ],
+    "DepthwiseConvolution": [
+        Example(f"convolution_param {{ num_output: 4 group: 4 kernel_size: 3 {CONVOLUTION} }}", IMAGES),
+    ],
     "Flip": [Example("flip_param { flip_height: true }", IMAGES)],
     "Normalize": [
         Example("", IMAGES, in_place=True),
@@ -27,6 +34,11 @@ PLAIN: dict[str, list[Example]] = {
     "Permute": [
         Example("permute_param { order: 0 order: 2 order: 3 order: 1 }", IMAGES),
         Example("permute_param { order: 2 order: 1 }", ((2, 3, 2, 3, 2),), batched=()),
+    ],
+    "ReLU6": [
+        Example("", IMAGES, in_place=True),
+        Example("relu6_param { negative_slope: 0.2 }", (MATRIX,), in_place=True),
+        Example("relu6_param { negative_slope: -0.2 }", (MATRIX,)),
     ],
     "Reorg": [
         Example("reorg_param { stride: 2 }", ((2, 4, 4, 6),), smooth=False),

@@ -2,6 +2,8 @@
 
 from fcaffe.layers.forks import (  # noqa: F401
     batch_norm,
+    depthwise,
     normalize,
     permute,
+    relu6,
 )
