@@ -24,6 +24,10 @@ PLAIN: dict[str, list[Example]] = {
         Example(f"convolution_param {{ num_output: 4 group: 4 kernel_size: 3 {CONVOLUTION} }}", IMAGES),
     ],
     "Flip": [Example("flip_param { flip_height: true }", IMAGES)],
+    "Interp": [
+        Example("interp_param { zoom_factor: 3 }", IMAGES),
+        Example("interp_param { height: 3 width: 1 pad_beg: -1 }", IMAGES),
+    ],
     "Normalize": [
         Example("", IMAGES, in_place=True),
         Example("norm_param { across_spatial: false }", IMAGES, in_place=True),
@@ -47,6 +51,10 @@ PLAIN: dict[str, list[Example]] = {
     "Reverse": [Example("", IMAGES), Example("reverse_param { axis: 1 }", (MATRIX,))],
     "ShuffleChannel": [Example("shuffle_channel_param { group: 2 }", IMAGES)],
     "Transpose": [Example("transpose_param { dim: 2 dim: 0 dim: 1 }", ((2, 3, 4),))],
+    "Upsample": [
+        Example("", ((2, 3, 2, 3),) * 2, labels={1: 24}),
+        Example("upsample_param { scale: 2 }", IMAGES),
+    ],
 }
 
 # SSD.

@@ -6,4 +6,5 @@ from fcaffe.layers.forks import (  # noqa: F401
     normalize,
     permute,
     relu6,
+    resize,
 )
