@@ -9,6 +9,7 @@ MATRIX = (3, 4)
 
 # Types that read from elsewhere, with the tests that they have instead.
 TESTED_ELSEWHERE = {
+    "AnnotatedData": "test_annotated_sets.py",
     "Data": "test_data_layer.py",
     "HDF5Data": "test_hdf5_layers.py",
     "HDF5Output": "test_hdf5_layers.py",

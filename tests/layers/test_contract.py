@@ -73,6 +73,7 @@ class Case:
     def backward(self) -> None:
         for index, top in enumerate(self.top):
             top.diff[...] = top.xp.asarray(values(top.shape, index))
+        self.layer.check_gradients(self.propagate_down)
         self.layer.backward(self.top, self.propagate_down, self.bottom)
 
     def run(self) -> dict[str, np.ndarray]:
@@ -102,6 +103,8 @@ def bottom_values(example: Example) -> list[np.ndarray]:
     arrays = np.split(drawn, np.cumsum(counts))[: len(counts)]
     for index, classes in example.labels.items():
         arrays[index] = (np.arange(counts[index]) * 7 % classes).astype(np.float32)
+    for index, given in example.values.items():
+        arrays[index] = np.resize(np.float32(given), counts[index])
     return [array.reshape(shape) for array, shape in zip(arrays, example.bottoms, strict=True)]
 
 

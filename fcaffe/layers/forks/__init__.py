@@ -1,10 +1,19 @@
 """Layers of Caffe's forks, one file a family."""
 
 from fcaffe.layers.forks import (  # noqa: F401
+    annotated_data,
     batch_norm,
     depthwise,
+    detection_evaluate,
+    detection_output,
+    multibox_loss,
     normalize,
+    ohem,
     permute,
+    prior_box,
+    proposal,
     relu6,
     resize,
+    roi_pooling,
+    smooth_l1,
 )
