@@ -10,7 +10,7 @@ import numpy as np
 
 from fcaffe.engines import Engine
 from fcaffe.engines.channels import channels_last
-from fcaffe.layers.labels import find_indices, read_indices
+from fcaffe.layers.labels import Integers, read_indices
 from fcaffe.net import Array, Blob, Context, Layer, Traits, register
 from fcaffe.proto import forks
 
@@ -143,32 +143,32 @@ class UpsampleByMask(Resizing):
         self.area = math.prod(top[0].shape[2:])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if not self.engine.asynchronous:
-            self.explain(bottom)
         x, y = channels_last(bottom[0].data), channels_last(top[0].data)
         positions, wrong = self._positions(bottom)
         values = self.xp.where(wrong, self.xp.nan, x)
         y[...] = self.engine.scattered(values.reshape(-1), positions.reshape(-1), y.size).reshape(y.shape)
 
     def explain(self, bottom: list[Blob]) -> None:
-        read_indices(self, bottom, 1, self.area, "the top's maps")
+        self._read(bottom, wait=True)
+
+    def _read(self, bottom: list[Blob], wait: bool = False) -> Integers:
+        return read_indices(self, bottom, 1, self.area, "the top's maps", wait)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return bottom[1:]
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return bottom_index == 0
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[1]:
-            raise self.error("cannot give its mask a gradient; set propagate_down: false for the second bottom")
         if propagate_down[0]:
             positions, _ = self._positions(bottom)
             channels_last(bottom[0].diff)[...] = channels_last(top[0].diff).reshape(-1)[positions]
 
     def _positions(self, bottom: list[Blob]) -> tuple[Array, Array]:
         """(N, h, w, C): the position of each value in the top's channels-last values, and where the mask is wrong."""
-        where, wrong = map(channels_last, find_indices(self, bottom, 1, self.area))
+        indices = self._read(bottom)
+        where, wrong = channels_last(indices.values), channels_last(indices.wrong)
         images, *_, channels = where.shape
         first = self.xp.arange(images).reshape(-1, 1, 1, 1) * (self.area * channels) + self.xp.arange(channels)
         return where * channels + first, wrong
