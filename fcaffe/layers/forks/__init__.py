@@ -2,10 +2,13 @@
 
 from fcaffe.layers.forks import (  # noqa: F401
     annotated_data,
+    axpy,
     batch_norm,
     depthwise,
     detection_evaluate,
     detection_output,
+    face,
+    l1_loss,
     multibox_loss,
     normalize,
     ohem,
