@@ -11,10 +11,7 @@ CONVOLUTION = 'weight_filler { type: "gaussian" std: 0.3 } bias_filler { type: "
 MARGIN = 'margin_inner_product_param { num_output: 3 gamma: 0.1 weight_filler { type: "xavier" }'
 
 PLAIN: dict[str, list[Example]] = {
-    "Axpy": [
-        Example("", ((2, 3), (2, 3, 2, 4), (2, 3, 2, 4))),
-        Example("", ((2, 3, 1, 1), (2, 3, 2, 4), (2, 3, 2, 4))),
-    ],
+    "Axpy": [Example("", ((2, 4), IMAGE, IMAGE)), Example("", ((2, 4, 1, 1), IMAGE, IMAGE))],
     "BN": [
         Example("", IMAGES, in_place=True),
         Example("bn_param { momentum: 0.7 }", ((6, 3),), in_place=True),
@@ -40,8 +37,8 @@ PLAIN: dict[str, list[Example]] = {
     ],
     "L1Loss": [Example("", (IMAGE, IMAGE)), Example("", ((2, 3, 2, 2), (2, 12)))],
     "MarginInnerProduct": [
-        Example(f"{MARGIN} }}", (MATRIX, (3,)), labels={1: 3}, tops=2, smooth=False),
-        Example(f"{MARGIN} type: QUADRUPLE }}", (IMAGE, (2,)), labels={1: 3}, tops=2, smooth=False),
+        Example(f"{MARGIN} }}", (MATRIX, (3,)), labels={1: 3}, tops=2, smooth=False, batched=()),
+        Example(f"{MARGIN} type: QUADRUPLE }}", (IMAGE, (2,)), labels={1: 3}, tops=2, smooth=False, batched=()),
     ],
     "Normalize": [
         Example("", IMAGES, in_place=True),

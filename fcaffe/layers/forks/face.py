@@ -95,10 +95,11 @@ class MarginInnerProduct(Layer):
     """Scores |x| cos(angle between x and the weights), lower for the sample's own class by a margin.
 
     (SphereFace: Liu, Wen, Yu, Li, Raj and Song, 2017.) Bottoms: features x, flattened from `axis` on to (N, K), and
-    labels. Tops: scores (N, num_output), and lambda (1,). Each forward pass, in TEST too, scales the rows of the weights
-    (num_output, K) to length 1 and counts, from `iteration` on, for lambda = max(base * (1 + gamma * count)^-power,
-    lambda_min). The score of the own class is (|x| f(angle) + lambda |x| cos(angle)) / (1 + lambda), where
-    f(a) = (-1)^k cos(m a) - 2 k for the k with k pi <= m a <= (k + 1) pi, and m is 1 to 4 for types SINGLE to QUADRUPLE.
+    labels. Tops: scores (N, num_output), and lambda (1,). Each forward pass, in TEST too, scales the rows of the weights,
+    (num_output, K), to length 1. It also increases a count, which starts at `iteration`, and lambda is
+    max(base * (1 + gamma * count)^-power, lambda_min). The score of the own class is
+    (|x| f(angle) + lambda |x| cos(angle)) / (1 + lambda), where f(a) = (-1)^k cos(m a) - 2 k for the k with
+    k pi <= m a <= (k + 1) pi. For the types SINGLE to QUADRUPLE m is 1 to 4.
 
     As in the fork, the gradient of the weights ignores the margin, and that of x has the margin's direction with
     coefficients of length 1. On an asynchronous engine a label that is no class gives NaN: see `explain`.
@@ -158,15 +159,14 @@ class MarginInnerProduct(Layer):
         return read_classes(self, bottom, "its weights", wait)
 
     def _margin(self, bottom: list[Blob], labels: Array) -> tuple[Array, ...]:
-        """Of each sample: the weights of its class (N, K), then (N,): |x|, cosine, f, and the derivative of f by that."""
+        """Of each sample: the weights of its class, (N, K), and |x|, cosine, f and its derivative by that, (N,)."""
         xp, x, weights = self.xp, rows_of(bottom[0].data), self.blobs[0].data[labels]
         norm = xp.sqrt((x * x).sum(axis=1))
         cosine = (x * weights).sum(axis=1) / norm
         polynomial = POLYNOMIALS[self.param.margin_inner_product_param.type]
         m = len(polynomial) - 1
-        k = sum(
-            (cosine < xp.float32(math.cos(math.pi * j / m)) for j in range(1, m)), xp.zeros(labels.shape, "float32")
-        )
+        turns = (cosine < xp.float32(math.cos(math.pi * j / m)) for j in range(1, m))
+        k = sum(turns, xp.zeros(labels.shape, "float32"))
         sign = 1 - 2 * (k % 2)
         slope = sign * _value(np.polyder(polynomial), cosine)
         return weights, norm, cosine, sign * _value(polynomial, cosine) - 2 * k, slope
