@@ -88,7 +88,7 @@ class ReadingLayer(Reader):
             source.divide(self.share, self.context.turns)
             check_batches([source.shape, source.shape[:1]], depth, source.shape[0] * source.item_bytes)
         random.draw()  # in Caffe the seed of the reading thread, which has no use for it
-        self.prefetcher = Prefetcher(source, depth, f'layer "{self.name}"', self.engine.host_array)
+        self.prefetcher = Prefetcher(source, depth, self.engine.host_array)
         self._state = source.state()
         rows = self.context.workers.rows(self.share)
         self._reshape(top, (rows.stop - rows.start, *source.shape[1:]), (rows.stop - rows.start,))

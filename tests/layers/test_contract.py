@@ -72,6 +72,7 @@ class Case:
     def backward(self) -> None:
         for index, top in enumerate(self.top):
             top.diff[...] = top.xp.asarray(values(top.shape, index))
+        self.layer.check_gradients(self.propagate_down)
         self.layer.backward(self.top, self.propagate_down, self.bottom)
 
     def run(self) -> dict[str, np.ndarray]:
