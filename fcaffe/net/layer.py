@@ -117,6 +117,11 @@ class Layer:
         """The size of `own_memory` with the present shapes of the blobs, whether a pass has been or not."""
         return 0
 
+    @property
+    def running_statistics(self) -> list[Blob]:
+        """Those of `blobs` that forward updates: they get no gradient, and the workers may have different ones."""
+        return []
+
     # --- what is carried over from one pass to the next, besides parameters and the run's random stream ---
 
     @property

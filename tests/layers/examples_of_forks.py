@@ -2,8 +2,40 @@
 
 from tests.layers.example import Example
 
+IMAGES = ((2, 4, 5, 3),)
+MATRIX = (3, 4)
+
 # Shapes, normalisation, resizing, faces.
-PLAIN: dict[str, list[Example]] = {}
+PLAIN: dict[str, list[Example]] = {
+    "BN": [
+        Example("", IMAGES, in_place=True),
+        Example("bn_param { momentum: 0.7 }", ((6, 3),), in_place=True),
+        Example("bn_param { frozen: true }", IMAGES, in_place=True, smooth=False),
+        Example("", IMAGES, in_place=True, phase="TEST", smooth=False),
+        Example("bn_param { bn_mode: LEARN }", IMAGES, in_place=True),
+        Example("bn_param { bn_mode: LEARN }", ((6, 3),), tops=3, smooth=False),
+        Example("bn_param { bn_mode: INFERENCE }", IMAGES),
+    ],
+    "Flip": [Example("flip_param { flip_height: true }", IMAGES)],
+    "Normalize": [
+        Example("", IMAGES, in_place=True),
+        Example("norm_param { across_spatial: false }", IMAGES, in_place=True),
+        Example("norm_param { across_spatial: false channel_shared: false }", (MATRIX,), smooth=False, in_place=True),
+        Example("normalize_param { }", IMAGES, in_place=True),
+        Example('normalize_param { normalize_type: "L1" }', (MATRIX,), in_place=True),
+    ],
+    "Permute": [
+        Example("permute_param { order: 0 order: 2 order: 3 order: 1 }", IMAGES),
+        Example("permute_param { order: 2 order: 1 }", ((2, 3, 2, 3, 2),), batched=()),
+    ],
+    "Reorg": [
+        Example("reorg_param { stride: 2 }", ((2, 4, 4, 6),), smooth=False),
+        Example("reorg_param { stride: 2 reverse: true }", ((2, 8, 2, 3),), smooth=False),
+    ],
+    "Reverse": [Example("", IMAGES), Example("reverse_param { axis: 1 }", (MATRIX,))],
+    "ShuffleChannel": [Example("shuffle_channel_param { group: 2 }", IMAGES)],
+    "Transpose": [Example("transpose_param { dim: 2 dim: 0 dim: 1 }", ((2, 3, 4),))],
+}
 
 # SSD.
 PRIORS = [0, 0, 0.4, 0.4, 0.3, 0.3, 0.7, 0.7, 0.6, 0.5, 0.9, 0.9, 0.1, 0.6, 0.5, 1, *[0.1, 0.1, 0.2, 0.2] * 4]
@@ -127,6 +159,14 @@ REGIONS: dict[str, list[Example]] = {
             values={0: ROIS},
             has_gradient=False,
         ),
+    ],
+}
+
+# Fields of forks in layers of BVLC Caffe.
+FORK_FIELDS: dict[str, list[Example]] = {
+    "BatchNorm": [
+        Example("batch_norm_param { scale_bias: true }", IMAGES, in_place=True),
+        Example("batch_norm_param { scale_bias: true use_global_stats: true }", IMAGES, in_place=True),
     ],
 }
 

@@ -77,7 +77,9 @@ class Pooling(Packs, PlainPooling):
         self._launch(kernel, pack, out.size, (dy, *indices, out), _geometry(out, dy, windows))
         self.deliver(out, dx)
 
-    def _launch(self, kernel: str, pack: int, size: int, arrays: tuple[Any, ...], geometry: tuple[np.int32, ...]) -> None:
+    def _launch(
+        self, kernel: str, pack: int, size: int, arrays: tuple[Any, ...], geometry: tuple[np.int32, ...]
+    ) -> None:
         count = size // pack
         types = arrays[0].dtype, pack
         self.kernels.launch("pooling", kernel, types, blocks_for(count), THREADS, *arrays, np.int32(count), *geometry)
