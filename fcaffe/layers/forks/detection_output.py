@@ -88,12 +88,8 @@ class DetectionOutput(Layer):
             rows = rows[np.sort(boxes.falling(rows[:, 2], p.keep_top_k))]
         return rows
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return False
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise self.error("a choice of boxes has no gradient; remove propagate_down: true")
 
     def _open_files(self) -> None:
         p = self.param.detection_output_param.save_output_param

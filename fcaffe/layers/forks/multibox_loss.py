@@ -129,12 +129,13 @@ class MultiBoxLoss(LossLayer):
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
 
+    def has_gradient(self, bottom_index: int) -> bool:
+        return bottom_index != 3
+
     def allow_force_backward(self, bottom_index: int) -> bool:
         return bottom_index < 2
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[3]:
-            raise self.error("cannot give its ground truth a gradient; set propagate_down: false for it")
         if propagate_down[2]:
             bottom[2].diff[...] = 0
         for index in (0, 1):
