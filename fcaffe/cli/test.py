@@ -12,7 +12,7 @@ from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers.evaluation import AP_VERSIONS
+from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
 from fcaffe.tools.nets import load_net
 from fcaffe.tools.scoring import score
 
@@ -27,13 +27,12 @@ from fcaffe.tools.scoring import score
 @click.option(
     "--ap-version",
     type=click.Choice(AP_VERSIONS),
-    default=AP_VERSIONS[0],
     help="Average precision of DetectionEvaluate layers: as ap_version of SSD's solvers (Integral).",
 )
 @click.option("--per-class", is_flag=True, help="Print the average precision of each class.")
 @engine_flags
 @caffe_flags("model", "weights", "iterations", "gpu", "level", "stage")
-def test(flags: Flags, engines: EngineFlags, ap_version: str, per_class: bool) -> int:
+def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: bool) -> int:
     if not flags.model:
         raise UsageError("Need a model definition to score. Give it as --model FILE")
     if not flags.weights:
@@ -46,10 +45,14 @@ def test(flags: Flags, engines: EngineFlags, ap_version: str, per_class: bool) -
     engine = engines.create(gpu and gpu[0])
     net = load_net(flags.model, pb.TEST, engine, flags.level, flags.stages, inference=True)
     try:
+        if (ap_version or per_class) and not any(isinstance(one, Detections) for one in collectors(net)):
+            raise UsageError(
+                f"--ap-version and --per-class are for nets with an output of DetectionEvaluate: {flags.model} has none"
+            )
         model = load_weights(net, flags.weights)
         tell_untouched(net, {layer.name for layer in model.layers}, flags.weights)
         with engine.fixed_weights():
-            score(net, iterations, ap_version, per_class)
+            score(net, iterations, ap_version or AP_VERSIONS[0], per_class)
     finally:
         net.close()
     return 0
