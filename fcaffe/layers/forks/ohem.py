@@ -55,12 +55,8 @@ class BoxAnnotatorOHEM(Layer):
             kept = self.engine.from_numpy(hard).reshape(-1, *(1,) * (len(source.shape) - 1))
             blob.data[...] = xp.where(kept, source.data, xp.float32(other))
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return False
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise self.error("its choice has no gradient; set propagate_down: false for each of its bottoms")
 
 
 @register("SmoothL1LossOHEM")
