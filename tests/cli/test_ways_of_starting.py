@@ -43,6 +43,8 @@ SAMPLES = {
     "iterations": Sample("--iterations 3"),
     "gpu": Sample("--gpu 0"),
     "gpu_count": Sample("--gpus 2"),
+    "ap_version": Sample("--ap-version 11point"),
+    "per_class": Sample("--per-class"),
     "phase": Sample("--phase TEST"),
     "level": Sample("--level 3"),
     "stage": Sample("--stage few"),
