@@ -23,10 +23,14 @@ EXACT = {
     "Transpose",
 }
 
+TOLERANCE = {"RegionLoss": 4e-6}  # the fork adds up all squares one after the other, in float32
+
 
 @pytest.mark.parametrize("case", CASES, ids=[case["file"].removesuffix(".npz") for case in CASES])
 def test_layer(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    compare = assert_same if case["type"] in EXACT else assert_close
     for value in replay(case, FOLDER):
-        compare(value.ours, value.golden, value.name)
+        if case["type"] in EXACT:
+            assert_same(value.ours, value.golden, value.name)
+        else:
+            assert_close(value.ours, value.golden, value.name, TOLERANCE.get(case["type"], 2e-6))

@@ -8,4 +8,5 @@ from fcaffe.layers.forks import (  # noqa: F401
     proposal,
     roi_pooling,
     smooth_l1,
+    yolo,
 )
