@@ -65,8 +65,9 @@ class Run:
 
     def write_bottoms(self, number: int) -> None:
         for index, (blob, array) in enumerate(zip(self.bottom, bottom_values(self.example), strict=True)):
-            moved = array if index in self.example.values else np.roll(array.reshape(-1), number).reshape(array.shape)
-            array = (moved + number) % self.example.labels[index] if index in self.example.labels else moved
+            if index not in self.example.values:
+                array = np.roll(array.reshape(-1), number).reshape(array.shape)
+                array = (array + number) % self.example.labels[index] if index in self.example.labels else array
             blob.data[...] = blob.xp.asarray(array)
 
     def go_on(self, first: int, passes: int) -> list[np.ndarray]:

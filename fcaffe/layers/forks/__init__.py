@@ -9,4 +9,5 @@ from fcaffe.layers.forks import (  # noqa: F401
     roi_pooling,
     smooth_l1,
     yolo,
+    yolo_v1,
 )

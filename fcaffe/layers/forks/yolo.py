@@ -40,14 +40,19 @@ def read_anchors(layer: Layer, biases: Any) -> np.ndarray:
     return anchors.reshape(-1, 2)
 
 
+def check_cells(layer: Layer, blob: Blob, anchors: int, classes: int) -> None:
+    """NetError unless the blob has predictions of so many anchors and classes."""
+    channels = anchors * (5 + classes)
+    if len(blob.shape) != 4 or blob.shape[1] != channels or not classes:
+        raise layer.error(
+            f"needs maps with {anchors} anchors * (5 + {classes} classes) = {channels} channels, not {blob.shape}; "
+            "correct the number of anchors or classes"
+        )
+
+
 def read_cells(layer: Layer, blob: Blob, anchors: int, classes: int) -> np.ndarray:
     """(N, H, W, anchors, 5 + classes): the predictions, a copy in host memory."""
-    images, channels, height, width = blob.shape if len(blob.shape) == 4 else (0, 0, 0, 0)
-    if channels != anchors * (5 + classes) or not classes:
-        raise layer.error(
-            f"needs maps with {anchors} anchors * (5 + {classes} classes) = {anchors * (5 + classes)} channels, not "
-            f"{blob.shape}; correct the number of anchors or classes"
-        )
+    images, _, height, width = blob.shape
     cells = np.array(layer.engine.to_numpy(blob.data)).reshape(images, anchors, 5 + classes, height, width)
     return np.ascontiguousarray(cells.transpose(0, 3, 4, 1, 2))
 
@@ -70,6 +75,7 @@ class GridLoss(LossLayer):
     """Base: a loss whose forward pass on the host finds the gradient of the predictions, before division by N."""
 
     traits = replace(LossLayer.traits, needs_host=True, repeatable=True)
+    p: Any  # the layer's own parameters
     anchors: np.ndarray  # width and height of each anchor
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -78,6 +84,7 @@ class GridLoss(LossLayer):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
+        check_cells(self, bottom[0], self.p.num, self.p.num_class)
         if bottom[1].count % (TRUTH * max(1, bottom[1].shape[0])):
             raise self.error(f"needs rows of class, x, y, w and h for each image, not {self.named_shapes(bottom[1:])}")
         self.gradient.reshape(*bottom[0].shape)
@@ -182,6 +189,11 @@ class RegionLoss(GridLoss):
             except (ValueError, IndexError):
                 raise DataError(f"column {column + 1} of each line of {path} must be a whole number") from None
 
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        if bottom[0].shape[2:] != (self.p.side, self.p.side):
+            raise self.error(f"has side: {self.p.side} for {self.named_shapes(bottom[:1])}; correct one of them")
+
     def state(self) -> State:
         return {"passes": np.array(self.passes, np.int64)}
 
@@ -198,8 +210,6 @@ class RegionLoss(GridLoss):
         p, side = self.p, self.p.side
         self.samples = self.count_samples(bottom)
         cells = self._activated(read_cells(self, bottom[0], p.num, p.num_class))
-        if cells.shape[1:3] != (side, side):
-            raise self.error(f"its side is {side}: {self.named_shapes(bottom[:1])}")
         anchors = self.anchors / np.float32(side)
         predicted, gradient, objectness = decoded(cells, anchors), np.zeros_like(cells), cells[..., 4]
         slope = objectness * (1 - objectness)
@@ -424,6 +434,8 @@ class Yolov3DetectionOutput(Layer):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         if any(blob.shape[:1] != bottom[0].shape[:1] for blob in bottom):
             raise self.error(f"its bottoms must agree in the first dimension: {self.named_shapes(bottom)}")
+        for blob in bottom:
+            check_cells(self, blob, self.p.num_box, self.p.num_classes)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, found = self.p, [np.empty((0, 6), np.float32)]
