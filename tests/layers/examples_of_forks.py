@@ -27,6 +27,8 @@ ANCHORS = "num: 2 biases: 0.7 biases: 0.5 biases: 1.2 biases: 1.4"
 PIXELS = "biases: 10 biases: 14 biases: 40 biases: 30"
 OBJECTS = [0] * 4 + [0, 1, 0, 1] + [0, 1, 0, 0] + [0] * 4 + [0.6, 0.2, 0.3, 0.4] + [0] * 4 + [0.7, 0.9, 0.5, 0.3]
 
+FILLERS = 'weight_filler { type: "uniform" min: -1 } bias_filler { type: "uniform" min: -1 }'
+
 REGIONS: dict[str, list[Example]] = {
     "ROIPooling": [
         Example(f"roi_pooling_param {{ {POOLED} }}", (MAPS, (4, 5)), values={1: ROIS}, constants=(1,), batched=(1,)),
@@ -127,6 +129,17 @@ REGIONS: dict[str, list[Example]] = {
             has_gradient=False,
         )
         for more in ("", "nms: 0.3 threshold: 0")
+    ],
+    "Lstm": [
+        Example(f"lstm_param {{ num_output: 3 batch_size: 2 {FILLERS} }}", ((6, 2, 2),), batched=()),
+        Example(f"lstm_param {{ num_output: 3 {FILLERS} }}", ((4, 2),)),
+        Example(
+            f"lstm_param {{ num_output: 2 clipping_threshold: 0.01 {FILLERS} }}",
+            ((3, 4), (3,)),
+            labels={1: 2},
+            batched=(),
+            smooth=False,
+        ),
     ],
     "BoxAnnotatorOHEM": [
         Example(

@@ -3,6 +3,7 @@
 from fcaffe.layers.forks import (  # noqa: F401
     detection_evaluate,
     detection_output,
+    lstm,
     ohem,
     prior_box,
     proposal,
