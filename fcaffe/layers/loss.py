@@ -46,12 +46,8 @@ class LossLayer(Layer):
             raise self.error(f"its bottoms must agree in the first dimension: {self.named_shapes(bottom)}")
         top[0].reshape()
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return bottom_index != 1
-
-    def refuse_label_gradient(self, propagate_down: list[bool]) -> None:
-        if propagate_down[1]:
-            raise self.error("cannot give its label bottom a gradient; set propagate_down: false for it")
 
     def count_samples(self, bottom: list[Blob]) -> float:
         """N, the first dimension, over all workers; an empty batch counts as 1, so that its loss is 0."""
@@ -166,13 +162,12 @@ class SoftmaxWithLoss(LossLayer):
         if position:  # in a batch that may have gone by
             value = np.uint32(bits & 0xFFFFFFFF).view(np.float32)
             raise label_error(self, bottom, self.axis, float(value), int(position) - 1)
-        read_labels(self, bottom, self.axis, self.ignored_label())
+        read_labels(self, bottom, self.axis, self.ignored_label(), wait=True)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*bottom[1:], self.probability]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        self.refuse_label_gradient(propagate_down)
         if propagate_down[0]:
             labels, probability, valid = bottom[1].data, self.probability.data, self.valid.data
             dx, slope = bottom[0].diff, top[0].diff
@@ -213,7 +208,6 @@ class SigmoidCrossEntropyLoss(LossLayer):
         top[0].data[...] = losses.sum() / self.divisor.data
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        self.refuse_label_gradient(propagate_down)
         if not propagate_down[0]:
             return
         x, dx = bottom[0].data, bottom[0].diff
@@ -247,7 +241,7 @@ class EuclideanLoss(LossLayer):
             raise self.error(f"Inputs must have the same dimension: {self.named_shapes(bottom)}")
         self.difference.reshape(*bottom[0].shape)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return True
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:

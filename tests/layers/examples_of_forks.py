@@ -2,10 +2,59 @@
 
 from tests.layers.example import Example
 
+IMAGES = ((2, 4, 5, 3),)
+MATRIX = (3, 4)
+
 # Shapes, normalisation, resizing, faces.
-PLAIN: dict[str, list[Example]] = {}
+PLAIN: dict[str, list[Example]] = {
+    "BN": [
+        Example("", IMAGES, in_place=True),
+        Example("bn_param { momentum: 0.7 }", ((6, 3),), in_place=True),
+        Example("bn_param { frozen: true }", IMAGES, in_place=True, smooth=False),
+        Example("", IMAGES, in_place=True, phase="TEST", smooth=False),
+        Example("bn_param { bn_mode: LEARN }", IMAGES, in_place=True),
+        Example("bn_param { bn_mode: LEARN }", ((6, 3),), tops=3, smooth=False),
+        Example("bn_param { bn_mode: INFERENCE }", IMAGES),
+    ],
+    "Flip": [Example("flip_param { flip_height: true }", IMAGES)],
+    "Normalize": [
+        Example("", IMAGES, in_place=True),
+        Example("norm_param { across_spatial: false }", IMAGES, in_place=True),
+        Example("norm_param { across_spatial: false channel_shared: false }", (MATRIX,), smooth=False, in_place=True),
+        Example("normalize_param { }", IMAGES, in_place=True),
+        Example('normalize_param { normalize_type: "L1" }', (MATRIX,), in_place=True),
+    ],
+    "Permute": [
+        Example("permute_param { order: 0 order: 2 order: 3 order: 1 }", IMAGES),
+        Example("permute_param { order: 2 order: 1 }", ((2, 3, 2, 3, 2),), batched=()),
+    ],
+    "Reorg": [
+        Example("reorg_param { stride: 2 }", ((2, 4, 4, 6),), smooth=False),
+        Example("reorg_param { stride: 2 reverse: true }", ((2, 8, 2, 3),), smooth=False),
+    ],
+    "Reverse": [Example("", IMAGES), Example("reverse_param { axis: 1 }", (MATRIX,))],
+    "ShuffleChannel": [Example("shuffle_channel_param { group: 2 }", IMAGES)],
+    "Transpose": [Example("transpose_param { dim: 2 dim: 0 dim: 1 }", ((2, 3, 4),))],
+}
 
 # SSD.
+PRIORS = [0, 0, 0.4, 0.4, 0.3, 0.3, 0.7, 0.7, 0.6, 0.5, 0.9, 0.9, 0.1, 0.6, 0.5, 1, *[0.1, 0.1, 0.2, 0.2] * 4]
+OBJECTS = [0, 1, 0, 0.05, 0, 0.35, 0.45, 0, 1, 2, 0, 0.55, 0.5, 0.9, 0.8, 0, 1, 1, 1, 0.2, 0.2, 0.6, 0.6, 1]
+
+
+def multibox_loss(fields: str, classes: int = 1) -> Example:
+    """An example with 4 priors, 3 classes, 2 images and 3 objects; `classes` is the number of kinds of boxes."""
+    return Example(
+        f"multibox_loss_param {{ num_classes: 3 code_type: CENTER_SIZE {fields} }}",
+        ((2, 16 * classes), (2, 12), (1, 2, 16), (1, 1, 3, 8)),
+        values={2: PRIORS, 3: OBJECTS},
+        labels={3: 3},
+        constants=(2,),
+        batched=(0, 1),
+        empty_batch=False,
+    )
+
+
 BOXES: dict[str, list[Example]] = {
     "PriorBox": [
         Example(
@@ -14,6 +63,30 @@ BOXES: dict[str, list[Example]] = {
             constants=(0, 1),
             batched=(),
         ),
+    ],
+    "DetectionOutput": [
+        Example(
+            f"detection_output_param {{ num_classes: 3 code_type: {code_type} confidence_threshold: {least} }}",
+            ((2, 16), (2, 12), (1, 2, 16)),
+            values={2: PRIORS},
+            has_gradient=False,
+            batched=(0, 1),
+        )
+        for code_type, least in (("CENTER_SIZE", 0), ("CORNER", 9))
+    ],
+    "DetectionEvaluate": [
+        Example(
+            "detection_evaluate_param { num_classes: 3 }",
+            ((1, 1, 2, 7), (1, 1, 3, 8)),
+            values={0: [0, 1, 0.9, 0, 0, 0.4, 0.4, 0, 2, 0.8, 0, 0, 0.4, 0.4], 1: OBJECTS},
+            has_gradient=False,
+            batched=(),
+        ),
+    ],
+    "MultiBoxLoss": [
+        multibox_loss("neg_pos_ratio: 0.5"),
+        multibox_loss("mining_type: HARD_EXAMPLE sample_size: 2 loc_loss_type: L2 loc_weight: 0.3"),
+        multibox_loss("mining_type: NONE share_location: false conf_loss_type: LOGISTIC", classes=3),
     ],
 }
 
@@ -149,6 +222,14 @@ REGIONS: dict[str, list[Example]] = {
             values={0: ROIS},
             has_gradient=False,
         ),
+    ],
+}
+
+# Fields of forks in layers of BVLC Caffe.
+FORK_FIELDS: dict[str, list[Example]] = {
+    "BatchNorm": [
+        Example("batch_norm_param { scale_bias: true }", IMAGES, in_place=True),
+        Example("batch_norm_param { scale_bias: true use_global_stats: true }", IMAGES, in_place=True),
     ],
 }
 

@@ -67,7 +67,8 @@ class Run:
         for index, (blob, array) in enumerate(zip(self.bottom, bottom_values(self.example), strict=True)):
             if index not in self.example.values:
                 array = np.roll(array.reshape(-1), number).reshape(array.shape)
-                array = (array + number) % self.example.labels[index] if index in self.example.labels else array
+                if index in self.example.labels:
+                    array = (array + number) % self.example.labels[index]
             blob.data[...] = blob.xp.asarray(array)
 
     def go_on(self, first: int, passes: int) -> list[np.ndarray]:

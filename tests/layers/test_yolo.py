@@ -10,6 +10,12 @@ NET = """force_backward: true layer {{ name: "in" type: "Input" top: "x" top: "t
   input_param {{ shape {{ dim: 2 dim: {channels} dim: 2 dim: 2 }} shape {{ dim: 2 dim: {rows} }} }} }}
 layer {{ name: "loss" type: "{type}" bottom: "x" bottom: "truth" top: "loss" {param} }}"""
 
+FIRST = """force_backward: true
+layer { name: "in" type: "Input" top: "x" top: "truth"
+  input_param { shape { dim: 1 dim: 48 } shape { dim: 1 dim: 28 } } }
+layer { name: "loss" type: "DetectionLoss" bottom: "x" bottom: "truth" top: "loss"
+  detection_loss_param { side: 2 num_class: 2 } }"""
+
 KINDS = {
     "RegionLoss": "region_loss_param { side: 2 num_class: 3 num: 2 biases: 1 biases: 1 biases: 2 biases: 1 %s }",
     "Yolov3": "yolov3_param { num_class: 3 num: 2 biases: 20 biases: 20 biases: 50 biases: 30 mask: 0 mask: 1 %s }",
@@ -118,14 +124,19 @@ def test_detections_of_gaussian_boxes_are_refused():
           gaussian_box: true } }""")
 
 
+def test_without_objects_the_first_version_has_a_loss():
+    """The fork divides by their number; its gradient is right."""
+    net = make_net(FIRST)
+    net.blob("x").data[0, 8:16] = 0.5
+    assert net.forward() == pytest.approx(0.5 * 0.25)
+    net.backward()
+    gradient = net.blob("x").diff[0]
+    assert (gradient[8:16] == 0.25).all() and np.count_nonzero(gradient) == 8
+
+
 @pytest.mark.parametrize("row", [(4, 0.5, 0.5, 0.1, 0.1), (0, 0.5, 0.5, -0.1, 0.1), (0, np.nan, 0.5, 0.1, 0.1)])
 def test_objects_of_the_first_version(row):
-    net = make_net(
-        """layer { name: "in" type: "Input" top: "x" top: "truth"
-          input_param { shape { dim: 1 dim: 48 } shape { dim: 1 dim: 28 } } }
-        layer { name: "loss" type: "DetectionLoss" bottom: "x" bottom: "truth" top: "loss"
-          detection_loss_param { side: 2 num_class: 2 } }"""
-    )
+    net = make_net(FIRST)
     truth = net.blob("truth").data[0]
     truth[4 + 3], truth[8 + 3], truth[12 + 12 :] = 1, row[0], row[1:]
     with pytest.raises(LayerError, match=r'layer "loss" .*image 0 has an object .*in cell 3'):

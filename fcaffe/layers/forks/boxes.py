@@ -1,4 +1,4 @@
-"""Boxes as NumPy arrays: overlaps, clipping, codes relative to priors, non-maximum suppression.
+"""Boxes as NumPy arrays: overlaps, codes relative to priors, non-maximum suppression.
 
 A box is a row (xmin, ymin, xmax, ymax), an array of boxes (..., 4). SSD's corners are fractions of the image's width
 and height. With `pixels` they are whole pixels and the last one belongs to the box, so sides are one longer. Sequential
@@ -16,6 +16,7 @@ from fcaffe.proto import caffe_pb2 as pb
 CODE_TYPES = CORNER, CENTER_SIZE, CORNER_SIZE = tuple(
     getattr(pb.PriorBoxParameter, name) for name in ("CORNER", "CENTER_SIZE", "CORNER_SIZE")
 )
+LEAST = 1e-6  # overlap that counts in `match`
 BLOCK = 512  # boxes whose overlaps with one another `suppress` computes at a time
 
 
@@ -41,17 +42,6 @@ def overlaps(a: np.ndarray, b: np.ndarray, pixels: bool = False) -> np.ndarray:
     common = intersections(a, b, pixels)
     union = areas(a, pixels)[:, None] + areas(b, pixels) - common
     return np.divide(common, union, out=np.zeros_like(common), where=common > 0)
-
-
-def coverages(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The part (A, B) of each box of a (A, 4) that lies in each box of b (B, 4); 0 for boxes that do not meet."""
-    common = intersections(a, b)
-    return np.divide(common, areas(a)[:, None], out=np.zeros_like(common), where=common > 0)
-
-
-def clipped(boxes: np.ndarray) -> np.ndarray:
-    """Boxes (..., 4) of fractions, cut to the image."""
-    return np.clip(boxes, 0, 1)
 
 
 def inside(boxes: np.ndarray) -> np.ndarray:
@@ -97,6 +87,30 @@ def _centres_and_sides(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _twice(sides: np.ndarray) -> np.ndarray:
     return np.concatenate([sides, sides], axis=-1)
+
+
+def match(boxes: np.ndarray, objects: np.ndarray, threshold: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """For each of the boxes (B, 4) the index (B) of the object (G, 4) that it stands for, or -1, and its largest
+    overlap (B) with an object.
+
+    Each object gets a box of its own: the pair of the largest overlap is taken first, then that of the others, and so
+    on. With a `threshold` each box that is left takes the object of its largest overlap from there on.
+    """
+    overlap = overlaps(boxes, objects)
+    overlap[overlap <= LEAST] = 0
+    found = np.full(len(boxes), -1)
+    left = overlap.copy()
+    for _ in range(len(objects) if len(boxes) else 0):
+        box, index = divmod(int(left.argmax()), len(objects))
+        if left[box, index] == 0:
+            break
+        found[box] = index
+        left[box] = left[:, index] = 0
+    largest = overlap.max(axis=1, initial=0)
+    if threshold is not None:
+        near = (found < 0) & (largest > 0) & (largest >= np.float32(threshold))
+        found[near] = overlap[near].argmax(axis=1)
+    return found, largest
 
 
 def falling(scores: np.ndarray, limit: int = -1) -> np.ndarray:

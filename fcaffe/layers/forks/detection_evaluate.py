@@ -85,9 +85,5 @@ class DetectionEvaluate(Layer):
             false |= near & ~true
         return np.column_stack([detections[:, :3], true, false]).astype(np.float32)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return False
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise self.error("an evaluation has no gradient; remove propagate_down: true")

@@ -13,7 +13,6 @@ import numpy as np
 from fcaffe.data.label_map import read_label_map
 from fcaffe.errors import DataError
 from fcaffe.input_files import read_input, reading
-from fcaffe.layers.forks.boxes import clipped
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -52,8 +51,10 @@ def in_pixels(boxes: np.ndarray, image: ImageSize, resize: Any) -> np.ndarray:
     if resize.resize_mode == pb.ResizeParameter.FIT_LARGE_SIZE_AND_PAD:
         aspect = image.width / image.height * resize.height / resize.width
         used = np.minimum(1, np.array([aspect, 1 / aspect] * 2, np.float32))  # the rest of the input is padding
-        boxes = (boxes - (1 - used) / 2) / used
-    return clipped(boxes) * size
+        low, high = (1 - used) / 2, (1 + used) / 2
+        seen = ((boxes[..., :2] < high[:2]) & (boxes[..., 2:] > low[:2])).all(axis=-1, keepdims=True)
+        boxes = np.where(seen, (boxes - low) / used, boxes)  # SSD leaves boxes in the padding as they are
+    return np.clip(boxes, 0, 1) * size
 
 
 class DetectionFiles:

@@ -47,7 +47,8 @@ class DetectionOutput(Layer):
         p = self.param.detection_output_param
         codes, scores, priors = (self.engine.to_numpy(blob.data) for blob in bottom[:3])
         priors = priors.reshape(2, -1, 4)  # and their variances
-        codes = codes.reshape(len(codes), priors.shape[1], -1, 4)
+        kinds = 1 if p.share_location else p.num_classes
+        codes = codes.reshape(len(codes), priors.shape[1], kinds, 4)
         scores = scores.reshape(len(codes), priors.shape[1], p.num_classes)
         found = [self._of_image(index, codes[index], scores[index], priors) for index in range(len(codes))]
         if self.files is not None:
@@ -87,12 +88,8 @@ class DetectionOutput(Layer):
             rows = rows[np.sort(boxes.falling(rows[:, 2], p.keep_top_k))]
         return rows
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return False
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise self.error("a choice of boxes has no gradient; remove propagate_down: true")
 
     def _open_files(self) -> None:
         p = self.param.detection_output_param.save_output_param

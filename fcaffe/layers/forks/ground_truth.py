@@ -30,19 +30,22 @@ def check_ground_truth(layer: Layer, blob: Blob) -> None:
         raise layer.error(f"needs ground truth of the shape (1, 1, G, {ROW}), not {blob.shape}")
 
 
-def read_ground_truth(layer: Layer, blob: Blob, classes: int, background: int, ends: bool = False) -> Objects:
+def read_ground_truth(layer: Layer, blob: Blob, classes: int | None, background: int, ends: bool = False) -> Objects:
     """The objects in the rows of the blob, without the rows of image -1; it `ends` before the first of these, or not.
 
-    Raises NetError for a label that is none of the `classes`, or is that of the background.
+    Raises NetError for a label that is none of the `classes` (None: any), or is that of the background.
     """
     rows = layer.engine.to_numpy(blob.data).reshape(-1, ROW)
     used = rows[:, 0] != -1
     rows = rows[np.logical_and.accumulate(used) if ends else used]
     labels = rows[:, 1].astype(int)
-    wrong = (labels < 0) | (labels >= classes) | (labels == background)
+    wrong = (labels < 0) | (labels == background)
+    if classes is not None:
+        wrong |= labels >= classes
     if wrong.any():
+        last = "any number" if classes is None else classes - 1
         raise layer.error(
-            f"an object has the label {rows[wrong.argmax(), 1]:g}; labels are 0 to {classes - 1} without the "
-            f"background's, {background}; correct the data, num_classes or background_label_id"
+            f"an object has the label {rows[wrong.argmax(), 1]:g}; labels are 0 to {last} without the background's, "
+            f"{background}; correct the data, num_classes or background_label_id"
         )
     return Objects(rows[:, 0].astype(int), labels, rows[:, 3:7], rows[:, 7] != 0)

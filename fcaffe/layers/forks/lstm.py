@@ -64,7 +64,7 @@ class Lstm(Layer):
         for blob in (self.tanh_c, self.previous):
             blob.reshape(steps, self.streams, self.outputs)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return bottom_index == 0
 
     def state(self) -> State:
@@ -102,8 +102,6 @@ class Lstm(Layer):
         return [*bottom, self.gates, self.cell, self.tanh_c, self.previous]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down[1:]):
-            raise self.error(f"cannot give its marks, {self.bottom_name(1)}, a gradient")
         gates, c, tanh_c, previous = (blob.data for blob in (self.gates, self.cell, self.tanh_c, self.previous))
         dgates, dout, marks = self.gates.diff, top[0].diff.reshape(previous.shape), self._marks(bottom)
         threshold = self.param.lstm_param.clipping_threshold

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fcaffe.layers.forks.smooth_l1 import SmoothL1Loss
-from fcaffe.layers.labels import find_labels
+from fcaffe.layers.labels import read_labels
 from fcaffe.layers.loss import FULL, VALID, SoftmaxWithLoss, divisor
 from fcaffe.net import Blob, Half, Layer, Traits, register
 from fcaffe.proto import forks
@@ -55,12 +55,8 @@ class BoxAnnotatorOHEM(Layer):
             kept = self.engine.from_numpy(hard).reshape(-1, *(1,) * (len(source.shape) - 1))
             blob.data[...] = xp.where(kept, source.data, xp.float32(other))
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return False
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise self.error("its choice has no gradient; set propagate_down: false for each of its bottoms")
 
 
 @register("SmoothL1LossOHEM")
@@ -121,7 +117,7 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
         if len(top) > 1:
             top[1].data[...] = probability
         if len(top) > 2:
-            labels, ignored, _ = find_labels(self, bottom, self.axis, self.ignored_label())
+            labels, ignored, _ = read_labels(self, bottom, self.axis, self.ignored_label())
             true = xp.take_along_axis(probability, xp.expand_dims(labels, self.axis), self.axis)
             losses = -xp.log(xp.maximum(true, xp.finfo(xp.float32).tiny)).reshape(labels.shape)
             top[2].data[...] = (losses if ignored is None else xp.where(ignored, 0, losses)).reshape(top[2].shape)

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from fcaffe.layers.forks.boxes import clipped
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.proto import forks
 
@@ -64,7 +63,7 @@ class PriorBox(Layer):
         positions = [np.arange(count, dtype=np.float32) + np.float32(p.offset) for count in map_size]
         centres = np.stack(np.meshgrid(*positions), axis=-1)[:, :, None] * step
         corners = np.concatenate([centres - self.sizes / 2, centres + self.sizes / 2], axis=-1) / np.tile(image, 2)
-        return clipped(corners) if p.clip else corners
+        return np.clip(corners, 0, 1) if p.clip else corners
 
     def _sizes(self) -> np.ndarray:
         p = self.param.prior_box_param

@@ -57,6 +57,9 @@ class SmoothL1Loss(LossLayer):
             raise self.error(f"its bottoms must have the same count: {self.named_shapes(bottom)}")
         self.difference.reshape(*bottom[0].shape)
 
+    def has_gradient(self, bottom_index: int) -> bool:
+        return True
+
     def allow_force_backward(self, bottom_index: int) -> bool:
         return bottom_index < 2
 

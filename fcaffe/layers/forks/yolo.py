@@ -93,7 +93,6 @@ class GridLoss(LossLayer):
         return [self.gradient]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        self.refuse_label_gradient(propagate_down)
         if propagate_down[0]:
             self.xp.multiply(self.gradient.data, top[0].diff / self.samples, out=bottom[0].diff)
 
@@ -458,9 +457,5 @@ class Yolov3DetectionOutput(Layer):
         top[0].reshape(1, 1, *rows.shape)
         top[0].data[...] = self.engine.from_numpy(rows)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return False
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise self.error("a choice of boxes has no gradient; remove propagate_down: true")

@@ -172,7 +172,6 @@ class YoloDetectionLoss(LossLayer):
         return [self.gradient]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        self.refuse_label_gradient(propagate_down)
         if propagate_down[0]:
             self.xp.multiply(self.gradient.data, top[0].diff / self.samples, out=bottom[0].diff)
 
@@ -247,12 +246,8 @@ class EvalDetection(Layer):
         true[np.flatnonzero(hits)[first]] = True
         return np.column_stack([labels[order], scores[order], true & counts, ~true & counts])
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return False
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise self.error("a count has no gradient; remove propagate_down: true")
 
 
 def _squares(values: np.ndarray) -> float:

@@ -2,7 +2,6 @@
 
 import caffe
 import numpy as np
-
 from rpn.geometry import parameters
 
 
@@ -26,7 +25,7 @@ class RoIDataLayer(caffe.Layer):
             image[0, :, y : y + h, x : x + w] = [[[1]], [[kind - 1.5]], [[1.5 - kind]]]
             objects.append((x, y, x + w - 1, y + h - 1, kind))
         self.served.append((height, width, len(objects)))
-        for blob, values in zip(top, (image, np.array([[height, width, 1.0]]), np.array(objects, float))):
+        for blob, values in zip(top, (image, np.array([[height, width, 1.0]]), np.array(objects, float)), strict=True):
             blob.reshape(*values.shape)
             blob.data[...] = values.astype(np.float32, copy=False)
 

@@ -35,7 +35,7 @@ class AnchorTargetLayer(caffe.Layer):
 
         found = [labels.reshape(height, width, -1).transpose(2, 0, 1).reshape(1, 1, -1, width)]
         found += [as_map(targets), as_map(positive), as_map(positive / count)]
-        for blob, values in zip(top, found):
+        for blob, values in zip(top, found, strict=True):
             blob.reshape(*values.shape)
             blob.data[...] = values
 

@@ -26,7 +26,7 @@ class ProposalTargetLayer(caffe.Layer):
         targets[foreground, labels[foreground]] = codes[foreground]
         weights[foreground, labels[foreground]] = 1
         found = [rois, labels[:, None], *(values.reshape(len(rois), -1) for values in (targets, weights, weights))]
-        for blob, values in zip(top, found):
+        for blob, values in zip(top, found, strict=True):
             blob.reshape(*values.shape)
             blob.data[...] = values
 
