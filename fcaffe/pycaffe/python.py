@@ -121,7 +121,7 @@ class Python(UserLayer):
         except Exception as problem:
             raise self._user_error(f"making a {p.module}.{p.layer}", problem) from problem
         Layer._bind(user_layer, self)
-        user_layer.param_str = p.param_str
+        user_layer.param_str = p.param_str or p.param_str_
         user_layer.phase = self.phase
         return user_layer
 
