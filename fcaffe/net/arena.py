@@ -103,6 +103,11 @@ class Arena:
             if storage.buffer is not None:  # a new buffer is zero
                 storage.write_zeros()
 
+    @property
+    def storages(self) -> list[Storage]:
+        """The storages in the arena."""
+        return list(self._placed.values())
+
     def has(self, blob: Blob) -> bool:
         """Whether the data of a blob are in the arena, so that later layers may overwrite them."""
         return id(blob.data_storage) in self._placed
