@@ -61,7 +61,7 @@ class CacheBlocked(FusedLayer):
                 node.layer.forward(node.bottoms, node.tops)
 
     def own_memory(self) -> list[Storage]:
-        return self._arena.storages
+        return list(self._arena.storages)
 
     def own_bytes(self) -> int:
         self.reshape([], [])

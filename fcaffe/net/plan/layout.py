@@ -41,15 +41,14 @@ def uses(program: Program, again: Again) -> list[Use]:
     """One for each time that a storage's values are computed."""
     steps = program.steps(again)
     found = []
-    for key, spans in live_ranges(program, again).items():
+    for storage, spans in live_ranges(program, again).items():
         first, *others = sorted(spans)
         moves = [steps[start].before for start, _ in others]
         if None in moves:
-            found.append(Use(program.storages[key], spans))
+            found.append(Use(storage, spans))
         else:
             found += [
-                Use(program.storages[key], [span], before)
-                for span, before in zip((first, *others), (None, *moves), strict=True)
+                Use(storage, [span], before) for span, before in zip((first, *others), (None, *moves), strict=True)
             ]
     return found
 
