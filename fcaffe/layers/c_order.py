@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.net import Array
+from fcaffe.net import Array, Blob, Context
+
+
+def shares_memory(context: Context) -> bool:
+    """Whether layers whose top has the values of its bottom share its memory, data and gradient, as they do in Caffe.
+
+    Only a script can see that. Elsewhere such a layer copies, so that its bottom may stay channels-last.
+    """
+    return context.shares_memory and not context.engine.asynchronous
+
+
+def share(bottom: Blob, top: Blob) -> None:
+    """Let the top, which has its shape, be the memory of the bottom, in C order for good."""
+    bottom.make_contiguous()
+    top.share_data(bottom)
+    top.share_diff(bottom)
 
 
 def copy_values(source: Array, target: Array) -> None:

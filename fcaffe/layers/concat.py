@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from fcaffe.layers.c_order import share, shares_memory
 from fcaffe.net import Blob, Half, Layer, Traits, register
 
 
@@ -23,13 +24,27 @@ class AlongAxis(Layer):
             raise self.error(f"give either axis or {old_field} (its old name), not both")
         return bottom.canonical_axis(getattr(p, old_field), old_field)
 
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if self.copies_all and top[0] is not bottom[0] and shares_memory(self.context):
+            self.traits = replace(self.traits, aliases=True)
+
+    def share_if_alone(self, bottom: list[Blob], top: list[Blob]) -> None:
+        """Share the memory of the only bottom with the only top, where a script sees it."""
+        if self.traits.aliases:
+            share(bottom[0], top[0])
+
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
 
     @property
-    def ignores_propagate_down(self) -> bool:
-        """In Caffe a single bottom and a single top share their gradient."""
+    def copies_all(self) -> bool:
+        """Whether the only top has the values of the only bottom."""
         return len(self.param.bottom) == len(self.param.top) == 1
+
+    @property
+    def ignores_propagate_down(self) -> bool:
+        """With one bottom and one top, these share their gradient in Caffe."""
+        return self.copies_all
 
     def sizes(self, blobs: list[Blob]) -> list[int]:
         """Of these blobs along the axis."""
@@ -55,11 +70,15 @@ class Concat(AlongAxis):
             if (blob.shape[:axis], blob.shape[axis + 1 :]) != (first[:axis], first[axis + 1 :]):
                 raise self.error(f"bottoms may differ in axis {axis} only: {self.named_shapes(bottom)}")
         top[0].reshape(*first[:axis], sum(blob.shape[axis] for blob in bottom), *first[axis + 1 :])
+        self.share_if_alone(bottom, top)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.engine.concat([blob.data for blob in bottom], top[0].data, self.axis)
+        if not self.traits.aliases:
+            self.engine.concat([blob.data for blob in bottom], top[0].data, self.axis)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if self.traits.aliases:
+            return
         gradients = [blob.diff if down else None for blob, down in zip(bottom, propagate_down, strict=True)]
         self.engine.split(top[0].diff, gradients, self.sizes(bottom), self.axis)
 
@@ -89,10 +108,12 @@ class Slice(AlongAxis):
             raise self.error(f"slice_point must rise within axis {axis} of the bottom's shape {shape}: {points[1:-1]}")
         for blob, size in zip(top, sizes, strict=True):
             blob.reshape(*shape[:axis], size, *shape[axis + 1 :])
+        self.share_if_alone(bottom, top)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.engine.split(bottom[0].data, [blob.data for blob in top], self.sizes(top), self.axis)
+        if not self.traits.aliases:
+            self.engine.split(bottom[0].data, [blob.data for blob in top], self.sizes(top), self.axis)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
+        if propagate_down[0] and not self.traits.aliases:
             self.engine.concat([blob.diff for blob in top], bottom[0].diff, self.axis)

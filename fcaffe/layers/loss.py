@@ -14,7 +14,9 @@ from fcaffe.layers.labels import check_label_count, label_error, read_labels
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
-FULL, VALID, BATCH_SIZE, NONE = (getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE"))
+FULL, VALID, BATCH_SIZE, NONE, PRE_FIXED = (
+    getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED")
+)
 
 
 class FromForward:
@@ -31,6 +33,7 @@ class LossLayer(Layer):
     """
 
     traits = Traits(bottoms=2, tops=1, auto_tops=True)
+    knows_pre_fixed = False  # supports R-FCN's normalization: PRE_FIXED
     mode: int  # of the divisor, where there is a choice
     samples: Any = FromForward()  # by whose number, as a float, the loss was divided
 
@@ -57,6 +60,11 @@ class LossLayer(Layer):
     def read_normalization(self, default: int) -> int:
         """The mode of `divisor` that loss_param asks for."""
         mode = normalization(self.param.loss_param, default)
+        if mode == PRE_FIXED and not self.knows_pre_fixed:
+            raise self.error(
+                "normalization: PRE_FIXED belongs to the OHEM losses of R-FCN; use SoftmaxWithLossOHEM or "
+                "SmoothL1LossOHEM, or set normalization: NONE and divide loss_weight by pre_fixed_normalizer"
+            )
         if mode == VALID and self.ignored_label() is not None:
             self.refuse_shards(
                 "divides by the number of labels in the whole batch that are not ignored (normalization: BATCH_SIZE or "
@@ -77,13 +85,16 @@ def normalization(p: Any, default: int) -> int:
 
 
 def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int) -> float | Array:
-    """What a loss is divided by: the number of labels, of those not ignored, of the batch, or nothing; at least 1.
+    """What a loss is divided by: the number of labels, of those not ignored, of the batch, a number that the prototxt
+    gives, or nothing; at least 1.
 
     They count over all workers, so that the losses of the workers add up to that of the whole batch. Where `valid` is
     an array without axes this may be one too: it waits for a device only if there are several workers.
     """
     if layer.mode == NONE:
         return 1.0
+    if layer.mode == PRE_FIXED:
+        return max(1.0, layer.param.loss_param.pre_fixed_normalizer)
     count = {FULL: labels.count, VALID: valid, BATCH_SIZE: batch}[layer.mode]
     if isinstance(count, int):
         return max(1.0, layer.context.count_over_workers(count, labels))

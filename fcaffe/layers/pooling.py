@@ -53,9 +53,9 @@ class Pooling(Layer):
             repeatable=not random,
             by_sample=not random,
         )
+        self.memory = Blob(self.xp, (), channels_last=True)
         self.own_indices = len(top) == 1 and self.method != AVE  # in `memory`
         self.finds_maxima = self.own_indices and self.method == MAX
-        self.memory = self.new_memory()
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.check_axes(bottom[0])
@@ -69,12 +69,6 @@ class Pooling(Layer):
             blob.reshape(*shape[:2], *size)
         if self.own_indices:
             self.memory.reshape(*shape[:2], *size)
-
-    def new_memory(self) -> Blob:
-        """A blob for the index in each window."""
-        by_engine = self.method == MAX and not self.param.pooling_param.global_pooling
-        dtype = self.engine.index_dtype(self.windows) if by_engine else "float32"
-        return Blob(self.xp, (), channels_last=True, dtype=dtype)
 
     def check_axes(self, bottom: Blob) -> None:
         if len(bottom.shape) != 4:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from fcaffe.layers.c_order import copy_values
+from fcaffe.layers.c_order import copy_values, share, shares_memory
 from fcaffe.net import Blob, Half, Layer, Traits, register
 
 
 class Reshaping(Layer):
-    """Base: copies the values of its bottom in C order. Channels-last memory has no view of another shape."""
+    """Base: shares the memory of its bottom, or copies, since channels-last memory has no view of another shape."""
 
     traits = Traits(bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True)
-    ignores_propagate_down = True  # in Caffe top and bottom share their gradient
+    ignores_propagate_down = True  # Caffe's top and bottom share their gradient
 
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
         raise NotImplementedError
@@ -20,18 +21,22 @@ class Reshaping(Layer):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if top[0] is bottom[0]:
             raise self.error("does not work in place; give its top another name")
+        self.traits = replace(self.traits, aliases=shares_memory(self.context))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].reshape(*self.new_shape(bottom[0]))
+        if self.traits.aliases:
+            share(bottom[0], top[0])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        copy_values(bottom[0].data, top[0].data)
+        if not self.traits.aliases:
+            copy_values(bottom[0].data, top[0].data)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
+        if propagate_down[0] and not self.traits.aliases:
             copy_values(top[0].diff, bottom[0].diff)
 
 

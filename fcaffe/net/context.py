@@ -32,8 +32,9 @@ class Context:
     and reads whole batches in `turns`. `sync_batch_norm`: BatchNorm takes mean and variance over the batch of all
     workers. Nets for `inference` never run backward. With `whole_passes` only whole passes run and only outer blobs are
     read, so layers are fused and memory is shared. With `recompute` some forward passes run again during backward, to
-    save memory. With `on_demand` a script may read any blob: its whole forward passes materialise those
-    that it has read, and compute the others when it reads them.
+    save memory. With `on_demand` a script may read any blob, so whole forward passes materialise those that it has
+    been seen to read and compute the others when it reads them. With `shares_memory`, as in Caffe, a layer whose top
+    has the values of its bottom, such as Flatten, is the memory of its bottom.
 
     While nets are built, `as_worker_0` gives every worker what worker 0 passes to it. All workers must call it at the
     same point.
@@ -50,6 +51,7 @@ class Context:
     whole_passes: bool = False
     recompute: bool = False
     on_demand: bool = False
+    shares_memory: bool = False
     timeline: Timeline = field(default_factory=Timeline)
     as_worker_0: Callable[[Any], Any] = lambda thing: thing
     share: Share | None = field(default=None, init=False)  # see `share_of`

@@ -39,6 +39,7 @@ class Layer:
     """
 
     traits: Traits = Traits()
+    fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py; None: BVLC Caffe
     bottom_copy: Blob | None = None  # of a layer whose backward reads the bottom: see `keep_bottom`
     top_is_overwritten = False  # a later layer works in place on a top of this one, other than Dropout
 
@@ -115,6 +116,11 @@ class Layer:
     def own_bytes(self) -> int:
         """The size of `own_memory` with the present shapes of the blobs, whether a pass has been or not."""
         return 0
+
+    @property
+    def running_statistics(self) -> list[Blob]:
+        """Those of `blobs` that forward updates: they get no gradient, and the workers may have different ones."""
+        return []
 
     # --- what is carried over from one pass to the next, besides parameters and the run's random stream ---
 

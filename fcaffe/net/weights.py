@@ -53,9 +53,8 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
             )
         copies += [(blob, values) for blob, values in pairs if values.has_data]
     for blob, values in copies:
-        target = blob.data
-        if not values.read_into(target) and (data := values.data) is not None:
-            target[...] = blob.xp.asarray(data.reshape(blob.shape), dtype=blob.xp.float32)
+        assert values.data is not None
+        blob.data[...] = blob.xp.asarray(values.data.reshape(blob.shape), dtype=blob.xp.float32)
     net.context.engine.refresh_parameters()
 
 

@@ -40,7 +40,7 @@ class Net:
     ) -> None:
         if len(args) == 2 and isinstance(args[0], str):
             weights, phase = args
-            log.legacy_net(network_file, args[0], args[1])
+            log.legacy_net(network_file, args[1], args[0])
         elif args:
             positional = dict(zip(("phase", "level", "stages", "weights"), args, strict=False))
             phase = positional.get("phase", phase)
@@ -73,7 +73,7 @@ class Net:
         self._blob_names: list[str] = net.blob_names
         self._views = host_views(net.context.engine)
         norms = [node.layer for node in nodes if isinstance(node.layer, BatchNorm)]
-        self._statistics = [blob for layer in norms for blob in layer.blobs]
+        self._statistics = [blob for layer in norms for blob in layer.running_statistics]
         self._adds_to_statistics = not all(layer.use_global_stats for layer in norms)  # of other nets too, if shared
         self._views.give(_inputs(net))
         self._blobs = [Blob(blob, self._views) for blob in net.blobs]

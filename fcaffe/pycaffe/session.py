@@ -51,7 +51,7 @@ def engine() -> Engine:
 
 def context() -> Context:
     """Return the Context for a new net."""
-    return Context(engine(), random, noise, on_demand=True)
+    return Context(engine(), random, noise, on_demand=True, shares_memory=True)
 
 
 def set_mode_cpu() -> None:

@@ -42,6 +42,19 @@ CASES = {
         LOSS % "d",
     ],
     "Scale of normalised data": [NORM % (1, "x", "n"), SCALE % (1, "n", "n", ""), CONV % (1, "n", "c"), LOSS % "c"],
+    "normalisations with a scale of their own": [
+        CONV % (1, "x", "a"),
+        'layer { name: "slope" type: "BN" bottom: "a" top: "a" }',
+        RELU % (1, "a", "a"),
+        CONV % (2, "a", "b"),
+        'layer { name: "scale" type: "BN" bottom: "b" top: "b" bn_param { bn_mode: LEARN } }',
+        RELU % (2, "b", "b"),
+        CONV % (3, "b", "c"),
+        'layer { name: "bias" type: "BatchNorm" bottom: "c" top: "n" batch_norm_param { scale_bias: true } }',
+        'layer { name: "sum" type: "Eltwise" bottom: "n" bottom: "b" top: "s" }',
+        RELU % (3, "s", "s"),
+        LOSS % "s",
+    ],
     "propagate_down into BatchNorm": [
         CONV % (1, "x", "a"),
         (NORM % (1, "a", "n")).replace(" }", " propagate_down: false }"),
@@ -98,7 +111,7 @@ def fill_with_nan(net):
     """The stretch that arrays share, and every gradient: what nobody writes shows. Only losses keep their weights, and
     what user code may leave alone is left alone."""
     net.arena.follow(net.fused)
-    for storage in net.arena._placed.values():
+    for storage in net.arena.storages:
         if storage.buffer.dtype in (np.float32, "V2"):
             storage.buffer.view(np.uint16)[...] = NAN
     of_user_code = {

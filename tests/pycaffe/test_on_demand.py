@@ -47,7 +47,7 @@ def layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Call it, and nets that are made from then on leave out nothing."""
 
     def switch() -> None:
-        context = lambda: Context(session.engine(), session.random, session.noise)  # noqa: E731
+        context = lambda: Context(session.engine(), session.random, session.noise, shares_memory=True)  # noqa: E731
         monkeypatch.setattr(session, "context", context)
         made = caffe.Solver._bind
 

@@ -28,7 +28,7 @@ class PooledConcat(FusedLayer):
         self.concat, self.pooling = concat, pooling
         self.with_relu = bool(relus)
         self._part = Blob(self.xp, (), channels_last=True, dtype=nodes[-1].tops[0].dtype)  # one pooled bottom
-        self._memories = [pooling.new_memory() for _ in nodes[-2].bottoms]
+        self._memories = [Blob(self.xp, (), channels_last=True) for _ in nodes[-2].bottoms]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
