@@ -120,11 +120,9 @@ class PlainUpdate:
         diff: Array,
         history: Sequence[Array],
         settings: Settings,
-        half: Array | None = None,
     ) -> None:
         """Scale the gradients, regularise, and apply the rule of solver type `rule` to all parameters of the `table`.
 
-        `set_step` has set the rate, which includes Adam's bias correction, and the factor of the gradients. `half`, if
-        given, receives the new weights in 16 bits.
+        `set_step` has set the rate, which includes Adam's bias correction, and the factor of the gradients.
         """
         raise NotImplementedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fcaffe.engines.normalization import Whole
+from fcaffe.engines.normalization import Normalizer, Whole
 from fcaffe.layers.running_statistics import RunningStatistics
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.state import Held, State
@@ -72,13 +72,15 @@ class BatchNorm(Layer):
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = with_channels(bottom[0].data), with_channels(top[0].data)
-        mean, variance = self.mean.data, self.variance.data
         if self.use_global_stats:
             self.statistics.read(self.mean, self.variance)
-            self.engine.batch_norm_apply(x, y, mean, variance, None, self.eps, False)
+            self.engine.batch_norm_apply(x, y, self.normalizer())
         else:
             x = with_channels(self.keep_bottom(bottom, top).data)
-            self.engine.batch_norm_train(x, y, mean, variance, None, self.eps, False, self.memory.data)
+            self.engine.batch_norm_train(x, y, self.normalizer(), self.memory.data)
+
+    def normalizer(self) -> Normalizer:
+        return Normalizer(self.mean.data, self.variance.data, self.eps)
 
     def take_moments(self, bottom: Blob) -> None:
         """Once for each batch: write `mean` and `variance` of that of all workers; not with use_global_stats."""
@@ -120,16 +122,14 @@ class BatchNorm(Layer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
             return
-        mean, variance = self.mean.data, self.variance.data
         dx, dy = with_channels(bottom[0].diff), with_channels(top[0].diff)
         if self.use_global_stats:
-            deviation = self.xp.sqrt(variance + self.eps)
+            deviation = self.xp.sqrt(self.variance.data + self.eps)
             with self.engine.in_float32([dy], [dx]) as (dy_, dx_):
                 self.xp.divide(dy_, deviation.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx_)
         else:
             x = with_channels(self.kept_bottom(bottom, top).data)
-            numbers = mean, variance, None, None, self.eps, False, self.memory.data
-            self.engine.batch_norm_train_backward(x, dy, dx, *numbers, self.whole)
+            self.engine.batch_norm_train_backward(x, dy, dx, self.normalizer(), (), self.memory.data, self.whole)
 
     def _workers(self) -> Workers:
         """Those whose batches are one batch to this layer."""

@@ -36,8 +36,6 @@ class DeviceViews(HostViews):
         for storage, copy in written:
             copy.exposed = False
             storage.view(copy.shape)[...] = self._engine.from_numpy(copy.array)
-        if any(storage.has_moved for storage, _ in written):
-            self._engine.refresh_parameters()
 
     def pull(self) -> None:
         pass

@@ -56,7 +56,6 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
         target = blob.data
         if not values.read_into(target) and (data := values.data) is not None:
             target[...] = blob.xp.asarray(data.reshape(blob.shape), dtype=blob.xp.float32)
-    net.context.engine.refresh_parameters()
 
 
 def tell_untouched(net: Net, given: Container[str], source: str) -> None:

@@ -63,13 +63,12 @@ class Update:
     @silent_arithmetic
     def _apply_summed(self) -> None:
         """Update the parameters whose gradients are summed by now."""
-        run, engine = self.run, self.run.engine
+        run = self.run
         until = run.exchange.final_until
         number = sum(own.stop <= until for _, own in self._left)
         now, self._left = self._left[:number], self._left[number:]
         with self._brought_in(now):
             self._lower(now)
-        engine.refresh_parameters()
 
     def _lower(self, now: list[tuple[Parameter, slice]]) -> None:
         run, param, engine = self.run, self.run.param, self.run.engine

@@ -60,10 +60,10 @@ def test_values_are_those_of_convolutions(
 
     once, twice = np.full((2, *weights.shape), np.nan, np.float32)
     wanted = np.empty_like(weights)
-    exact.convolution_backward_weights(x, dy, wanted, None, windows, group, False)
-    soft.convolution_backward_weights(x_, dy_, once, None, windows, group, False)
+    exact.convolution_backward_weights(x, dy, wanted, windows, group, False)
+    soft.convolution_backward_weights(x_, dy_, once, windows, group, False)
     twice[...] = once
-    soft.convolution_backward_weights(x_, dy_, twice, None, windows, group, True)
+    soft.convolution_backward_weights(x_, dy_, twice, windows, group, True)
     for values, times in ((once, 1), (twice, 2)):
         np.testing.assert_allclose(values, times * wanted, rtol=1e-5, atol=2e-5 * np.abs(wanted).max())
 
@@ -85,7 +85,7 @@ def test_the_same_bits_each_time_and_in_other_memory(soft: Any, products: Any) -
         x_, dy_, y = (narrow(soft, np.ascontiguousarray(z) if order == "C order" else z.copy("K")) for z in (x, dy, dy))
         dweights = np.empty_like(weights)
         soft.convolution_forward(x_, weights, None, y, windows, 1)
-        soft.convolution_backward_weights(x_, dy_, dweights, None, windows, 1, False)
+        soft.convolution_backward_weights(x_, dy_, dweights, windows, 1, False)
         results.append((soft.to_numpy(y).copy(), dweights))
     for y, dweights in results[1:]:
         np.testing.assert_array_equal(y, results[0][0])

@@ -164,7 +164,7 @@ def test_sums_that_threads_would_split_are_left_to_all(many_threads, seen):
     engine, random = cpu_engine(), np.random.default_rng(1)
     x, dy = images(random, 2, 4, 8, 8), images(random, 2, 4, 8, 8)
     dweights = np.empty((4, 4, 3, 3), np.float32)
-    engine.convolution_backward_weights(x, dy, dweights, None, Windows((3, 3), (1, 1), (1, 1), (1, 1)), 1, add=False)
+    engine.convolution_backward_weights(x, dy, dweights, Windows((3, 3), (1, 1), (1, 1), (1, 1)), 1, add=False)
     assert set(seen) == {MANY}
     seen.clear()
     engine.average_pool_backward(dy, x, Windows((3, 3), (1, 1), (1, 1), (1, 1)))

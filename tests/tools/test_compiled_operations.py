@@ -23,7 +23,7 @@ def test_primitives_and_plain_products_count():
         engine.convolution_forward(x, weights, None, y, windows, 1)
         forward = len(spent)
         engine.convolution_backward_data(y, weights, dx, windows, 1)
-        engine.convolution_backward_weights(x, y, weights, None, windows, 1, False)
+        engine.convolution_backward_weights(x, y, weights, windows, 1, False)
     assert forward and len(spent) == forward + 2 and min(spent) > 0
     engine.convolution_forward(x, weights, None, y, windows, 1)
     assert len(spent) == forward + 2

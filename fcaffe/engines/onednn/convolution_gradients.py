@@ -61,13 +61,11 @@ class ConvolutionGradients(Convolution):
         operation((address(dy), address(weights)), (address(dx),))
 
     def convolution_backward_weights(
-        self, x: Array, dy: Array, dweights: Array, dbias: Array, windows: Windows, group: int, add: bool
+        self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
     ) -> None:
         if not x.size or not windows.kernel:
-            super().convolution_backward_weights(x, dy, dweights, dbias, windows, group, add)
+            super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
-        if dbias is not None:  # oneDNN's own sums lose digits with every value
-            self.convolution_backward_bias(dy, dbias, add)
         if self._is_float32_product(windows, group):
             with self.channels_last([dy, x], []) as (dy_, x_):
                 self.library.sgemm(rows_of(dy_).T, rows_of(x_), matrix_of(dweights), add)

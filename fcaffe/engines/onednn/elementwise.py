@@ -36,9 +36,9 @@ class Elementwise(Operations, PlainElementwise):
         self.library.sgemm(np.ones((1, rows.shape[0]), np.float32), rows, sums)
         return sums[0]
 
-    def add_bias(self, y: Array, bias: Array, relu: bool) -> None:
-        if relu or y.ndim != 2 or len(y) != 1 or (y.size < SMALL and self.library.tape is None):
-            super().add_bias(y, bias, relu)
+    def add_bias(self, y: Array, bias: Array) -> None:
+        if y.ndim != 2 or len(y) != 1 or (y.size < SMALL and self.library.tape is None):
+            super().add_bias(y, bias)
         else:
             self._binary(dnnl.ADD, y, bias[None], y)
 

@@ -34,7 +34,6 @@ class OneDnnEngine(
         self.name = f"oneDNN {self.library.version}"
         self._operations = {}
         self._can_add = {}
-        self._normals = {}
         self._updates = {}
 
     @property

@@ -28,7 +28,7 @@ class InnerProduct(Operations, PlainInnerProduct):
 
     if TYPE_CHECKING:
 
-        def add_bias(self, y: Array, bias: Array, relu: bool) -> None: ...
+        def add_bias(self, y: Array, bias: Array) -> None: ...
 
     def flat_memory(self, x: Array) -> Array:
         return self.library.temporary_array(FLAT, x.shape, x.dtype)
@@ -40,7 +40,7 @@ class InnerProduct(Operations, PlainInnerProduct):
                 if is_row:
                     self.library.sgemm(weights, x_.T, y_.T)
                     if bias is not None:
-                        self.add_bias(y_, bias, relu=False)
+                        self.add_bias(y_, bias)
                     return
                 columns = np.empty((weights.shape[0], x.shape[0]), np.float32)
                 self.library.sgemm(weights, x_.T, columns)

@@ -5,7 +5,6 @@ from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
 from fcaffe.layers.fused.cache_blocking import blocked_for_the_cache
 from fcaffe.layers.fused.convolution_relu import ConvolutionReLU
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
-from fcaffe.layers.fused.inner_product_relu import InnerProductReLU
 from fcaffe.layers.fused.pooled_concat import pooled_before_concat
 from fcaffe.layers.fused.pooling_relu import PoolingReLU
 from fcaffe.layers.fused.scale_relu import ScaleReLU
@@ -21,6 +20,5 @@ register_fusion(BatchNormScale)
 register_fusion(ScaleReLU)
 register_fusion(SumReLU)
 register_fusion(ConvolutionReLU)
-register_fusion(InnerProductReLU)
 register_rule(without_unread_positions)
 register_rule(blocked_for_the_cache)

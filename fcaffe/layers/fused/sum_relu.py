@@ -35,7 +35,7 @@ class SumReLU(FusedLayer):
             return
         engine, y, dy = self.engine, top[0].data, top[0].diff
         wanted = [blob.diff for blob, down in zip(bottom, propagate_down, strict=True) if down]
-        if len(wanted) == 2:
-            engine.add_relu_backward(y, dy, *wanted)
-        elif wanted:
+        if wanted:
             engine.relu_backward(y, dy, wanted[0], 0)
+        if len(wanted) == 2:
+            engine.copy(*wanted)
