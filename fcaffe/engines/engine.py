@@ -73,7 +73,6 @@ class Engine(
     weights_channels_last = False  # weights of convolutions have the memory order (outputs, kernel..., inputs)
     half_dtype: numpy.dtype[Any] | None = None
     half_arithmetic = True  # `xp` computes with arrays of that dtype
-    folds_weights = False  # folded_convolution is fast
     records = False  # see recorded
     cache: WeightCache | None = None  # set while weights do not change
     updates_at_once = False  # update_all updates all parameters in one call

@@ -14,16 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fcaffe.engines.channels import is_near
 from fcaffe.engines.normalization import Normalizer, PlainNormalization, Whole
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm_operations import BatchNormOperations
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.library import BFLOAT16
 from fcaffe.engines.onednn.operation import SMALL
-from fcaffe.engines.onednn.pieces import PIECE, Repeated, alike, cut_in_pieces, is_channels_last, side_by_side
-
-MOST_SUMMED = 64  # values of a channel that are added up in float32
+from fcaffe.engines.onednn.pieces import Repeated, alike, cut_in_pieces, is_channels_last, side_by_side
 
 Array = Any
 
@@ -49,44 +45,15 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
             source, target, signs = address(x), address(out), address(memory)
             pieces = cut_in_pieces(x, self._threads)
             made = alike(pieces, lambda piece: self._normalize_piece(x, piece, bool(affine), norm.eps).as_it_is())
-            with self.library.unrecorded():
-                for piece, normalize in zip(pieces, made, strict=True):
-                    start = x.itemsize * piece.start
-                    normalize(source + start, *numbers.addresses(piece), target + start, signs + piece.start)
+            for piece, normalize in zip(pieces, made, strict=True):
+                start = x.itemsize * piece.start
+                normalize(source + start, *numbers.addresses(piece), target + start, signs + piece.start)
         undefined = ~np.isfinite(sum(affine, norm.mean + norm.variance))
         if undefined.any():  # there oneDNN's ReLU has written 0 for NaN
             arrays = {name: each[undefined] for name, each in norm._asdict().items() if isinstance(each, np.ndarray)}
             part = np.empty_like(x[:, undefined])
             super().batch_norm_apply(x[:, undefined], part, norm._replace(**arrays))
             y[:, undefined] = part
-
-    def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
-        """From the moments of pieces. oneDNN also normalises the pieces, into scratch memory."""
-        if not _is_taken(x) or not is_channels_last(x) or x.size < PIECE:
-            super().batch_norm_moments(x, mean, variance)
-            return
-        pieces = cut_in_pieces(x, self._threads, MOST_SUMMED)
-        scratch = self.library.temporary(
-            dnnl.DST, 4 * max(piece.groups * piece.length for piece in pieces) * x.shape[1]
-        )
-        counts = np.repeat([piece.length for piece in pieces], [piece.groups for piece in pieces])
-        found = np.empty((2, len(counts), x.shape[1]), np.float32)  # each piece writes some rows of either half
-        source, first, second = address(x), address(found), address(found) + found.nbytes // 2
-        made = alike(pieces, lambda piece: self._moments_of_piece(x, piece).as_it_is())
-        for piece, moments in zip(pieces, made, strict=True):
-            moments(source + x.itemsize * piece.start, scratch, first, second)
-            written = piece.groups * x.shape[1] * found.itemsize
-            first, second = first + written, second + written
-        share = counts / counts.sum()
-        means, variances = found.astype(np.float64)
-        mean64 = share @ means
-        means -= mean64
-        variances += np.square(means, out=means)
-        variance64 = share @ variances
-        if x.dtype == BFLOAT16 or np.all(is_near(mean64, variance64)):
-            mean[...], variance[...] = mean64, variance64
-        else:  # float32 has too few digits for the sums of a piece, unless bfloat16 has fewer anyway
-            super().batch_norm_moments(x, mean, variance)
 
     def batch_norm_apply(self, x: Array, y: Array, norm: Normalizer) -> None:
         if not _is_taken(x):
