@@ -161,7 +161,6 @@ class Run:
         self.net.parameters.flatten(self.data, self.diff)
         self.history: list[Array] = [aligned_zeros(self.engine.xp, count) for _ in range(self.rule.histories)]
         self.workers.broadcast(self.data)
-        self.engine.adopt_parameters(self.data, self.diff)
 
     @property
     def share(self) -> Share:

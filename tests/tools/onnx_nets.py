@@ -52,7 +52,6 @@ def with_random_weights(net: Net, seed: int = 3) -> Net:
                 blob.data[...] = random.standard_normal(blob.shape) * (2 / width) ** 0.5
             else:
                 blob.data[...] = random.uniform(0.5 if index == 0 else -0.5, 1, blob.shape)
-    net.context.engine.refresh_parameters()
     return net
 
 
