@@ -45,7 +45,7 @@ def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: A
         param, model, done = low_rank(read_net(net), old, ranks, energy)
     scores = []
     if engine is not None:
-        from fcaffe.tools.model_scores import model_scores  # which loads all layers
+        from fcaffe.tools.scoring import model_scores  # which loads all layers
 
         chosen = {one.layer: one.rank for one in done}
 

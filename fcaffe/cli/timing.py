@@ -9,19 +9,18 @@ from fcaffe import log
 from fcaffe.errors import FcaffeError
 from fcaffe.parallel.world import World
 from fcaffe.solvers import Solver
-from fcaffe.timeline import KEPT, KEPT_BY_ALL, OTHER, Timeline
+from fcaffe.timeline import KEPT, KEPT_BY_ALL, OTHER, Timeline, summarize
 from fcaffe.tools import trace
-from fcaffe.tools.time_summary import summarize
 
 
 class Timing:
-    """The timeline of this worker. `path` is the file of the trace, or ""; UsageError if it cannot be written."""
+    """The timeline of this worker. `path` is the file of the trace, or "". FcaffeError if that is not writable."""
 
     def __init__(self, path: str, world: World) -> None:
         self.path = path
         self.world = world
         if path and world.rank == 0:
-            trace.check_writable(path)
+            trace.write(path, [])  # so that a wrong path ends the command before the training
         self.timeline = Timeline(min(KEPT, KEPT_BY_ALL // world.size) if path else 0)
         self._everyone: list[dict[str, float]] = []  # the seconds of all workers, at worker 0 after the training
 

@@ -118,7 +118,7 @@ def _with_training(
 ) -> Model:
     """Compress with training between the steps. The scores after each step are appended to `rows`."""
     from fcaffe.deep_compression.retraining import Masked, Retraining, Shared
-    from fcaffe.tools.model_scores import model_scores  # which loads all layers
+    from fcaffe.tools.scoring import model_scores  # which loads all layers
 
     def tell(what: str) -> None:
         scores = model_scores(solver, model, engine)

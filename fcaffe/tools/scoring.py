@@ -1,27 +1,75 @@
-"""Scoring: the outputs of a net over some batches, and their means."""
+"""Scoring: the outputs of a net, or of all test nets of a solver, over some batches, and their means."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from fcaffe import log
-from fcaffe.net import Net
+from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
+from fcaffe.engines import Engine
+from fcaffe.errors import UsageError
+from fcaffe.net import Context, Net
+from fcaffe.net.memory_need import check_memory
+from fcaffe.net.model_files import Model
+from fcaffe.net.weights import copy_weights
+from fcaffe.rng import CaffeRandom
+from fcaffe.solvers.nets import test_net_params
 
 
-def score(net: Net, iterations: int) -> None:
-    """Run this many batches forward; log every output of each batch, then the mean loss and the mean outputs."""
+def score(net: Net, iterations: int) -> list[tuple[str, float]]:
+    """Run this many batches forward; log every output of each batch, then the mean loss and the mean outputs.
+
+    Returns name and mean of each output that is one number.
+    """
     log.running_for(iterations)
-    to_numpy = net.context.engine.to_numpy
+    engine = net.context.engine
     loss = np.float32(0)
     sums = [np.zeros(blob.count, np.float32) for _, blob, _ in net.outputs()]
-    for batch in range(iterations):
-        loss += np.float32(net.forward())
-        for total, (name, blob, _) in zip(sums, net.outputs(), strict=True):
-            values = to_numpy(blob.data).reshape(-1)
-            total += values
-            for value in values:
-                log.batch_output(batch, name, float(value))
+    with engine.fixed_weights():
+        for batch in range(iterations):
+            loss += np.float32(net.forward())
+            for total, (name, blob, _) in zip(sums, net.outputs(), strict=True):
+                values = engine.to_numpy(blob.data).reshape(-1)
+                total += values
+                for value in values:
+                    log.batch_output(batch, name, float(value))
     log.mean_loss(float(loss) / iterations)
     for total, (name, _, weight) in zip(sums, net.outputs(), strict=True):
         for value in total:
             log.mean_output(name, float(value) / iterations, weight)
+    outputs = zip(sums, net.outputs(), strict=True)
+    return [(name, float(total[0]) / iterations) for total, (name, _, _) in outputs if total.size == 1]
+
+
+def model_scores(
+    param: Any, model: Model, engine: Engine, change: Callable[[Any], Any] = lambda net: net
+) -> list[tuple[str, float]]:
+    """Name and mean of each scalar output of all test nets, over test_iter batches each.
+
+    Args:
+        param: the SolverParameter.
+        model: the weights.
+        engine: runs the nets.
+        change: converts the NetParameter of a test net.
+
+    Raises:
+        UsageError: the solver has no test nets.
+        SnapshotError: the model does not fit a net.
+    """
+    found: list[tuple[str, float]] = []
+    with log.quiet():
+        sources = test_net_params(param)
+        if not sources:
+            raise UsageError("the solver has no test net: give it test_iter and test_interval, or leave --solver out")
+        for (net_param, _), batches in zip(sources, param.test_iter, strict=True):
+            context = Context(engine, CaffeRandom(None), noise="counter", inference=True, whole_passes=True)
+            net = Net(change(net_param), context)
+            try:
+                check_memory(net)
+                copy_weights(net, model, "the model")
+                found += score(net, batches)
+            finally:
+                net.close()
+    return found
