@@ -10,17 +10,10 @@ import pytest
 
 from fcaffe.errors import FcaffeError
 from fcaffe.threads import available_cpus
-from fcaffe.tools.scaling import Split, advice, measure_splits, splits
+from fcaffe.tools.scaling import Split, advice, measure_splits
 
 ROOT = Path(__file__).parents[2]
 LENET = str(ROOT / "models" / "lenet" / "train_val.prototxt")
-
-
-@pytest.mark.parametrize("cores", [1, 2, 6, 16, 17])
-def test_splits_use_all_cores(cores: int) -> None:
-    found = splits(cores)
-    assert all(split.workers * split.threads == cores for split in found)
-    assert [found[0].workers, found[-1].workers] == [1, cores]
 
 
 @pytest.mark.parametrize(
