@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from fcaffe.plan.machine import FCAFFE, TEXTBOOK, Machine
 from fcaffe.plan.reductions import COMPARED, Sum, sum_of
@@ -78,11 +78,9 @@ class Row:
 
 @dataclass
 class Prediction:
-    """Answers to one question. Caches what sums and shares cost, since searches ask for it again and again."""
+    """Answers to one question."""
 
     question: Question
-    _sums: dict[tuple[str, int, int], Sum] = field(default_factory=dict)
-    _passes: dict[tuple[int, int], Compute] = field(default_factory=dict)
 
     def row(self, workers: int, name: str) -> Row:
         """Raises UsageError for a reduction that does not fit."""
@@ -120,7 +118,7 @@ class Prediction:
         """The smallest batch of all workers, in equal shares, that has the wanted efficiency; None if none has."""
 
         def suffices(share: int) -> bool:
-            grown = Prediction(replace(self.question, batch=share, per_worker=True), self._sums, self._passes)
+            grown = Prediction(replace(self.question, batch=share, per_worker=True))
             return grown.row(workers, name).efficiency >= self.question.wanted
 
         share = _first(suffices, 1, LARGEST_SHARE)
@@ -200,10 +198,7 @@ class Prediction:
 
     def sum(self, name: str, workers: int, size: int) -> Sum:
         """One sum of so many bytes."""
-        key = name, workers, size
-        if key not in self._sums:
-            self._sums[key] = sum_of(name, self.question.machine, workers, size)
-        return self._sums[key]
+        return sum_of(name, self.question.machine, workers, size)
 
     @property
     def update_bytes(self) -> float:
@@ -220,10 +215,7 @@ class Prediction:
     def _pass(self, share: int, workers: int) -> Compute:
         machine = self.question.machine
         workers = min(workers, machine.devices_per_node)  # more are on other nodes, with cores of their own
-        key = share, workers
-        if key not in self._passes:
-            self._passes[key] = compute_of(self.question.work, machine, self.question.math, share, workers)
-        return self._passes[key]
+        return compute_of(self.question.work, machine, self.question.math, share, workers)
 
 
 def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:

@@ -23,8 +23,7 @@ from fcaffe.tools.report.page import Content, write_page
 EVERY = 5  # seconds between two pages
 REFRESH = 10  # seconds after which an open page reloads itself
 PATIENCE = 60  # seconds without a new page, at least, after which an open page says that the training is not running
-LONGEST = 30  # seconds of an evaluation
-SHARE = 0.05  # of the training's time for evaluations, at most
+LONGEST = 30  # seconds of an evaluation, one after each test
 
 
 class Recorder(Observer):
@@ -39,10 +38,9 @@ class Recorder(Observer):
         self.log = TrainingLog(net=solver.net.name)
         self._prototxts = prototxts(solver_file)
         self._net_content = net_content(solver.net, train_net_param(solver.param)[0])
-        self._began = self._written = self._evaluated = time.monotonic()
+        self._began = self._written = time.monotonic()
         self._patience = 10.0 * PATIENCE  # until two pages have been written
         self._first = solver.iteration
-        self._cost = 0.0  # seconds of the last evaluation
         self._evaluation: Evaluation | None = None
         self._net: Net | None = None  # a test net of its own, which runs layer by layer
         write_page(path, self._content("The training is about to begin."))
@@ -62,7 +60,7 @@ class Recorder(Observer):
                 output = net.outputs.setdefault(number, Output(name, number, bool(weight)))
                 output.curve[self.solver.iteration] = float(value)
                 number += 1
-        if index == 0 and time.monotonic() - self._evaluated > self._cost / SHARE:
+        if index == 0:
             self._evaluate()
 
     def end(self, seconds: dict[str, dict[str, float]], problem: str = "") -> None:
@@ -122,7 +120,6 @@ class Recorder(Observer):
         share_weights(self._net, self.solver.net)
         moment = f"at iteration {self.solver.iteration:,}"
         self._evaluation = evaluate(self._net, self._batches(param.test_iter[0], began), moment)
-        self._evaluated, self._cost = time.monotonic(), time.monotonic() - began
 
     def _batches(self, number: int, began: float) -> Iterator[int]:
         """The indices of the batches to evaluate, as far as LONGEST allows.
