@@ -57,7 +57,6 @@ COLUMNS = "workers reduce ms/iteration compute exposed data update speedup effic
 @click.option("--efficiency", "wanted", default=0.9, metavar="X", help="For which the batch is looked for (0.9).")
 @click.option("--input-shape", default="", metavar="C,H,W", help="Shape of the records of a data set that is missing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--plot", default="", metavar="FILE", help="Draw server, tree and ring: .png, .pdf or .svg.")
 @click.option("--explain", "explained", is_flag=True, help="Show formula, inputs and their sources for each number.")
 @click.option("--calibrate", is_flag=True, help="Measure this machine, and its links if started under several ranks.")
 @click.option("--out", default=MACHINE, metavar="FILE", help=f"With --calibrate: the file ({MACHINE}).")
@@ -86,10 +85,6 @@ def plan(engines: EngineFlags, **flags: Any) -> int:
         )
     prediction = Prediction(Question(work, machine, size, per_worker, engines.math, **_settings(flags)))
     rows = prediction.rows(counts, reductions)
-    if flags["plot"]:
-        from fcaffe.plan.picture import draw
-
-        draw(prediction, counts, flags["plot"])
     if flags["as_json"]:
         print(json.dumps([_row_to_json(prediction, row, flags["explained"]) for row in rows], indent=2))
         return 0

@@ -22,8 +22,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from plan_picture import draw
+
 from fcaffe.plan.machine import TITAN
-from fcaffe.plan.picture import draw
 from fcaffe.plan.prediction import Prediction, Question
 from fcaffe.plan.work import Work, work_of_net
 

@@ -42,7 +42,7 @@ class Recorder(Observer):
         self._patience = 10.0 * PATIENCE  # until two pages have been written
         self._first = solver.iteration
         self._evaluation: Evaluation | None = None
-        self._net: Net | None = None  # a test net of its own, which runs layer by layer
+        self._net: Net | None = None  # a test net of its own
         write_page(path, self._content("The training is about to begin."))
 
     def iteration_ends(self, loss: float, rate: float) -> None:
@@ -63,13 +63,13 @@ class Recorder(Observer):
         if index == 0:
             self._evaluate()
 
-    def end(self, seconds: dict[str, dict[str, float]], problem: str = "") -> None:
-        """Write the last page, with the seconds of all workers and the error that has ended the training."""
+    def end(self, problem: str = "") -> None:
+        """Write the last page, with the error that has ended the training."""
         if not problem:
             self._evaluate()
         took = _duration(time.monotonic() - self._began)
         content = self._content(problem or f"Ended at iteration {self.solver.iteration:,} after {took}.")
-        content.seconds, content.refresh = seconds or content.seconds, 0
+        content.refresh = 0
         self._write(content)
         if self._net is not None:
             self._net.close()
@@ -92,7 +92,6 @@ class Recorder(Observer):
             tiles=tiles,
             evaluation=self._evaluation,
             net=self._net_content,
-            seconds={"worker 0": dict(solver.timeline.seconds)},
             prototxts=self._prototxts,
             refresh=REFRESH,
             patience=self._patience,
