@@ -21,7 +21,7 @@ from fcaffe.plan.machine import MACHINES
 from fcaffe.plan.machine_file import MACHINE, read_machine
 from fcaffe.plan.prediction import Prediction, Question, Row
 from fcaffe.plan.reductions import check_names
-from fcaffe.plan.work import Work, work_of_net, work_of_solver
+from fcaffe.plan.work import Work, work_of_net
 
 MOST_WORKERS = 10_000_000
 WORKERS = "1,2,4,8,16,32,64,128"
@@ -112,7 +112,7 @@ def _work(flags: dict[str, Any]) -> Work:
     solver, net, shape = flags["solver"], flags["net"], numbers_of_shape(flags["input_shape"])
     if bool(solver) == bool(net):
         raise UsageError("plan needs the prototxt of a solver or of a net: --solver FILE or --net FILE")
-    return work_of_solver(solver, shape) if solver else work_of_net(net, shape)
+    return work_of_net(solver or net, shape, bool(solver))
 
 
 def _calibrate(engines: EngineFlags, flags: dict[str, Any]) -> int:
