@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from fcaffe.errors import SnapshotError
+from fcaffe.model_files import Model
 from fcaffe.net import Net
-from fcaffe.net.model_files import Model
 from fcaffe.net.node import Node
 from fcaffe.net.weights import to_model
 from fcaffe.proto import StoredBlob

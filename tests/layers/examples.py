@@ -1,7 +1,7 @@
 """One or more small configurations of every layer type, for the checks that hold for all of them."""
 
 from tests.layers.example import Example
-from tests.layers.examples_of_forks import EXAMPLES_OF_FORKS
+from tests.layers.examples_of_forks import EXAMPLES_OF_FORKS, FORK_FIELDS
 
 IMAGE = (2, 4, 5, 3)
 IMAGES = (IMAGE,)
@@ -9,6 +9,7 @@ MATRIX = (3, 4)
 
 # Types that read from elsewhere, with the tests that they have instead.
 TESTED_ELSEWHERE = {
+    "AnnotatedData": "test_annotated_sets.py",
     "Data": "test_data_layer.py",
     "HDF5Data": "test_hdf5_layers.py",
     "HDF5Output": "test_hdf5_layers.py",
@@ -291,3 +292,5 @@ EXAMPLES: dict[str, list[Example]] = {
 }
 
 EXAMPLES |= EXAMPLES_OF_FORKS
+for kind, examples in FORK_FIELDS.items():
+    EXAMPLES[kind] += examples

@@ -11,8 +11,8 @@ import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import UnreadableError, asking, require_file
+from fcaffe.model_files import Model
 from fcaffe.net import Layer, Net
-from fcaffe.net.model_files import Model
 from fcaffe.net.weights import to_model
 from fcaffe.proto import StoredBlob
 from fcaffe.tools.onnx.library import onnx

@@ -21,8 +21,8 @@ from fcaffe.hdf5.library import h5py
 from fcaffe.hdf5.reading import address, attribute, check_stored, member, names_in, shape_of, values_of
 from fcaffe.hdf5.reading import opened as opened_hdf5
 from fcaffe.hdf5.writing import Hdf5Writer, new_file
-from fcaffe.net.model_files.arrays import ArrayName, Contents, Packed, stored_arrays
-from fcaffe.net.model_files.model import Model, check_text
+from fcaffe.model_files.arrays import ArrayName, Contents, Packed, stored_arrays
+from fcaffe.model_files.model import Model, check_text
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import without_fork_fields
 
@@ -62,7 +62,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
 def write(path: str | os.PathLike[str], model: Model) -> None:
     """Write a model. /diff exists if any blob has gradients. Raises SnapshotError."""
     owners = {(layer.name, index): owner.blobs[owned] for layer, index, owner, owned in model.shared()}
-    with_diffs = any(blob.has_diff for layer in model.layers for blob in layer.blobs)
+    with_diffs = any(blob.diff is not None for layer in model.layers for blob in layer.blobs)
     _check_names(model)
     with new_file(path, "model", SnapshotError) as file:
         data = file.group(file.root, "data")

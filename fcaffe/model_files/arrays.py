@@ -19,10 +19,9 @@ from google.protobuf.message import DecodeError
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import UnreadableError
-from fcaffe.net.model_files.model import Model, StoredLayer, check_text
+from fcaffe.model_files.model import Model, StoredLayer, check_text
 from fcaffe.proto import StoredBlob, blob_shape
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.in_file import InFile
 
 MOST_BLOBS = 1000  # of a layer
 BlobSizes = Mapping[str, Sequence[int]]  # of a net: the number of values in each blob of each layer
@@ -58,10 +57,10 @@ class Packed(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """An open model file: the NetParameter with the shapes of all blobs, and the arrays. An InFile is not read yet."""
+    """An open model file: the NetParameter with the shapes of all blobs, and the arrays."""
 
     outline: Any
-    arrays: Mapping[ArrayName, InFile | Packed]
+    arrays: Mapping[ArrayName, np.ndarray | Packed]
 
 
 def read_arrays(
@@ -89,7 +88,7 @@ def model_of(contents: Contents, sizes: BlobSizes | None = None) -> Model:
     """The model of an open file; see `read_arrays`. An array of a layer that is not in the outline adds the layer."""
     layers = [layer_from_outline(layer) for layer in contents.outline.layer]
     by_key = dict(keyed(layers))
-    wanted: list[tuple[StoredBlob, str, InFile | Packed]] = []
+    wanted: list[tuple[StoredBlob, str, np.ndarray | Packed]] = []
     unknown: set[int] = set()  # ids of blobs whose shape the outline does not tell
     for name, array in contents.arrays.items():
         if name.layer not in by_key:
@@ -117,7 +116,7 @@ def model_of(contents: Contents, sizes: BlobSizes | None = None) -> Model:
     if total > (obtainable_bytes(np) or total):
         raise SnapshotError(f"its arrays take {total} bytes, more than this machine has free")
     for blob, kind, array in wanted:
-        setattr(blob, kind, array if isinstance(array, InFile) else array.read())
+        setattr(blob, kind, array.read() if isinstance(array, Packed) else array)
     contents.outline.ClearField("layer")
     return Model(contents.outline, layers)
 
