@@ -14,6 +14,7 @@ from fcaffe.plan.machine import Machine
 from fcaffe.solvers.rules import create_rule
 from fcaffe.tools.nets import read_training
 from fcaffe.tools.shapes import hollow_net_of
+from fcaffe.tools.summary import work_of_passes
 
 
 @dataclass(frozen=True)
@@ -79,20 +80,12 @@ def _work(net: Net, path: str) -> Work:
 
 
 def _layer(node: Node, batch: int, final_from: int, needs_until: int, trained: bool) -> LayerWork:
-    """As `fcaffe time --profile` counts: backward makes the gradients of the weights and, where they are wanted, those
-    of the bottoms. In a net that is not `trained` every layer is taken to have both."""
-    layer = node.layer
-    macs = layer.macs(node.bottoms, node.tops) if hasattr(layer, "macs") else 0
-    bottoms, tops = (4 * sum(blob.count for blob in blobs) for blobs in (node.bottoms, node.tops))
-    backward = node.needs_backward or not trained
-    ways = any(layer.param_propagate_down) + (any(node.bottom_need_backward) or not trained) if backward else 0
-    backward_bytes = 2 * bottoms + tops if backward and node.bottoms else 0
-    reads = not node.bottoms  # what a layer without bottoms does is the reading of data
+    (operations, moved), (back_operations, back_moved) = work_of_passes(node, trained)
     return LayerWork(
         node.name,
-        (2 * macs / batch, 0.0 if reads else (bottoms + tops) / batch),
-        (2 * ways * macs / batch, backward_bytes / batch),
-        4 * sum(blob.count for blob in layer.blobs),
+        (operations / batch, moved / batch),
+        (back_operations / batch, back_moved / batch),
+        4 * sum(blob.count for blob in node.layer.blobs),
         final_from,
         needs_until,
     )

@@ -94,6 +94,21 @@ def multiply_adds(node: Node) -> int:
     return count
 
 
+def work_of_passes(node: Node, trained: bool = True) -> tuple[tuple[float, float], tuple[float, float]]:
+    """(operations of products, bytes of bottoms and tops) for the forward and the backward pass of a layer.
+
+    Backward computes the gradients of the weights and, where they are wanted, those of the bottoms. In a net that is
+    not `trained` every layer is taken to have both. Reading data counts nothing.
+    """
+    layer = node.layer
+    macs = layer.macs(node.bottoms, node.tops) if hasattr(layer, "macs") else 0
+    bottoms, tops = (4 * sum(blob.count for blob in blobs) for blobs in (node.bottoms, node.tops))
+    backward = node.needs_backward or not trained
+    ways = any(layer.param_propagate_down) + (any(node.bottom_need_backward) or not trained) if backward else 0
+    moved = (bottoms + tops, 2 * bottoms + tops if backward else 0) if node.bottoms else (0, 0)
+    return (2 * macs, moved[0]), (2 * ways * macs, moved[1])
+
+
 def summarize(
     path: str,
     phase: int = pb.TRAIN,

@@ -36,8 +36,7 @@ class Content:
     """The content of a page. Parts that are empty or None are omitted.
 
     `state` says how far the run is, and `left` how long it will take, which only a running training has; `progress` is
-    from 0 to 1. A page with `refresh` reloads itself after so many seconds. If it is older than `patience` seconds
-    then, it says that the training is not running.
+    from 0 to 1. A page with `refresh` reloads itself after so many seconds.
     """
 
     title: str
@@ -50,7 +49,6 @@ class Content:
     net: NetContent = field(default_factory=NetContent)
     prototxts: list[tuple[str, str]] = field(default_factory=list)
     refresh: int = 0
-    patience: float = 0
 
 
 def write_page(path: str | os.PathLike[str], content: Content) -> None:
@@ -81,7 +79,6 @@ def render(content: Content) -> str:
         charts=json.dumps([chart for _, chart in charts]).replace("<", "\\u003c"),
         refresh=content.refresh,
         written=f"{now:.0f}",
-        patience=f"{content.patience:.0f}",
     )
 
 

@@ -22,7 +22,6 @@ from fcaffe.tools.report.page import Content, write_page
 
 EVERY = 5  # seconds between two pages
 REFRESH = 10  # seconds after which an open page reloads itself
-PATIENCE = 60  # seconds without a new page, at least, after which an open page says that the training is not running
 LONGEST = 30  # seconds of an evaluation, one after each test
 
 
@@ -39,7 +38,6 @@ class Recorder(Observer):
         self._prototxts = prototxts(solver_file)
         self._net_content = net_content(solver.net, train_net_param(solver.param)[0])
         self._began = self._written = time.monotonic()
-        self._patience = 10.0 * PATIENCE  # until two pages have been written
         self._first = solver.iteration
         self._evaluation: Evaluation | None = None
         self._net: Net | None = None  # a test net of its own
@@ -94,7 +92,6 @@ class Recorder(Observer):
             net=self._net_content,
             prototxts=self._prototxts,
             refresh=REFRESH,
-            patience=self._patience,
         )
 
     def _write(self, content: Content) -> None:
@@ -102,9 +99,7 @@ class Recorder(Observer):
             write_page(self.path, content)
         except FcaffeError as problem:
             log.warning(str(problem))
-        now = time.monotonic()
-        self._patience = max(PATIENCE, 3 * (now - self._written))
-        self._written = now
+        self._written = time.monotonic()
 
     def _evaluate(self) -> None:
         """Evaluate the first test net, on as many batches as its tests have or as fit into LONGEST."""
