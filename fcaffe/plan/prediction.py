@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fcaffe.plan.machine import FCAFFE, TEXTBOOK, Machine
@@ -13,7 +13,6 @@ from fcaffe.plan.simulation import Bucket, Outcome, buckets, pipelined, simulate
 from fcaffe.plan.work import Compute, Work, compute_of
 
 MOST_WORKERS = 1 << 20  # among which the crossover is searched
-LARGEST_SHARE = 1 << 20  # samples of a worker, among which the batch for an efficiency is searched
 ACCESSES = 3  # of weights and each history: the gradient is read, they are read and written
 
 
@@ -30,7 +29,6 @@ class Question:
     bucket: float | None = None  # bytes; None: fcaffe's rule
     epochs: float | None = None  # of `images`
     images: int | None = None  # of the training set
-    wanted: float = 0.9  # the efficiency for which the batch is searched
 
     def share(self, workers: int) -> int:
         """Samples of the worker with the most. More workers than samples leave some without any."""
@@ -112,17 +110,11 @@ class Prediction:
             row = self._row(workers, name)
             return row.communication > row.compute
 
-        return _first(overtaken, 2, MOST_WORKERS) if name != "shared" else None
-
-    def batch_for(self, workers: int, name: str) -> int | None:
-        """The smallest batch of all workers, in equal shares, that has the wanted efficiency; None if none has."""
-
-        def suffices(share: int) -> bool:
-            grown = Prediction(replace(self.question, batch=share, per_worker=True))
-            return grown.row(workers, name).efficiency >= self.question.wanted
-
-        share = _first(suffices, 1, LARGEST_SHARE)
-        return None if share is None else share * workers * self.question.work.passes
+        if name == "shared":
+            return None
+        numbers = range(2, MOST_WORKERS + 1)
+        index = bisect_left(numbers, True, key=overtaken)
+        return numbers[index] if index < len(numbers) else None
 
     def memory(self, share: int) -> dict[str, float]:
         """Bytes that a worker needs."""
@@ -216,14 +208,3 @@ class Prediction:
         machine = self.question.machine
         workers = min(workers, machine.devices_per_node)  # more are on other nodes, with cores of their own
         return compute_of(self.question.work, machine, self.question.math, share, workers)
-
-
-def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:
-    """The smallest number from `least` to `most` for which `holds` is true, if it is true for all larger ones too."""
-    high = least
-    while not holds(high):
-        if high >= most:
-            return None
-        high = min(2 * high, most)
-    numbers = range(high // 2 + 1 if high > least else least, high + 1)
-    return numbers[bisect_left(numbers, True, key=holds)]
