@@ -14,7 +14,7 @@ from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.timeline import DATA
 from fcaffe.tools.nets import read_training
-from fcaffe.tools.shapes import READERS, reader_of, record_shape
+from fcaffe.tools.shapes import READERS, reader_of, replace_reader
 
 # At this rate no net fits its one batch, whose gradients would become denormal numbers, or diverges: both change speed.
 RATE = 1e-9
@@ -84,13 +84,9 @@ def steps_only(
 
 
 def _replace(layer: Any, path: str, input_shape: Sequence[int] | None) -> None:
-    batch = reader_of(layer).batch_size
-    shape, origin = record_shape(layer, path, input_shape)
+    source = reader_of(layer).source
+    shape, origin = replace_reader(layer, "SyntheticBatch", path, input_shape)
     log.info(
-        f'Layer "{layer.name}": synthetic batches of {" x ".join(map(str, (batch, *shape)))} in memory '
-        f"({origin}), in place of {reader_of(layer).source or 'a data set'}"
+        f'Layer "{layer.name}": synthetic batches of {" x ".join(map(str, shape))} in memory '
+        f"({origin}), in place of {source or 'a data set'}"
     )
-    made = pb.LayerParameter(name=layer.name, type="SyntheticBatch", top=layer.top)
-    for dims in [(batch, *shape)] + [(batch,)] * (len(layer.top) - 1):
-        made.input_param.shape.add(dim=dims)
-    layer.CopyFrom(made)
