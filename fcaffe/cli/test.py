@@ -51,8 +51,7 @@ def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: 
             )
         model = load_weights(net, flags.weights)
         tell_untouched(net, {layer.name for layer in model.layers}, flags.weights)
-        with engine.fixed_weights():
-            score(net, iterations, ap_version or AP_VERSIONS[0], per_class)
+        score(net, iterations, ap_version or AP_VERSIONS[0], per_class)
     finally:
         net.close()
     return 0
