@@ -203,4 +203,4 @@ def _bench(
         )
         for result in results
     ]
-    print_table("Sums of gradients", COLUMNS, rows, (), numbers_from=1)
+    print_table("Sums of gradients", COLUMNS, rows, numbers_from=1)

@@ -196,7 +196,7 @@ def _print_rows(prediction: Prediction, rows: Sequence[Row]) -> None:
         f"on {asked.machine.name} ({asked.machine.device.name}, {asked.math})"
     )
     columns = [*COLUMNS.split(), f"batch for {asked.wanted:.0%}"]
-    print_table(title, columns, [_cells(prediction, row) for row in rows], (), numbers_from=2)
+    print_table(title, columns, [_cells(prediction, row) for row in rows], numbers_from=2)
 
 
 def _cells(prediction: Prediction, row: Row) -> tuple[str, ...]:

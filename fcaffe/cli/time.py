@@ -56,7 +56,7 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
             load_weights(net, flags.weights)
         if profiled:
             found = profile(net, iterations)
-            print_table(f"Layers of {net.name or 'the net'}", COLUMNS, rows_of(found), ("layer",), numbers_from=2)
+            print_table(f"Layers of {net.name or 'the net'}", COLUMNS, rows_of(found), numbers_from=2)
             click.echo(totals(found))
         else:
             benchmark(net, iterations)
@@ -89,5 +89,5 @@ def _scaling(flags: Flags, engines: EngineFlags, profiled: bool, input_shape: st
         speed = result.batch / result.seconds
         rows.append((str(result.workers), str(result.threads), f"{1000 * result.seconds:.4g}", f"{speed:,.1f}"))
     batch = max(result.batch for result in results)
-    print_table(f"Training steps of {batch} samples", ("workers", "threads", "ms", "images/s"), rows, (), 0)
+    print_table(f"Training steps of {batch} samples", ("workers", "threads", "ms", "images/s"), rows, 0)
     click.echo(advice(results))

@@ -166,7 +166,7 @@ def test_progress_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
     assert run(f"lmdb shuffle {INTEROP / 'gray_lmdb'} made").code == 0
-    assert "of 64 records" in terminal.getvalue()
+    assert "records" in terminal.getvalue() and "64/64" in terminal.getvalue()
 
 
 def test_a_leveldb_of_any_keys(run: Run) -> None:
