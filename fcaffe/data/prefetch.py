@@ -31,13 +31,15 @@ class Batch:
     """Images and labels of one batch, with the state of the reader after it.
 
     `data` is N x C x H x W float32 with channels-last strides, `labels` has N values. Both are in memory from
-    `allocate`. `state` is `BatchSource.state` after this batch.
+    `allocate`. `objects` are the annotations of the N images, if the source has any. `state` is `BatchSource.state`
+    after this batch.
     """
 
     def __init__(self, allocate: Allocate = empty) -> None:
         self._allocate = allocate
         self.data = np.empty((0, 0, 0, 0), np.float32)
         self.labels = np.empty(0, np.float32)
+        self.objects: list[np.ndarray] = []
         self.state: tuple[int, bytes] = (0, b"")
 
     def reshape(self, shape: tuple[int, int, int, int]) -> None:

@@ -39,6 +39,7 @@ class Layer:
     """
 
     traits: Traits = Traits()
+    fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py; None: BVLC Caffe
     bottom_copy: Blob | None = None  # of a layer whose backward reads the bottom: see `keep_bottom`
     top_is_overwritten = False  # a later layer works in place on a top of this one, other than Dropout
 
