@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 import click
 import numpy as np
-from click.core import ParameterSource
 
 from fcaffe.cli import glog, usage
 from fcaffe.cli.flags import common_flags, numbers, numbers_of_shape, with_options
@@ -27,12 +26,6 @@ from fcaffe.threads import available_cpus
 
 COLUMNS = ("reduction", "ranks", "hosts", "bytes", "ms", "busbw GB/s", "messages", "bytes sent")
 GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the paper's measurement
-
-
-OF_REDUCE = ("sizes", "device", "plot")  # arguments of one of the two measurements only
-OF_STEP = (
-    "net", "solver", "data", "batch_size", "input_shape", "buckets", "compress", "no_overlap", "rounds", "iterations",
-)  # fmt: skip
 
 
 @click.command(
@@ -89,7 +82,6 @@ def bench(what: str | None, names: str, workers: str, as_json: bool, **more: Any
     if what not in ("reduce", "step"):
         raise UsageError("bench needs what to measure: bench reduce or bench step")
     launching = {field.name: more.pop(field.name) for field in fields(LaunchFlags) if field.name in more}
-    _refuse(what, OF_STEP if what == "reduce" else OF_REDUCE)
     glog.begin("", None, "", True)
     counts = numbers("--workers", workers)
     chosen = [name for name in names.split(",") if name]
@@ -104,14 +96,6 @@ def bench(what: str | None, names: str, workers: str, as_json: bool, **more: Any
         LaunchFlags(workers=0, **launching).check(world)
         run(world)
     return 0
-
-
-def _refuse(what: str, arguments: Sequence[str]) -> None:
-    """Raises UsageError for a flag that is not for this measurement."""
-    context = click.get_current_context()
-    for option in context.command.params:
-        if option.name in arguments and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"{option.opts[0]} is not for bench {what}: leave it out")
 
 
 def _reduce(counts: list[int], names: list[str], as_json: bool, **flags: Any) -> Callable[[World], None]:
