@@ -37,7 +37,7 @@ GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the p
     "--net or --solver, split by kinds of time, on average over the ranks. Each round measures every variant once; "
     "the table has medians.",
 )
-@click.argument("what", required=False, metavar="reduce|step", shell_complete=usage.one_of(("reduce", "step")))
+@click.argument("what", metavar="reduce|step", type=click.Choice(["reduce", "step"]))
 @click.option(
     "--reduce", "names", default="", metavar="NAME,...", help="Reductions (all that fit the hosts; step: auto)."
 )
@@ -78,9 +78,7 @@ GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the p
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @with_options(LAUNCH[1:], usage.WORKERS)  # all but --workers, of which there may be several here
 @common_flags
-def bench(what: str | None, names: str, workers: str, as_json: bool, **more: Any) -> int:
-    if what not in ("reduce", "step"):
-        raise UsageError("bench needs what to measure: bench reduce or bench step")
+def bench(what: str, names: str, workers: str, as_json: bool, **more: Any) -> int:
     launching = {field.name: more.pop(field.name) for field in fields(LaunchFlags) if field.name in more}
     glog.begin("", None, "", True)
     counts = numbers("--workers", workers)

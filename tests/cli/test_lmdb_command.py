@@ -151,7 +151,6 @@ def test_what_goes_wrong_leaves_nothing(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("lmdb infos db", "lmdb infos: give one of info, cat, merge, shuffle, export"),
         ("lmdb shuffle db", "lmdb shuffle takes a database and the name of a new one, not 1 names"),
         ("lmdb merge db", "lmdb merge takes databases and the name of a new one, not 1 names"),
         ("lmdb info none", '"none" does not exist'),

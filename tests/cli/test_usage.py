@@ -96,11 +96,6 @@ def test_a_shell_takes_what_is_printed(shell: str, tmp_path: Path, run: Run) -> 
     assert "train" in done.stdout and "test" not in done.stdout, done.stdout + done.stderr
 
 
-def test_another_shell(run: Run) -> None:
-    assert run("completion tcsh").fatal == "completion knows bash, zsh, fish, not 'tcsh'"
-    assert run("completion").code == 1
-
-
 @pytest.mark.parametrize(
     ("words", "missing"),
     [
