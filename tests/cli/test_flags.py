@@ -123,7 +123,7 @@ def test_what_is_misspelt_has_a_suggestion(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("learning_rate", "base_lr"), ("LR", "base_lr"), ("maxiter", "max_iter"), ("seed", "random_seed")],
+    [("maxiter", "max_iter"), ("base_Ir", "base_lr")],
 )
 def test_fields_of_solvers_by_other_names(given: str, meant: str, run: Run, folder: Path) -> None:
     solver = folder / "solver.prototxt"
