@@ -246,7 +246,6 @@ def test_there_is_no_such_module(folder: Path) -> None:
     said = str(caught.value)
     assert said.startswith('layer "it" (Python): there is no Python module "no_such.module" in ')
     assert str(folder) in said and said.endswith("start in its folder or add it to PYTHONPATH")
-    assert "lib/python" not in said and said.count(f"{folder},") <= 1, "the user's folders, once each"
 
 
 def test_there_is_no_such_class() -> None:
@@ -330,7 +329,6 @@ class WillfulError(Exception):
     [
         (FileNotFoundError(2, "No such file", "list.txt"), True),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), True),
-        (StopIteration(), True),
         (TwoPartsError("a", "b"), True),
         (WillfulError("a", "b"), True),
         (SyntaxError("invalid"), False),
