@@ -161,11 +161,6 @@ def test_an_unknown_verb_lists_the_known_ones(run: Run) -> None:
     assert result.messages[:-1] == ["Available caffe actions:", *(f"\t{name}" for name in sorted(COMMANDS))]
 
 
-@pytest.mark.parametrize(("words", "way"), [("a.caffemodel a.pth", "safetensors"), ("a.pt a.caffemodel", "save_file")])
-def test_models_of_pytorch(words: str, way: str, run: Run) -> None:
-    assert way in run(f"convert {words}").fatal
-
-
 def test_an_unknown_flag(run: Run) -> None:
     assert run("train -bar 1") == (1, "", "ERROR: unknown command line flag 'bar'\n")
     assert run("summary net.prototxt --solver x") == (1, "", "ERROR: unknown command line flag 'solver'\n")
