@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from fcaffe.engines.engine import Pending
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.net.blob import Array
@@ -27,7 +25,6 @@ class GradientExchange:
         takes_momentum: Whether it applies momentum and clipping.
         compression: The name of the compression scheme; empty if there is none.
         held: How the workers hold the state.
-        riders: How many numbers of each worker can travel with the gradients, see `send_along`.
         exposed: Seconds for which the training has waited for sums.
         on_streams: Whether `begin`, `ready` and `finish` only enqueue work of a device, so that a CUDA graph may hold
             them. One worker has no sums to wait for.
@@ -36,7 +33,6 @@ class GradientExchange:
     takes_momentum: bool = False
     compression: str = ""
     held: Held = Held.SUM
-    riders: int = 0
     exposed: float = 0.0
     on_streams: bool = True
 
@@ -44,23 +40,17 @@ class GradientExchange:
         """Set the momentum, and the L2 norm to clip to (negative: none)."""
         raise NotImplementedError
 
-    def allocate(self, xp: Any, count: int, riders: int = 0) -> Array:
+    def allocate(self, xp: Any, count: int) -> Array:
         """Return a zeroed float32 buffer for `count` gradients, in the memory that this exchange sums fastest.
 
         Args:
             xp: The array module, NumPy or CuPy.
             count: Number of gradients.
-            riders: Number of numbers that each worker wants to send along; `self.riders` says whether it can.
         """
         return aligned_zeros(xp, count)
 
-    def send_along(self, numbers: np.ndarray) -> None:
-        """Send up to `riders` float64 of this worker to all others, with the gradients. Call it before `begin`."""
-        raise NotImplementedError
-
-    def arrived(self) -> np.ndarray:
-        """What all workers have sent along, (workers, riders) float64, exactly. Call it after `finish_front`."""
-        raise NotImplementedError
+    def agree_on_front(self, position: int) -> None:
+        """From the next iteration on, sum the front bucket after so many others. All workers must say the same."""
 
     def begin(self, gradients: Array) -> None:
         """Begin an iteration's exchange of these flat gradients."""
@@ -72,13 +62,18 @@ class GradientExchange:
         """Wait for the sums of all buckets that begin before offset `stop`. Raises the error of a sum that failed."""
 
     def finish_front(self) -> None:
-        """Wait for the sum of the front bucket, which has the first layers' gradients and the riders."""
+        """Wait for the sum of the front bucket, which has the first layers' gradients."""
         self.finish(1)
 
     @property
     def final_until(self) -> float:
         """The offset up to which gradients are sums. A bucket whose sum failed is not summed."""
         return math.inf
+
+    @property
+    def front_position(self) -> int:
+        """After how many other sums this worker would have summed the front bucket of the last iteration."""
+        return 0
 
     @property
     def seconds(self) -> float:

@@ -6,8 +6,8 @@ from collections.abc import Container
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError
+from fcaffe.model_files import BlobSizes, Model, StoredLayer, read_model
 from fcaffe.net.blob import Blob
-from fcaffe.net.model_files import BlobSizes, Model, StoredLayer, read_model
 from fcaffe.net.net import Net
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb

@@ -25,8 +25,7 @@ from fcaffe.parallel.reductions.reduction import reduction_class
 from fcaffe.parallel.reductions.wire import no_wait, wait
 
 SAMPLE = 2e-3  # seconds that one sample lasts at least: shorter sums are repeated
-SAMPLES = (5, 21)  # at least, at most
-BUDGET = 4.0  # seconds for the samples of one size on one number of ranks
+SAMPLES = 7
 
 
 class Result(NamedTuple):
@@ -84,7 +83,7 @@ def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int, xp: Any)
     """Measure all reductions alternately, so that other load of the machine affects all of them alike."""
     hosts = Hosts(comm)
     where = f"{comm.size} rank{'s' * (comm.size > 1)} of {hosts.count} host{'s' * (hosts.count > 1)}"
-    names = names or (_fitting(hosts.count) if xp is np else _fitting_gpus(comm, hosts.count))
+    names = names or (_fitting(hosts.count) if xp is np else _fitting_gpus(comm))
     reductions = [create_reduction(name, comm, xp) for name in names]
     plain = [reduction for reduction in reductions if type(reduction).allocate is Reduction.allocate]
     shared: Any = plain[0].allocate(size // 4) if plain else None  # by all that allocate no memory of their own
@@ -92,15 +91,13 @@ def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int, xp: Any)
     traffic = [_check(reduction, buffer) for reduction, buffer in zip(reductions, buffers, strict=True)]
     estimates = [_time(reduction, buffer, 1) for reduction, buffer in zip(reductions, buffers, strict=True)]
     loops = [max(1, math.ceil(SAMPLE / max(estimate, 1e-7))) for estimate in estimates]
-    lasting = sum(max(SAMPLE, estimate) for estimate in estimates)
-    samples = min(max(int(BUDGET / lasting), SAMPLES[0]), SAMPLES[1])
     if comm.rank == 0:
-        log.info(f"Measuring sums of {size} bytes on {where}, {samples} times each")
+        log.info(f"Measuring sums of {size} bytes on {where}, {SAMPLES} times each")
         for reduction in reductions:
             if isinstance(reduction, Auto):
                 log.info("auto picks {}: {}".format(*reduction.pick(size)))
     seconds: list[list[float]] = [[] for _ in reductions]
-    for _ in range(samples):
+    for _ in range(SAMPLES):
         for taken, reduction, buffer, repeat in zip(seconds, reductions, buffers, loops, strict=True):
             taken.append(_time(reduction, buffer, repeat))
     results = []
@@ -120,9 +117,9 @@ def _fitting(hosts: int) -> list[str]:
     return [name for name in reduction_names() if name not in useless and not reduction_class(name).on_device]
 
 
-def _fitting_gpus(comm: MPI.Intracomm, hosts: int) -> list[str]:
+def _fitting_gpus(comm: MPI.Intracomm) -> list[str]:
     """The same for buffers on GPUs. Collective."""
-    names = [] if why_no_nccl(comm) else ["nccl", "hierarchical"][: 1 + (hosts > 1)]
+    names = [] if why_no_nccl(comm) else ["nccl"]
     if comm.allreduce(cuda_aware(), MPI.LAND):
         names.append("direct:ring")
     return [*names, "staged:auto"]

@@ -6,15 +6,12 @@ import math
 import time
 from typing import Any
 
-import numpy as np
-
 from fcaffe.engines.engine import Pending
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.state import State
 from fcaffe.parallel.lane import Bucket, Lane
 from fcaffe.parallel.reductions.reduction import Reduction
-from fcaffe.parallel.riders import Riders
 from fcaffe.parallel.sizes import bucket_size, cuts
 from fcaffe.parallel.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
@@ -29,8 +26,7 @@ class ReducingExchange(GradientExchange):
 
     With `overlap` a thread sums one bucket after the other while the training goes on. Without it all are summed at the
     end of backward. The front bucket, which the next forward pass needs first, may overtake others that still wait (see
-    Lane). The ranks agree one iteration ahead on its position: each sends along with it how many sums it had begun, and
-    the largest of these numbers counts.
+    Lane). The solver lets the ranks agree on its position, by the largest `front_position` of all.
 
     On a GPU the gradients that `ready` names may still be computed; each sum comes after them in the order of streams.
     A reduction that makes the host wait for nothing needs no thread.
@@ -60,24 +56,17 @@ class ReducingExchange(GradientExchange):
         self._lane = Lane(reduction, self.timeline)
         self._end = 0  # offset of the end of the next bucket
         self._buckets: list[Bucket] = []  # of this iteration, from the end of the gradients to the front
-        self._riders: Riders | None = None
-        self._numbers: np.ndarray | None = None  # to be sent along
         self._front_after = math.inf  # position of the front bucket in the order of sums
 
-    def allocate(self, xp: Any, count: int, riders: int = 0) -> Array:
-        reduction = self.reduction
-        can_ride = (reduction.exact or reduction.carries) and not reduction.on_device and reduction.ranks > 1
-        if not (riders and can_ride):
-            return reduction.allocate(count)
-        self.riders = riders
-        self._riders, gradients = Riders.allocate(reduction, 1 + riders, count)  # the first: Lane.best_position
-        return gradients
+    def allocate(self, xp: Any, count: int) -> Array:
+        return self.reduction.allocate(count)
 
-    def send_along(self, numbers: np.ndarray) -> None:
-        self._numbers = numbers
+    @property
+    def front_position(self) -> int:
+        return self._lane.front_position
 
-    def arrived(self) -> np.ndarray:
-        return self._arrived[:, 1:]
+    def agree_on_front(self, position: int) -> None:
+        self._front_after = position
 
     def take_momentum(self, momentum: float, clip: float) -> None:
         self.reduction.take_momentum(momentum, clip)
@@ -111,13 +100,9 @@ class ReducingExchange(GradientExchange):
                     if not self.overlap:
                         self._lane.sum(bucket, TRAINING)
                     bucket.wait()
-        if self._riders is not None and self._numbers is not None:
-            self._arrived, self._numbers = self._riders.take(), None
-            self._front_after = self._arrived[:, 0].max()
         self.reduction.finish()
         self.reduction.raise_failed()
-        if not self.reduction.on_device:
-            self.exposed += time.perf_counter() - began
+        self.exposed += time.perf_counter() - began
 
     @property
     def final_until(self) -> float:
@@ -133,7 +118,7 @@ class ReducingExchange(GradientExchange):
             return pending.done
 
         with self.watchdog.waiting("the sum of the gradients"):
-            wait_until(is_done, by_message=False)
+            wait_until(is_done)
 
     def state(self) -> State:
         return self.reduction.state()
@@ -142,10 +127,8 @@ class ReducingExchange(GradientExchange):
         self.reduction.restore_state(state)
 
     def summary(self) -> str:
-        if self.reduction.on_device:
-            self._lane.seconds, self.exposed = self.reduction.seconds_on_device()
         more = self.reduction.summary()
-        if self.on_streams and not self.seconds:  # all sums were part of CUDA graphs
+        if self.on_streams:  # the host waits for no sum, and does not know how long it takes
             return more
         hidden = max(0.0, self.seconds - self.exposed)
         sizes = " + ".join(f"{size / 1e6:.2f}" for size in self.cut)
@@ -166,9 +149,6 @@ class ReducingExchange(GradientExchange):
         if start >= self._end:
             return
         values = self._gradients[start : self._end]
-        if start == 0 and self._riders is not None and self._numbers is not None:
-            self._riders.put(np.concatenate([[self._lane.best_position], self._numbers]))
-            values = self._riders.with_front(values)
         bucket = Bucket(start, values, self.reduction.mark())
         self._buckets.append(bucket)
         self.cut.append(4 * (self._end - start))

@@ -12,15 +12,13 @@ from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.timeline import EXCHANGE, Event, Timeline
 
-SHORT = 3e-4  # seconds that the thread may wait for the front bucket without moving it to a later position
-
 
 class Bucket:
     """A slice of the flat gradients that is summed as a whole.
 
     Attributes:
         start: Offset of its first gradient.
-        values: What is summed; the riders precede the gradients of the front bucket.
+        values: The gradients.
         ready: The `Reduction.mark` after which the values are written.
     """
 
@@ -54,6 +52,8 @@ class Lane:
     Attributes:
         seconds: What sums have taken so far.
         front_after: The position of the front bucket in this iteration.
+        front_position: The position that would have suited this rank best in the last iteration: after the sums that
+            had begun when the bucket came, or one later if the thread was waiting for it.
     """
 
     def __init__(self, reduction: Reduction, timeline: Timeline) -> None:
@@ -61,12 +61,12 @@ class Lane:
         self.timeline = timeline
         self.seconds = 0.0
         self.front_after: float = math.inf
+        self.front_position = 0
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._buckets: deque[Bucket] = deque()
         self._front: Bucket | None = None
         self._begun = 0  # buckets of this iteration whose sum began before that of the front bucket
-        self._waits_since: float | None = None  # for the front bucket, with others at hand
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -79,18 +79,13 @@ class Lane:
         with self._changed:
             if front:
                 self._front = bucket
+                self.front_position = self._begun + (self._begun >= self.front_after and bool(self._buckets))
             else:
                 self._buckets.append(bucket)
             self._changed.notify()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gradient exchange", daemon=True)
             self._thread.start()
-
-    @property
-    def best_position(self) -> int:
-        """After how many other buckets the front bucket, if it came now, should be summed in the next iteration."""
-        waits_since = self._waits_since
-        return self._begun + (waits_since is not None and time.perf_counter() - waits_since > SHORT)
 
     def sum(self, bucket: Bucket, thread: int) -> None:
         """Sum a bucket in the calling thread, which is `thread` of the timeline. Its `wait` raises the error."""
@@ -126,12 +121,10 @@ class Lane:
                 is_its_turn = self._begun >= self.front_after
                 if self._front is not None and (is_its_turn or not self._buckets):
                     bucket, self._front = self._front, None
-                    self.front_after, self._waits_since = math.inf, None
+                    self.front_after = math.inf
                     return bucket
                 if self._buckets and not is_its_turn:
                     self._begun += 1
                     return self._buckets.popleft()
-                if self._buckets and self._waits_since is None:
-                    self._waits_since = time.perf_counter()
                 self._changed.wait()
             return None

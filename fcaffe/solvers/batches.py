@@ -26,9 +26,8 @@ from fcaffe.tree_order import TreeSum, add_in_tree_order
 class WholeBatches:
     """Each pass is over all that this worker has of a batch; the last one's gradients leave while backward runs.
 
-    Where the exchange can do that (`riders`), all that workers have to tell one another in an iteration goes with the
-    gradients: losses, what signals ask for, outputs. So nothing else is collective. Elsewhere each has a sum
-    of its own.
+    All that workers tell one another in an iteration is gathered in one small array: losses, what signals ask for,
+    outputs. If the engine runs ahead, each has a sum of its own.
     """
 
     def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action], update: Update) -> None:
@@ -36,7 +35,7 @@ class WholeBatches:
         self.update = update
         self.nan_policy = nan_policy
         self.requested_action = requested_action
-        self._arrived: np.ndarray | None = None  # what came with the gradients of this iteration, (workers, riders)
+        self._told: np.ndarray | None = None  # the numbers of all workers in this iteration, a row for each
         self._passes = 0  # of this iteration
 
     @property
@@ -49,34 +48,35 @@ class WholeBatches:
         run, losses = self.run, []
         share, passes = run.share, run.passes
         self._passes = passes
-        outputs_ride = run.scalar_outputs
-        rides = passes + 1 + outputs_ride * len(run.net.outputs()) <= run.exchange.riders
+        together = run.workers.size > 1 and not run.engine.asynchronous
         for number in range(passes):
             run.context.begin_pass(run.iteration, number * share.total + share.first)
-            losses.append(self._start_forward(add_up=not rides))
+            losses.append(self._start_forward(add_up=not together))
             if number < passes - 1:
                 with run.timeline.span(BACKWARD):
                     run.net.backward()
-        if rides:
-            action = list(Action).index(self.requested_action())
-            outputs = run.output_values() if outputs_ride else []
-            run.exchange.send_along(np.concatenate([[loss() for loss in losses], [action], *outputs]))
+        if together:
+            agreed = [list(Action).index(self.requested_action()), run.exchange.front_position]
+            outputs = run.output_values() if run.scalar_outputs else []
+            own = np.concatenate([[loss() for loss in losses], agreed, *outputs])
         if run.exchange.takes_momentum:  # a script may have changed it since the last step
             run.exchange.take_momentum(run.param.momentum, run.param.clip_gradients)
         with run.timeline.span(BACKWARD):
             run.net.backward(exchange=run.exchange)
+        self._told = run.workers.gather_array(own) if together else None
+        if self._told is not None:
+            run.exchange.agree_on_front(int(self._told[:, passes + 1].max()))
         if not run.exchange.on_streams:
             run.exchange.finish_front()  # `update` waits for the other buckets
-        self._arrived = run.exchange.arrived() if rides else None
-        if rides:
+        if together:
             return known(_mean([self._checked(loss, run.iteration) for loss in self._sums(slice(passes), np.float64)]))
         return lambda: _mean([loss() for loss in losses])
 
     def agreed_action(self) -> Action:
         """The most far-reaching action that any worker was asked for; all workers must call this after the passes."""
-        if self._arrived is None:
+        if self._told is None:
             return agree(self.requested_action(), self.run.workers)
-        return list(Action)[int(self._arrived[:, self._passes].max())]
+        return list(Action)[int(self._told[:, self._passes].max())]
 
     def forward(self) -> np.float32:
         """The loss of one more batch."""
@@ -107,10 +107,10 @@ class WholeBatches:
             self.nan_policy.check_loss(np.float32(loss), iteration)
         return loss
 
-    def _sums(self, riders: slice, dtype: type) -> np.ndarray:
-        """The sums over the workers of numbers that have come with the gradients."""
-        assert self._arrived is not None
-        everyones: np.ndarray = self._arrived[:, riders].astype(dtype)
+    def _sums(self, numbers: slice, dtype: type) -> np.ndarray:
+        """The sums over the workers of some of the numbers that they have gathered."""
+        assert self._told is not None
+        everyones: np.ndarray = self._told[:, numbers].astype(dtype)
         sums = np.empty_like(everyones[0])
         add_in_tree_order(everyones, sums)
         return sums
@@ -118,8 +118,8 @@ class WholeBatches:
     def log_outputs(self) -> None:
         """Show the training net's outputs in the last batch, over all workers, all of whom must call this."""
         run = self.run
-        if self._arrived is not None and run.scalar_outputs:
-            values = list(self._sums(slice(self._passes + 1, None), np.float32)[: len(run.net.outputs()), None])
+        if self._told is not None and run.scalar_outputs:
+            values = list(self._sums(slice(self._passes + 2, None), np.float32)[:, None])
         else:
             pairs = zip(run.net.outputs(), run.output_values(), strict=True)
             values = [self._over_workers(blob.shape, own) for (_, blob, _), own in pairs]

@@ -30,8 +30,6 @@ from fcaffe.solvers.schedule import Schedule
 from fcaffe.solvers.snapshot.paths import check_writable
 from fcaffe.timeline import Timeline
 
-MOST_OUTPUTS = 64  # scalar outputs of the training net that travel with the gradients of an iteration
-
 
 class Run:
     """A training net, its test nets, all parameters in flat buffers, and the current iteration.
@@ -160,7 +158,7 @@ class Run:
         """Allocate the flat buffers, and copy worker 0's initial weights to all workers."""
         count = self.net.parameters.extent
         self.data: Array = aligned_zeros(self.engine.xp, count)
-        self.diff: Array = self.exchange.allocate(self.engine.xp, count, self._riders())
+        self.diff: Array = self.exchange.allocate(self.engine.xp, count)
         self.net.parameters.flatten(self.data, self.diff)
         self.history: list[Array] = [aligned_zeros(self.engine.xp, count) for _ in range(self.rule.histories)]
         self.workers.broadcast(self.data)
@@ -176,18 +174,10 @@ class Run:
         """How many passes add up their gradients for the update of this iteration."""
         return self.schedule.passes(self.iteration)
 
-    def _riders(self) -> int:
-        """Return how many numbers travel with the gradients: the losses of the passes, the requested action, and the
-        training net's outputs if they are scalars. 0 if the host does not know them during a pass."""
-        if self.engine.asynchronous or self.shards or self.workers.size == 1:
-            return 0
-        return self.passes + 1 + (len(self.net.outputs()) if self.scalar_outputs else 0)
-
     @property
     def scalar_outputs(self) -> bool:
-        """Whether the training net has at most MOST_OUTPUTS outputs, all scalars such as losses."""
-        outputs = self.net.outputs()
-        return len(outputs) <= MOST_OUTPUTS and all(blob.shape == () for _, blob, _ in outputs)
+        """Whether all outputs of the training net are scalars, such as losses."""
+        return all(blob.shape == () for _, blob, _ in self.net.outputs())
 
     def output_values(self) -> list[np.ndarray]:
         """The training net's outputs after a pass, each flat."""

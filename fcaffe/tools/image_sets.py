@@ -94,14 +94,14 @@ def picture_records(
                 yield f"{index:08d}_{image.path}".encode(errors="surrogateescape"), value
                 count += 1
                 if count % REPORT == 0:
-                    log.converted(count, last=False)
+                    log.converted(count)
     if count == 0:
         raise DataError(
             f'none of the {len(images)} pictures could be read: "{root}{images[0].path}" is where the first one was '
             "looked for; give the folder with a / at its end"
         )
     if count % REPORT:
-        log.converted(count, last=True)
+        log.all_converted(count)
 
 
 def _value(

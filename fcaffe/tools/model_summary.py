@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fcaffe.net.model_files import Model
+from fcaffe.model_files import Model
 
 
 def model_to_json(model: Model) -> dict[str, Any]:

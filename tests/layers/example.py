@@ -11,6 +11,7 @@ class Example:
     bottoms: tuple[tuple[int, ...], ...] = ()
     tops: int = 1
     labels: dict[int, int] = field(default_factory=dict)  # bottom that holds class numbers -> how many classes
+    values: dict[int, list[float]] = field(default_factory=dict)  # bottom -> what it holds, repeated to its size
     constants: tuple[int, ...] = ()  # bottoms on whose values no gradient depends: it is zero
     positive: bool = False  # its bottoms must be above 0
     in_place: bool = False

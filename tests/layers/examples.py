@@ -1,7 +1,7 @@
 """One or more small configurations of every layer type, for the checks that hold for all of them."""
 
 from tests.layers.example import Example
-from tests.layers.examples_of_forks import EXAMPLES_OF_FORKS
+from tests.layers.examples_of_forks import EXAMPLES_OF_FORKS, FORK_FIELDS
 
 IMAGE = (2, 4, 5, 3)
 IMAGES = (IMAGE,)
@@ -292,3 +292,5 @@ EXAMPLES: dict[str, list[Example]] = {
 }
 
 EXAMPLES |= EXAMPLES_OF_FORKS
+for kind, examples in FORK_FIELDS.items():
+    EXAMPLES[kind] += examples

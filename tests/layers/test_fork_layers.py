@@ -23,6 +23,13 @@ EXACT = {
     "Transpose",
 }
 
+# Cases in which the fork's code is wrong and fcaffe is not; their tests say what it does instead.
+WRONG_IN_THE_FORK = {
+    "layers/MultiBoxLoss/no_mining_logistic_two_images.npz",  # test_multibox_loss.py
+    "layers/MultiBoxLoss/twice_forward_only.npz",
+}
+CASES = [case for case in CASES if case["file"] not in WRONG_IN_THE_FORK]
+
 
 @pytest.mark.parametrize("case", CASES, ids=[case["file"].removesuffix(".npz") for case in CASES])
 def test_layer(case, tmp_path, monkeypatch):

@@ -28,7 +28,6 @@ def check_sums(scheme: str, count: int) -> None:
     compression, alone = make_compression(scheme, COMM), make_compression(scheme, MPI.COMM_SELF)
     gradients, own = compression.allocate(count), alone.allocate(count)
     random = np.random.default_rng(COMM.rank)
-    owed = np.zeros(count, np.float32)
     for iteration in range(3):
         gradients[...] = own[...] = random.normal(size=count).astype(np.float32)
         for part in (slice(count // 3, count), slice(0, count // 3)):
@@ -37,13 +36,14 @@ def check_sums(scheme: str, count: int) -> None:
             compression.sum(gradients[part])
             everyones = COMM.allgather((own[part], gradients[part].tobytes()))
             expected = np.zeros_like(own[part])
-            if isinstance(compression, SixteenBit):
-                expected += owed[part]
             for sent, _ in everyones:
                 expected += sent
             if isinstance(compression, SixteenBit):
                 rounded = through_words(compression, expected)
-                owed[part] = expected - rounded
+                errors, residual = (
+                    cut(values, COMM.size)[COMM.rank] for values in (expected - rounded, alone.residual[part])
+                )
+                residual += errors
                 expected = rounded
             where = f"{scheme}, iteration {iteration}, {part} of {count}, rank {COMM.rank} of {COMM.size}"
             assert np.array_equal(gradients[part], expected), where

@@ -22,7 +22,6 @@ from fcaffe.parallel.exchange import ReducingExchange
 from fcaffe.parallel.reductions import create_reduction
 from fcaffe.parallel.reductions.gpu import staged
 from fcaffe.parallel.reductions.gpu.nccl import Nccl
-from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.workers import MpiWorkers
 from tests.engines.cuda import stand_in_cupy
 from tests.parallel.refusals import refused
@@ -98,7 +97,7 @@ def exchange() -> None:
             exchange.wait_for(Copying(event))
             for iteration, (sums, right) in enumerate(found):
                 assert np.allclose(sums, right, atol=1e-5), f"{name}, overlap {overlap}, iteration {iteration}"
-            assert exchange.summary().startswith("Sums of gradients took") and exchange.seconds > 0
+            assert exchange.on_streams or exchange.summary().startswith("Sums of gradients took")
             reduction.close()
 
 
@@ -230,13 +229,13 @@ def choices() -> None:
     os.environ["MPICH_GPU_SUPPORT_ENABLED"] = "1"
     assert create_reduction("tree", comm, cupy).name == "direct:tree"
     assert create_reduction("shared", comm, cupy).name == "staged:shared"
+    assert create_reduction("hierarchical:ring", comm, cupy).name == "staged:hierarchical:ring"
 
     runtime.current = comm.rank // 2
     assert create_reduction("auto", comm, cupy).name == "staged:auto"
     shared = r"ranks 0 and 1 share one GPU \(0000:19:00.0 of .*\), and NCCL wants one for each; use staged:auto"
-    for name in ("nccl", "hierarchical"):
-        with refused(UsageError, shared):
-            create_reduction(name, comm, cupy)
+    with refused(UsageError, shared):
+        create_reduction("nccl", comm, cupy)
     runtime.current = comm.rank
     nccl.available = comm.rank != 1
     assert create_reduction("auto", comm, cupy).name == "staged:auto"
@@ -265,13 +264,6 @@ def errors() -> None:
         create_reduction("nccl", comm, cupy)
 
 
-def unequal_hosts() -> None:
-    stand_in_cupy.runtime.current = comm.rank
-    if len(Hosts(comm).sizes) > 1:
-        with refused(UsageError, r"the hosts have [12], [12] ranks, and with GPUs all need as many"):
-            create_reduction("hierarchical", comm, cupy)
-
-
 def fail() -> None:
     raise stand_in_cupy.nccl.NcclError("no socket")
 
@@ -286,6 +278,5 @@ waiting.POLLS = 10  # more ranks than cores: what a rank waits for comes while i
     "compress": compress,
     "exchange": exchange,
     "failing": failing,
-    "unequal-hosts": unequal_hosts,
     "workers": workers,
 }[sys.argv[1]]()

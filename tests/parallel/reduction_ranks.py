@@ -17,9 +17,9 @@ from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.parallel import waiting
 from fcaffe.parallel.reductions import Reduction, create_reduction, host_memory, reduction_names, register
 from fcaffe.parallel.reductions.auto import Auto, pick
+from fcaffe.parallel.reductions.hierarchical import BLOCK
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import reduction_class
-from fcaffe.parallel.reductions.shared import BLOCK
 from fcaffe.parallel.sizes import segment_length
 from tests.parallel.refusals import refused
 
@@ -156,7 +156,7 @@ def choices() -> None:
     host_memory.FOLDER = "/"
     host_memory.os.statvfs = lambda _: SimpleNamespace(f_bavail=comm.rank, f_frsize=1)  # type: ignore[assignment]
     with refused(FcaffeError, "--shm-size"):
-        create_reduction("shared", comm)
+        create_reduction("shared", comm).allocate(100_000)
     buffer = reduction.allocate(100_000)
     buffer[:] = gradients(comm.rank, buffer.size)
     reduction.sum(buffer)

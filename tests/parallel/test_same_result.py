@@ -106,7 +106,3 @@ def test_compression_has_messages_of_its_own(folder: Path) -> None:
     result = command_line(folder, "--workers", "2", "--compress", "fp16", "--reduce", "ring")
     assert result.returncode != 0 and "leave out --reduce ring" in result.stderr
     assert "Traceback" not in result.stderr
-    result = command_line(folder, "--workers", "2", "--compress", "bf16:first=auto")
-    assert (
-        result.returncode != 0 and "the option first was removed" in result.stderr and "Traceback" not in result.stderr
-    )

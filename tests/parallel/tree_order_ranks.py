@@ -10,8 +10,8 @@ from mpi4py import MPI
 from fcaffe.errors import UsageError
 from fcaffe.parallel import waiting
 from fcaffe.parallel.reductions import create_reduction
+from fcaffe.parallel.reductions.hierarchical import BLOCK
 from fcaffe.parallel.reductions.hosts import Hosts
-from fcaffe.parallel.reductions.shared import BLOCK
 from tests.parallel.refusals import refused
 
 LENGTHS = [3, 1000, BLOCK + 1]

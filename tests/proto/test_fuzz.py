@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fcaffe import log
 from fcaffe.data.mean import read_mean
 from fcaffe.errors import FcaffeError, ProtoError
-from fcaffe.net.model_files import read_model, write_model
+from fcaffe.model_files import read_model, write_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net, read_solver
 from fcaffe.solvers.snapshot.state_files import read_state

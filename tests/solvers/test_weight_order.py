@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import NumpyEngine
-from fcaffe.net.model_files import read_model
+from fcaffe.model_files import read_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_solver
 from fcaffe.rng import CaffeRandom
@@ -99,7 +99,7 @@ def test_residuals_are_in_caffes_order(tmp_path, engine):
     values = np.zeros(trained.net.parameters.extent, np.float32)
     for part in trained.net.parameters.slices():
         values[part] = 1 + np.arange(part.start, part.stop)
-    trained.exchange.restore_state({"residual": values, "owed": -values})
+    trained.exchange.restore_state({"residual": values})
     path = trained.snapshot()
     in_file = carried(path)
     assert all(array.size == np.count_nonzero(values) for array in in_file.values())

@@ -71,8 +71,6 @@ def _parse(text: str) -> tuple[type[Compression], dict[str, Any]]:
     options: dict[str, Any] = {}
     for setting in settings.split(",") if settings else []:
         option, equals, value = setting.partition("=")
-        if option == "first":
-            raise UsageError(f"--compress {text}: the option first was removed: {name} compresses all gradients")
         if option not in known or not equals:
             takes = ", ".join(f"{one}=VALUE" for one in known) or "no options"
             raise UsageError(f"--compress {text}: '{setting}' is no option=value that {name} knows; it takes {takes}")

@@ -28,8 +28,6 @@ class Compression(Reduction):
     Every rank sends to every other; `bytes_sent` counts each message. Residuals go into snapshots (`state`).
     """
 
-    exact = False
-
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
         self.compression = self.name

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 from mpi4py import MPI
 
-from fcaffe.net.state import State
 from fcaffe.parallel.compression.compression import Compression, not_finite
 from fcaffe.parallel.reductions.reduction import cut, part_of
 
@@ -16,39 +15,19 @@ class SixteenBit(Compression):
     """All-reduce of 16-bit words: each rank owns a piece, adds everyone's words for it in float32, and sends the sum.
 
     sent + residual = gradient + last residual, exactly. The sum of a piece has to be rounded to 16 bits too. Its owner
-    keeps the rounding error in `sum_residual`, at the indices of its own pieces, and adds it to the next sum. What
-    exceeds the `largest` number of the format is sent as that number; the residual then holds the rest, rounded to
-    float32. Values that are not finite are sent as NaN.
+    adds the rounding error to its residual, and so sends it with the next gradients. What exceeds the `largest` number
+    of the format is sent as that number; the residual then holds the rest, rounded to float32. Values that are not
+    finite are sent as NaN.
 
-    Bytes sent for n gradients, m of them in the own piece: 2 (n - m) + 2 (p - 1) m, half of what a ring sends; and the
-    numbers that `carry` adds.
+    Bytes sent for n gradients, m of them in the own piece: 2 (n - m) + 2 (p - 1) m, half of what a ring sends.
     """
 
-    carries = True
     largest: ClassVar[float]
     nan_word: ClassVar[int]
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
         self._reused: dict[str, np.ndarray] = {}
-        self._carried = np.empty((self.ranks, 0), np.uint16)
-
-    def allocate(self, count: int) -> np.ndarray:
-        gradients = super().allocate(count)
-        self.sum_residual = np.zeros(count, np.float32)
-        self._restored = 0  # gradients that have not been summed since `restore_state`
-        return gradients
-
-    def carry(self, part: np.ndarray) -> None:
-        self._carried = part.reshape(self.ranks, -1).view(np.uint16)
-
-    def state(self) -> State:
-        return {"residual": self.residual, "owed": self.sum_residual}
-
-    def restore_state(self, state: State) -> None:
-        super().restore_state(state)
-        self.sum_residual[...] = state["owed"]
-        self._restored = self.residual.size
 
     def encode(self, values: np.ndarray, words: np.ndarray) -> None:
         """Write float32 numbers as 16-bit words (uint16), to nearest, ties to even. NaN may become any word."""
@@ -61,18 +40,20 @@ class SixteenBit(Compression):
     def add_up(self, buffer: np.ndarray) -> None:
         whole = self.slice_of(buffer)
         own = part_of(whole, self.rank, self.ranks)
-        if self._restored:
-            self._move_foreign_pieces(whole, own)
         residual = self.residual[whole]
         residual += buffer
         words = self.reused("words", buffer.size, np.uint16)
         self._send(residual, words, buffer)
 
         pieces, summand = cut(words, self.ranks), cut(buffer, self.ranks)[self.rank]
-        total, total_words = self.sum_residual[own], pieces[self.rank]
-        for received in self._exchange_pieces(pieces, carries=whole.start == 0):
-            total += self.decode(received, summand)
+        total, total_words = self.reused("total", summand.size, np.float32), pieces[self.rank]
+        total[...] = 0
+        received = self.reused("received", self.ranks * total.size, np.uint16).reshape(self.ranks, total.size)
+        self.exchange(pieces, list(received))
+        for row in received:
+            total += self.decode(row, summand)
         self._send(total, total_words, summand)
+        self.residual[own] += total
         self.exchange([total_words] * self.ranks, pieces)
         self.decode(words, buffer)
 
@@ -82,27 +63,6 @@ class SixteenBit(Compression):
         values -= self.decode(words, scratch)
         bad = not_finite(values)
         words[bad], values[bad] = self.nan_word, 0
-
-    def _exchange_pieces(self, pieces: list[np.ndarray], carries: bool) -> np.ndarray:
-        """Send each rank its piece; returns everyone's words for this rank's, as rows. Carried numbers go behind."""
-        size, carried = pieces[self.rank].size, self._carried if carries else self._carried[:, :0]
-        width = size + carried.shape[1]
-        received = self.reused("received", self.ranks * width, np.uint16).reshape(self.ranks, width)
-        if carried.size:
-            pieces = [np.concatenate([piece, carried[self.rank]]) for piece in pieces]
-        self.exchange(pieces, list(received))
-        carried[...] = received[:, size:]
-        return received[:, :size]
-
-    def _move_foreign_pieces(self, whole: slice, own: slice) -> None:
-        """At the first sum of a slice after `restore_state`: errors of sums at indices that another rank owns now, as
-        workers or buckets were others then, go into the residual, with which this rank sends them."""
-        for foreign in (slice(whole.start, own.start), slice(own.stop, whole.stop)):
-            errors = self.sum_residual[foreign]
-            if errors.any():
-                self.residual[foreign] += errors
-                errors[...] = 0
-        self._restored -= whole.stop - whole.start
 
     def reused(self, use: str, count: int, kind: Any) -> np.ndarray:
         """Memory that is the same at every call: it takes longer to get new pages than to round what they hold."""

@@ -5,11 +5,8 @@ from fcaffe.parallel.reductions import (  # noqa: F401
     halving,
     hierarchical,
     mpi,
-    null,
     ring,
     server,
-    sharded_server,
-    shared,
     tree,
 )
 from fcaffe.parallel.reductions.create import create_reduction  # which imports those for GPUs

@@ -4,7 +4,6 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe import log
-from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import FcaffeError
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, register
@@ -15,7 +14,7 @@ from fcaffe.parallel.sizes import best_reduction
 class Auto(Reduction):
     """Another reduction for each length of buffer, picked by the hosts and ranks; see `pick`.
 
-    Where the hosts have too little shared memory, it picks reductions that need none.
+    If the hosts have too little shared memory for the buffer that is allocated, it picks reductions that need none.
     """
 
     knows_tree = True
@@ -27,24 +26,26 @@ class Auto(Reduction):
         self._hosts_are_subtrees = hosts.are_subtrees
         hosts.close()
         self.picked: dict[str, Reduction] = {}  # by name
-        self._by_size: dict[int, Reduction] = {}  # by the bytes of a buffer
-        self._shares_memory = max(self.sizes) > 1
         self._keeps_to_tree = False
 
     def keep_to_tree(self) -> None:
         self._keeps_to_tree = True
-        self._shares_memory &= self._hosts_are_subtrees
+        if not self._hosts_are_subtrees:
+            self._do_without_shared_memory()
 
     def pick(self, nbytes: int) -> tuple[str, str]:
         """(name, why) of the reduction for buffers of so many bytes."""
-        return pick(self.sizes if self._shares_memory else [1] * self.ranks, nbytes)
+        return pick(self.sizes, nbytes)
 
     def allocate(self, count: int) -> np.ndarray:
         try:
             return self._reduction(4 * count).allocate(count)
         except FcaffeError as problem:
-            self._do_without_shared_memory(problem)
-            return aligned_zeros(np, count)
+            if max(self.sizes) == 1:
+                raise
+            log.warning(f"Gradients are summed without shared memory, which is slower: {problem}")
+            self._do_without_shared_memory()  # on all ranks, since all see the same problem
+            return self.allocate(count)
 
     def add_up(self, buffer: np.ndarray) -> None:
         self._reduction(buffer.nbytes).sum(buffer)
@@ -64,29 +65,16 @@ class Auto(Reduction):
 
     def _reduction(self, nbytes: int) -> Reduction:
         """The reduction for buffers of so many bytes, created at its first use."""
-        if nbytes not in self._by_size:
-            try:
-                self._by_size[nbytes] = self._created(self.pick(nbytes)[0])
-            except FcaffeError as problem:
-                self._do_without_shared_memory(problem)
-                return self._reduction(nbytes)
-        return self._by_size[nbytes]
-
-    def _created(self, name: str) -> Reduction:
+        name, _ = self.pick(nbytes)
         if name not in self.picked:
             self.picked[name] = create_on_host(name, self.comm)
             if self._keeps_to_tree and self.ranks > 1:
                 self.picked[name].keep_to_tree()
         return self.picked[name]
 
-    def _do_without_shared_memory(self, problem: FcaffeError) -> None:
-        """Pick other reductions from now on. Collective, as all ranks see the same problem; it is raised again if no
-        memory was shared."""
-        if not self._shares_memory:
-            raise problem
-        log.warning(f"Gradients are summed without shared memory, which is slower: {problem}")
-        self._shares_memory = False
-        self._by_size.clear()
+    def _do_without_shared_memory(self) -> None:
+        """Pick reductions from now on as if each rank were on a host of its own."""
+        self.sizes = [1] * self.ranks
 
 
 def pick(sizes: list[int], nbytes: int) -> tuple[str, str]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
 
 from fcaffe import log
-from fcaffe.parallel.reductions.gpu import hierarchical  # noqa: F401 - it registers itself
 from fcaffe.parallel.reductions.gpu.direct import IN_HOST_MEMORY, Direct, cuda_aware
 from fcaffe.parallel.reductions.gpu.nccl import why_no_nccl
 from fcaffe.parallel.reductions.gpu.staged import Staged
-from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, gpu_reduction_class, parse_name
+from fcaffe.parallel.reductions.mpi import Null
+from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, parse_name
 
 
 def create_reduction(name: str, comm: MPI.Intracomm, xp: Any = np) -> Reduction:
@@ -37,11 +36,10 @@ def create_reduction(name: str, comm: MPI.Intracomm, xp: Any = np) -> Reduction:
         if comm.rank == 0:
             log.info(f"auto picks {name}: {why}")
         kind = parse_name(name)[0]
-    create: Callable[..., Reduction] | None = gpu_reduction_class(kind.name)
-    if create is None:
-        straight = kind.name not in IN_HOST_MEMORY and comm.allreduce(cuda_aware(), MPI.LAND)
-        create, another = Direct if straight else Staged, [name]
-    return create(comm, xp, *another)
+    if kind.on_device or kind is Null:
+        return cast(Any, kind)(comm, xp, *another)
+    straight = kind.name not in IN_HOST_MEMORY and comm.allreduce(cuda_aware(), MPI.LAND)
+    return Direct(comm, xp, name) if straight else Staged(comm, xp, name)
 
 
 def pick_on_device(comm: MPI.Intracomm) -> tuple[str, str]:

@@ -3,91 +3,69 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 import numpy as np
 from mpi4py import MPI
 
 from fcaffe.engines.memory import address
 from fcaffe.errors import FcaffeError
-from fcaffe.parallel.waiting import wait_until
+from fcaffe.parallel.reductions.wire import wait
 
 PAGE = 1024  # floats: each rank's row begins on a page of its own, which the kernel puts near the rank's core
-LINE = 8  # int64 numbers: a cache line
 FOLDER = "/dev/shm"  # where MPI libraries on Linux keep such memory
 
 
 class Rows:
-    """`data` has shape (ranks, count): a row for each rank of the host."""
+    """A row of floats for each rank of a host, in a shared window of MPI.
 
-    def __init__(self, data: np.ndarray, rank: int) -> None:
-        self.data = data
-        self.own = data[rank]
-        self.address = address(self.own)
+    Attributes:
+        data: All rows, (ranks, count).
+        own: The row of this rank.
+    """
+
+    def __init__(self, host: MPI.Intracomm, count: int) -> None:
+        self._host = host
+        stride = max(-(-count // PAGE), 1) * PAGE
+        self._window = MPI.Win.Allocate_shared(4 * stride, 1, comm=host)
+        self._window.Lock_all(MPI.MODE_NOCHECK)  # MPI wants an epoch around Sync
+        start, _ = self._window.Shared_query(0)
+        memory = memoryview(MPI.buffer.fromaddress(start.address, 4 * stride * host.size))  # type: ignore[arg-type]
+        self.data = np.frombuffer(memory, np.float32).reshape(host.size, stride)[:, :count]
+        self.own = self.data[host.rank]
+        self.own[:] = 0
+
+    def slice_of(self, buffer: np.ndarray) -> slice | None:
+        """The slice of this rank's row that `buffer` is; None if it lies elsewhere."""
+        start = (address(buffer) - address(self.own)) // 4
+        return slice(start, start + buffer.size) if 0 <= start <= self.own.size - buffer.size else None
+
+    def barrier(self) -> None:
+        """Wait for all ranks of the host, and see what they wrote before."""
+        self._window.Sync()
+        wait([self._host.Ibarrier()])
+        self._window.Sync()
+
+    def close(self) -> None:
+        self._window.Unlock_all()
+        self._window.Free()
 
 
 class HostMemory:
-    """Shared windows of MPI between the ranks of `host`, and a barrier in them.
-
-    Allocations are collective over `everybody`, the ranks of all hosts. They raise FcaffeError on all ranks if any host
-    has no room.
-    """
+    """Allocates Rows for the ranks of `host`. Collective over `everybody`, the ranks of all hosts."""
 
     def __init__(self, host: MPI.Intracomm, everybody: MPI.Intracomm) -> None:
-        self.comm, self.everybody = host, everybody
-        self.rank, self.ranks = host.rank, host.size
-        self._windows: list[MPI.Win] = []
-        self._rows: list[Rows] = []
-        flags = self._window(8 * LINE)
-        self._fence = self._windows[0]
-        self._fence.Lock_all(MPI.MODE_NOCHECK)  # MPI wants an epoch around Sync
-        self._arrivals = flags.cast("q")  # how often each rank has come to the barrier
-        self._arrived = 0
+        self.host, self.everybody = host, everybody
+        self.rows: list[Rows] = []
 
     def allocate(self, count: int) -> Rows:
-        """A row of `count` zeros for each rank. Raises FcaffeError."""
-        stride = max(-(-count // PAGE), 1) * PAGE
-        memory = self._window(4 * stride)
-        rows = Rows(np.frombuffer(memory, np.float32).reshape(self.ranks, stride)[:, :count], self.rank)
-        rows.own[:] = 0
-        self._rows.append(rows)
-        return rows
-
-    def find(self, buffer: np.ndarray) -> tuple[Rows, slice] | None:
-        """The rows whose row of this rank holds `buffer`, and its slice of that row; None if there are none."""
-        begin = address(buffer)
-        for rows in self._rows:
-            start = (begin - rows.address) // 4
-            if start >= 0 and start + buffer.size <= rows.own.size:
-                return rows, slice(start, start + buffer.size)
-        return None
-
-    def barrier(self) -> None:
-        """Wait for all ranks of this host, and see what they wrote before."""
-        self._arrived += 1
-        self._fence.Sync()
-        self._arrivals[LINE * self.rank] = self._arrived
-        for flag in range(0, LINE * self.ranks, LINE):
-            if self._arrivals[flag] < self._arrived:
-                wait_until(partial(self._has_arrived, flag), by_message=False)
-        self._fence.Sync()
-
-    def _has_arrived(self, flag: int) -> bool:
-        return self._arrivals[flag] >= self._arrived
+        """A row of `count` zeros for each rank. Raises FcaffeError on all ranks if any host has no room."""
+        self._check_room(4 * (count + PAGE) * self.host.size)
+        self.rows.append(Rows(self.host, count))
+        return self.rows[-1]
 
     def close(self) -> None:
-        self._fence.Unlock_all()
-        for window in self._windows:
-            window.Free()
-
-    def _window(self, size: int) -> memoryview:
-        """New contiguous memory, `size` bytes for each rank."""
-        total = size * self.ranks
-        self._check_room(total)
-        window = MPI.Win.Allocate_shared(size, 1, comm=self.comm)
-        self._windows.append(window)
-        start, _ = window.Shared_query(0)
-        return memoryview(MPI.buffer.fromaddress(start.address, total))  # type: ignore[arg-type]
+        for rows in self.rows:
+            rows.close()
 
     def _check_room(self, needed: int) -> None:
         """Raise FcaffeError if there is no room: the kernel would kill a process that writes beyond it."""

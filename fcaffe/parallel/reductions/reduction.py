@@ -29,8 +29,6 @@ class Reduction:
     on_device = False  # whether its buffers are on GPUs, always
     host_waits = True  # whether the host waits for a sum, rather than only enqueue it on a stream of the device
     compression = ""  # the name of the scheme by which it compresses, if it does
-    exact = True  # whether it adds float32 as they are: the sum of a number and zeros is that number
-    carries = False  # whether, though not exact, it carries numbers as they are, see `carry`
     knows_tree = False  # whether it adds up in the order of a tree, always or after `keep_to_tree`
     takes_momentum = False  # whether it applies SGD's momentum and clipping itself, as `take_momentum` says
 
@@ -75,17 +73,8 @@ class Reduction:
     def raise_failed(self) -> None:
         """Raises FcaffeError for a sum that has failed since it was started. Does not wait."""
 
-    def seconds_on_device(self) -> tuple[float, float]:
-        """Seconds (all, exposed) of the sums on a device that have ended."""
-        return 0.0, 0.0
-
     def take_momentum(self, momentum: float, clip: float) -> None:
         """Apply this momentum to gradients, and clip them to this L2 norm (negative: do not), before they are added."""
-        raise NotImplementedError
-
-    def carry(self, part: np.ndarray) -> None:
-        """Fill `part`, which has a row of float32 for each rank, with the own rows of all ranks, bit for bit, at each
-        sum of a slice that begins at 0."""
         raise NotImplementedError
 
     def state(self) -> State:
@@ -144,25 +133,20 @@ def part_of(whole: slice, part: int, parts: int) -> slice:
 
 
 _registry: dict[str, type[Reduction]] = {}
-_gpu_registry: dict[str, type[Reduction]] = {}  # what a name means for buffers on GPUs
 _Class = TypeVar("_Class", bound=type[Reduction])
 
 
-def register(name: str, gpu: bool = False) -> Callable[[_Class], _Class]:
+def register(name: str) -> Callable[[_Class], _Class]:
     """Class decorator: registers a reduction under the name that `--reduce` takes.
 
-    With `gpu` it is what an existing name means for buffers on GPUs. Such a class is created with the module of the
-    buffers' arrays after the communicator.
+    A class that is `on_device` is created with the module of the buffers' arrays after the communicator.
     """
 
     def add(reduction: _Class) -> _Class:
-        if name in (_gpu_registry if gpu else _registry):
+        if name in _registry:
             raise FcaffeError(f"there are two reductions of the name '{name}'")
         reduction.name = name
-        if gpu or reduction.on_device:
-            _gpu_registry[name] = reduction
-        if not gpu:
-            _registry[name] = reduction
+        _registry[name] = reduction
         return reduction
 
     return add
@@ -179,11 +163,6 @@ def reduction_class(name: str) -> type[Reduction]:
         meant = f" (did you mean '{nearest[0]}'?)" if nearest else ""
         raise UsageError(f"there is no reduction '{name}'{meant}; known are {', '.join(reduction_names())}")
     return _registry[name]
-
-
-def gpu_reduction_class(name: str) -> type[Reduction] | None:
-    """What the name means for buffers on GPUs; None if it means a reduction of the host."""
-    return _gpu_registry.get(name)
 
 
 def parse_name(name: str) -> tuple[type[Reduction], list[str]]:

@@ -13,10 +13,10 @@ from google.protobuf.message import DecodeError
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError
-from fcaffe.hdf5.reading import check_own, check_sizes, member, names_in, opened, read_array, shape_of, values_of
+from fcaffe.hdf5.reading import check_sizes, member, names_in, opened, read_array, shape_of, values_of
 from fcaffe.hdf5.writing import new_file
 from fcaffe.input_files import asking
-from fcaffe.net.model_files.model import check_text
+from fcaffe.model_files.model import check_text
 from fcaffe.proto import (
     StoredBlob,
     check_written,
@@ -214,9 +214,8 @@ def _number(file: Any, name: str) -> int:
 def _text(file: Any, name: str) -> str:
     """A string of fixed or variable length."""
     dataset = _dataset(file, name)
-    check_own(dataset)
     with asking():
-        text = dataset[()] if dataset.shape == () else None
+        text = dataset[()] if getattr(dataset, "shape", None) == () else None
     try:
         if isinstance(text, bytes):
             return text.decode()

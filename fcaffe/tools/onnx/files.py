@@ -7,9 +7,9 @@ from typing import Any
 from fcaffe import log
 from fcaffe.engines import cpu_engine
 from fcaffe.errors import UsageError
+from fcaffe.model_files import Model
+from fcaffe.model_files.safetensors import read_content, write_tensors
 from fcaffe.net import Context, Net
-from fcaffe.net.model_files import Model
-from fcaffe.net.model_files.safetensors import read_content, write_tensors
 from fcaffe.net.weights import copy_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom

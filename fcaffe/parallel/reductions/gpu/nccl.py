@@ -17,17 +17,22 @@ from fcaffe.parallel.reductions.reduction import register
 INSTALL = "install it (pip install nvidia-nccl-cu12, or -cu13 for CUDA 13)"
 
 
-class NcclRanks:
-    """NCCL between the ranks of an MPI communicator, each with the device that is current. Collective.
+@register("nccl")
+class Nccl(DeviceReduction):
+    """NCCL's all-reduce, in place, on a stream of its own; its messages cannot be counted.
 
     Raises UsageError on all ranks if NCCL would not start, FcaffeError for NCCL's own errors. NCCL reports the failure
-    of an operation later, so each call checks for it first. After an error NCCL is aborted, so that no kernel waits for
+    of an operation later, so each sum checks for it first. After an error NCCL is aborted, so that no kernel waits for
     ever.
     """
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    counted = False
+    host_waits = False
+
+    def __init__(self, comm: MPI.Intracomm, xp: Any) -> None:
         if problem := why_no_nccl(comm):
             raise UsageError(f"reduction nccl: {problem}; use staged:auto, which copies gradients through host memory")
+        super().__init__(comm, xp)
         self.library = nccl_library()
         assert self.library is not None
         self._errors = (self.library.NcclError, KeyError)  # CuPy has no words for NCCL's newest errors
@@ -39,63 +44,31 @@ class NcclRanks:
         identity = comm.bcast(own)
         if isinstance(identity, str):
             raise FcaffeError(f"NCCL does not start on rank 0: {identity}; NCCL_DEBUG=INFO shows why")
-        self._communicator = self._guarded(lambda: self.library.NcclCommunicator(comm.size, identity, comm.rank))
+        self._communicator = self._guarded(self.library.NcclCommunicator, comm.size, identity, comm.rank)
 
-    def call(self, name: str, *arguments: int) -> None:
-        """Enqueue one of NCCL's operations on float32, by CuPy's name for it."""
-        self.check()
-        self._guarded(lambda: getattr(self._communicator, name)(*arguments))
+    def add_up(self, buffer: Array) -> None:
+        self.raise_failed()
+        library, address = self.library, buffer.data.ptr
+        kinds = library.NCCL_FLOAT32, library.NCCL_SUM
+        self._guarded(self._communicator.allReduce, address, address, buffer.size, *kinds, self.stream.ptr)
 
-    def group(self, *calls: tuple[Any, ...]) -> None:
-        """Enqueue several operations as one."""
-        self.check()
-        self._guarded(self.library.groupStart)
-        for name, *arguments in calls:
-            self._guarded(lambda name=name, arguments=arguments: getattr(self._communicator, name)(*arguments))
-        self._guarded(self.library.groupEnd)
-
-    def check(self) -> None:
-        """Raises FcaffeError for an operation that has failed since it was enqueued. Does not wait for the device."""
+    def raise_failed(self) -> None:
         self._guarded(self._communicator.check_async_error)
 
     def close(self) -> None:
+        self.stream.synchronize()
         self._communicator.destroy()
+        super().close()
 
-    def _guarded(self, function: Any) -> Any:
+    def _guarded(self, function: Any, *arguments: Any) -> Any:
         try:
-            return function()
+            return function(*arguments)
         except self._errors as problem:
             if self._communicator is not None:
                 self._communicator.abort()
             raise FcaffeError(
                 f"NCCL failed: {problem}; another rank may have ended first, NCCL_DEBUG=INFO shows more"
             ) from problem
-
-
-@register("nccl")
-class Nccl(DeviceReduction):
-    """NCCL's all-reduce, in place, on a stream of its own; its messages cannot be counted."""
-
-    counted = False
-    host_waits = False
-
-    def __init__(self, comm: MPI.Intracomm, xp: Any) -> None:
-        super().__init__(comm, xp)
-        self.nccl = NcclRanks(self.comm)
-
-    def add_up(self, buffer: Array) -> None:
-        library, address = self.nccl.library, buffer.data.ptr
-        self.nccl.call(
-            "allReduce", address, address, buffer.size, library.NCCL_FLOAT32, library.NCCL_SUM, self.stream.ptr
-        )
-
-    def raise_failed(self) -> None:
-        self.nccl.check()
-
-    def close(self) -> None:
-        self.stream.synchronize()
-        self.nccl.close()
-        super().close()
 
 
 def nccl_library() -> Any:

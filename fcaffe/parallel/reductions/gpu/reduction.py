@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from fcaffe.errors import UsageError
 from fcaffe.net.blob import Array
-from fcaffe.parallel.reductions.gpu.stream_times import StreamTimes
+from fcaffe.net.state import State
 from fcaffe.parallel.reductions.reduction import Reduction
 
 
@@ -33,7 +33,6 @@ class DeviceReduction(Reduction):
         self.work = xp.cuda.get_current_stream()
         self.stream = xp.cuda.Stream(non_blocking=True)  # else it and the default stream would wait for each other
         self.ends_on = self.stream  # where `add_up` leaves the sum
-        self.times = StreamTimes(xp)
         self._done = xp.cuda.Event(disable_timing=True)
         self._is_open = False  # sums were started since the last `finish`
 
@@ -49,10 +48,8 @@ class DeviceReduction(Reduction):
         self.check(buffer)
         if buffer.size:
             self.device.use()
-            ready = self.mark() if ready is None else ready
-            self.stream.wait_event(ready)
+            self.stream.wait_event(self.mark() if ready is None else ready)
             self._is_open = True
-            self.times.begin(self.stream, ready)
             self.add_up(buffer)
 
     def finish(self) -> None:
@@ -61,15 +58,10 @@ class DeviceReduction(Reduction):
             self._is_open = False
             self._done.record(self.ends_on)
             self.work.wait_event(self._done)
-            self.times.end(self.ends_on)
 
     def sum(self, buffer: Array) -> None:
         self.start(buffer)
         self.finish()
-
-    def seconds_on_device(self) -> tuple[float, float]:
-        self.times.collect()
-        return self.times.seconds, self.times.exposed
 
     def check(self, buffer: Array) -> None:
         if not isinstance(buffer, self.xp.ndarray):
@@ -81,10 +73,20 @@ class DeviceReduction(Reduction):
 
 
 class ByAnother(DeviceReduction):
-    """Delegates to `another`, which the constructor of a subclass creates."""
+    """Delegates to `another`, a reduction for arrays of the host."""
 
-    another: Reduction
     knows_tree = True  # if the other one does
+
+    def __init__(self, comm: MPI.Intracomm, xp: Any) -> None:
+        super().__init__(comm, xp)
+        self.another = self.create_another()
+        self.counted = self.another.counted
+        self.compression = self.another.compression
+        self.takes_momentum = self.another.takes_momentum
+
+    def create_another(self) -> Reduction:
+        """Create the other reduction. Collective."""
+        raise NotImplementedError
 
     @property
     def messages(self) -> int:
@@ -96,6 +98,18 @@ class ByAnother(DeviceReduction):
 
     def keep_to_tree(self) -> None:
         self.another.keep_to_tree()
+
+    def take_momentum(self, momentum: float, clip: float) -> None:
+        self.another.take_momentum(momentum, clip)
+
+    def state(self) -> State:
+        return self.another.state()
+
+    def restore_state(self, state: State) -> None:
+        self.another.restore_state(state)
+
+    def summary(self) -> str:
+        return self.another.summary()
 
     def close(self) -> None:
         self.ends_on.synchronize()

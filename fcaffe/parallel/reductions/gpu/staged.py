@@ -1,4 +1,4 @@
-"""Staged: sums of GPU buffers in the memory of the host. Not yet run on a GPU."""
+"""Sums of GPU buffers in the memory of the host. Not yet run on a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.gpu.reduction import ByAnother
-from fcaffe.parallel.reductions.reduction import create_on_host, register
+from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, register
 
 PIECE = 1 << 20  # floats that are copied at a time: one piece is summed while others travel to and from the device
 
@@ -25,21 +25,23 @@ class Staged(ByAnother):
     takes_another = True
 
     def __init__(self, comm: MPI.Intracomm, xp: Any, another: str = "auto") -> None:
-        super().__init__(comm, xp)
         self.name = f"{self.name}:{another}"
-        self.another = create_on_host(another, self.comm)
-        self.counted = self.another.counted
+        self._another_name = another
+        super().__init__(comm, xp)
         self._back = xp.cuda.Stream(non_blocking=True)  # so that copies go both ways at once
-        self.ends_on = self._back if self.ranks > 1 else self.stream
+        self.ends_on = self._back
         self._returned = xp.cuda.Event(disable_timing=True)
         self._pinned = np.empty(0, np.float32)
         self._copied: list[Any] = []  # an event for each piece
 
+    def create_another(self) -> Reduction:
+        return create_on_host(self._another_name, self.comm)
+
     def add_up(self, buffer: Array) -> None:
-        if self.ranks == 1:
-            return
-        pinned = self._pinned_memory(buffer.size)
-        pieces = [slice(start, min(start + PIECE, buffer.size)) for start in range(0, buffer.size, PIECE)]
+        pinned = self.pinned_for(buffer)
+        pieces = self.pieces(buffer.size)
+        while len(self._copied) < len(pieces):
+            self._copied.append(self.xp.cuda.Event(block=True, disable_timing=True))  # leaves the core to others
         self.stream.wait_event(self._returned)  # the last sum has left the pinned memory
         for piece, copied in zip(pieces, self._copied, strict=False):
             self._copy(buffer[piece], pinned[piece], self.stream, to_host=True)
@@ -50,14 +52,19 @@ class Staged(ByAnother):
             self._copy(buffer[piece], pinned[piece], self._back, to_host=False)
         self._returned.record(self._back)
 
-    def _pinned_memory(self, count: int) -> np.ndarray:
-        """Page-locked memory: from and to any other, copies would not be asynchronous."""
-        if self._pinned.size < count:
+    def pieces(self, count: int) -> list[slice]:
+        """The slices of a buffer of `count` floats that are summed one after the other."""
+        return [slice(start, min(start + PIECE, count)) for start in range(0, count, PIECE)]
+
+    def pinned_for(self, buffer: Array) -> np.ndarray:
+        """Page-locked memory for the values of a buffer: from and to any other, copies would not be asynchronous."""
+        if self._pinned.size < buffer.size:
             self._back.synchronize()  # the memory that is freed now may still be read
-            self._pinned = np.frombuffer(self.xp.cuda.alloc_pinned_memory(4 * count), np.float32, count)
-            while len(self._copied) * PIECE < count:
-                self._copied.append(self.xp.cuda.Event(block=True, disable_timing=True))  # leaves the core to others
-        return self._pinned[:count]
+            self._pinned = self.allocate_pinned(buffer.size)
+        return self._pinned[: buffer.size]
+
+    def allocate_pinned(self, count: int) -> np.ndarray:
+        return np.frombuffer(self.xp.cuda.alloc_pinned_memory(4 * max(count, 1)), np.float32, count)
 
     def _copy(self, device: Array, host: np.ndarray, stream: Any, to_host: bool) -> None:
         runtime = self.xp.cuda.runtime

@@ -20,8 +20,8 @@ import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import read_input, reading
-from fcaffe.net.model_files.arrays import ArrayName, Contents, outline_from, stored_arrays
-from fcaffe.net.model_files.model import Model
+from fcaffe.model_files.arrays import ArrayName, Contents, outline_from, stored_arrays
+from fcaffe.model_files.model import Model
 from fcaffe.output_files import replacing
 
 NET = "caffe.net"  # key of the metadata

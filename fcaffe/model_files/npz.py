@@ -18,8 +18,8 @@ import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import MOST_PACKED, asking, opened_by
-from fcaffe.net.model_files.arrays import ArrayName, Contents, Packed, outline_from, stored_arrays
-from fcaffe.net.model_files.model import Model
+from fcaffe.model_files.arrays import ArrayName, Contents, Packed, outline_from, stored_arrays
+from fcaffe.model_files.model import Model
 from fcaffe.output_files import replacing
 
 _NET = "net"

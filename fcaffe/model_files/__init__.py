@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fcaffe.net.model_files import caffemodel
-from fcaffe.net.model_files.arrays import BlobSizes, read_arrays
-from fcaffe.net.model_files.model import Model, StoredLayer, take_shared
-from fcaffe.net.model_files.safetensors import is_safetensors
+from fcaffe.model_files import caffemodel
+from fcaffe.model_files.arrays import BlobSizes, read_arrays
+from fcaffe.model_files.model import Model, StoredLayer, take_shared
+from fcaffe.model_files.safetensors import is_safetensors
 from fcaffe.proto import file_start
 from fcaffe.proto.binary import HDF5_MAGIC, ZIP_MAGIC
 
@@ -34,9 +34,9 @@ class Format(NamedTuple):
 
 
 FORMATS = {  # by the ending of the file's name
-    ".h5": Format(lambda start: start.startswith(HDF5_MAGIC), "fcaffe.net.model_files.hdf5"),
-    ".npz": Format(lambda start: start.startswith(ZIP_MAGIC), "fcaffe.net.model_files.npz"),
-    ".safetensors": Format(is_safetensors, "fcaffe.net.model_files.safetensors"),
+    ".h5": Format(lambda start: start.startswith(HDF5_MAGIC), "fcaffe.model_files.hdf5"),
+    ".npz": Format(lambda start: start.startswith(ZIP_MAGIC), "fcaffe.model_files.npz"),
+    ".safetensors": Format(is_safetensors, "fcaffe.model_files.safetensors"),
     ".dcmodel": Format(lambda start: start.startswith(b"\x89FCDM\r\n\x1a"), "fcaffe.deep_compression.dcmodel"),
 }
 

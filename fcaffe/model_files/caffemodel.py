@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError
-from fcaffe.net.model_files.model import Model, StoredLayer, check_text
+from fcaffe.model_files.model import Model, StoredLayer, check_text
 from fcaffe.output_files import replacing
 from fcaffe.proto import (
     StoredBlob,

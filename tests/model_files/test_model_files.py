@@ -13,11 +13,11 @@ import pytest
 
 from fcaffe.errors import FcaffeError, SnapshotError
 from fcaffe.hdf5 import reading
+from fcaffe.model_files import Model, StoredLayer, arrays, read_model, write_model
+from fcaffe.model_files import caffemodel as caffemodel_format
+from fcaffe.model_files import hdf5 as hdf5_format
+from fcaffe.model_files import npz as npz_format
 from fcaffe.net import Net
-from fcaffe.net.model_files import Model, StoredLayer, arrays, read_model, write_model
-from fcaffe.net.model_files import caffemodel as caffemodel_format
-from fcaffe.net.model_files import hdf5 as hdf5_format
-from fcaffe.net.model_files import npz as npz_format
 from fcaffe.net.weights import copy_weights, load_weights, to_model
 from fcaffe.proto import StoredBlob, parse_text, write_binary
 from fcaffe.proto import caffe_pb2 as pb

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fcaffe.model_files import Model, StoredLayer, read_model, write_model
 from fcaffe.net import Net
-from fcaffe.net.model_files import Model, StoredLayer, read_model, write_model
 from fcaffe.net.weights import to_model
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb

@@ -21,8 +21,8 @@ from fcaffe.hdf5.library import h5py
 from fcaffe.hdf5.reading import address, attribute, check_stored, member, names_in, shape_of, values_of
 from fcaffe.hdf5.reading import opened as opened_hdf5
 from fcaffe.hdf5.writing import Hdf5Writer, new_file
-from fcaffe.net.model_files.arrays import ArrayName, Contents, Packed, stored_arrays
-from fcaffe.net.model_files.model import Model, check_text
+from fcaffe.model_files.arrays import ArrayName, Contents, Packed, stored_arrays
+from fcaffe.model_files.model import Model, check_text
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import without_fork_fields
 

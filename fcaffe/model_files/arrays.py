@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import UnreadableError
-from fcaffe.net.model_files.model import Model, StoredLayer, check_text
+from fcaffe.model_files.model import Model, StoredLayer, check_text
 from fcaffe.proto import StoredBlob, blob_shape
 from fcaffe.proto import caffe_pb2 as pb
 
