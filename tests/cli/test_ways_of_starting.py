@@ -194,7 +194,8 @@ def values(command: str, words: list[str]) -> dict[str, Any]:
     """The values that a command takes from these words, and from some word for each argument that it needs."""
     loaded = _load(command)
     needed = [param for param in loaded.params if isinstance(param, click.Argument) and param.required]
-    return loaded.make_context(command, [*words, *("word" for _ in needed)], resilient_parsing=False).params
+    given = [next(iter(getattr(param.type, "choices", ["word"]))) for param in needed]
+    return loaded.make_context(command, [*words, *given], resilient_parsing=False).params
 
 
 @pytest.mark.parametrize("way", ["--workers=2", "--hosts=a:1,b:1", "--hostfile=hosts"])
