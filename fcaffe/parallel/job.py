@@ -151,7 +151,7 @@ class Job:
         process = self.process.pid if self.process else 0
         if self.by_agent and number and not ending:
             return f"the agent (process {process}) on {host_name()} died, {self._last()}, and the ranks with it. "
-        who = f"rank {ending['rank']}" if "rank" in ending else self.command.split()[0]
+        who = f"rank {ending['rank']}" if "rank" in ending else f"{self.command.split()[0]} (process {process})"
         if number:
             return f"{who} was killed by signal {number}, {self._last()}. "
         unstarted = not (self.by_agent or self.started)

@@ -1,20 +1,16 @@
-"""MPI under watch while it starts: what goes wrong with it, or with a launcher that it does not know, is told by us."""
+"""Starts MPI, and says what is wrong with it or with a launcher that it does not know."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
-import signal
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from fcaffe.errors import UsageError
-from fcaffe.parallel import processes, records
-from fcaffe.parallel.started import LAUNCHED, Start, host_name, wait_for_turn
+from fcaffe.parallel.started import Start, wait_for_turn
 from fcaffe.parallel.waiting import end_sleeps_by
-from fcaffe.parallel.watch import MARGIN
 from fcaffe.threads import ranks_on_host
 
 # UCX's own segments over TCP have 8 kB. Where TCP is its only transport, MPICH asserts that one fits its own buffers.
@@ -105,49 +101,7 @@ def _library(mpi: Any) -> str:
 
 @contextlib.contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Of variables of another MPI's launcher, which we tell in our own words; of forking, see below."""
+    """Without warnings of variables of another MPI's launcher, which we tell in our own words."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-@contextlib.contextmanager
-def starting(start: Start, mpi: Any, timeout: float) -> Iterator[None]:
-    """While MPI starts under mpiexec or srun it may end this process, or hang, and there is no agent yet: a child that
-    waits for the end of the `with` says so then."""
-    read, write = os.pipe()
-    parent = os.getpid()
-    with _no_warnings():  # Python warns if there are threads, here BLAS's, which the child does not use
-        child = os.fork()
-    if child == 0:
-        try:
-            os.setsid()  # survive it if mpiexec kills our parent for another rank's failure
-            os.close(write)
-            _watch_start(start, _library(mpi), read, parent, timeout)
-        finally:
-            os._exit(0)
-    os.close(read)
-    try:
-        yield
-    finally:
-        os.kill(child, signal.SIGKILL)  # it may be stopped, and would not read a message then
-        os.close(write)
-        os.waitpid(child, 0)
-
-
-def _watch_start(start: Start, library: str, read: int, parent: int, timeout: float) -> None:
-    launched = LAUNCHED in os.environ
-    heard, _, _ = select.select([read], [], [], timeout + MARGIN if timeout else None)
-    if heard and processes.was_killed(parent):
-        return  # or it started; who has killed it knows why
-    wait_for_turn(start.rank)
-    if heard:
-        remedy = "what it said stands above" if launched else f"{start.remedy}, unless it has said another cause above"
-        records.tell_fault(f"{start} on {host_name()}, but {library} did not start: {remedy}", launched)
-    else:
-        records.tell_fault(
-            f"{start} on {host_name()}, but the ranks did not find one another within {timeout:g} s (--timeout): see "
-            f"that all hosts reach one another on the network that {library} uses",
-            launched,
-        )
-        os.kill(parent, signal.SIGKILL)

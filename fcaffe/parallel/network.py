@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hmac
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterable
 
 from fcaffe.parallel.table import Slot, read_slots
 
 FAULT = struct.Struct("<dq")  # when, and a rank of the host whose agent has found it
-HEADER = struct.Struct("<4sqqc")  # word of the job, number of the sender, sequence number, kind of the content
+HEADER = struct.Struct("<qqc")  # number of the sender, sequence number, kind of the content
 SLOTS_INSIDE, FAULT_INSIDE = b"s", b"f"
 SEAL = 32  # bytes of the HMAC at the end of a datagram
 BATCH = 200  # datagrams that are read before the agent looks after its ranks again
 HEARING = 0.3  # seconds to hear whether the agent of another host has found the fault before
 SILENCE = 3.5  # seconds without a table after which a host counts as cut off
-SO_ATTACH_FILTER = 26  # Linux's number
 Peer = tuple[str, str, int]
 
 
@@ -30,8 +27,7 @@ class Network:
     `agents` has the host's name of each as its launcher has it, the name that the host gives itself, and the UDP port.
 
     Each datagram ends with an HMAC under the job's `key` over the sender's number and a sequence number, so nobody else
-    can write one, and none counts twice. The key itself is never sent. It begins with a word derived from the key, by
-    which the kernel drops what strangers send. Without a socket there are no other hosts.
+    can write one, and none counts twice. The key itself is never sent. Without a socket there are no other hosts.
     """
 
     fault_heard: float | None = None  # when another agent has first told of one
@@ -46,16 +42,8 @@ class Network:
         self.slots: dict[str, list[Slot]] = {}  # by the number of the agent that sent them
         self.heard: dict[str, float] = {}
         self.faults: list[tuple[float, int]] = []
-        self.word = self.seal(b"word")[:4]
-        if self.socket is None:
-            return
-        self.socket.setblocking(False)
-        drop_others(self.socket, self.word)
-        resolving = threading.Thread(target=self.resolve, args=(agents,), daemon=True)
-        resolving.start()
-        resolving.join(0.5)  # a name service that is down would take much longer
-
-    def resolve(self, agents: list[Peer]) -> None:
+        if self.socket is not None:
+            self.socket.setblocking(False)
         for *names, port in agents:
             for name in names:
                 with contextlib.suppress(OSError):  # without a name service we know less of the other hosts
@@ -91,7 +79,7 @@ class Network:
         if self.socket is None:
             return
         self.sent += 1
-        message = HEADER.pack(self.word, self.number, self.sent, kind) + content
+        message = HEADER.pack(self.number, self.sent, kind) + content
         for address in self.addresses:
             with contextlib.suppress(OSError):
                 self.socket.sendto(message + self.seal(message), address)
@@ -107,12 +95,8 @@ class Network:
             except OSError:
                 return
             message, seal = sealed[:-SEAL], sealed[-SEAL:]
-            if (
-                message.startswith(self.word)
-                and len(message) >= HEADER.size
-                and hmac.compare_digest(seal, self.seal(message))
-            ):
-                _, sender, count, kind = HEADER.unpack_from(message)
+            if len(message) >= HEADER.size and hmac.compare_digest(seal, self.seal(message)):
+                sender, count, kind = HEADER.unpack_from(message)
                 self.take(sender, count, kind, message[HEADER.size :])
 
     def take(self, sender: int, count: int, kind: bytes, content: bytes) -> None:
@@ -133,13 +117,3 @@ class Network:
 
     def everyone(self) -> list[Slot]:
         return [slot for slots in self.slots.values() for slot in slots]
-
-
-def drop_others(udp: socket.socket, word: bytes) -> None:
-    """Let the kernel drop datagrams that do not begin with this word, so that a flood of them fills no buffer."""
-    (number,) = struct.unpack(">I", word)
-    load, jump, give = 0x20, 0x15, 0x06  # of the classic Berkeley packet filter; the UDP header has 8 bytes
-    program = [(load, 0, 0, 8), (jump, 0, 1, number), (give, 0, 0, 0xFFFFFFFF), (give, 0, 0, 0)]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in program))
-    with contextlib.suppress(OSError):  # another kernel: `receive` drops them
-        udp.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", len(program), ctypes.addressof(code)))

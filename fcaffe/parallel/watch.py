@@ -61,7 +61,7 @@ class Watch:
         self.quiet = [0.0] * count  # seconds without a beat
         self.beats = [-1] * count
         self.waits: dict[int, dict[str, float]] = {}  # of ranks for cores, at the last look
-        self.launcher_gone: float | None = None  # when its end of our standard input was closed
+        self.launcher_gone = False  # its end of our standard input was closed
         self.fault = self.failed = False
         self.next_report = 0.0
 
@@ -180,22 +180,11 @@ class Watch:
     def end_dead(self, slot: Slot, how: str = "killed, or crashed outside of Python") -> None:
         self.end(f"{names([slot], self.hosts)} died in {slot.where()}: {how}")
 
-    def end_orphans(self, starter: object, slots: list[Slot], stderr: int | None, launched: bool) -> None:
-        """What had started the ranks has died before them: end them."""
-        host = self.hosts[slots[0].rank]
-        self.end(
-            f"{starter} on {host} died, which had started {names(slots, self.hosts)}; so do they", stderr, launched
-        )
-
-    def end(self, message: str, stderr: int | None = None, launched: bool | None = None) -> None:
-        """Say why, and end all ranks of this host; mpiexec, if it can still be reached, ends those of the others.
-
-        `stderr` is where to say it, if not where ranks write their errors; `launched`: to a launcher of fcaffe's own.
-        """
+    def end(self, message: str) -> None:
+        """Say why, and end all ranks of this host; mpiexec, if it can still be reached, ends those of the others."""
         self.fault = True
-        slots = self.slots()
-        if not self.network.knows_of_fault(slots[0].rank):  # of which this one is a consequence
-            records.tell_fault(message, self.launched if launched is None else launched, stderr)
+        if not self.network.knows_of_fault(self.slots()[0].rank):  # of which this one is a consequence
+            records.tell_fault(message, self.launched)
         self.kill_ranks()
 
     # --- the launcher -------------------------------------------------------------------------------------------------
@@ -208,7 +197,7 @@ class Watch:
             data = b""
         if not data:
             self.selector.unregister(0)
-            self.launcher_gone = time.monotonic()
+            self.launcher_gone = True
         for word in data.split():
             if word.isdigit() and 0 not in self.deaths:
                 processes.Process(self.slots()[0].pid).kill(int(word))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
+import faulthandler
 import os
 import signal
 import sys
-import termios
 import time
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
@@ -16,14 +14,15 @@ from typing import Any
 from fcaffe import log
 from fcaffe.errors import LostRankError, RankError
 from fcaffe.parallel import records, watchdog
-from fcaffe.parallel.mpi_start import comm_world, load_mpi, prepare_environment, starting
+from fcaffe.parallel.local_ranks import TABLE
+from fcaffe.parallel.mpi_start import comm_world, load_mpi, prepare_environment
 from fcaffe.parallel.processes import DAEMONS, dies_with, process_name
 from fcaffe.parallel.started import LAUNCHED, RANK_PROCESS, host_name, started_as, wait_for_turn
-from fcaffe.parallel.watch import GRACE
+from fcaffe.parallel.watch import GRACE, MARGIN
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT, Watchdog
 
 told_to_end: list[int] = []  # signals that have raised SystemExit
-TAKEN, PASSED_ON = 2.0, 0.05  # seconds, at most, that mpiexec has to read what a rank wrote, and to pass it on
+PASSED_ON = 0.3  # seconds that mpiexec has to pass on what a rank wrote
 
 
 @dataclass
@@ -104,7 +103,8 @@ class World:
         if LAUNCHED in os.environ:
             told = {"rank": self.rank, "code": code, "logged": self.rank == 0, "signal": (told_to_end or [0])[0]}
             records.send({**told, **self.error})
-        _wait_for_readers()
+        if TABLE not in os.environ:
+            time.sleep(PASSED_ON)  # once a rank aborts mpiexec throws away what is still on its way
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI's own words would follow ours
         self.comm.Abort(code)
 
@@ -135,19 +135,21 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
     world = World()
     try:
         mpi = load_mpi(start)
-        with starting(start, mpi, timeout) if own is None else contextlib.nullcontext():
-            world.comm, world.threads = comm_world(start, mpi)
-            world.rank, world.size = world.comm.rank, world.comm.size
-            local = world.comm.Split_type(mpi.COMM_TYPE_SHARED)
-            world.local_rank, world.local_size = local.rank, local.size
-            world.hosts = tuple(world.comm.allgather(host_name()))
-            _handle_signals(_note)
-            launched = LAUNCHED in os.environ
-            reports = launched and world.rank == 0
-            if own is None:
-                own = watchdog.start_agent(world.comm, local, world.hosts, timeout, reports, launched)
-            world.watchdog = own
-            own.beat("the start")
+        launched = LAUNCHED in os.environ
+        if timeout and not launched:  # no launcher of fcaffe's and no agent watches yet
+            faulthandler.dump_traceback_later(timeout + MARGIN, exit=True, file=2)
+        world.comm, world.threads = comm_world(start, mpi)
+        world.rank, world.size = world.comm.rank, world.comm.size
+        local = world.comm.Split_type(mpi.COMM_TYPE_SHARED)
+        world.local_rank, world.local_size = local.rank, local.size
+        world.hosts = tuple(world.comm.allgather(host_name()))
+        _handle_signals(_note)
+        reports = launched and world.rank == 0
+        if own is None:
+            own = watchdog.start_agent(world.comm, local, world.hosts, timeout, reports, launched)
+        faulthandler.cancel_dump_traceback_later()
+        world.watchdog = own
+        own.beat("the start")
         if reports:
             records.send({"iteration": -1})  # all ranks have found one another
         local.Free()
@@ -160,24 +162,6 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
             raise
         raise RankError(world) from error
     return world
-
-
-def _wait_for_readers() -> None:
-    """Until mpiexec has taken what we wrote: once a rank aborts it throws away what is still on its way."""
-    until = time.monotonic() + TAKEN
-    while time.monotonic() < until and any(_unread(stream) for stream in (1, 2)):
-        time.sleep(0.01)
-    time.sleep(PASSED_ON)
-
-
-def _unread(stream: int) -> int:
-    """Bytes in a pipe; 0 for what is none."""
-    count = bytearray(4)
-    try:
-        fcntl.ioctl(stream, termios.FIONREAD, count)
-    except OSError:
-        return 0
-    return int.from_bytes(count, sys.byteorder)
 
 
 def _handle_signals(handler: Any) -> None:

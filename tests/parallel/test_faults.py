@@ -11,11 +11,9 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -24,10 +22,8 @@ from fcaffe.parallel import job as launched
 from fcaffe.parallel import launch, processes
 from fcaffe.parallel.adopted import AdoptedRanks
 from fcaffe.parallel.blame import hang_message
-from fcaffe.parallel.mpi_start import starting
 from fcaffe.parallel.mpiexec import Mpiexec
 from fcaffe.parallel.network import Network
-from fcaffe.parallel.started import Start as Started
 from fcaffe.parallel.table import SLOT, STOPPED, WAITING, WORKING, Slot
 from fcaffe.parallel.watch import TICK
 from fcaffe.parallel.world import World
@@ -192,20 +188,33 @@ def test_no_rank_outlives_the_launcher(start: Start, number: signal.Signals) -> 
     assert [bool(re.fullmatch(launcher, line)) for line in job.fatal] == [True] * (number == signal.SIGKILL)
 
 
+UNDER_MPIEXEC = ["--workers", "2", "--mpi-args", "-launcher fork"]
+
+
 @needs_mpi
 @pytest.mark.parametrize(
-    ("under", "victim"), [([], "fcaffe.parallel.agent"), ([MPIEXEC, "-n", "2"], "hydra_pmi_proxy")]
+    ("flags", "under", "victim", "message"),
+    [
+        (["--workers", "2"], [], "fcaffe.parallel.agent", r"the agent \(process {}\) on \S+ died, .*"),
+        (UNDER_MPIEXEC, [], "mpiexec", r"\S+mpiexec \(process {}\) was killed by signal 9, .*iteration.*"),
+        (UNDER_MPIEXEC, [], "hydra_pmi_proxy", r"\S+mpiexec \(process \d+\) ended with code \d+, .*iteration.*"),
+        ([], [MPIEXEC, "-n", "2"], "hydra_pmi_proxy", ""),
+    ],
 )
-def test_whoever_of_a_job_is_killed_is_named_and_all_end(start: Start, under: list[object], victim: str) -> None:
-    job = start(*([] if under else ["--workers", "2"]), under=under, solver="long.prototxt")
+def test_whoever_of_a_job_is_killed_all_end(
+    start: Start, flags: list[str], under: list[object], victim: str, message: str
+) -> None:
+    job = start(*flags, under=under, solver="long.prototxt")
     job.wait_for("Iteration 0 (")
     commands = {process: Path(f"/proc/{process}/cmdline").read_text() for process in job.processes()}
-    (killed,) = [process for process, command in commands.items() if victim in command]
+    (killed,) = [
+        process for process, command in commands.items() if victim in command.split("-n")[0].split("\0train")[0]
+    ]
     os.kill(killed, signal.SIGKILL)
-    assert job.wait() not in (0, -signal.SIGKILL)
+    assert job.wait() == (134 if flags else job.process.returncode) != 0
     until(lambda: not job.processes(), SOON)
     assert not job.processes()
-    assert len(job.fatal) == 1 and f"(process {killed}) on " in job.fatal[0] and " died, " in job.fatal[0], job.text
+    assert not message or [bool(re.fullmatch(message.format(killed), line)) for line in job.fatal] == [True], job.text
 
 
 @needs_mpi
@@ -383,16 +392,6 @@ def test_ranks_end_with_those_of_another_host(monkeypatch: pytest.MonkeyPatch) -
         each.close()
 
 
-@pytest.mark.parametrize("launcher_ends", [True, False])
-def test_a_launcher_is_to_blame_for_what_the_kernel_ends_with_it(launcher_ends: bool) -> None:
-    watching = watch_over([slot(0, WORKING)], Heard(), ["a"])
-    mpiexec = SimpleNamespace(is_launcher=False, exit_status=lambda: signal.SIGKILL, is_ending=lambda: True)
-    launcher = SimpleNamespace(is_launcher=True, exit_status=lambda: None, is_ending=lambda: launcher_ends)
-    watching.starters = [mpiexec, launcher]  # type: ignore[list-item]
-    watching.note_end_of(mpiexec)  # type: ignore[arg-type]
-    assert watching.dead_starter is (launcher if launcher_ends else mpiexec)
-
-
 def test_an_error_of_mpi_is_told_only_if_no_agent_tells_of_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
     """MPI may hear of it first, and knows of an error; for the launcher it is no error that would come again."""
     slept: list[float] = []
@@ -470,21 +469,6 @@ def test_an_mpi_that_does_not_start_is_no_sigterm(
     assert re.search(
         r"^F.* rank 0 ended with code 143, before the ranks had started; what", capfd.readouterr().err, re.M
     )
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks fork")
-def test_a_watcher_of_the_start_that_does_not_answer_holds_nothing_up() -> None:
-    started = Started("mpiexec", "PMI_SIZE", 0, 2)
-    mpi = SimpleNamespace(Get_library_version=lambda: "An MPI 1.0")
-    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
-    before = set(children.read_text().split())
-    with starting(started, mpi, 0):
-        (child,) = map(int, set(children.read_text().split()) - before)
-        os.kill(child, signal.SIGSTOP)
-        late = threading.Timer(5, os.kill, (child, signal.SIGKILL))
-        late.start()
-    assert late.is_alive()
-    late.cancel()
 
 
 # --- several hosts ----------------------------------------------------------------------------------------------------

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import stat
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -18,10 +15,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from fcaffe.errors import UsageError
-from fcaffe.parallel import launch, mpi_start, mpiexec, network
-from fcaffe.parallel.network import Network
+from fcaffe.parallel import launch, mpi_start, mpiexec
 from fcaffe.parallel.started import started_as
-from fcaffe.parallel.table import WORKING, Slot
 from tests.parallel.conftest import MPIEXEC, Job, needs_mpi, until
 
 Start = Callable[..., Job]
@@ -256,58 +251,6 @@ def test_nothing_lies_in_the_temporary_folder(
         os.kill(process, signal.SIGKILL)
     job.wait()
     assert not [path for path in temporary.iterdir() if "fcaffe" in path.name]
-
-
-@pytest.fixture
-def flood() -> Iterator[Callable[[tuple[str, int], bytes], None]]:
-    """flood(address, datagram) sends it there as fast as can be until the test ends."""
-    over = threading.Event()
-    threads = []
-
-    def begin(address: tuple[str, int], datagram: bytes) -> None:
-        def send() -> None:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-                while not over.is_set():
-                    stranger.sendto(datagram, address)
-
-        threads.append(threading.Thread(target=send))
-        threads[-1].start()
-
-    yield begin
-    over.set()
-    for thread in threads:
-        thread.join()
-
-
-@pytest.mark.parametrize("garbage", [b"", b"x", b"x" * 100, b"x" * 1400])
-@pytest.mark.parametrize("filtered", [True, False])
-def test_a_flood_of_datagrams_keeps_no_agent_from_its_work(
-    monkeypatch: pytest.MonkeyPatch, flood: Callable[[tuple[str, int], bytes], None], garbage: bytes, filtered: bool
-) -> None:
-    """Where the kernel drops the garbage no table is lost either."""
-    if not filtered:
-        monkeypatch.setattr(network, "drop_others", lambda *_: None)
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    addresses = [each.getsockname() for each in sockets]
-    first = Network([("127.0.0.1", *addresses[1])], sockets[0].detach(), b"key", 0)
-    second = Network([("127.0.0.1", *addresses[0])], sockets[1].detach(), b"key", 4)
-    assert first.socket and second.socket
-    until(lambda: first.addresses, 5)
-    flood(addresses[1], garbage)
-    heard = longest = 0.0
-    for number in range(40):
-        first.send([Slot(0, 1, number, number, WORKING, "forward")])
-        began = time.monotonic()
-        for _ in range(20):
-            second.receive()
-        longest = max(longest, time.monotonic() - began)
-        heard += second.slots.get("0", [Slot(0, 0, -1, -1, 0, "")])[0].iteration == number
-    first.socket.close()
-    second.socket.close()
-    assert longest < 10, "receive() reads for ever"
-    assert heard == 40 or not filtered
 
 
 @needs_mpi
