@@ -15,27 +15,20 @@ from fcaffe.threads import ranks_on_host
 
 # UCX's own segments over TCP have 8 kB. Where TCP is its only transport, MPICH asserts that one fits its own buffers.
 SEGMENTS = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "512k", "MPIR_CVAR_CH4_PACK_BUFFER_SIZE": "262144"}
-SHARED_MEMORY = {"all", "shm", "sm", "mm", "posix", "sysv", "xpmem"}  # among UCX's transports
 NETWORK_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NCCL_SOCKET_IFNAME")
 
 
 def prepare_environment(start: Start) -> None:
     """Set what the libraries read when MPI starts, where the user has not. If all ranks are on this host, nothing is
     to be open to the network: MPI and NCCL use the loopback only. UCX, which carries the messages of MPICH and of some
-    Open MPIs, moves them over TCP in few pieces."""
+    Open MPIs, moves them over TCP in few pieces. If the user has chosen its transports, it also chooses the interface:
+    without shared memory it finds no route over the loopback."""
     if start.size and ranks_on_host() == start.size:
         for variable in NETWORK_INTERFACES:
-            if variable != "UCX_NET_DEVICES" or uses_shared_memory(os.environ.get("UCX_TLS", "all")):
+            if variable != "UCX_NET_DEVICES" or "UCX_TLS" not in os.environ:
                 os.environ.setdefault(variable, "lo")
     for variable, size in SEGMENTS.items():
         os.environ.setdefault(variable, size)
-
-
-def uses_shared_memory(transports: str) -> bool:
-    """Whether UCX_TLS lets ranks of a host exchange messages by shared memory. If not, they need a network interface:
-    by TCP over the loopback UCX finds no route."""
-    named = set(transports.lstrip("^").split(","))
-    return not named & {"shm", "sm", "mm"} if transports.startswith("^") else bool(named & SHARED_MEMORY)
 
 
 def load_mpi(start: Start) -> Any:

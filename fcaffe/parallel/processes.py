@@ -75,15 +75,11 @@ def dies_with(parent: int) -> Callable[[], None]:
     return prepare
 
 
-def waits_for_cores(pid: int) -> dict[str, float]:
-    """For how many seconds each thread of a process could have run, but others had the cores; of none where the kernel
-    does not tell."""
-    found = {}
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/task/{thread}/schedstat") as file:
-                found[thread] = int(file.read().split()[1]) / 1e9
-    return found
+def waited_for_core(pid: int) -> float:
+    """For how many seconds the first thread of a process could have run, but others had the cores; 0 if unknown."""
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/schedstat") as file:
+        return int(file.read().split()[1]) / 1e9
+    return 0.0
 
 
 # --- what a run has left ----------------------------------------------------------------------------------------------

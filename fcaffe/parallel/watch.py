@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from fcaffe.parallel import processes, records
 from fcaffe.parallel.blame import hang_message, names, with_stopped
 from fcaffe.parallel.network import Network
-from fcaffe.parallel.processes import is_stopped
 from fcaffe.parallel.table import FAILED, LEAVING, STARTING, WORKING, Slot, read_slots
 
 TICK = 0.25  # seconds
@@ -60,7 +59,7 @@ class Watch:
         self.deaths: list[int] = []  # indices of slots, in the order in which the ranks ended
         self.quiet = [0.0] * count  # seconds without a beat
         self.beats = [-1] * count
-        self.waits: dict[int, dict[str, float]] = {}  # of ranks for cores, at the last look
+        self.waits: dict[int, float] = {}  # of ranks for cores, at the last look
         self.launcher_gone = False  # its end of our standard input was closed
         self.fault = self.failed = False
         self.next_report = 0.0
@@ -153,16 +152,9 @@ class Watch:
     def starved(self, slots: list[Slot]) -> float:
         """For how many seconds since the last look one of those ranks here on which the others wait had no core: of
         those that work, or, if none does, of all."""
-        before, self.waits = self.waits, {}
-        if all(slot.beats != beats for slot, beats in zip(slots, self.beats, strict=True)):
-            return 0.0  # nobody's time is counted
-        if any(is_stopped(slot.pid) for slot in slots):
-            return 0.0
         late = [slot.pid for slot in slots if slot.state in (STARTING, WORKING)] or [slot.pid for slot in slots]
-        self.waits = {pid: processes.waits_for_cores(pid) for pid in late}
-        then = {pid: before.get(pid, now) for pid, now in self.waits.items()}
-        threads = [(pid, thread) for pid, now in self.waits.items() for thread in now if thread in then[pid]]
-        return max((self.waits[pid][thread] - then[pid][thread] for pid, thread in threads), default=0.0)
+        before, self.waits = self.waits, {pid: processes.waited_for_core(pid) for pid in late}
+        return max(now - before.get(pid, now) for pid, now in self.waits.items())
 
     def overdue(self, index: int, slot: Slot, seconds: float) -> bool:
         if slot.beats != self.beats[index]:

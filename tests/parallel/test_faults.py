@@ -364,7 +364,7 @@ def test_a_rank_that_waits_for_a_core_has_not_hung(monkeypatch: pytest.MonkeyPat
     """Where others have the cores for nine tenths of the time, ten times as much of it counts."""
     ended: list[str] = []
     waited = [0.0]
-    monkeypatch.setattr(processes, "waits_for_cores", lambda pid: {"1": waited[0]})
+    monkeypatch.setattr(processes, "waited_for_core", lambda pid: waited[0])
     for share, looks in ((0.0, 20), (0.9, 180), (1.5, 180)):
         watching = watch_over([slot(0, state)], Heard(), ["a"])
         monkeypatch.setattr(watching, "end", ended.append)
