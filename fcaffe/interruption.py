@@ -15,6 +15,7 @@ INTERRUPTED = 128 + signal.SIGINT
 PROGRAMS = (  # the installed programs; pyproject.toml lists the same
     "fcaffe",
     "caffe",
+    "convert_annoset",
     "convert_imageset",
     "compute_image_mean",
     "extract_features",

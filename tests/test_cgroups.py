@@ -1,4 +1,4 @@
-"""Limits of control groups, in trees of files as each version of the kernel's interface has them."""
+"""Limits of control groups, in trees of files as the kernel has them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ from fcaffe import cgroups, threads
 from fcaffe.engines import memory
 
 GB = 10**9
-V1_MOUNTS = "".join(
-    f"3{n} 25 0:3{n} / /sys/fs/cgroup/{names} rw shared:{n} - cgroup cgroup rw,{names}\n"
-    for n, names in enumerate(("cpu,cpuacct", "memory", "pids"))
-)
-V2_MOUNT = "30 25 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup rw,nsdelegate\n"
+MOUNT = "30 25 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup rw,nsdelegate\n"
 
 
 @pytest.fixture
@@ -47,7 +43,7 @@ def test_without_groups_nothing_is_limited(tree: Path) -> None:
 
 @pytest.mark.parametrize("tightest", ["", "job.slice", "job.slice/step.scope"])
 def test_the_tightest_group_on_the_way_up_counts(tree: Path, tightest: str) -> None:
-    process(tree, "0::/job.slice/step.scope", V2_MOUNT)
+    process(tree, "0::/job.slice/step.scope", MOUNT)
     for group in ("", "job.slice", "job.slice/step.scope"):
         folder = f"sys/fs/cgroup/{group}".rstrip("/")
         limits = ("2000000000", "150000 100000") if group == tightest else ("max", "max 100000")
@@ -60,7 +56,7 @@ def test_the_tightest_group_on_the_way_up_counts(tree: Path, tightest: str) -> N
 
 
 def test_pages_of_files_are_free_and_swap_counts_as_far_as_the_group_may(tree: Path) -> None:
-    process(tree, "0::/c", V2_MOUNT)
+    process(tree, "0::/c", MOUNT)
     folder = "sys/fs/cgroup/c"
     write(tree, **{f"{folder}/memory.max": 2 * GB, f"{folder}/memory.high": GB})
     write(tree, **{f"{folder}/memory.current": 900_000_000})
@@ -73,45 +69,16 @@ def test_pages_of_files_are_free_and_swap_counts_as_far_as_the_group_may(tree: P
     assert cgroups.free_memory() == 0
 
 
-def test_version_1(tree: Path) -> None:
-    process(tree, "9:pids:/\n4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc", V1_MOUNTS)
-    folder = "sys/fs/cgroup/memory/docker/abc"
-    write(tree, **{f"{folder}/memory.limit_in_bytes": 9223372036854771712, f"{folder}/memory.usage_in_bytes": 10})
-    write(tree, **{"sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_quota_us": -1})
-    assert cgroups.free_memory() is None and cgroups.cpu_quota() is None
-    write(tree, **{f"{folder}/memory.limit_in_bytes": GB, f"{folder}/memory.stat": "total_inactive_file 4"})
-    assert cgroups.free_memory() == GB - 10 + 4
-    write(tree, **{f"{folder}/memory.memsw.limit_in_bytes": GB + 5, f"{folder}/memory.memsw.usage_in_bytes": 10})
-    assert cgroups.free_memory(swap=100) == GB - 10 + 5 + 4
-    write(tree, **{f"{folder}/memory.stat": "hierarchical_memory_limit 1000"})
-    assert cgroups.free_memory() == 990, "that of groups which cannot be seen from here"
-    cpu = "sys/fs/cgroup/cpu,cpuacct/docker"
-    write(tree, **{f"{cpu}/cpu.cfs_quota_us": 50000, f"{cpu}/cpu.cfs_period_us": 100000, f"{cpu}/abc/x": ""})
-    assert cgroups.cpu_quota() == 0.5 and cgroups.whole_cpus(0.5) == 1
-
-
 def test_a_container_sees_its_own_group_as_what_is_mounted(tree: Path) -> None:
-    mounts = V1_MOUNTS.replace(" / /sys/fs/cgroup/memory", " /docker/abc /sys/fs/cgroup/memory")
-    process(tree, "4:memory:/docker/abc", mounts)
-    write(tree, **{"sys/fs/cgroup/memory/memory.limit_in_bytes": 1000})
-    assert cgroups.free_memory() == 1000
-    process(tree, "4:memory:/docker/abc/inner", mounts)
-    write(tree, **{"sys/fs/cgroup/memory/inner/memory.limit_in_bytes": 500})
-    assert cgroups.free_memory() == 500
-    process(tree, "4:memory:/somewhere/else", mounts)
-    assert cgroups.free_memory() == 1000
-
-
-def test_both_versions_at_once_and_odd_names(tree: Path) -> None:
-    unified = V2_MOUNT.replace("/sys/fs/cgroup ", "/sys/fs/uni\\040fied ")
-    process(tree, "4:memory:/a\n1:cpu:/a\n0::/b", V1_MOUNTS + unified)
-    write(tree, **{"sys/fs/cgroup/memory/a/memory.limit_in_bytes": 700})
-    write(tree, **{"sys/fs/uni fied/b/cpu.max": "300000 100000"})
-    assert cgroups.free_memory() == 700 and cgroups.cpu_quota() == 3
+    mount = MOUNT.replace(" / /sys/fs/cgroup ", " /docker/abc /sys/fs/c\\040g ")
+    write(tree, **{"sys/fs/c g/memory.max": 1000, "sys/fs/c g/inner/memory.max": 500})
+    for group, free in (("/docker/abc", 1000), ("/docker/abc/inner", 500), ("/somewhere/else", 1000)):
+        process(tree, f"4:cpu:/a\n0::{group}", mount)
+        assert cgroups.free_memory() == free
 
 
 def test_memory_and_threads_ask_them(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process(tree, "0::/c", V2_MOUNT)
+    process(tree, "0::/c", MOUNT)
     folder = "sys/fs/cgroup/c"
     write(tree, **{f"{folder}/memory.max": 1000, f"{folder}/memory.swap.max": 0, f"{folder}/memory.current": 600})
     write(tree, **{f"{folder}/cpu.max": "200000 100000"})
@@ -140,14 +107,13 @@ layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param
 
 def test_a_real_group(tmp_path: Path) -> None:
     """A net that does not fit into the group of its process is refused in words; the kernel would kill it."""
-    parent = next((group for group in cgroups.groups("memory") if os.access(group.folder, os.W_OK)), None)
+    parent = next((group for group in cgroups.groups() if os.access(group, os.W_OK)), None)
     if parent is None or os.geteuid() != 0:
         pytest.skip("needs root, and control groups that can be written")
-    folder = parent.folder / f"fcaffe-test-{os.getpid()}"
-    name = "memory.max" if parent.version == 2 else "memory.limit_in_bytes"
+    folder = parent / f"fcaffe-test-{os.getpid()}"
     try:
         folder.mkdir()
-        (folder / name).write_text(str(600 << 20))
+        (folder / "memory.max").write_text(str(600 << 20))
     except OSError as problem:
         if folder.exists():
             folder.rmdir()

@@ -10,6 +10,7 @@ CAFFE_COMMANDS = {
 }
 TOOLS = {  # separate programs in Caffe
     "convert_imageset": "build a database from pictures: ROOTFOLDER/ LISTFILE DB_NAME [--shuffle]",
+    "convert_annoset": "build a database of pictures with boxes: ROOTFOLDER/ LISTFILE DB_NAME [--anno_type detection]",
     "compute_image_mean": "compute the mean image of a database: INPUT_DB [OUTPUT_FILE]",
     "extract_features": "write blobs of a net to databases: WEIGHTS NET BLOB,... DB,... BATCHES KIND",
     "upgrade_net_proto_text": "convert the prototxt of a net to the current notation: IN OUT",

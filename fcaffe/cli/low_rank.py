@@ -11,7 +11,7 @@ from fcaffe import log
 from fcaffe.cli.table import print_table
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
-from fcaffe.net.model_files import read_model, write_model
+from fcaffe.model_files import read_model, write_model
 from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import read_net, write_text
 from fcaffe.tools.low_rank import low_rank

@@ -7,7 +7,7 @@ import click
 from fcaffe import log
 from fcaffe.cli.flags import common_flags
 from fcaffe.cli.usage import Command
-from fcaffe.net.model_files import read_model, write_model
+from fcaffe.model_files import read_model, write_model
 from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import read_net, write_text
 from fcaffe.tools.merge_bn import merge_bn as merge

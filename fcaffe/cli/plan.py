@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -17,10 +16,9 @@ from fcaffe.cli.flags import common_flags, numbers, numbers_of_shape
 from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import Command
 from fcaffe.errors import FcaffeError, UsageError
-from fcaffe.plan.devices import DEVICES, find
 from fcaffe.plan.explain import explain
-from fcaffe.plan.machine import MACHINES, Machine
-from fcaffe.plan.machine_file import MACHINE, parse_link, read_machine
+from fcaffe.plan.machine import MACHINES
+from fcaffe.plan.machine_file import MACHINE, read_machine
 from fcaffe.plan.prediction import Prediction, Question, Row
 from fcaffe.plan.reductions import check_names
 from fcaffe.plan.work import Work, work_of_net, work_of_solver
@@ -49,22 +47,11 @@ COLUMNS = "workers reduce ms/iteration compute exposed data update speedup effic
 )
 @click.option("--workers", default=WORKERS, metavar="N,...", help=f"Numbers of workers ({WORKERS}).")
 @click.option("--machine", default="", metavar="NAME|FILE", help="Machine: titan, h200, ..., or a JSON file.")
-@click.option("--device", default="", metavar="NAME", help="What computes: K20 to B200, or a CPU.")
-@click.option("--devices-per-node", type=int, metavar="N", help="Devices of a node.")
-@click.option("--between", default="", metavar="LINK", help="Between nodes: NDR, 10GbE, ..., or 1.5us,2.8GB/s.")
-@click.option("--within", default="", metavar="LINK", help="Within a node: NVLink4, PCIe4, ..., or as above.")
-@click.option("--speed", type=float, metavar="N", help="Images a second that one device was measured to train.")
-@click.option(
-    "--contention", type=float, metavar="X", help="How many times slower links are if all nodes send at once."
-)
 @click.option(
     "--reduce", "names", default="best", metavar="NAME,...", help="Reductions; all: those compared (best: the fastest)."
 )
 @click.option("--no-overlap", "overlap", flag_value=False, default=True, help="Sums begin when backward is through.")
 @click.option("--bucket-mb", type=float, metavar="X", help="Size of buckets (fcaffe's rule).")
-@click.option(
-    "--stragglers", "spread", type=float, default=0.0, metavar="X", help="Relative spread of the workers' speeds (0)."
-)
 @click.option("--epochs", type=float, metavar="X", help="Epochs of the training, of --images.")
 @click.option("--images", type=int, metavar="N", help="Images of the training set.")
 @click.option("--efficiency", "wanted", default=0.9, metavar="X", help="For which the batch is looked for (0.9).")
@@ -81,7 +68,12 @@ def plan(engines: EngineFlags, **flags: Any) -> int:
     counts = _counts(flags["workers"])
     if flags["calibrate"]:
         return _calibrate(engines, flags)
-    machine = _machine_of(flags)
+    if not flags["machine"]:
+        raise UsageError(
+            f"plan needs a machine: --machine {'|'.join(MACHINES)}, or --machine FILE (docs/firecaffe.md; --calibrate "
+            "writes one for this machine)"
+        )
+    machine = read_machine(flags["machine"])
     machine.device.peak_of(engines.math)  # refuses a type that the device has no speed for
     reductions = flags["names"].split(",")
     check_names(reductions)
@@ -111,13 +103,14 @@ def plan(engines: EngineFlags, **flags: Any) -> int:
 def _settings(flags: dict[str, Any]) -> dict[str, Any]:
     """The other fields of the question. Raises UsageError."""
     for name in ("bucket_mb", "epochs", "images"):
-        _check_range(flags, name)
-    if not (0 <= flags["spread"] < 1 and 0 < flags["wanted"] < 1):
-        raise UsageError("--stragglers takes a number from 0 to 1, and --efficiency one between 0 and 1")
+        if flags[name] is not None and not 0 < flags[name] < math.inf:
+            raise UsageError(f"--{name.replace('_', '-')} must be above 0, not {flags[name]:g}")
+    if not 0 < flags["wanted"] < 1:
+        raise UsageError("--efficiency takes a number between 0 and 1")
     if (flags["epochs"] is None) != (flags["images"] is None):
         raise UsageError("--epochs and --images belong together: epochs of how many images, or how often")
     bucket = None if flags["bucket_mb"] is None else flags["bucket_mb"] * (1 << 20)
-    return {"bucket": bucket} | {name: flags[name] for name in ("overlap", "spread", "epochs", "images", "wanted")}
+    return {"bucket": bucket} | {name: flags[name] for name in ("overlap", "epochs", "images", "wanted")}
 
 
 def _work(flags: dict[str, Any]) -> Work:
@@ -148,33 +141,6 @@ def _counts(text: str) -> list[int]:
     if max(counts) > MOST_WORKERS:
         raise UsageError(f"--workers takes numbers up to {MOST_WORKERS:,}, not '{text}'")
     return counts
-
-
-def _check_range(flags: dict[str, Any], name: str, least: float = 0.0) -> None:
-    value, flag = flags[name], f"--{name.replace('_', '-')}"
-    if value is not None and not (max(least, 1e-300) <= value < math.inf):
-        raise UsageError(f"{flag} must be {f'at least {least:g}' if least else 'above 0'}, not {value:g}")
-
-
-def _machine_of(flags: dict[str, Any]) -> Machine:
-    """The machine of --machine, with the settings of the other flags. Raises UsageError."""
-    machine, device = flags["machine"], flags["device"]
-    if not machine and not device:
-        raise UsageError(
-            f"plan needs a machine: --machine {'|'.join(MACHINES)}, --machine FILE (which --calibrate writes for this "
-            "one), or --device NAME with --between LINK"
-        )
-    found = read_machine(machine) if machine else Machine(device, find(device, DEVICES, "device"))
-    if machine and device:
-        found = replace(found, device=find(device, DEVICES, "device"), speeds={}, update_bandwidth=None)
-    settings: dict[str, Any] = {
-        name: parse_link(flags[name], f"--{name}") for name in ("between", "within") if flags[name]
-    }
-    for name, least in (("devices_per_node", 1), ("speed", 0), ("contention", 1)):
-        _check_range(flags, name, least)
-        if flags[name] is not None:
-            settings[name] = flags[name]
-    return replace(found, **settings)
 
 
 def _batch_of(text: str, work: Work) -> tuple[int, bool]:
@@ -241,7 +207,6 @@ def _row_to_json(prediction: Prediction, row: Row, explained: bool) -> dict[str,
         "data": row.data,
         "update": row.update,
         "communication": row.communication,
-        "straggling": row.straggling,
         "speedup": row.speedup,
         "efficiency": row.efficiency,
         "images_per_second": row.images_per_second,

@@ -11,7 +11,7 @@ from fcaffe import log
 from fcaffe.cli.flags import common_flags, numbers_of_shape, phase_number
 from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import Command
-from fcaffe.net.model_files import Model, read_model
+from fcaffe.model_files import Model, read_model
 from fcaffe.proto import file_start, is_text
 from fcaffe.tools.model_summary import model_to_json, total_params
 from fcaffe.tools.summary import COLUMNS, Summary, shape_text, summarize

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from fcaffe.data.transformer import Decision, Transformer
 from fcaffe.errors import DataError
 
 ITEM_BYTES = 300  # of Python objects for an image that is not decoded yet
+UNDECIDED = Decision(0, 0, 0, 0)  # for the shape of the first image
 Item = TypeVar("Item")  # an image before it is decoded
 
 
@@ -48,8 +49,17 @@ class ImageBatches(ABC, Generic[Item]):
         self.take(count)
 
     @abstractmethod
-    def load(self, item: Item) -> tuple[np.ndarray, int]:
+    def load(self, item: Item) -> tuple[np.ndarray, Any]:
         """The image (channels x height x width) and its label. Called by several threads."""
+
+    def prepare(self, item: Item, decision: Decision) -> tuple[np.ndarray, Any]:
+        """The image before crop, mirror, mean and scale, and its label. Called by several threads."""
+        image, label = self.load(item)
+        return self.transformer.augment(image, decision), label
+
+    def set_label(self, batch: Batch, index: int, label: Any) -> None:
+        """Write the label of an image into a batch."""
+        batch.labels[index] = label
 
     @abstractmethod
     def name(self, item: Item) -> str:
@@ -82,17 +92,18 @@ class ImageBatches(ABC, Generic[Item]):
             self.transformer.decide(self.share.total)
 
     def _transform(self, items: list[Item], decisions: list[Decision], batch: Batch) -> None:
-        first, label = self.load(items[0])
+        first, first_label = self.prepare(items[0], decisions[0])
         shape = self.batch_shape(items[0], first)
         batch.reshape(shape)
 
         def load_and_transform(index: int) -> None:
             item = items[index]
-            image, batch.labels[index] = self.load(item) if index else (first, label)
+            image, label = self.prepare(item, decisions[index]) if index else (first, first_label)
+            self.set_label(batch, index, label)
             if image.shape != first.shape and self.batch_shape(item, image) != shape:
                 raise DataError(
                     f"{self.name(item)} has the shape {image.shape}, but its batch began with {first.shape}: make all "
-                    "images the same size, or set transform_param.crop_size (or batch_size: 1)"
+                    "images the same size, or set transform_param.crop_size or resize_param (or batch_size: 1)"
                 )
             self.transformer.apply(image, decisions[index], batch.data[index])
 
@@ -116,7 +127,7 @@ class DatumBatches(ImageBatches[Record]):
         super().__init__(transformer, batch_size)
         self.database = database
         record = database.peek()
-        self.shape = self.batch_shape(record, self.load(record)[0])
+        self.shape = self.batch_shape(record, self.prepare(record, UNDECIDED)[0])
         self.item_bytes = ITEM_BYTES + len(record[1])
         if transformer.color is not Color.AS_STORED and not parse_datum(*record).encoded:
             log.warning("force_color and force_gray change encoded records only; these are raw and stay as they are")
@@ -131,7 +142,7 @@ class DatumBatches(ImageBatches[Record]):
     def skip(self, count: int) -> None:
         self.database.skip(count)
 
-    def load(self, item: Record) -> tuple[np.ndarray, int]:
+    def load(self, item: Record) -> tuple[np.ndarray, Any]:
         try:
             datum = parse_datum(*item)
             return datum_to_array(datum, item[0], self.transformer.color), datum.label

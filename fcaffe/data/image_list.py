@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.batches import ImageBatches
+from fcaffe.data.batches import UNDECIDED, ImageBatches
 from fcaffe.data.images import Color, decode_image, read_file, resize_image
 from fcaffe.data.lines import numbered_lines
 from fcaffe.data.transformer import Transformer
@@ -89,7 +89,7 @@ class ListBatches(ImageBatches[ListedImage]):
                     f'"{param.source}", and {self._position} were to be skipped; lower it'
                 )
         first = self.images[self._order[self._position]]
-        self.shape = self.batch_shape(first, self.load(first)[0])
+        self.shape = self.batch_shape(first, self.prepare(first, UNDECIDED)[0])
 
     @property
     def position(self) -> int:

@@ -14,7 +14,6 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.data.share import Share, Turns
-from fcaffe.data.starvation import Starvation
 from fcaffe.engines.engine import Pending
 
 END_TIMEOUT = 5.0  # seconds
@@ -32,15 +31,16 @@ class Batch:
     """Images and labels of one batch, with the state of the reader after it.
 
     `data` is N x C x H x W float32 with channels-last strides, `labels` has N values. Both are in memory from
-    `allocate`. `state` is `BatchSource.state` after this batch, `seconds` the time that reading it took.
+    `allocate`. `objects` are the annotations of the N images, if the source has any. `state` is `BatchSource.state`
+    after this batch.
     """
 
     def __init__(self, allocate: Allocate = empty) -> None:
         self._allocate = allocate
         self.data = np.empty((0, 0, 0, 0), np.float32)
         self.labels = np.empty(0, np.float32)
+        self.objects: list[np.ndarray] = []
         self.state: tuple[int, bytes] = (0, b"")
-        self.seconds = 0.0
 
     def reshape(self, shape: tuple[int, int, int, int]) -> None:
         if self.data.shape != shape:
@@ -85,24 +85,15 @@ class Prefetcher:
     interpreter ends.
     """
 
-    def __init__(
-        self,
-        source: BatchSource,
-        depth: int,
-        name: str = "the reader",
-        allocate: Allocate = empty,
-    ) -> None:
+    def __init__(self, source: BatchSource, depth: int, allocate: Allocate = empty) -> None:
         self.source = source
         self.depth = depth
-        self.name = name
         self.allocate = allocate
         self.waits = 0
         self.waited = 0.0  # seconds, all waits together
         self._error: BaseException | None = None
         self._end: weakref.finalize | None = None
-        self._copied: deque[tuple[Batch, Sequence[Pending]]] = (
-            deque()
-        )  # returned batches whose copies may be in progress
+        self._copied: deque[tuple[Batch, Sequence[Pending]]] = deque()  # returned batches that may still be copied
 
     def take(self) -> Batch:
         """The next batch in order. Waits for the reader if necessary."""
@@ -145,7 +136,6 @@ class Prefetcher:
         )
         self._thread.start()
         self._taken = 0
-        self._starvation = Starvation(self.name, self.depth)
         self._end = weakref.finalize(self, _end, self._thread, self._free, stopping)
 
     def _reclaim(self, most: int) -> None:
@@ -161,21 +151,17 @@ class Prefetcher:
 
     def _next(self) -> Batch | BaseException:
         self._taken += 1
-        begin = time.monotonic()
         try:
-            item = self._full.get_nowait()
-            waited = 0.0
+            return self._full.get_nowait()
         except queue.Empty:
-            if self._taken > self.depth:
+            if self._taken > self.depth:  # the first ones are not read ahead
                 if self.waits % LOG_INTERVAL == 0:
                     log.waiting_for_data()
                 self.waits += 1
+            begin = time.monotonic()
             item = self._full.get()
-            waited = time.monotonic() - begin
-            self.waited += waited
-        if self._taken > self.depth and isinstance(item, Batch):  # the first ones are not read ahead
-            self._starvation.observe(waited, item.seconds)
-        return item
+            self.waited += time.monotonic() - begin
+            return item
 
 
 def _read_ahead(
@@ -187,9 +173,7 @@ def _read_ahead(
 ) -> None:
     try:
         while (batch := _free_batch(unmade, free)) is not None and not stopping.is_set():
-            begin = time.monotonic()
             source.fill(batch)
-            batch.seconds = time.monotonic() - begin
             batch.state = source.state()
             full.put(batch)
     except BaseException as error:  # for the waiting thread

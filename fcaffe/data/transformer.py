@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fcaffe import log
+from fcaffe.data.augmentation import Resize, add_noise, check_noise
 from fcaffe.data.images import Color
 from fcaffe.data.mean import read_mean
 from fcaffe.errors import DataError
@@ -16,29 +17,40 @@ from fcaffe.rng import CaffeRandom
 
 
 class Decision(NamedTuple):
-    """The random decisions for an image: whether it is mirrored, and the draws for the offsets of the crop."""
+    """The random decisions for an image: whether it is mirrored, the draws for the offsets of the crop, and the seed
+    of the augmentations."""
 
     mirror: int
     row: int
     column: int
+    seed: int
 
 
 class Transformer:
     """Transforms images to mirror(crop(image) - crop(mean)) * scale, in float32.
 
     Crops are random in phase TRAIN and central in TEST. Its own generator draws the decisions for one image after the
-    other, in Caffe's order: mirror, row, column.
+    other, in Caffe's order: mirror, row, column. SSD's resizing and noise come before the crop (`augment`).
+
+    Args:
+        seeds: whether other augmentations need a seed for each image.
     """
 
-    def __init__(self, param: Any, phase: int) -> None:
+    def __init__(self, param: Any, phase: int, seeds: bool = False) -> None:
         if param.mean_file and param.mean_value:
             raise DataError("transform_param has both mean_file and mean_value: give one of them")
         if param.force_color and param.force_gray:
             raise DataError("transform_param has both force_color and force_gray: give one of them")
         self.crop_size: int = param.crop_size
+        self.crop = (param.crop_h, param.crop_w) if param.crop_h and param.crop_w else (param.crop_size,) * 2
+        self.resize = Resize(param.resize_param[0]) if param.resize_param else None
+        self.noise = param.noise_param if param.HasField("noise_param") else None
+        if self.noise is not None:
+            check_noise(self.noise)
+        self.seeds = seeds or (self.resize is not None and self.resize.is_random) or self.noise is not None
         self.mirror: bool = param.mirror
         self.scale = np.float32(param.scale)
-        self.random_crop = bool(self.crop_size) and phase == pb.TRAIN
+        self.random_crop = bool(self.crop[0]) and phase == pb.TRAIN
         self.random: CaffeRandom | None = None
         self.color = Color.COLOR if param.force_color else Color.GRAY if param.force_gray else Color.AS_STORED
         self.mean: np.ndarray | None = None
@@ -52,7 +64,7 @@ class Transformer:
 
     @property
     def needs_random(self) -> bool:
-        return self.mirror or self.random_crop
+        return self.mirror or self.random_crop or self.seeds
 
     def seed(self, random: CaffeRandom) -> None:
         """Seed the generator with one draw of `random`, if there is anything random."""
@@ -62,10 +74,11 @@ class Transformer:
     def output_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
         """The shape of a transformed image. Raises DataError if crop or mean do not fit."""
         channels, height, width = shape
-        crop = self.crop_size
-        if crop > min(height, width):
+        crop_height, crop_width = self.crop
+        if crop_height > height or crop_width > width:
+            size = self.crop_size or f"{crop_height} x {crop_width}"
             raise DataError(
-                f"transform_param.crop_size {crop} is larger than the images, which are {height} x {width} "
+                f"transform_param.crop_size {size} is larger than the images, which are {height} x {width} "
                 "(height x width)"
             )
         if self.mean is not None:
@@ -76,7 +89,7 @@ class Transformer:
                     f"transform_param has {len(self.mean)} mean_value, but the images have {channels} channel(s): "
                     "give 1 or as many as channels"
                 )
-        return (channels, crop, crop) if crop else (channels, height, width)
+        return (channels, crop_height or height, crop_width or width)
 
     def transform(self, images: Sequence[np.ndarray], out: np.ndarray) -> None:
         """Write images (channels x height x width, uint8 or float32) to `out` (N x C x H x W, float32, any strides)."""
@@ -85,20 +98,38 @@ class Transformer:
 
     def decide(self, count: int) -> list[Decision]:
         """Draw the decisions for the next `count` images."""
-        decisions = np.zeros((count, 3), np.int64)
-        chosen = [0] * self.mirror + [1, 2] * self.random_crop
+        decisions = np.zeros((count, 4), np.int64)
+        chosen = [0] * self.mirror + [1, 2] * self.random_crop + [3] * self.seeds
         if chosen:
             assert self.random is not None, "seed() comes first"
             decisions[:, chosen] = self.random.draws(count * len(chosen)).reshape(count, -1)
             decisions[:, 0] %= 2
         return [Decision(*row) for row in decisions.tolist()]
 
+    def augment(self, image: np.ndarray, decision: Decision) -> np.ndarray:
+        """The image, resized and with noise as `transform_param` says. Thread-safe."""
+        if self.resize is None and self.noise is None:
+            return image
+        if image.dtype != np.uint8:
+            raise DataError("transform_param.resize_param and noise_param work on images of bytes, not of float_data")
+        random = CaffeRandom(decision.seed)
+        pixels = image.transpose(1, 2, 0)
+        if self.resize is not None:
+            pixels = self.resize.apply(pixels, random)
+        if self.noise is not None:
+            pixels = add_noise(pixels, self.noise, random)
+        return pixels.transpose(2, 0, 1)
+
+    def window(self, shape: tuple[int, ...], decision: Decision) -> tuple[slice, slice]:
+        """Rows and columns of the crop of an image of this shape (channels x height x width)."""
+        _, height, width = shape
+        return self._slice(height, self.crop[0], decision.row), self._slice(width, self.crop[1], decision.column)
+
     def apply(self, image: np.ndarray, decision: Decision, out: np.ndarray) -> None:
         """Write one transformed image to `out`. Thread-safe."""
         mean = self._mean_like(image) if self.mean_file else self.mean
-        if self.crop_size:
-            rows = self._window(image.shape[1], decision.row)
-            columns = self._window(image.shape[2], decision.column)
+        if self.crop[0]:
+            rows, columns = self.window(image.shape, decision)
             image = image[:, rows, columns]
             if self.mean_file:
                 assert mean is not None
@@ -112,10 +143,10 @@ class Transformer:
         else:
             np.multiply(image, self.scale, out=out, dtype=np.float32)
 
-    def _window(self, size: int, draw: int) -> slice:
-        room = size - self.crop_size
+    def _slice(self, size: int, crop: int, draw: int) -> slice:
+        room = size - crop if crop else 0
         start = draw % (room + 1) if self.random_crop else room // 2
-        return slice(start, start + self.crop_size)
+        return slice(start, start + (crop or size))
 
     def _mean_like(self, image: np.ndarray) -> np.ndarray | None:
         """The mean image in the memory layout of `image`. Decoded pictures are channels-last."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
@@ -89,7 +91,7 @@ def _read_image(words: _Words) -> tuple[int, str, tuple[int, int, int], np.ndarr
         found = repr(mark[:20])[2:-1]
         raise words.error(f'"{found}" stands where "#" should begin an image')
     (index,) = words.integers(1)
-    path = words.one().decode(errors="surrogateescape")
+    path = words.take(1)[0].decode(errors="surrogateescape")
     channels, height, width, count = words.integers(4)
     if channels != CHANNELS or count < 0:
         raise words.error(f"image {index} has {channels} channels and {count} windows; it needs 3 and at least 0")
@@ -101,33 +103,32 @@ class _Words:
 
     def __init__(self, source: str, file: IO[bytes]) -> None:
         self.source = source
-        self._lines = numbered_lines(file, source)
         self._number = 0
-        self._words: list[bytes] = []
-        self._used = 0
+        self._words = itertools.chain.from_iterable(self._lines(file))
 
     def error(self, message: str) -> DataError:
         return DataError(f"{self.source}:{self._number}: {message}")
 
     def maybe(self) -> bytes | None:
         """The next word, or None at the end."""
-        return next(iter(self._take(1)), None)
+        return next(self._words, None)
 
-    def one(self) -> bytes:
-        word = self.maybe()
-        if word is None:
+    def take(self, count: int) -> list[bytes]:
+        """The next `count` words."""
+        taken = list(itertools.islice(self._words, count))
+        if len(taken) < count:
             raise self.error("the file ends in the middle of an image")
-        return word
+        return taken
 
     def integers(self, count: int) -> list[int]:
         try:
-            return [int(word) for word in self._take(count, exact=True)]
+            return [int(word) for word in self.take(count)]
         except ValueError as problem:
             raise self.error("a whole number is wanted") from problem
 
     def windows(self, count: int) -> np.ndarray:
         """The next count x FIELDS numbers, integers except the overlap."""
-        words = self._take(count * FIELDS, exact=True)
+        words = self.take(count * FIELDS)
         try:
             table = np.fromiter(map(float, words), np.float64, len(words)).reshape(count, FIELDS)
         except ValueError as problem:
@@ -137,20 +138,9 @@ class _Words:
             raise self.error("class and corners of a window must be whole numbers")
         return table
 
-    def _take(self, count: int, exact: bool = False) -> list[bytes]:
-        """The next `count` words, or those that are left."""
-        while len(self._words) - self._used < count:
-            self._number, line = next(self._lines, (self._number, None))
-            if line is None:
-                break
-            self._words = self._words[self._used :] if self._used else self._words
-            self._used = 0
-            self._words += line.split()
-        taken = self._words[self._used : self._used + count]
-        self._used += len(taken)
-        if exact and len(taken) < count:
-            raise self.error("the file ends in the middle of an image")
-        return taken
+    def _lines(self, file: IO[bytes]) -> Iterator[list[bytes]]:
+        for self._number, line in numbered_lines(file, self.source):
+            yield line.split()
 
 
 class Crop(NamedTuple):

@@ -21,8 +21,8 @@ from fcaffe.deep_compression.huffman import MOST_SYMBOLS, PackedSymbols, streams
 from fcaffe.deep_compression.sparse_codes import Coded, decode, encode
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import read_input, reading
-from fcaffe.net.model_files.arrays import ArrayName, Contents, Packed, arrays_in, arrays_of, outline_from
-from fcaffe.net.model_files.model import Model
+from fcaffe.model_files.arrays import ArrayName, Contents, Packed, arrays_in, arrays_of, outline_from
+from fcaffe.model_files.model import Model
 from fcaffe.output_files import replacing
 
 MAGIC = b"\x89FCDM\r\n\x1a"  # as in PNG, a copy that changes line ends or the eighth bit damages it

@@ -16,7 +16,7 @@ from fcaffe.deep_compression import dcmodel
 from fcaffe.deep_compression.pruning import MOST_BITS, Aim, aims, pruned, shared, weight_counts
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
-from fcaffe.net.model_files import Model, read_model
+from fcaffe.model_files import Model, read_model
 from fcaffe.output_files import remove_leftovers
 from fcaffe.tools.solver_fields import rates
 

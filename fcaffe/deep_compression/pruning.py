@@ -13,7 +13,7 @@ import numpy as np
 
 from fcaffe.deep_compression.huffman import MOST_SYMBOLS
 from fcaffe.errors import SnapshotError, UsageError
-from fcaffe.net.model_files import Model, StoredLayer
+from fcaffe.model_files import Model, StoredLayer
 from fcaffe.proto import StoredBlob
 
 MOST_BITS = MOST_SYMBOLS.bit_length() - 1

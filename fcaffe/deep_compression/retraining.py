@@ -9,7 +9,7 @@ import numpy as np
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.engines import Engine
-from fcaffe.net.model_files import Model, StoredLayer
+from fcaffe.model_files import Model, StoredLayer
 from fcaffe.net.weights import copy_weights, to_model
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb

@@ -15,14 +15,11 @@ class PlainPooling:
     """x (N, C, H, W), y (N, C, output_size...). `mask` (N, C, output_size...) holds the index of each
     maximum in its H * W plane.
 
-    `memory`, of the same shape, is what max_pool_forward saves for max_pool_backward; each engine chooses its contents.
+    `memory`, float32 of the same shape, is what max_pool_forward saves for max_pool_backward; each engine chooses its
+    contents.
     """
 
     xp: Any
-
-    def index_dtype(self, windows: Windows) -> str:
-        """The dtype of `memory` for these windows."""
-        return "float32"
 
     def pools_parts_alike(self, images: int, channels: Sequence[int], windows: Windows) -> bool:
         """Whether pooling parts with these numbers of channels gives the bits of pooling all channels at once."""

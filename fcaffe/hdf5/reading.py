@@ -15,8 +15,6 @@ from fcaffe.errors import FcaffeError
 from fcaffe.hdf5.library import Hdf5Error, h5py
 from fcaffe.input_files import MOST_PACKED, UnreadableError, asking, opened_by
 
-REMEDY = "fcaffe reads the file itself only: copy the values into it"
-
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str], error: type[FcaffeError]) -> Iterator[Any]:
@@ -42,28 +40,9 @@ def names_in(group: Any) -> list[str]:
 
 
 def member(group: Any, path: str) -> Any:
-    """The group or dataset at a path below a group, or None.
-
-    Raises Hdf5Error for a soft or external link on the path, since its target may be outside of the file.
-    """
-    library = h5py()
-    found = group
-    for name in path.strip("/").split("/"):
-        if not isinstance(found, library.Group):
-            return None
-        links, key = found.id.links, name.encode("utf-8", "surrogateescape")
-        with asking():
-            if not links.exists(key):
-                return None
-            target = None if links.get_info(key).type == library.h5l.TYPE_HARD else links.get_val(key)
-        if target is not None:
-            words = " in the file ".join(
-                _list([part]) for part in (target if isinstance(target, tuple) else [target])[::-1]
-            )
-            raise Hdf5Error(f'"{found.name.rstrip("/")}/{name}" is a link to {words}; {REMEDY}')
-        with asking():
-            found = found[name]
-    return found
+    """The group or dataset at a path below a group, or None. Links are followed, as in Caffe."""
+    with asking():
+        return group.get(path)
 
 
 def attribute(group: Any, name: str, kinds: str) -> Any:
@@ -83,28 +62,14 @@ def address(group: Any) -> int:
         return h5py().h5o.get_info(group.id).addr
 
 
-def check_own(dataset: Any) -> None:
-    """Raise Hdf5Error for a dataset whose values are in other files, or something that is no dataset."""
-    what = f'"{dataset.name}"'
-    if not isinstance(dataset, h5py().Dataset):
-        raise Hdf5Error(f"{what} is no array of numbers; the file is damaged")
-    with asking():
-        external, virtual = dataset.external, dataset.is_virtual
-        sources = sorted({source.file_name for source in dataset.virtual_sources()}) if virtual else []
-    if external:
-        raise Hdf5Error(f"the values of {what} are in another file, {_list(name for name, _, _ in external)}; {REMEDY}")
-    if virtual:
-        raise Hdf5Error(f"{what} is a virtual dataset, composed of {_list(sources)}; {REMEDY}")
-
-
 def shape_of(dataset: Any) -> tuple[int, ...]:
-    """The shape of a dataset of numbers. Raises Hdf5Error if it has other values, or values in other files."""
-    check_own(dataset)
-    with asking():
-        shape, kind = dataset.shape, dataset.dtype.kind
-    if shape is None or kind not in "fiu":
-        raise Hdf5Error(f'"{dataset.name}" is no array of numbers; the file is damaged')
-    return shape
+    """The shape of a dataset of numbers. Raises Hdf5Error if it is none."""
+    if isinstance(dataset, h5py().Dataset):
+        with asking():
+            shape, kind = dataset.shape, dataset.dtype.kind
+        if shape is not None and kind in "fiu":
+            return shape
+    raise Hdf5Error(f'"{dataset.name}" is no array of numbers; the file is damaged')
 
 
 def check_stored(dataset: Any, unwritten: bool = False) -> int:
@@ -114,9 +79,10 @@ def check_stored(dataset: Any, unwritten: bool = False) -> int:
     """
     shape = shape_of(dataset)
     with asking():
+        elsewhere = dataset.is_virtual or dataset.external  # the values are in other files
         stored, whole = dataset.id.get_storage_size(), os.path.getsize(dataset.file.filename)
         size = math.prod(shape) * max(dataset.dtype.itemsize, 4)  # no smaller once it is float32
-    if size and (not (stored or unwritten) or size > MOST_PACKED * whole):
+    if size and not elsewhere and (not (stored or unwritten) or size > MOST_PACKED * whole):
         raise Hdf5Error(f'"{dataset.name}" of shape {shape} is not in the file; it is damaged')
     return size
 
@@ -139,7 +105,3 @@ def read_array(dataset: Any) -> np.ndarray:
     """Read a dataset of numbers. Raises Hdf5Error if it claims more values than its file can hold."""
     check_sizes([dataset])
     return values_of(dataset)
-
-
-def _list(names: Iterable[Any]) -> str:
-    return ", ".join(f'"{os.fsdecode(name)}"' for name in names)

@@ -16,6 +16,7 @@ from fcaffe.layers import (  # noqa: F401
     elementwise,
     eltwise,
     embed,
+    forks,
     fused,
     hdf5_data,
     hdf5_output,

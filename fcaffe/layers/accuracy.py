@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fcaffe.layers.labels import check_label_count, find_labels, read_labels
+from fcaffe.layers.labels import check_label_count, read_labels
 from fcaffe.net import Blob, Half, Layer, Traits, register
 
 
@@ -38,10 +38,8 @@ class Accuracy(Layer):
             top[1].reshape(classes)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if not self.engine.asynchronous:
-            self.explain(bottom)
         xp, top_k, workers = self.xp, self.param.accuracy_param.top_k, self.context.workers
-        labels, ignored, wrong = find_labels(self, bottom, self.axis, self._ignored_label())
+        labels, ignored, wrong = read_labels(self, bottom, self.axis, self._ignored_label())
         scores = self.engine.as_float32(bottom[0].data)
         true = xp.take_along_axis(scores, xp.expand_dims(labels, self.axis), self.axis)
         better = (scores >= true).sum(axis=self.axis) - 1  # the true class is one of them
@@ -63,15 +61,11 @@ class Accuracy(Layer):
             top[1].data[...] = right_of_class / xp.maximum(of_class, 1)
 
     def explain(self, bottom: list[Blob]) -> None:
-        read_labels(self, bottom, self.axis, self._ignored_label())
+        read_labels(self, bottom, self.axis, self._ignored_label(), wait=True)
 
     def _ignored_label(self) -> int | None:
         p = self.param.accuracy_param
         return p.ignore_label if p.HasField("ignore_label") else None
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return False
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise self.error("an accuracy has no gradient; remove propagate_down: true")

@@ -19,6 +19,27 @@ class Activation(Layer):
         top[0].reshape(*bottom[0].shape)
 
 
+class Pointwise(Activation):
+    """Base of functions of one value at a time.
+
+    `reads_bottom` and `reads_top` say what `slope` reads.
+    """
+
+    reads_bottom = True
+    reads_top = True
+
+    def slope(self, bottom: Blob, top: Blob) -> Array | float:
+        """The derivative at each value of the bottom."""
+        raise NotImplementedError
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [*(bottom if self.reads_bottom else []), *(top if self.reads_top else [])]
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            self.xp.multiply(top[0].diff, self.slope(bottom[0], top[0]), out=bottom[0].diff)
+
+
 @register("ReLU")
 class ReLU(Activation):
     """top = max(x, 0) + negative_slope * min(x, 0). At 0 the gradient is that of the negative side."""
@@ -54,8 +75,10 @@ def is_plain_relu(layer: Layer) -> TypeGuard[ReLU]:
 
 
 @register("Sigmoid")
-class Sigmoid(Activation):
+class Sigmoid(Pointwise):
     """top = 1 / (1 + exp(-x)), computed by tanh, which cannot overflow."""
+
+    reads_bottom = False
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         y = top[0].data
@@ -64,33 +87,27 @@ class Sigmoid(Activation):
         y *= 0.5
         y += 0.5
 
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return top
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            y = top[0].data
-            self.xp.multiply(top[0].diff, y * (1 - y), out=bottom[0].diff)
+    def slope(self, bottom: Blob, top: Blob) -> Array:
+        y = top.data
+        return y * (1 - y)
 
 
 @register("TanH")
-class TanH(Activation):
+class TanH(Pointwise):
     """top = tanh(x)."""
+
+    reads_bottom = False
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.xp.tanh(bottom[0].data, out=top[0].data)
 
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return top
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            y = top[0].data
-            self.xp.multiply(top[0].diff, 1 - y * y, out=bottom[0].diff)
+    def slope(self, bottom: Blob, top: Blob) -> Array:
+        y = top.data
+        return 1 - y * y
 
 
 @register("Power")
-class Power(Activation):
+class Power(Pointwise):
     """top = (shift + scale * x)^power; a constant without gradient if power or scale is 0.
 
     In place only with power 1: the gradient of others needs x.
@@ -99,7 +116,7 @@ class Power(Activation):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         xp, p = self.xp, self.param.power_param
         y = top[0].data
-        if p.power == 0 or p.scale == 0:
+        if self._is_constant:
             y[...] = np.power(np.float32(p.shift), np.float32(p.power))
             return
         self._affine(bottom[0].data, y)
@@ -108,32 +125,34 @@ class Power(Activation):
         elif p.power != 1:
             xp.power(y, xp.float32(p.power), out=y)
 
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.power_param
-        if p.power * p.scale == 0 or p.power == 1:
-            return []
-        return bottom if p.power == 2 else [*bottom, *top]
+        self.reads_bottom = p.power * p.scale != 0 and p.power != 1
+        self.reads_top = self.reads_bottom and p.power != 2
+
+    def slope(self, bottom: Blob, top: Blob) -> Array | float:
+        p = self.param.power_param
+        slope: float = p.power * p.scale
+        if not self.reads_bottom:
+            return slope
+        x = bottom.data
+        if p.power == 2:
+            return slope * p.scale * x + slope * p.shift
+        if p.shift == 0:
+            return p.power * (top.data / x)  # NaN at 0, as in Caffe
+        base = self.xp.empty_like(x)
+        self._affine(x, base)
+        return slope * (top.data / base)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
-        xp, p = self.xp, self.param.power_param
-        x, dx = bottom[0].data, bottom[0].diff
-        slope = p.power * p.scale
-        if slope == 0:
-            dx[...] = 0
-        elif p.power == 1:
-            xp.multiply(top[0].diff, slope, out=dx)
+        if propagate_down[0] and self._is_constant:
+            bottom[0].diff[...] = 0
         else:
-            if p.power == 2:
-                gain = slope * p.scale * x + slope * p.shift
-            elif p.shift == 0:
-                gain = p.power * (top[0].data / x)  # NaN at 0, as in Caffe
-            else:
-                base = xp.empty_like(x)
-                self._affine(x, base)
-                gain = slope * (top[0].data / base)
-            xp.multiply(top[0].diff, gain, out=dx)
+            super().backward(top, propagate_down, bottom)
+
+    @property
+    def _is_constant(self) -> bool:
+        return bool(self.param.power_param.power == 0 or self.param.power_param.scale == 0)
 
     def _affine(self, x: Array, out: Array) -> None:
         """out = shift + scale * x."""

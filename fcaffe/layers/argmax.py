@@ -60,9 +60,5 @@ class ArgMax(Layer):
             indices = falling[(slice(None),) * axis + (slice(top_k),)]
         return x.shape[axis] - 1 - indices
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return False
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            raise self.error("an index has no gradient; set propagate_down: false")

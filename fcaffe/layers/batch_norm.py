@@ -1,12 +1,17 @@
-"""Batch normalisation (Ioffe and Szegedy, 2015), without the scale and shift, which are a Scale layer's."""
+"""Batch normalisation (Ioffe and Szegedy, 2015)."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+from fcaffe.engines.affine import Affine, normalization, scaling
 from fcaffe.engines.normalization import Whole
 from fcaffe.layers.running_statistics import RunningStatistics
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
+from fcaffe.net.fillers import fill_blob
 from fcaffe.net.state import Held, State
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
@@ -17,35 +22,48 @@ class BatchNorm(Layer):
     """top = (x - mean) / sqrt(variance + eps), per channel (axis 1).
 
     Mean and variance are the batch's, or, with use_global_stats (the default of TEST), those of all batches before. The
-    parameters hold these (see RunningStatistics); each pass over a batch adds its own to them.
+    parameters hold these (see RunningStatistics); each pass over a batch adds its own to them. With `scale_bias`, a
+    field of NVIDIA's fork, the layer has two more parameters, by which it multiplies and to which it adds.
     """
 
-    traits = Traits(
-        bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, learns=False, held=Held.MEAN
-    )
+    traits = Traits(bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, held=Held.MEAN)
     ignores_propagate_down = True
+    affine_blobs: Sequence[Blob] = ()  # scale and shift, if the layer has them
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.batch_norm_param
-        self.eps = p.eps
-        self.use_global_stats = p.use_global_stats if p.HasField("use_global_stats") else self.phase == pb.TEST
-        if not self.use_global_stats:
-            self.refuse_shards("takes mean and variance over the whole batch (use_global_stats: true does not)")
-        self.channels = bottom[0].shape[1] if len(bottom[0].shape) > 1 else 1
+        self.prepare(bottom[0], p.eps, p.use_global_stats if p.HasField("use_global_stats") else self.phase == pb.TEST)
         for shape in (self.channels,), (self.channels,), (1,):
             self.add_blob(*shape)
-        self.statistics = RunningStatistics(self.engine, self.blobs, p.moving_average_fraction)
+        self.statistics = RunningStatistics(self.engine, self.running_statistics, p.moving_average_fraction)
         for index in range(len(self.blobs)):  # they are no weights: the solver must not touch them
             if index == len(self.param.param):
                 self.param.param.add(lr_mult=0)
             elif self.param.param[index].lr_mult != 0:
                 raise self.error(f"its statistics do not learn: param {index} must have lr_mult: 0")
+        if p.scale_bias or p.HasField("scale_filler") or p.HasField("bias_filler"):
+            self.add_affine((self.channels,), p, "scale_filler", "bias_filler")
+
+    def prepare(self, bottom: Blob, eps: float, use_global_stats: bool) -> None:
+        """Set up all but the parameters."""
+        self.eps, self.use_global_stats = eps, use_global_stats
+        if not use_global_stats:
+            self.refuse_shards("takes mean and variance over the whole batch (use_global_stats: true does not)")
+            self.traits = replace(self.traits, needs_host=self._workers().size > 1)  # sums go through the host
+        self.traits = replace(self.traits, by_sample=use_global_stats)
+        self.channels = bottom.shape[1] if len(bottom.shape) > 1 else 1
         self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
         self.memory = Blob(self.xp)  # what batch_norm_train leaves to its backward
-        self.traits = replace(self.traits, by_sample=self.use_global_stats)
-        if not self.use_global_stats:
+        if not use_global_stats:
             self.bottom_copy = Blob(self.xp, (), channels_last=True)
-            self.traits = replace(self.traits, needs_host=self._workers().size > 1)  # sums go through the host
+
+    def add_affine(self, shape: tuple[int, ...], p: Any, scale: str, shift: str) -> None:
+        """Append the blobs of scale and shift, filled by these fields of `p`, or with 1 and 0."""
+        for field, value in (scale, 1), (shift, 0):
+            filler = getattr(p, field) if p.HasField(field) else pb.FillerParameter(type="constant", value=value)
+            fill_blob(self.add_blob(*shape), filler, self.context.random)
+        self.affine_blobs = self.blobs[-2:]
+        self.bottom_copy = Blob(self.xp, (), channels_last=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape
@@ -54,6 +72,39 @@ class BatchNorm(Layer):
         top[0].reshape(*shape)
         self.memory.reshape(int(self.engine.batch_norm_memory * top[0].count) + 1)
         self.count: float = bottom[0].count // max(1, self.channels)
+
+    @property
+    def running_statistics(self) -> list[Blob]:
+        return self.blobs[:3]
+
+    @property
+    def affine(self) -> tuple[Array, Array] | None:
+        """Scale and shift, each (C,)."""
+        if not self.affine_blobs:
+            return None
+        scale, shift = self.affine_blobs
+        return scale.data.reshape(-1), shift.data.reshape(-1)
+
+    @property
+    def learned(self) -> list[Blob]:
+        """Those of scale and shift that learn."""
+        return [blob for blob in self.affine_blobs if self.param_propagate_down[self.blobs.index(blob)]]
+
+    @property
+    def folded(self) -> Affine:
+        """What the layer computes with running statistics."""
+        running = normalization(self.statistics.sums(), self.eps)
+        return running.then(scaling(*self.affine)) if self.affine else running
+
+    @property
+    def differentiates_statistics(self) -> bool:
+        """Whether the gradient passes through mean and variance."""
+        return not self.use_global_stats
+
+    @property
+    def reads_bottom(self) -> bool:
+        """Whether backward reads the bottom."""
+        return self.differentiates_statistics or bool(self.learned)
 
     def state(self) -> State:
         """The running statistics where each worker has its own, since a model has the mean over the workers."""
@@ -71,14 +122,14 @@ class BatchNorm(Layer):
         self.add_to_statistics()
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x, y = with_channels(bottom[0].data), with_channels(top[0].data)
+        source = self.keep_bottom(bottom, top) if self.reads_bottom else bottom[0]
+        x, y = with_channels(source.data), with_channels(top[0].data)
         mean, variance = self.mean.data, self.variance.data
         if self.use_global_stats:
             self.statistics.read(self.mean, self.variance)
-            self.engine.batch_norm_apply(x, y, mean, variance, None, self.eps, False)
+            self.engine.batch_norm_apply(x, y, mean, variance, self.affine, self.eps, False)
         else:
-            x = with_channels(self.keep_bottom(bottom, top).data)
-            self.engine.batch_norm_train(x, y, mean, variance, None, self.eps, False, self.memory.data)
+            self.engine.batch_norm_train(x, y, mean, variance, self.affine, self.eps, False, self.memory.data)
 
     def take_moments(self, bottom: Blob) -> None:
         """Once for each batch: write `mean` and `variance` of that of all workers; not with use_global_stats."""
@@ -115,25 +166,50 @@ class BatchNorm(Layer):
         return Whole(self.count, lambda sums: workers.sum_array(sums.astype(dtype, copy=False)))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [] if self.use_global_stats else [self.kept_bottom(bottom, top), self.memory]
+        return [self.kept_bottom(bottom, top), self.memory] if self.reads_bottom else []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
+        learned = self.learned
+        if not propagate_down[0] and not learned:
             return
-        mean, variance = self.mean.data, self.variance.data
-        dx, dy = with_channels(bottom[0].diff), with_channels(top[0].diff)
-        if self.use_global_stats:
-            deviation = self.xp.sqrt(variance + self.eps)
+        mean, variance, dy = self.mean.data, self.variance.data, with_channels(top[0].diff)
+        dx = with_channels(bottom[0].diff if propagate_down[0] else self.xp.empty_like(bottom[0].data))
+        if not self.differentiates_statistics and not learned:
+            factor: Any = (self.affine[0] if self.affine else 1) / self.xp.sqrt(variance + self.eps)
             with self.engine.in_float32([dy], [dx]) as (dy_, dx_):
-                self.xp.divide(dy_, deviation.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx_)
-        else:
-            x = with_channels(self.kept_bottom(bottom, top).data)
-            numbers = mean, variance, None, None, self.eps, False, self.memory.data
-            self.engine.batch_norm_train_backward(x, dy, dx, *numbers, self.whole)
+                self.xp.multiply(dy_, factor.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx_)
+            return
+        x = with_channels(self.kept_bottom(bottom, top).data)
+        with gradients_to_add(self.affine_blobs, learned) as gradients:
+            if self.differentiates_statistics:
+                numbers = mean, variance, self.affine, gradients, self.eps, False, self.memory.data
+                self.engine.batch_norm_train_backward(x, dy, dx, *numbers, self.whole)
+            else:
+                assert self.affine is not None and gradients is not None
+                factor = 1 / self.xp.sqrt(variance + self.eps)
+                self.engine.scale_channels_backward(x, dy, dx, self.affine[0] * factor, *gradients)
+                gradients[0][...] = (gradients[0] - mean * gradients[1]) * factor
 
     def _workers(self) -> Workers:
         """Those whose batches are one batch to this layer."""
         return self.context.workers if self.context.sync_batch_norm else Workers()
+
+
+@contextlib.contextmanager
+def gradients_to_add(blobs: Sequence[Blob], learned: Sequence[Blob]) -> Iterator[tuple[Array, ...] | None]:
+    """Yields arrays (C,) for the gradients of the blobs; None if there are none. After the body those of the `learned`
+    blobs are added to theirs."""
+    if not blobs:
+        yield None
+        return
+    written, added = [], []
+    for blob in blobs:
+        diff, add = blob.diff_to_add() if blob in learned else (blob.xp.empty(blob.shape, blob.dtype), False)
+        written.append((blob.xp.empty_like(diff) if add else diff).reshape(-1))
+        added += [(diff, written[-1])] if add else []
+    yield tuple(written)
+    for diff, gradient in added:
+        diff += gradient.reshape(diff.shape)
 
 
 def with_channels(x: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.layers.labels import find_indices, read_indices
+from fcaffe.layers.labels import Integers, read_indices
 from fcaffe.net import Blob, Layer, Traits, register
 
 
@@ -37,12 +37,10 @@ class Filter(Layer):
         for x, y in zip(bottom, top, strict=False):
             y.data[...] = x.data[self.chosen]
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return bottom_index < len(self.param.bottom) - 1
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[-1]:
-            raise self.error("cannot give its selector a gradient; set propagate_down: false for the last bottom")
         for x, y, down in zip(bottom, top, propagate_down, strict=False):
             if down:
                 dx = x.diff
@@ -70,23 +68,22 @@ class BatchReindex(Layer):
         top[0].reshape(*bottom[1].shape, *bottom[0].shape[1:])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if not self.engine.asynchronous:
-            self.explain(bottom)
         x, y = bottom[0].data, top[0].data
-        self.chosen.data[...], wrong = find_indices(self, bottom, 1, x.shape[0])
+        self.chosen.data[...], _, wrong = self._read(bottom)
         if x.size:
             y[...] = x[self.chosen.data]
         self.xp.copyto(y, self.xp.nan, where=wrong.reshape(-1, *(1,) * (y.ndim - 1)))
 
     def explain(self, bottom: list[Blob]) -> None:
-        read_indices(self, bottom, 1, bottom[0].shape[0], self.bottom_name(0))
+        self._read(bottom, wait=True)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def _read(self, bottom: list[Blob], wait: bool = False) -> Integers:
+        return read_indices(self, bottom, 1, bottom[0].shape[0], self.bottom_name(0), wait)
+
+    def has_gradient(self, bottom_index: int) -> bool:
         return bottom_index == 0
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[1]:
-            raise self.error("cannot give its indices a gradient; set propagate_down: false for the second bottom")
         if propagate_down[0]:
             dx = bottom[0].diff
             dx[...] = 0

@@ -11,7 +11,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data.backends import open_database
 from fcaffe.data.batches import DatumBatches
-from fcaffe.data.prefetch import BatchSource, Prefetcher
+from fcaffe.data.prefetch import Batch, BatchSource, Prefetcher
 from fcaffe.data.room import check_batches
 from fcaffe.data.transformer import Transformer
 from fcaffe.engines.engine import Pending
@@ -19,6 +19,8 @@ from fcaffe.errors import DataError
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.state import Held, State
 from fcaffe.timeline import DATA
+
+FOR_BOXES = ("distort_param", "expand_param", "emit_constraint")  # of transform_param
 
 
 @contextmanager
@@ -61,6 +63,13 @@ class ReadingLayer(Reader):
     traits = replace(Reader.traits, bottoms=0, tops=(1, 2), reads_host=True)
     size_logged_at = "data_layer.cpp:45"  # where Caffe logs the size of the output
 
+    def transformer(self) -> Transformer:
+        """The transformer of `transform_param`."""
+        unused = [name for name in FOR_BOXES if self.param.transform_param.HasField(name)]
+        if unused:
+            log.warning(f"layer {self.name}: {' and '.join(unused)} have an effect in AnnotatedData only, as in SSD")
+        return Transformer(self.param.transform_param, self.phase)
+
     def open_source(self, transformer: Transformer) -> BatchSource:
         """The reader of batches; called once, at setup. What it draws, it draws from `self.context.random`."""
         raise NotImplementedError
@@ -71,7 +80,7 @@ class ReadingLayer(Reader):
             raise self.error("data_param.prefetch must be positive")
         random = self.context.random
         with reading_errors(self):
-            transformer = Transformer(self.param.transform_param, self.phase)
+            transformer = self.transformer()
             transformer.seed(random)  # Caffe seeds it twice, before and after opening the source; the second counts
             source = self.open_source(transformer)
             transformer.seed(random)
@@ -79,10 +88,10 @@ class ReadingLayer(Reader):
             source.divide(self.share, self.context.turns)
             check_batches([source.shape, source.shape[:1]], depth, source.shape[0] * source.item_bytes)
         random.draw()  # in Caffe the seed of the reading thread, which has no use for it
-        self.prefetcher = Prefetcher(source, depth, f'layer "{self.name}"', self.engine.host_array)
+        self.prefetcher = Prefetcher(source, depth, self.engine.host_array)
         self._state = source.state()
         rows = self.context.workers.rows(self.share)
-        self._reshape(top, (rows.stop - rows.start, *source.shape[1:]))
+        self._reshape(top, (rows.stop - rows.start, *source.shape[1:]), (rows.stop - rows.start,))
         log.output_data_size(source.shape, self.size_logged_at)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -91,13 +100,17 @@ class ReadingLayer(Reader):
             with reading_errors(self), self.context.timeline.span(DATA):
                 self._batch = self.prefetcher.take()
             self._copies: list[Pending] = []
-        data, labels = self._batch.data[rows], self._batch.labels[rows]
-        self._reshape(top, data.shape)
+        data, labels = self._batch.data[rows], self.labels(self._batch, rows)
+        self._reshape(top, data.shape, labels.shape)
         for blob, values in zip(top, (data, labels), strict=False):
             self._copies.append(self.engine.upload(blob, values, blob.data))
         if rows.stop == self.share.count:
             self._state = self._batch.state
             self.prefetcher.give_back(self._batch, self._copies)
+
+    def labels(self, batch: Batch, rows: slice) -> np.ndarray:
+        """The values of the top label for these images of a batch."""
+        return batch.labels[rows]
 
     def reader_state(self) -> tuple[int, bytes]:
         """(records read since the first, state of the transformer's generator)."""
@@ -114,11 +127,11 @@ class ReadingLayer(Reader):
         self.prefetcher.stop()
         self.prefetcher.source.close()
 
-    def _reshape(self, top: list[Blob], shape: tuple[int, ...]) -> None:
+    def _reshape(self, top: list[Blob], shape: tuple[int, ...], labels: tuple[int, ...]) -> None:
         top[0].reshape(*shape)
         if len(top) > 1:
-            top[1].reshape(shape[0])
-            top[1].each_sample = 1
+            top[1].reshape(*labels)
+            top[1].each_sample = 1 if labels == shape[:1] else None
 
 
 @register("Data")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fcaffe.layers.activations import Activation
-from fcaffe.net import Blob, Layer, register
+from fcaffe.layers.activations import Activation, Pointwise
+from fcaffe.net import Array, Blob, Layer, register
 
 
 @register("AbsVal")
-class AbsVal(Activation):
+class AbsVal(Pointwise):
     """top = |x|."""
+
+    reads_top = False
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if top[0] is bottom[0]:
@@ -20,14 +22,15 @@ class AbsVal(Activation):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.xp.abs(bottom[0].data, out=top[0].data)
 
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            self.xp.multiply(top[0].diff, self.xp.sign(bottom[0].data), out=bottom[0].diff)
+    def slope(self, bottom: Blob, top: Blob) -> Array:
+        return self.xp.sign(bottom.data)
 
 
 @register("Exp")
-class Exp(Activation):
+class Exp(Pointwise):
     """top = base^(shift + scale * x). In place too."""
+
+    reads_bottom = False
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.exp_param
@@ -40,17 +43,15 @@ class Exp(Activation):
         self.xp.exp(y, out=y)
         y *= self.factor
 
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return top
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            self.xp.multiply(top[0].diff, self.rate * top[0].data, out=bottom[0].diff)
+    def slope(self, bottom: Blob, top: Blob) -> Array:
+        return self.rate * top.data
 
 
 @register("Log")
-class Log(Activation):
+class Log(Pointwise):
     """top = log to `base` of (shift + scale * x). In place its gradient, which needs x, is wrong, as in Caffe."""
+
+    reads_top = False
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.log_base = log_of_base(self, self.param.log_param)
@@ -64,14 +65,9 @@ class Log(Activation):
         self.xp.log(y, out=y)
         y *= 1 / self.log_base
 
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return bottom
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            p = self.param.log_param
-            slope = p.scale / self.log_base
-            self.xp.multiply(top[0].diff, slope / (p.scale * bottom[0].data + p.shift), out=bottom[0].diff)
+    def slope(self, bottom: Blob, top: Blob) -> Array:
+        p = self.param.log_param
+        return p.scale / self.log_base / (p.scale * bottom.data + p.shift)
 
 
 def log_of_base(layer: Layer, p: Any) -> float:
@@ -84,11 +80,13 @@ def log_of_base(layer: Layer, p: Any) -> float:
 
 
 @register("Clip")
-class Clip(Activation):
+class Clip(Pointwise):
     """top = x, but at least `min` and at most `max`. The gradient passes at both bounds.
 
     In place it passes everywhere, as in Caffe: there is no telling what was cut.
     """
+
+    reads_top = False
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.param.HasField("clip_param"):
@@ -99,13 +97,9 @@ class Clip(Activation):
         self.xp.minimum(bottom[0].data, p.max, out=y)
         self.xp.fmax(y, p.min, out=y)  # NaN becomes `min`, as in Caffe
 
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return bottom
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            p, x = self.param.clip_param, bottom[0].data
-            self.xp.multiply(top[0].diff, (x >= p.min) & (x <= p.max), out=bottom[0].diff)
+    def slope(self, bottom: Blob, top: Blob) -> Array:
+        p, x = self.param.clip_param, bottom.data
+        return (x >= p.min) & (x <= p.max)
 
 
 @register("Threshold")
@@ -115,9 +109,5 @@ class Threshold(Activation):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].data[...] = bottom[0].data > self.param.threshold_param.threshold
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return False
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            raise self.error("a threshold has no gradient; set propagate_down: false")

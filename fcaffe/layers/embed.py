@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.layers.labels import find_indices, read_indices
+from fcaffe.layers.labels import Integers, read_indices
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
 
@@ -31,25 +31,24 @@ class Embed(Layer):
         self.indices.reshape(*bottom[0].shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if not self.engine.asynchronous:
-            self.explain(bottom)
         p, y = self.param.embed_param, top[0].data
-        self.indices.data[...], wrong = find_indices(self, bottom, 0, p.input_dim)
+        self.indices.data[...], _, wrong = self._read(bottom)
         y[...] = self.blobs[0].data[self.indices.data]
         if p.bias_term:
             y += self.blobs[1].data
         self.xp.copyto(y, self.xp.nan, where=wrong[..., None])
 
     def explain(self, bottom: list[Blob]) -> None:
-        read_indices(self, bottom, 0, self.param.embed_param.input_dim, "its table (input_dim)")
+        self._read(bottom, wait=True)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def _read(self, bottom: list[Blob], wait: bool = False) -> Integers:
+        return read_indices(self, bottom, 0, self.param.embed_param.input_dim, "its table (input_dim)", wait)
+
+    def has_gradient(self, bottom_index: int) -> bool:
         return False
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         p, dy = self.param.embed_param, top[0].diff
-        if propagate_down[0]:
-            raise self.error("cannot give its indices a gradient; set propagate_down: false")
         if self.param_propagate_down[0]:
             self.engine.add_rows(dy, self.indices.data, self.blobs[0].diff)
         if p.bias_term and self.param_propagate_down[1]:

@@ -1,17 +1,36 @@
-"""Class labels and other indices read from a blob, checked: where one is too large, Caffe reads what lies behind.
+"""Class labels and indices of rows, which blobs hold as float32: cuts them to integers and checks their range.
 
-In the blob they are float32; they are cut to integers.
+Caffe does not check them, and reads other memory instead.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from fcaffe.errors import NetError
 from fcaffe.net import Array, Blob, Layer
 
 ADVICE = "correct the data or the number of outputs"
-ADVICE_IGNORING = f"{ADVICE}, or set ignore_label"
+
+
+class Integers(NamedTuple):
+    """Integers from 0 to a limit, and 0 elsewhere; where they are ignored (None: nowhere); where out of range."""
+
+    values: Array
+    ignored: Array | None
+    wrong: Array
+
+
+class Range(NamedTuple):
+    """The index of a bottom, the limit of its integers, and the words of an error."""
+
+    bottom: int
+    limit: int
+    noun: str
+    among: str
+    owner: str
+    advice: str
 
 
 def check_label_count(layer: Layer, bottom: list[Blob], axis: int) -> None:
@@ -24,95 +43,64 @@ def check_label_count(layer: Layer, bottom: list[Blob], axis: int) -> None:
         )
 
 
-def read_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None) -> tuple[Array, Array | None]:
-    """The labels in the shape of the scores without the axis of the classes.
-
-    Also where the label is `ignored` (None if no label is); there it reads as 0. NetError if one is no class.
-    """
-    labels, skipped, wrong = find_labels(layer, bottom, axis, ignored)
-    _refuse(layer, bottom, 1, wrong, bottom[0].shape[axis], _words(layer, ADVICE_IGNORING))
-    return labels, skipped
-
-
-def label_error(layer: Layer, bottom: list[Blob], axis: int, value: float, position: int) -> NetError:
-    """That of read_labels for a label of this value at this position."""
-    return _error(layer, bottom, 1, value, position, bottom[0].shape[axis], _words(layer, ADVICE_IGNORING))
-
-
-def find_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None) -> tuple[Array, Array | None, Array]:
-    """The same without waiting for a device. Where a label is no class it reads as 0; the third says where."""
-    labels, skipped, wrong = _read(layer, bottom, 1, bottom[0].shape[axis], ignored)
-    positions = _positions(bottom[0], axis)
-    return labels.reshape(positions), None if skipped is None else skipped.reshape(positions), wrong.reshape(positions)
-
-
 def check_sample_labels(layer: Layer, bottom: list[Blob]) -> None:
     """NetError unless there is one label (bottom[1]) per sample of the scores (bottom[0])."""
     if bottom[0].shape[:1] != (bottom[1].count,):
         raise layer.error(f"needs one label per sample: {layer.named_shapes(bottom)}")
 
 
-def read_sample_labels(layer: Layer, bottom: list[Blob]) -> Array:
-    """(N, 1): the label of each sample, where every value of a sample's scores is a class. NetError if one is none."""
+def read_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None, wait: bool = False) -> Integers:
+    """The labels in the shape of the scores without the axis of the classes.
+
+    Raises NetError if one is no class, on an asynchronous engine only with `wait`.
+    """
+    return _read(layer, bottom, _classes(layer, bottom, axis), _positions(bottom[0], axis), wait, ignored)
+
+
+def read_sample_labels(layer: Layer, bottom: list[Blob], wait: bool = False) -> Integers:
+    """The same with one label per sample, (N, 1), of which each value of a sample's scores is a class."""
     classes = math.prod(bottom[0].shape[1:])
-    labels, _, wrong = _read(layer, bottom, 1, classes, None)
-    _refuse(layer, bottom, 1, wrong, classes, _words(layer, ADVICE))
-    return labels.reshape(-1, 1)
+    return _read(layer, bottom, Range(1, classes, "label", "classes", layer.bottom_name(0), ADVICE), (-1, 1), wait)
 
 
-def find_sample_labels(layer: Layer, bottom: list[Blob]) -> tuple[Array, Array]:
-    """The same without waiting for a device. Where a label is no class it reads as 0; the second says where."""
-    labels, _, wrong = _read(layer, bottom, 1, math.prod(bottom[0].shape[1:]), None)
-    return labels.reshape(-1, 1), wrong.reshape(-1, 1)
+def read_indices(layer: Layer, bottom: list[Blob], which: int, rows: int, owner: str, wait: bool = False) -> Integers:
+    """The same for bottom[which], in its own shape, as indices of the `rows` of the owner."""
+    limits = Range(which, rows, "index", "rows", owner, "correct the data")
+    return _read(layer, bottom, limits, bottom[which].shape, wait)
 
 
-def read_indices(layer: Layer, bottom: list[Blob], which: int, rows: int, owner: str) -> Array:
-    """bottom[which] as indices, in its shape. NetError if one is not among the `rows` of the owner."""
-    indices, _, wrong = _read(layer, bottom, which, rows, None)
-    _refuse(layer, bottom, which, wrong, rows, ("index", "rows", owner, "correct the data"))
-    return indices
+def label_error(layer: Layer, bottom: list[Blob], axis: int, value: float, position: int) -> NetError:
+    """The error of `read_labels` for a label of this value at this position."""
+    return _error(layer, bottom, _classes(layer, bottom, axis), value, position)
 
 
-def find_indices(layer: Layer, bottom: list[Blob], which: int, rows: int) -> tuple[Array, Array]:
-    """The same without waiting for a device. Where one is none of the rows it reads as 0; the second says where."""
-    indices, _, wrong = _read(layer, bottom, which, rows, None)
-    return indices, wrong
-
-
-def _words(layer: Layer, advice: str) -> tuple[str, str, str, str]:
-    return "label", "classes", layer.bottom_name(0), advice
+def _classes(layer: Layer, bottom: list[Blob], axis: int) -> Range:
+    advice = f"{ADVICE}, or set ignore_label"
+    return Range(1, bottom[0].shape[axis], "label", "classes", layer.bottom_name(0), advice)
 
 
 def _read(
-    layer: Layer, bottom: list[Blob], which: int, limit: int, ignored: int | None
-) -> tuple[Array, Array | None, Array]:
-    """bottom[which] as integers from 0 to limit - 1, where they are ignored, and where they are neither."""
-    indices = bottom[which].data.astype(layer.xp.int64)
-    wrong = (indices < 0) | (indices >= limit)
+    layer: Layer, bottom: list[Blob], limits: Range, shape: tuple[int, ...], wait: bool, ignored: int | None = None
+) -> Integers:
+    values = bottom[limits.bottom].data.astype(layer.xp.int64)
+    wrong = (values < 0) | (values >= limits.limit)
     skipped = None
     if ignored is not None:
-        skipped = indices == ignored
-        indices = layer.xp.where(skipped, 0, indices)
-        wrong &= ~skipped
-    return layer.xp.where(wrong, 0, indices), skipped, wrong
-
-
-def _refuse(
-    layer: Layer, bottom: list[Blob], which: int, wrong: Array, limit: int, words: tuple[str, str, str, str]
-) -> None:
-    """NetError, of these words, if anything is wrong in bottom[which]."""
-    if wrong.any():
+        skipped = (values == ignored).reshape(shape)
+        wrong &= values != ignored
+    if (wait or not layer.engine.asynchronous) and wrong.any():
         position = int(wrong.reshape(-1).argmax())
-        raise _error(layer, bottom, which, float(bottom[which].data.reshape(-1)[position]), position, limit, words)
+        raise _error(layer, bottom, limits, float(bottom[limits.bottom].data.reshape(-1)[position]), position)
+    wrong = wrong.reshape(shape)
+    outside = wrong if skipped is None else wrong | skipped
+    return Integers(layer.xp.where(outside, 0, values.reshape(shape)), skipped, wrong)
 
 
-def _error(
-    layer: Layer, bottom: list[Blob], which: int, value: float, at: int, limit: int, words: tuple[str, str, str, str]
-) -> NetError:
-    noun, among, owner, advice = words
+def _error(layer: Layer, bottom: list[Blob], limits: Range, value: float, position: int) -> NetError:
     return layer.error(
-        f"{noun} {value:g} at position {at} of {layer.bottom_name(which)} {bottom[which].shape} is none of the "
-        f"{among} 0 to {limit - 1} of {owner}; {advice}"
+        f"{limits.noun} {value:g} at position {position} of {layer.bottom_name(limits.bottom)} "
+        f"{bottom[limits.bottom].shape} is none of the {limits.among} 0 to {limits.limit - 1} of {limits.owner}; "
+        f"{limits.advice}"
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.layers.c_order import copy_values, rows_of
-from fcaffe.layers.labels import check_sample_labels, find_sample_labels, read_labels, read_sample_labels
+from fcaffe.layers.labels import check_sample_labels, read_labels, read_sample_labels
 from fcaffe.layers.loss import LossLayer, SoftmaxWithLoss, divisor
 from fcaffe.net import Array, Blob, Half, register
 from fcaffe.proto import read_blob
@@ -34,18 +34,15 @@ class MultinomialLogisticLoss(LossLayer):
         self.labels.reshape(bottom[1].count, 1)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if not self.engine.asynchronous:
-            self.explain(bottom)
-        self.labels.data[...], wrong = find_sample_labels(self, bottom)
+        self.labels.data[...], _, wrong = read_sample_labels(self, bottom)
         self.samples = self.count_samples(bottom)
         loss = -self.xp.log(self._true(bottom)).sum() / self.samples
         top[0].data[...] = self.xp.where(wrong.any(), self.xp.nan, loss)
 
     def explain(self, bottom: list[Blob]) -> None:
-        read_sample_labels(self, bottom)
+        read_sample_labels(self, bottom, wait=True)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        self.refuse_label_gradient(propagate_down)
         if not propagate_down[0]:
             return
         scale = top[0].diff / self.samples
@@ -110,13 +107,10 @@ class InfogainLoss(SoftmaxWithLoss):
         if len(top) == 2:
             top[1].data[...] = probability
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return bottom_index == 0
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down[2:]):
-            raise self.error("cannot give its matrix a gradient; set propagate_down: false for the third bottom")
-        self.refuse_label_gradient(propagate_down)
         if not propagate_down[0]:
             return
         dx, (gains, ignored) = bottom[0].diff, self._gains(bottom)
@@ -129,7 +123,7 @@ class InfogainLoss(SoftmaxWithLoss):
     def _gains(self, bottom: list[Blob]) -> tuple[Array, Array | None]:
         """In the shape of the scores: for each position the row of H that belongs to its label. Then, with one class,
         where labels are ignored."""
-        labels, ignored = read_labels(self, bottom, self.axis, self.ignored_label())
+        labels, ignored, _ = read_labels(self, bottom, self.axis, self.ignored_label(), wait=True)
         classes = bottom[0].shape[self.axis]
         matrix = (bottom[2].data if len(bottom) == 3 else self.stored).reshape(classes, classes)
         gains = self.xp.moveaxis(matrix[labels], -1, self.axis)

@@ -14,7 +14,9 @@ from fcaffe.layers.labels import check_label_count, label_error, read_labels
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
-FULL, VALID, BATCH_SIZE, NONE = (getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE"))
+FULL, VALID, BATCH_SIZE, NONE, PRE_FIXED = (
+    getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED")
+)
 
 
 class FromForward:
@@ -31,6 +33,7 @@ class LossLayer(Layer):
     """
 
     traits = Traits(bottoms=2, tops=1, auto_tops=True)
+    knows_pre_fixed = False  # supports R-FCN's normalization: PRE_FIXED
     mode: int  # of the divisor, where there is a choice
     samples: Any = FromForward()  # by whose number, as a float, the loss was divided
 
@@ -43,12 +46,8 @@ class LossLayer(Layer):
             raise self.error(f"its bottoms must agree in the first dimension: {self.named_shapes(bottom)}")
         top[0].reshape()
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return bottom_index != 1
-
-    def refuse_label_gradient(self, propagate_down: list[bool]) -> None:
-        if propagate_down[1]:
-            raise self.error("cannot give its label bottom a gradient; set propagate_down: false for it")
 
     def count_samples(self, bottom: list[Blob]) -> float:
         """N, the first dimension, over all workers; an empty batch counts as 1, so that its loss is 0."""
@@ -61,6 +60,11 @@ class LossLayer(Layer):
     def read_normalization(self, default: int) -> int:
         """The mode of `divisor` that loss_param asks for."""
         mode = normalization(self.param.loss_param, default)
+        if mode == PRE_FIXED and not self.knows_pre_fixed:
+            raise self.error(
+                "normalization: PRE_FIXED belongs to the OHEM losses of R-FCN; use SoftmaxWithLossOHEM or "
+                "SmoothL1LossOHEM, or set normalization: NONE and divide loss_weight by pre_fixed_normalizer"
+            )
         if mode == VALID and self.ignored_label() is not None:
             self.refuse_shards(
                 "divides by the number of labels in the whole batch that are not ignored (normalization: BATCH_SIZE or "
@@ -81,13 +85,16 @@ def normalization(p: Any, default: int) -> int:
 
 
 def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int) -> float | Array:
-    """What a loss is divided by: the number of labels, of those not ignored, of the batch, or nothing; at least 1.
+    """What a loss is divided by: the number of labels, of those not ignored, of the batch, a number that the prototxt
+    gives, or nothing; at least 1.
 
     They count over all workers, so that the losses of the workers add up to that of the whole batch. Where `valid` is
     an array without axes this may be one too: it waits for a device only if there are several workers.
     """
     if layer.mode == NONE:
         return 1.0
+    if layer.mode == PRE_FIXED:
+        return max(1.0, layer.param.loss_param.pre_fixed_normalizer)
     count = {FULL: labels.count, VALID: valid, BATCH_SIZE: batch}[layer.mode]
     if isinstance(count, int):
         return max(1.0, layer.context.count_over_workers(count, labels))
@@ -155,13 +162,12 @@ class SoftmaxWithLoss(LossLayer):
         if position:  # in a batch that may have gone by
             value = np.uint32(bits & 0xFFFFFFFF).view(np.float32)
             raise label_error(self, bottom, self.axis, float(value), int(position) - 1)
-        read_labels(self, bottom, self.axis, self.ignored_label())
+        read_labels(self, bottom, self.axis, self.ignored_label(), wait=True)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*bottom[1:], self.probability]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        self.refuse_label_gradient(propagate_down)
         if propagate_down[0]:
             labels, probability, valid = bottom[1].data, self.probability.data, self.valid.data
             dx, slope = bottom[0].diff, top[0].diff
@@ -202,7 +208,6 @@ class SigmoidCrossEntropyLoss(LossLayer):
         top[0].data[...] = losses.sum() / self.divisor.data
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        self.refuse_label_gradient(propagate_down)
         if not propagate_down[0]:
             return
         x, dx = bottom[0].data, bottom[0].diff
@@ -236,7 +241,7 @@ class EuclideanLoss(LossLayer):
             raise self.error(f"Inputs must have the same dimension: {self.named_shapes(bottom)}")
         self.difference.reshape(*bottom[0].shape)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return True
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:

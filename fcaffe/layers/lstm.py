@@ -111,7 +111,7 @@ class LSTMUnit(Layer):
             blob.reshape(*shape)
         self.activated.reshape(*bottom[1].shape)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
+    def has_gradient(self, bottom_index: int) -> bool:
         return bottom_index != 2
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -121,8 +121,6 @@ class LSTMUnit(Layer):
         unit_forward(self.xp, activated, c_prev, cont[:, :, None], top[0].data, self.tanh_c.data, top[1].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[2]:
-            raise self.error(f"cannot give its sequence indicators, {self.bottom_name(2)}, a gradient")
         if not any(propagate_down):
             return
         dgates, (dc, dh) = self.activated.diff, (blob.diff for blob in top)

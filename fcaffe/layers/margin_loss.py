@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from fcaffe.layers.c_order import copy_values, rows_of
-from fcaffe.layers.labels import check_sample_labels, find_sample_labels, read_sample_labels
+from fcaffe.layers.labels import check_sample_labels, read_sample_labels
 from fcaffe.layers.loss import LossLayer
 from fcaffe.net import Blob, register
 from fcaffe.proto import caffe_pb2 as pb
@@ -33,10 +33,8 @@ class HingeLoss(LossLayer):
             blob.reshape(bottom[0].shape[0], math.prod(bottom[0].shape[1:]))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if not self.engine.asynchronous:
-            self.explain(bottom)
         xp, signs, violations = self.xp, self.signs.data, self.violations.data
-        labels, wrong = find_sample_labels(self, bottom)
+        labels, _, wrong = read_sample_labels(self, bottom)
         signs[...] = xp.where(xp.arange(signs.shape[1]) == labels, -1, 1)
         xp.fmax(0, 1 + signs * rows_of(bottom[0].data), out=violations)  # NaN counts as 0, as in Caffe
         total = (violations**2 if self._is_squared() else violations).sum()
@@ -44,10 +42,9 @@ class HingeLoss(LossLayer):
         top[0].data[...] = xp.where(wrong.any(), xp.nan, total / self.samples)
 
     def explain(self, bottom: list[Blob]) -> None:
-        read_sample_labels(self, bottom)
+        read_sample_labels(self, bottom, wait=True)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        self.refuse_label_gradient(propagate_down)
         if propagate_down[0]:
             violations = self.violations.data
             slope = 2 * violations if self._is_squared() else self.xp.sign(violations)
@@ -80,6 +77,9 @@ class ContrastiveLoss(LossLayer):
         self.difference.reshape(samples, math.prod(bottom[0].shape[1:]))
         self.slopes.reshape(samples)
 
+    def has_gradient(self, bottom_index: int) -> bool:
+        return bottom_index != 2 or not self.param.propagate_down  # else it counts as a constant, as in Caffe
+
     def allow_force_backward(self, bottom_index: int) -> bool:
         return bottom_index != 2
 
@@ -98,9 +98,7 @@ class ContrastiveLoss(LossLayer):
         top[0].data[...] = losses.sum() / (2 * self.samples)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[2]:  # as in Caffe it counts as a constant, wherever it comes from
-            if self.param.propagate_down:
-                raise self.error("cannot give its third bottom a gradient; set propagate_down: false for it")
+        if propagate_down[2]:
             bottom[2].diff[...] = 0
         gradients = top[0].diff / self.samples * self.slopes.data[:, None] * self.difference.data
         for blob, down, sign in zip(bottom, propagate_down, (1, -1), strict=False):

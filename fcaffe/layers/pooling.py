@@ -53,9 +53,7 @@ class Pooling(Layer):
             repeatable=not random,
             by_sample=not random,
         )
-        by_engine = self.method == MAX and not p.global_pooling
-        dtype = self.engine.index_dtype(self.windows) if by_engine else "float32"
-        self.memory = Blob(self.xp, (), channels_last=True, dtype=dtype)
+        self.memory = Blob(self.xp, (), channels_last=True)
         self.own_indices = len(top) == 1 and self.method != AVE  # in `memory`
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fcaffe.layers.activations import Activation
+from fcaffe.layers.activations import Activation, Pointwise
 from fcaffe.net import Array, Blob, register
 from fcaffe.net.fillers import fill_blob
 from fcaffe.proto import caffe_pb2 as pb
 
 
 @register("ELU")
-class ELU(Activation):
+class ELU(Pointwise):
     """top = x where x > 0, else alpha * (exp(x) - 1) (Clevert, Unterthiner and Hochreiter, 2015). In place too."""
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -18,10 +18,8 @@ class ELU(Activation):
         self.xp.maximum(x, 0, out=y)
         y += negative
 
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            gain = self.xp.where(bottom[0].data > 0, 1, top[0].data + self.param.elu_param.alpha)
-            self.xp.multiply(top[0].diff, gain, out=bottom[0].diff)
+    def slope(self, bottom: Blob, top: Blob) -> Array:
+        return self.xp.where(bottom.data > 0, 1, top.data + self.param.elu_param.alpha)
 
 
 @register("PReLU")
@@ -72,10 +70,12 @@ class PReLU(Activation):
 
 
 @register("BNLL")
-class BNLL(Activation):
+class BNLL(Pointwise):
     """top = log(1 + exp(x)). In place its gradient, which needs x, is wrong, as in Caffe."""
 
     LARGEST = 50  # x counts as no more than this in the gradient, so that its exponential stays finite
+
+    reads_top = False
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
@@ -83,17 +83,13 @@ class BNLL(Activation):
         self.xp.maximum(x, 0, out=y)
         y += logarithm
 
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return bottom
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            exponential = self.xp.exp(self.xp.minimum(bottom[0].data, self.LARGEST))
-            self.xp.multiply(top[0].diff, exponential / (exponential + 1), out=bottom[0].diff)
+    def slope(self, bottom: Blob, top: Blob) -> Array:
+        exponential = self.xp.exp(self.xp.minimum(bottom.data, self.LARGEST))
+        return exponential / (exponential + 1)
 
 
 @register("Swish")
-class Swish(Activation):
+class Swish(Pointwise):
     """top = x * sigmoid(beta * x) (Ramachandran, Zoph and Le, 2017). In place too."""
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -111,7 +107,6 @@ class Swish(Activation):
         gate += 0.5
         self.xp.multiply(x, gate, out=top[0].data)
 
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            gate, scaled = self.gate.data, self.param.swish_param.beta * top[0].data
-            self.xp.multiply(top[0].diff, scaled + gate * (1 - scaled), out=bottom[0].diff)
+    def slope(self, bottom: Blob, top: Blob) -> Array:
+        gate, scaled = self.gate.data, self.param.swish_param.beta * top.data
+        return scaled + gate * (1 - scaled)

@@ -102,6 +102,9 @@ class Recurrent(Layer):
         for blob in [*self.hidden, *top[1:]]:
             blob.reshape(1, streams, self.outputs)
 
+    def has_gradient(self, bottom_index: int) -> bool:
+        return bottom_index != 1
+
     def allow_force_backward(self, bottom_index: int) -> bool:
         return bottom_index != 1 and bottom_index < len(self.param.bottom) - self.exposed
 
@@ -134,8 +137,6 @@ class Recurrent(Layer):
             blob.data[0] = values
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[1]:
-            raise self.error(f"cannot give its sequence indicators, {self.bottom_name(1)}, a gradient")
         dgates = self.gate.diff
         self.run_backward(top[0].diff, self._cont(bottom), dgates)
         rows = dgates.reshape(-1, dgates.shape[-1])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from fcaffe.engines import Engine
-from fcaffe.net import Blob
+from fcaffe.net import Array, Blob
 from fcaffe.net.state import State
 
 
 class RunningStatistics:
     """Sums in three blobs, as in Caffe: of the means (C,), of the unbiased variances (C,), and of their weights (1,).
 
-    Each batch that is added multiplies the sums by `fraction` first.
+    Each batch that is added multiplies the sums by `fraction` first. Without blobs nothing is added.
     """
 
     def __init__(self, engine: Engine, sums: list[Blob], fraction: float) -> None:
@@ -22,7 +22,7 @@ class RunningStatistics:
 
     def add(self, mean: Blob, variance: Blob, count: float) -> None:
         """Those of one more batch, with `count` values for each channel."""
-        if count:
+        if count and self._sums:
             unbiased = count / (count - 1) if count > 1 else 1.0
             sums = tuple(blob.data for blob in self._sums)
             self._engine.add_to_statistics(sums, mean.data, variance.data, unbiased, self._fraction)
@@ -34,6 +34,10 @@ class RunningStatistics:
         factor = ~none / (total + none)
         for blob, sums in zip((mean, variance), self._sums, strict=False):
             self._engine.xp.multiply(sums.data, factor, out=blob.data)
+
+    def sums(self) -> list[Array]:
+        """The three sums."""
+        return [blob.data for blob in self._sums]
 
     def state(self) -> State:
         return {str(index): np.array(self._engine.to_numpy(blob.data)) for index, blob in enumerate(self._sums)}

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fcaffe.log.lines import error, fatal, info
-from fcaffe.log.sentence import Sentence, number, weighted
+from fcaffe.log.sentence import Sentence, weighted
 from fcaffe.suggestions import did_you_mean
 
 use_cpu_to_test = Sentence("Use CPU.", "caffe.cpp:275")
 
-
-def use_gpu_to_test(gpu: int, name: str) -> None:
-    info(f"Use GPU with device ID {gpu}", "caffe.cpp:266")
-    info(f"GPU device name: {name}", "caffe.cpp:270")
-
-
+use_gpu_to_test = Sentence(
+    "Use GPU with device ID {gpu:d}", "caffe.cpp:266",
+    "GPU device name: {name}", "caffe.cpp:270",
+)  # fmt: skip
 use_cpu_to_time = Sentence("Use CPU.", "caffe.cpp:343")
 use_gpu_to_time = Sentence("Use GPU with device ID {gpu:d}", "caffe.cpp:339")
 not_using_gpu = Sentence("Not using GPU #{gpu:d} for single-GPU function", "caffe.cpp:262")
@@ -32,11 +30,10 @@ performing_forward = Sentence("Performing Forward", "caffe.cpp:351")
 initial_loss = Sentence("Initial loss: {loss:.6g}", "caffe.cpp:356")
 performing_backward = Sentence("Performing Backward", "caffe.cpp:357")
 
-
-def benchmark_begins(iterations: int) -> None:
-    info("*** Benchmark begins ***", "caffe.cpp:365")
-    info(f"Testing for {iterations} iterations.", "caffe.cpp:366")
-
+benchmark_begins = Sentence(
+    "*** Benchmark begins ***", "caffe.cpp:365",
+    "Testing for {iterations:d} iterations.", "caffe.cpp:366",
+)  # fmt: skip
 
 # `iteration` counts from 1.
 forward_backward_time = Sentence(
@@ -44,22 +41,17 @@ forward_backward_time = Sentence(
 )
 times_per_layer = Sentence("Average time per layer: ", "caffe.cpp:397")
 
-
-def layer_times(layer: str, forward: float, backward: float) -> None:
-    """Averages in milliseconds."""
-    info(f"{layer:>10}\tforward: {number(forward)} ms.", "caffe.cpp:400")
-    info(f"{layer:>10}\tbackward: {number(backward)} ms.", "caffe.cpp:403")
-
-
-def benchmark_ends(forward: float, backward: float, both: float, total: float) -> None:
-    """In milliseconds: the averages of a pass and of an iteration, and the total of all iterations."""
-    info(f"Average Forward pass: {number(forward)} ms.", "caffe.cpp:408")
-    info(f"Average Backward pass: {number(backward)} ms.", "caffe.cpp:410")
-    info(f"Average Forward-Backward: {number(both)} ms.", "caffe.cpp:412")
-    info(f"Total Time: {number(total)} ms.", "caffe.cpp:414")
-    info("*** Benchmark ends ***", "caffe.cpp:415")
-
-
+layer_times = Sentence(
+    "{layer:>10}\tforward: {forward:.6g} ms.", "caffe.cpp:400",
+    "{layer:>10}\tbackward: {backward:.6g} ms.", "caffe.cpp:403",
+)  # fmt: skip
+benchmark_ends = Sentence(
+    "Average Forward pass: {forward:.6g} ms.", "caffe.cpp:408",
+    "Average Backward pass: {backward:.6g} ms.", "caffe.cpp:410",
+    "Average Forward-Backward: {both:.6g} ms.", "caffe.cpp:412",
+    "Total Time: {total:.6g} ms.", "caffe.cpp:414",
+    "*** Benchmark ends ***", "caffe.cpp:415",
+)  # fmt: skip
 querying_gpus = Sentence("Querying GPUs {gpus}", "caffe.cpp:138")
 
 

@@ -62,6 +62,7 @@ def windows_read(images: int, samples: dict[int, int]) -> None:
         info(f"class {label} has {count} samples", "window_data_layer.cpp:161")
 
 
-def window_crops(context_pad: int, crop_mode: str) -> None:
-    info(f"Amount of context padding: {context_pad}", "window_data_layer.cpp:165")
-    info(f"Crop mode: {crop_mode}", "window_data_layer.cpp:168")
+window_crops = Sentence(
+    "Amount of context padding: {context_pad:d}", "window_data_layer.cpp:165",
+    "Crop mode: {crop_mode}", "window_data_layer.cpp:168",
+)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.log.lines import error, info
+from fcaffe.log.lines import info
 from fcaffe.log.sentence import Sentence, message_string, number, shape_string
 
 
@@ -10,10 +10,7 @@ def initializing_net(text: str) -> None:
     info(f"Initializing net from parameters: \n{message_string(text)}", "net.cpp:53")
 
 
-def rule_differs(message: str, line: int) -> None:
-    info(message, f"net.cpp:{line}")
-
-
+rule_differs = Sentence("{message}", "net.cpp:{line:d}")
 # Also for an inner layer, such as the softmax of SoftmaxWithLoss.
 making_layer = Sentence("Creating layer {name}", "layer_factory.hpp:77")
 creating_layer = Sentence("Creating Layer {name}", "net.cpp:86")
@@ -74,10 +71,9 @@ def debug_backward(layer: str, kind: str, blob: str, mean: float) -> None:
     )
 
 
-def debug_all_params(l1: tuple[float, float], l2: tuple[float, float]) -> None:
-    """Norms of all parameters' (data, diff). Caffe logs this one at level E."""
-    error(
-        f"    [Backward] All net params (data, diff): L1 norm = ({number(l1[0])}, {number(l1[1])}); "
-        f"L2 norm = ({number(l2[0])}, {number(l2[1])})",
-        "net.cpp:721",
-    )
+debug_all_params = Sentence(
+    "    [Backward] All net params (data, diff): L1 norm = ({l1[0]:.6g}, {l1[1]:.6g}); "
+    "L2 norm = ({l2[0]:.6g}, {l2[1]:.6g})",
+    "net.cpp:721",
+    level="E",
+)

@@ -1,4 +1,4 @@
-"""Sentence: a log line of Caffe's; and Caffe's formats of numbers, shapes and messages."""
+"""Sentence: log lines of Caffe's; and Caffe's formats of numbers, shapes and messages."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from fcaffe.log.lines import write
 
 
 class Sentence:
-    """A line that Caffe prints. Calling it with the values for its braces, in their order, logs it.
+    """Lines that Caffe prints. Calling it with values for its fields, in the order of the text, logs them.
 
-    `source` is Caffe's source tag.
+    Each line is followed by its source tag in Caffe, in which fields are allowed as well.
     """
 
-    def __init__(self, text: str, source: str, level: str = "I") -> None:
-        self._text, self._source, self._level = re.sub(r"\{\w+", "{", text), source, level
+    def __init__(self, *lines: str, level: str = "I") -> None:
+        self._lines = list(zip(lines[::2], lines[1::2], strict=True))
+        self._names = list(dict.fromkeys(re.findall(r"\{(\w+)", "".join(lines))))
+        self._level = level
 
     def __call__(self, *values: object) -> None:
-        write(self._level, self._text.format(*values), self._source)
+        fields = dict(zip(self._names, values, strict=True))
+        for text, source in self._lines:
+            write(self._level, text.format(**fields), source.format(**fields))
 
 
 def number(value: float) -> str:

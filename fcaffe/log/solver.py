@@ -37,13 +37,7 @@ solver_done = Sentence("Solver scaffolding done.", "solver.cpp:57")
 finetuning = Sentence("Finetuning from {path}", "solver.cpp:72")
 resuming = Sentence("Resuming from {path}", "caffe.cpp:235")
 starting_optimization = Sentence("Starting Optimization", "caffe.cpp:239")
-
-
-def solving(net: str, policy: str) -> None:
-    info(f"Solving {net}", "solver.cpp:289")
-    info(f"Learning Rate Policy: {policy}", "solver.cpp:290")
-
-
+solving = Sentence("Solving {net}", "solver.cpp:289", "Learning Rate Policy: {policy}", "solver.cpp:290")
 restoring = Sentence("Restoring previous solver status from {path}", "solver.cpp:295")
 restoring_history = Sentence("{solver}Solver: restoring history", "sgd_solver.cpp:336")
 

@@ -83,10 +83,10 @@ def unknown_v0_parameter(field: str, kind: str) -> None:
 layer_beside_layers = Sentence(
     "Input NetParameter to be upgraded already specifies 'layer' fields; these will be ignored for the upgrade.",
     "upgrade_proto.cpp:671",
-    "E",
+    level="E",
 )
-
-
-def v0_layer_in_v1(index: int) -> None:
-    error("Input NetParameter has V0 layer -- ignoring.", "upgrade_proto.cpp:870")
-    error(f"Upgrade of input layer {index} failed.", "upgrade_proto.cpp:684")
+v0_layer_in_v1 = Sentence(
+    "Input NetParameter has V0 layer -- ignoring.", "upgrade_proto.cpp:870",
+    "Upgrade of input layer {index:d} failed.", "upgrade_proto.cpp:684",
+    level="E",
+)  # fmt: skip

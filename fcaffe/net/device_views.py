@@ -25,7 +25,7 @@ class DeviceViews(HostViews):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self._copies: weakref.WeakKeyDictionary[Storage, DeviceCopy] = weakref.WeakKeyDictionary()
+        self._on_host: weakref.WeakKeyDictionary[Storage, DeviceCopy] = weakref.WeakKeyDictionary()
         self._written: list[tuple[Storage, DeviceCopy]] = []  # that user code may have written
 
     def prepare(self, blobs: Iterable[Blob]) -> None:
@@ -53,8 +53,8 @@ class DeviceViews(HostViews):
 
     def _expose(self, blob: Blob, storage: Storage) -> np.ndarray:
         shape = blob.shape
-        if (copy := self._copies.get(storage)) is None:
-            copy = self._copies[storage] = DeviceCopy(storage.size)
+        if (copy := self._on_host.get(storage)) is None:
+            copy = self._on_host[storage] = DeviceCopy(storage.size)
         if copy.exposed and copy.shape != shape:  # another blob, of another shape, with the same memory
             self.push()
         if not copy.exposed:

@@ -15,7 +15,7 @@ from fcaffe.engines import Engine
 from fcaffe.net.blob import Blob
 from fcaffe.net.cached_weights import CachedWeights
 from fcaffe.net.engine_lock import engine_lock
-from fcaffe.net.exposure import Exposure, HostCopy
+from fcaffe.net.exposure import Exposure
 from fcaffe.net.storage import Storage
 
 
@@ -40,12 +40,11 @@ class HostViews:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._exposed: list[Exposure] = []  # storages whose own memory user code may hold
-        self._copied: list[tuple[Exposure, HostCopy]] = []  # storages of which it may hold a copy
-        self._given: weakref.WeakSet[Blob] = weakref.WeakSet()  # blobs that no layer writes
+        self._windows: set[Exposure] = set()  # of storages whose own memory user code may hold
+        self._copies: set[Exposure] = set()  # of storages of which it may hold a copy
+        self._given: weakref.WeakSet[Blob] = weakref.WeakSet()  # blobs that only user code writes
         self._weights = CachedWeights(engine)
         self._beyond: weakref.WeakKeyDictionary[Storage, Any] = weakref.WeakKeyDictionary()  # see `_in_c_order`
-        self.reads = 0  # sequence number of the last read by user code
         self._followers: list[weakref.ref[Follower]] = []
         self._changing: set[Storage] = set()  # storages that the engine's current work changes
 
@@ -53,31 +52,20 @@ class HostViews:
         """Call this follower before values change."""
         self._followers.append(weakref.ref(follower, self._followers.remove))
 
-    def keep_copies(self, blobs: Iterable[Blob]) -> None:
-        """Copies of these blobs last: only user code writes their data."""
+    def give(self, blobs: Iterable[Blob]) -> None:
+        """Only user code writes the data of these blobs: its arrays of them are not updated from the blobs."""
         self._given.update(blobs)
-
-    def read_since(self, storages: Iterable[Storage], since: int) -> set[Storage]:
-        """The storages that user code holds an array of, or has read after the read with this sequence number."""
-        seen = ((storage, storage.exposure) for storage in storages if storage.exposure is not None)
-        return {storage for storage, exposure in seen if exposure.last_read > since or exposure.is_held}
 
     def held(self) -> list[Storage]:
         """The storages of which user code holds an array."""
-        copied = (exposure.storage() for exposure, copy in self._copied if copy.held() is not None)
-        return [*self.exposed(), *(storage for storage in copied if storage is not None)]
+        return [*self.exposed(), *_storages(exposure for exposure in self._copies if exposure.copy_is_held)]
 
     def exposed(self) -> list[Storage]:
         """The storages whose own memory user code holds, and may write at any moment."""
-        if not self._exposed:
-            return []
-        held = []
-        for exposure in self._exposed:
-            exposure.is_exposed = exposure.window() is not None
-            if exposure.is_exposed:
-                held.append(exposure)
-        self._exposed = held
-        return [storage for exposure in held if (storage := exposure.storage()) is not None]
+        for exposure in [exposure for exposure in self._windows if not exposure.window_is_held]:
+            exposure.window = None
+            self._windows.discard(exposure)
+        return _storages(self._windows)
 
     @contextlib.contextmanager
     def changing(self, blobs: Iterable[Blob]) -> Iterator[None]:
@@ -136,32 +124,24 @@ class HostViews:
     def push(self) -> None:
         """Copy what user code has written into the blobs. To be called before the engine uses them."""
         self._preserve(self._changing)
-        copied, self._copied = self._copied, []
-        for exposure, copy in copied:
-            storage = exposure.storage()
-            stays = storage is not None and copy.lasting and copy.values is not None and copy.is_held_by_user()
-            if copy.values is not None and storage is not None:
-                self._preserve((storage,))
-                self._engine.copy(copy.array, storage.view(copy.shape))
-                copy.is_same = True
-            if stays:
-                copy.is_same = False  # user code may write it now, in another thread
-            else:
-                copy.values = None
-            copy.is_listed = copy.held() is not None
-            if copy.is_listed:
-                self._copied.append((exposure, copy))
-            elif not copy.lasting:
+        for exposure in tuple(self._copies):
+            is_held = exposure.copy_is_held  # asked first: what another thread writes meanwhile, and drops, counts
+            self._write_back(exposure)
+            exposure.may_differ = is_held and self._is_given(exposure)  # another thread may go on writing
+            if not is_held:
                 exposure.copy = None
+                self._copies.discard(exposure)
+
+    def _is_given(self, exposure: Exposure) -> bool:
+        blob = exposure.blob()
+        return blob in self._given and blob.data_storage is exposure.storage()
 
     def pull(self) -> None:
         """Update the arrays that user code holds. To be called after the engine has changed blobs."""
-        for exposure, copy in self._copied:
-            storage, values, blob = exposure.storage(), copy.held(), copy.blob()
-            if copy.values is not None or values is None or storage is None or blob is None:
-                continue
-            if blob.uses(storage):
-                self._fill(copy, values, storage, blob)
+        for exposure in tuple(self._copies):
+            storage, blob = exposure.storage(), exposure.blob()
+            if not exposure.may_differ and storage is not None and blob is not None and blob.uses(storage):
+                self._fill(exposure, storage, blob)
         for storage in self.exposed():
             storage.settle()
 
@@ -173,10 +153,10 @@ class HostViews:
                 if follower.runs(blob) and blob.shape != shape:
                     follower.complete()
         with self.engine_at_work():
-            if blob.data_storage.exposure is not None and blob.data_storage.exposure.copy is not None:
-                blob.data_storage.exposure.copy.values, blob.data_storage.exposure.copy.is_same = None, False
             storages = blob.data_storage, blob.diff_storage
             values = [self._in_c_order(blob, storage, shape) for storage in storages]
+            exposure = self._exposure(blob.data_storage)
+            exposure.reshaped, exposure.may_differ = weakref.ref(blob), False
             blob.reshape(*shape)
             if blob.data_storage is storages[0]:  # else the memory is new and zero
                 for storage, flat in zip(storages, values, strict=True):
@@ -217,53 +197,51 @@ class HostViews:
         for follower in self._all_followers() if storages else ():
             follower.preserve(storages)
 
+    def _exposure(self, storage: Storage) -> Exposure:
+        if storage.exposure is None:
+            storage.exposure = Exposure(storage)
+        exposure: Exposure = storage.exposure
+        return exposure
+
     def _expose(self, blob: Blob, storage: Storage) -> np.ndarray:
-        self.reads += 1
-        exposure = storage.exposure
-        if exposure is None:
-            exposure = storage.exposure = Exposure(storage)
-        exposure.last_read = self.reads
-        copy, half = exposure.copy, self._engine.half_dtype
+        exposure, half = self._exposure(storage), self._engine.half_dtype
         is_wide = half is None or storage.dtype != half
-        if copy is None and is_wide and storage.view(blob.shape).flags.c_contiguous:
+        if exposure.copy is None and is_wide and storage.view(blob.shape).flags.c_contiguous:
             storage.make_contiguous(blob.shape)
             return self._window(storage, exposure)[: blob.count].reshape(blob.shape)
-        if copy is None:
-            copy = exposure.copy = HostCopy(lasting=is_wide and blob in self._given and storage is blob.data_storage)
-        values = copy.held()
-        if values is None:
-            values = copy.allocate(storage.size, storage.dtype if is_wide else np.float32)
-            if not copy.is_listed:
-                copy.is_listed = True
-                self._copied.append((exposure, copy))
-        owner = copy.blob()
-        lasts = copy.lasting and copy.values is not None and blob not in self._given
-        if lasts and owner is not None and owner.shape == copy.shape and blob.count <= values.size:
-            return values[: blob.count].reshape(blob.shape)  # a Split of a reshaped input: unchanged
-        if copy.values is None or copy.shape != blob.shape:
-            if copy.values is not None:  # for a blob of another shape with the same memory
-                self._engine.copy(copy.array, storage.view(copy.shape))
-                copy.is_same = False
-            self._fill(copy, values, storage, blob)
-        return copy.array
+        reshaped = exposure.reshaped()
+        if reshaped is not None and reshaped.shape != blob.shape:  # of a Split, which the next pass reshapes
+            return np.array(storage.view(blob.shape), order="C")
+        if exposure.copy is None:
+            exposure.copy = np.empty(storage.size, storage.dtype if is_wide else np.float32)
+            self._copies.add(exposure)
+        if not exposure.may_differ or exposure.shape != blob.shape:
+            self._write_back(exposure)  # a blob of another shape with the same memory
+            self._fill(exposure, storage, blob)
+        return exposure.array
 
-    def _fill(self, copy: HostCopy, values: np.ndarray, storage: Storage, blob: Blob) -> None:
+    def _fill(self, exposure: Exposure, storage: Storage, blob: Blob) -> None:
         """Copy the values of this blob into the copy, which user code may write from now on."""
-        is_same = copy.lasting and copy.is_same and copy.shape == blob.shape
-        copy.values, copy.shape, copy.blob, copy.is_same = values, blob.shape, weakref.ref(blob), False
-        if not is_same:
-            self._engine.copy(storage.view(blob.shape), copy.array)
+        exposure.may_differ, exposure.shape, exposure.blob = True, blob.shape, weakref.ref(blob)
+        self._engine.copy(storage.view(blob.shape), exposure.array)
+
+    def _write_back(self, exposure: Exposure) -> None:
+        """Copy what user code may have written into its copy into the storage."""
+        storage = exposure.storage()
+        if exposure.may_differ and storage is not None:
+            self._preserve((storage,))
+            self._engine.copy(exposure.array, storage.view(exposure.shape))
 
     def _window(self, storage: Storage, exposure: Exposure) -> np.ndarray:
         """A flat array of the storage's memory. Views of it keep it alive, which tells whether user code holds one."""
         address = storage.address
         self._weights.drop(address)
         self._preserve((storage,))
-        window: np.ndarray | None = exposure.window()
-        if window is None or exposure.address != address:
-            window = storage.window()
-            exposure.window, exposure.address = weakref.ref(window), address
-            if not exposure.is_exposed:
-                exposure.is_exposed = True
-                self._exposed.append(exposure)
-        return window
+        if exposure.window is None or exposure.address != address:
+            exposure.window, exposure.address = storage.window(), address
+            self._windows.add(exposure)
+        return exposure.window
+
+
+def _storages(exposures: Iterable[Exposure]) -> list[Storage]:
+    return [storage for exposure in exposures if (storage := exposure.storage()) is not None]

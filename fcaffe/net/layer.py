@@ -30,15 +30,16 @@ class Layer:
 
     The layer that is asked for the gradient of a bottom is responsible for all of it: whatever lay in `bottom[i].diff`
     before, which in whole passes may be any other array's values, is overwritten. Where the top does not depend on the
-    values of the bottom (the reference of a Crop) it writes zeros; where a gradient makes no sense (labels, indices)
-    it raises NetError, as Caffe does. A bottom that it is not asked for stays untouched. `allow_force_backward` is
-    False for bottoms of both kinds, so that `force_backward` alone asks for none of them.
+    values of the bottom (the reference of a Crop) it writes zeros, and `allow_force_backward` is False. Where a
+    gradient makes no sense (labels, indices) `has_gradient` is False, and the net raises an error, as Caffe does. A
+    bottom that it is not asked for stays untouched.
 
     A layer whose passes depend on those before by more than its parameters overrides `state` and `restore_state` too,
     so that a run which goes on from a snapshot does what it would have done without.
     """
 
     traits: Traits = Traits()
+    fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py; None: BVLC Caffe
     bottom_copy: Blob | None = None  # of a layer whose backward reads the bottom: see `keep_bottom`
     top_is_overwritten = False  # a later layer works in place on a top of this one, other than Dropout
 
@@ -76,7 +77,7 @@ class Layer:
         raise NotImplementedError
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if bottom:
+        if any(propagate_down):
             raise NotImplementedError
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -85,10 +86,14 @@ class Layer:
         stays as it is."""
         self.forward(bottom, top)
 
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        """Whether `force_backward` may ask for the gradient of this bottom: not so for labels, nor where the top does
-        not depend on its values."""
+    def has_gradient(self, bottom_index: int) -> bool:
+        """Whether a gradient of this bottom makes sense: False for labels and indices."""
         return True
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        """Whether `force_backward` asks for the gradient of this bottom: not so where there is none, nor where the top
+        does not depend on the values of the bottom."""
+        return self.has_gradient(bottom_index)
 
     @property
     def ignores_propagate_down(self) -> bool:
@@ -111,6 +116,11 @@ class Layer:
     def own_bytes(self) -> int:
         """The size of `own_memory` with the present shapes of the blobs, whether a pass has been or not."""
         return 0
+
+    @property
+    def running_statistics(self) -> list[Blob]:
+        """Those of `blobs` that forward updates: they get no gradient, and the workers may have different ones."""
+        return []
 
     # --- what is carried over from one pass to the next, besides parameters and the run's random stream ---
 
@@ -154,6 +164,13 @@ class Layer:
             raise
         except (NetError, MemoryError, OverflowError) as problem:
             raise self.named(problem) from problem
+
+    def check_gradients(self, propagate_down: list[bool]) -> None:
+        """Before `backward`: raise LayerError if it is asked for a gradient that makes no sense."""
+        for index, down in enumerate(propagate_down):
+            if down and not self.has_gradient(index):
+                name = self.bottom_name(index)
+                raise self.error(f"cannot give {name} a gradient; set propagate_down: false for this bottom")
 
     def loss(self, top: list[Blob]) -> float:
         """The weighted sum of those tops that carry a loss, in float32."""

@@ -26,8 +26,6 @@ from fcaffe.net.precision import choose_types
 from fcaffe.net.program import Program
 from fcaffe.net.rewrite import Want, rewrite
 
-MOST_PROGRAMS = 16  # that a net remembers, of a script that reads ever other blobs
-
 
 class Net(Graph):
     """A graph that runs. Arguments and errors are those of Graph.
@@ -47,11 +45,10 @@ class Net(Graph):
         self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
         self._losses_in_place = [node for node in self.nodes if node.has_loss and {*node.tops} & {*node.bottoms}]
         choose_types(self)
-        self._programs: dict[Want, Program] = {}
         self._whole_only = context.whole_passes
         self.plain = self.program = Program(self.nodes, self.outer, self.parameters, not context.inference)
         on_demand = context.on_demand and OnDemand.suits(self)
-        self.on_demand = OnDemand(self, self.outer, self.arena, self.program_for) if on_demand else None
+        self.on_demand = OnDemand(self, self.outer, self.arena, self.new_program) if on_demand else None
         self.parameters.share()
         log.net_done()
 
@@ -69,16 +66,16 @@ class Net(Graph):
     @property
     def fused(self) -> Program:
         """The program of whole passes if only those run, else `plain`."""
-        return self.program_for(Want(self.outer, not self.context.inference)) if self.fuses else self.plain
+        return self._fused if self.fuses else self.plain
 
-    def program_for(self, want: Want) -> Program:
-        """The program whose whole passes leave behind what is wanted."""
-        if want not in self._programs:
-            if len(self._programs) >= MOST_PROGRAMS:
-                self._programs.clear()
-            outer = self.blobs if want.visible is None else want.visible
-            self._programs[want] = Program(rewrite(self.nodes, want), outer, self.parameters, want.gradients)
-        return self._programs[want]
+    @functools.cached_property
+    def _fused(self) -> Program:
+        return self.new_program(Want(self.outer, not self.context.inference))
+
+    def new_program(self, want: Want) -> Program:
+        """A program whose whole passes leave behind what is wanted."""
+        outer = self.blobs if want.visible is None else want.visible
+        return Program(rewrite(self.nodes, want), outer, self.parameters, want.gradients)
 
     @contextlib.contextmanager
     def whole_passes(self) -> Iterator[None]:

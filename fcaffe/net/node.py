@@ -61,6 +61,7 @@ class Node:
         self.layer.forward_again(self.bottoms, self.tops)
 
     def backward(self) -> None:
+        self.layer.check_gradients(self.bottom_need_backward)
         try:
             self.layer.backward(self.tops, self.bottom_need_backward, self.bottoms)
         except LayerError:

@@ -106,7 +106,7 @@ class Parameters:
     def clear_diffs(self) -> None:
         """Make all gradients zero; in a flat buffer they are so after the next backward pass."""
         for parameter in self.owned:
-            if parameter.layer.traits.learns:
+            if parameter.blob not in parameter.layer.running_statistics:
                 parameter.blob.clear_diff()
 
     def cleared(self) -> list[Blob]:

@@ -7,23 +7,27 @@ type "Python".
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fcaffe import log
 from fcaffe.errors import NetError
 from fcaffe.net.context import Context
 from fcaffe.net.layer import Layer
-from fcaffe.proto.forks import PYTHON_INSTEAD, fork_of_layer_type, instead_of_layer_type
+from fcaffe.proto.forks import PYTHON_INSTEAD, fork_of_layer_type
 
-_registry: dict[str, type[Layer]] = {}
+_registry: dict[str, Callable[[Any, Context], Layer]] = {}
 _of_tools: set[str] = set()
 
-LayerClass = TypeVar("LayerClass", bound=type[Layer])
+LayerClass = TypeVar("LayerClass", bound=Callable[[Any, Context], Layer])
 
 
 def register(layer_type: str, of_tool: bool = False) -> Any:
-    """Class decorator: make this class the one for `type: "layer_type"`; with `of_tool`, of which only a tool of
-    fcaffe's knows, for nets that it makes itself."""
+    """Decorator: make this class the one for `type: "layer_type"`.
+
+    Where forks give one name to different layers, it decorates a function of (param, context) that chooses by the
+    fields of `param`. A type `of_tool` is for nets that one of fcaffe's tools builds; a prototxt cannot have it.
+    """
 
     def add(cls: LayerClass) -> LayerClass:
         if layer_type in _registry:
@@ -53,7 +57,7 @@ def create_layer(param: Any, context: Context) -> Layer:
     count = 1 if letters in by_letters else 3
     near = [by_letters[name] for name in difflib.get_close_matches(letters, by_letters, n=count, cutoff=0.6)]
     if fork:
-        message += f"; it belongs to {fork}, BVLC Caffe does not have it; {instead_of_layer_type(param.type)}"
+        message += f"; it belongs to {fork}, BVLC Caffe does not have it; {PYTHON_INSTEAD}"
     else:
         known = f"did you mean {' or '.join(near)}?" if near else f"known types: {', '.join(layer_types())}"
         message += f" ({known})"

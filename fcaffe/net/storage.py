@@ -35,7 +35,7 @@ class Storage:
         self.buffer: Array = None
         self.has_moved = False  # into a flat buffer of parameters, whose order is fixed
         self.is_clear = False  # its values count as zeros, whatever is in the buffer
-        self.compute: Callable[[], None] | None = None  # computes values that a pass has not materialised
+        self.compute: Callable[[Storage], None] | None = None  # computes values that a pass has not materialised
         self.exposure: Any = None  # the state of `fcaffe.net.host_arrays` for it
         self._views: dict[tuple[int, ...], Array] = {}
         self._foreign: Any = None  # the buffer, for `window`
@@ -44,7 +44,7 @@ class Storage:
         if self.is_clear:
             self.settle()
         if self.compute is not None:
-            self.compute()
+            self.compute(self)
         found = self._views.get(shape)
         return self._new_view(shape) if found is None else found
 

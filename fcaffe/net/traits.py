@@ -38,7 +38,6 @@ class Traits:
     by_sample: bool = False  # sample i of each top depends only on sample i of the bottoms; no state spans the batch
     keeps_signs: bool = False  # a top is 0 or has the sign of its bottom wherever backward lets a gradient through
     aliases: bool = False  # the tops are the memory of the bottom, perhaps with another shape
-    learns: bool = True  # its parameter blobs get gradients; those of BatchNorm are statistics
     runs_user_code: bool = False  # user code reads and writes the blobs in the middle of a pass
     reads_host: bool = False  # brings data from the host, so it runs ahead of the work of a device
     needs_host: bool = False  # waits for computed values, so the work of a pass cannot be recorded

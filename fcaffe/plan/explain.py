@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fcaffe.plan.closed_forms import FORMS
-from fcaffe.plan.machine import FCAFFE
 from fcaffe.plan.prediction import Prediction, Row
 from fcaffe.plan.reductions import REDUCTIONS, Round
 
@@ -47,10 +45,9 @@ def _inputs(prediction: Prediction, row: Row) -> Facts:
     yield "nodes", nodes, f"machine {machine.name}; contention {machine.contention:g}"
     split = "the batch of each worker" if asked.per_worker else f"ceil({asked.batch:,} / {row.workers:,})"
     yield "share of a worker", f"{row.share:,} images", split
-    slowest = f"; the slowest of {row.workers:,} takes {_ms(row.straggling)} longer (Blom)" if asked.spread else ""
     cores = f"; ranks share cores, {machine.slowdown(row.workers):g} times slower" if machine.cores else ""
     for name, seconds in (("forward", row.passes.forward), ("backward", row.passes.backward)):
-        yield name, _ms(sum(seconds)), row.passes.origin + cores + slowest
+        yield name, _ms(sum(seconds)), row.passes.origin + cores
     yield "compute", _ms(row.compute), f"{asked.work.passes} x (forward + backward)"
 
 
@@ -58,21 +55,14 @@ def _sums(prediction: Prediction, row: Row) -> Facts:
     if row.workers == 1:
         yield "sums", "none", "one worker has nobody to add to"
         return
-    asked, machine = prediction.question, prediction.question.machine
+    asked = prediction.question
     sizes = Counter(bucket.bytes for bucket in asked.cut(row.workers))
     rule = "a quarter of the gradients, but 128 KiB for each rank, and at most 4 MiB; large layers in parts"
     yield "buckets", f"{sizes.total()}", "--bucket-mb" if asked.bucket else f"fcaffe's rule: {rule}"
-    segmented = row.reduce == "tree" and machine.exchange == FCAFFE
-    by = REDUCTIONS["segmented-tree"] if segmented else FORMS.get(row.reduce, REDUCTIONS[row.reduce])
-    yield "formula", row.reduce, " ".join((by.__doc__ or "").split())
+    yield "formula", row.reduce, " ".join((REDUCTIONS[row.reduce].__doc__ or "").split())
     for size, count in sizes.items():
         cost = prediction.sum(row.reduce, row.workers, size)
         yield f"{count} x sum of {size:,} bytes", _ms(cost.seconds), "; ".join(map(_round, cost.rounds))
-    if row.reduce in FORMS and machine.nodes(row.workers) in (1, row.workers):
-        link = machine.within if machine.nodes(row.workers) == 1 else machine.between
-        numbers = link.latency, 1 / link.bandwidth, 1 / machine.add_bandwidth if machine.add_bandwidth else 0.0
-        known = sum(count * FORMS[row.reduce](size, row.workers, *numbers) for size, count in sizes.items())
-        yield "sums by the closed form", _ms(known), "whole buffers, all links alike, no contention"
     yield "communication", _ms(row.communication), "all sums, hidden behind forward and backward or not"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, replace
 from typing import Any, TypeVar
@@ -20,10 +19,6 @@ MACHINE = "machine.json"  # what a calibration writes unless --out names another
 SOURCES = ("source", "efficiency_source")  # fields that files do not have
 MAY_BE_ZERO = ("latency", "burst", "layer_seconds")
 _Kind = TypeVar("_Kind")
-NUMBER = r"\d+\.?\d*(?:e[+-]?\d+)?"
-SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
-RATES = {"GB/s": 1e9, "MB/s": 1e6, "Gbit/s": 1e9 / 8, "Mbit/s": 1e6 / 8}
-REMOVED = ("measured", "nodes_share_cores", "cpu_per_message", "cpu_per_byte", "iteration_seconds")
 WORDS = {"str": "a text in quotes", "int": "a whole number from 1 on", "float": "a number above 0"}
 
 
@@ -57,20 +52,6 @@ def write_machine(machine: Machine, path: str) -> None:
         temporary.write_text(json.dumps(_without_sources(asdict(machine)), indent=1) + "\n", encoding="utf-8")
 
 
-def parse_link(text: str, flag: str) -> Link:
-    """A link by name, or as `1.5us,2.8GB/s`. Raises UsageError."""
-    if "," not in text:
-        return find(text, LINKS, "link")
-    found = re.fullmatch(rf"({NUMBER})(ns|us|ms),({NUMBER})({'|'.join(RATES)})", text)
-    latency, bandwidth = (float(found[1]) * SECONDS[found[2]], float(found[3]) * RATES[found[4]]) if found else (0, 0)
-    if not (latency > 0 and bandwidth > 0):
-        raise UsageError(
-            f"{flag} takes the name of a link ({', '.join(LINKS)}), or latency and bandwidth such as 1.5us,2.8GB/s, "
-            f"not '{text}'"
-        )
-    return Link(text, latency, bandwidth, flag)
-
-
 def _without_sources(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_sources(one) for key, one in value.items() if one is not None and key not in SOURCES}
@@ -81,8 +62,6 @@ def _values(kind: type, where: str, dot: str, given: Mapping[str, Any]) -> dict[
     """The fields of a dataclass, from the keys of an object; null is as if the key were missing. Raises UsageError."""
     types = {field.name: str(field.type) for field in fields(kind) if field.name not in SOURCES}
     for key in given:
-        if key in REMOVED:
-            raise UsageError(f"{where}: the key '{key}' was removed: take it out, and calibrate into another file")
         if key not in types:
             raise UsageError(f"{where}: unknown key '{key}'{did_you_mean(key, types)}; known are {', '.join(types)}")
     return {key: _value(f"{where}{dot}{key}", key, types[key], one) for key, one in given.items() if one is not None}

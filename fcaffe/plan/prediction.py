@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from fcaffe.plan.machine import FCAFFE, TEXTBOOK, Machine
 from fcaffe.plan.reductions import COMPARED, Sum, sum_of
 from fcaffe.plan.simulation import Bucket, Outcome, buckets, pipelined, simulate
-from fcaffe.plan.work import Compute, Work, compute_of, slowest
+from fcaffe.plan.work import Compute, Work, compute_of
 
 MOST_WORKERS = 1 << 20  # among which the crossover is searched
 LARGEST_SHARE = 1 << 20  # samples of a worker, among which the batch for an efficiency is searched
@@ -28,7 +28,6 @@ class Question:
     math: str = "fp32"  # the type of factors
     overlap: bool = True  # sums go on during backward
     bucket: float | None = None  # bytes; None: fcaffe's rule
-    spread: float = 0.0  # relative standard deviation of the workers' speeds
     epochs: float | None = None  # of `images`
     images: int | None = None  # of the training set
     wanted: float = 0.9  # the efficiency for which the batch is searched
@@ -57,7 +56,6 @@ class Row:
     batch: int
     share: int
     compute: float
-    straggling: float  # the part of `compute` by which the slowest worker exceeds the mean
     exposed: float
     data: float
     update: float
@@ -151,8 +149,7 @@ class Prediction:
     def _row(self, workers: int, name: str) -> Row:
         asked = self.question
         share = asked.share(workers)
-        mean = self._pass(share, workers)
-        passes = mean.times(slowest(workers, asked.spread))
+        passes = self._pass(share, workers)
         update = self.update(workers)
         outcome = self._simulate(name, workers, passes, update)
         compute = asked.work.passes * passes.seconds
@@ -164,7 +161,6 @@ class Prediction:
             batch=asked.batch_of(workers),
             share=share,
             compute=compute,
-            straggling=asked.work.passes * (passes.seconds - mean.seconds),
             exposed=outcome.exposed,
             data=max(0.0, reading - working),
             update=update,

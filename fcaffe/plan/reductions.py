@@ -1,7 +1,10 @@
 """What each reduction of a buffer takes, as rounds of messages that all ranks of the longest path go through.
 
 The ranks of a ring or a butterfly do all the same at the same time, and the longest path of a tree is known, so a sum
-over any number of ranks is a few rounds. `closed_forms.py` has the formulas that these are checked against.
+over any number of ranks is a few rounds. Docstrings have the formulas of the literature for p ranks on equal links: n
+bytes, alpha seconds a message, beta seconds a byte, gamma seconds a byte that is added (Thakur, Rabenseifner and Gropp,
+"Optimization of Collective Communication Operations in MPICH", 2005). L is floor(log2 p); where p is no power of 2,
+`doubling` and `halving` take 2 (alpha + n beta) + n gamma more.
 """
 
 from __future__ import annotations
@@ -80,7 +83,10 @@ Rounds = Callable[[Ranks, float], list[Round]]
 
 
 def server(ranks: Ranks, size: float) -> list[Round]:
-    """Every buffer goes to the server, one after the other, and the sum to every worker."""
+    """Buffers go to the server one after the other, and the sum to every worker: 2 p (alpha + n beta) + p n gamma.
+
+    fcaffe's rank 0 serves itself: p - 1 instead of p.
+    """
     machine, workers = ranks.machine, ranks.workers
     served = workers - (machine.exchange == FCAFFE)
     near = min(served, ranks.on_node - (machine.exchange == FCAFFE))
@@ -103,7 +109,7 @@ def sharded_server(ranks: Ranks, size: float) -> list[Round]:
 
 
 def whole_tree(ranks: Ranks, size: float) -> list[Round]:
-    """Up a binomial tree and down again, the whole buffer at each step: FireCaffe's equation (4)."""
+    """Up a binomial tree and down again: ceil(log2 p) (2 (alpha + n beta) + n gamma), FireCaffe's equation (4)."""
     levels = math.ceil(math.log2(ranks.workers))
     rounds = [ranks.at(1 << level, size, added, alone=True) for added in (size, 0.0) for level in range(levels)]
     return [replace(part, rested=int(index % levels == 0)) for index, part in enumerate(rounds)]
@@ -134,20 +140,20 @@ def _times(rounds: list[Round], factor: float) -> list[Round]:
 
 
 def doubling(ranks: Ranks, size: float) -> list[Round]:
-    """Recursive doubling: partners at distance 1, 2, 4 ... swap whole buffers."""
+    """Partners at distance 1, 2, 4 ... swap whole buffers: L (alpha + n beta + n gamma)."""
     steps = ranks.workers.bit_length() - 1
     return [*_folding(ranks, size), *(ranks.at(1 << step, size, size) for step in range(steps))]
 
 
 def ring(ranks: Ranks, size: float) -> list[Round]:
-    """2 (p - 1) steps of a p-th each, as fast as the slowest link; one between nodes carries one message each way."""
+    """2 (p - 1) steps of a p-th each on the slowest link: 2 (p - 1) alpha + (p - 1) / p n (2 beta + gamma)."""
     machine, count, part = ranks.machine, ranks.workers - 1, size / ranks.workers
     links = [machine.within] * (ranks.on_node > 1) + [machine.between] * (machine.nodes(ranks.workers) > 1)
     return _slowest(ranks, ([Round(count, part, link, added) for added in (part, 0.0)] for link in links))
 
 
 def halving(ranks: Ranks, size: float) -> list[Round]:
-    """Recursive halving, then doubling: partners at distance 1, 2, 4 ... swap halves of what they hold."""
+    """Partners at distance 1, 2, 4 ... swap halves, then double: 2 L alpha + (1 - 2^-L) n (2 beta + gamma)."""
     steps = ranks.workers.bit_length() - 1
     rounds = _folding(ranks, size)
     for step in range(steps):
@@ -203,7 +209,7 @@ def through_memory(machine: Machine) -> bool:
 
 
 def tree(ranks: Ranks, size: float) -> list[Round]:
-    """The tree of the machine's `exchange`: the paper's, of whole buffers, or fcaffe's in segments."""
+    """Up a binomial tree and down again: ceil(log2 p) (2 (alpha + n beta) + n gamma), or in segments as in fcaffe."""
     return segmented_tree(ranks, size) if ranks.machine.exchange == FCAFFE else whole_tree(ranks, size)
 
 

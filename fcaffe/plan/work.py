@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any
 
 from fcaffe import log
@@ -183,11 +182,3 @@ def by_peaks(layers: Sequence[LayerWork], device: Device, math: str, samples: fl
     memory = f"{MEMORY_SUSTAINED:.0%} (assumed) of the memory's bandwidth"
     origin = f"each layer: its operations at the efficiency or its bytes at {memory}; {1e6 * device.layer_seconds:g} us"
     return Compute(forward, backward, origin)
-
-
-def slowest(workers: int, spread: float) -> float:
-    """How many times the mean the slowest of so many workers takes, whose times are spread normally with this relative
-    standard deviation: Blom's approximation of the largest order statistic."""
-    if workers == 1 or not spread:
-        return 1.0
-    return 1.0 + spread * NormalDist().inv_cdf((workers - 0.375) / (workers + 0.25))

@@ -1,8 +1,7 @@
 """Fields, layer types and enum values of well-known forks of Caffe.
 
-caffe.proto has the forks' fields, with numbers whose thousands tell the fork. A few work; the log names the others,
-which have no effect. Of layer types, and of enum values that would change results, only the names are known, so that
-an error can name the fork.
+caffe.proto has the forks' fields, with numbers whose thousands name the fork. The log names the fields that have no
+effect. An error names the fork of a layer type, or of an enum value that would change results, that fcaffe lacks.
 """
 
 from __future__ import annotations
@@ -14,113 +13,119 @@ from google.protobuf.message import Message
 
 from fcaffe import log
 
-_NVIDIA = "NVIDIA's fork (NVIDIA/caffe)"
-_INTEL = "Intel's fork (intel/caffe)"
-_SSD = "the SSD fork (weiliu89/caffe)"
-_FAST_RCNN = "the Fast R-CNN fork (rbgirshick/caffe-fast-rcnn)"
-_RFCN = "the R-FCN fork (daijifeng001/caffe-rfcn)"
-_SEGNET = "the SegNet fork (alexgkendall/caffe-segnet)"
-_PSPNET = "the DeepLab and PSPNet forks (hszhao/PSPNet)"
-_TSN = "the TSN fork (yjxiong/caffe)"
-_CRF_RNN = "the CRF-RNN fork (torrvision/caffe)"
-_FACE = "the caffe-face fork (ydwen/caffe-face)"
-_SPHEREFACE = "the SphereFace fork (wy1iu/sphereface)"
-_L_SOFTMAX = "the L-Softmax fork (wy1iu/LargeMargin_Softmax_Loss)"
-_RISTRETTO = "the Ristretto fork (pmgysel/caffe)"
-_DEEPLAB = "the first DeepLab fork (TheLegendAli/DeepLab-Context)"
-_SHUFFLENET = "the ShuffleNet layer (farmingyard/ShuffleNet)"
-_DEPTHWISE = "the depthwise layer of ShuffleNet v2 (anlongstory/ShuffleNet_V2-caffe)"
-_YOLO = "the MobileNet-YOLO fork (eric612/MobileNet-YOLO)"
-_MSCNN = "the MS-CNN fork (zhaoweicai/mscnn)"
-_SENET = "the SENet fork (hujie-frank/SENet)"
-_DECONVNET = "the DeconvNet fork (HyeonwooNoh/caffe)"
-_SPP_NET = "the SPP-net fork (dsisds/caffe-SPPNet)"
-_CEIL_MODE = "a proposal that Caffe did not take (BVLC/caffe#3057; shicai/DenseNet-Caffe)"
+NVIDIA = "NVIDIA's fork (NVIDIA/caffe)"
+INTEL = "Intel's fork (intel/caffe)"
+SSD = "the SSD fork (weiliu89/caffe)"
+FAST_RCNN = "the Fast R-CNN fork (rbgirshick/caffe-fast-rcnn)"
+RFCN = "the R-FCN fork (daijifeng001/caffe-rfcn)"
+SEGNET = "the SegNet fork (alexgkendall/caffe-segnet)"
+PSPNET = "the DeepLab and PSPNet forks (hszhao/PSPNet)"
+TSN = "the TSN fork (yjxiong/caffe)"
+CRF_RNN = "the CRF-RNN fork (torrvision/caffe)"
+FACE = "the caffe-face fork (ydwen/caffe-face)"
+SPHEREFACE = "the SphereFace fork (wy1iu/sphereface)"
+L_SOFTMAX = "the L-Softmax fork (wy1iu/LargeMargin_Softmax_Loss)"
+RISTRETTO = "the Ristretto fork (pmgysel/caffe)"
+DEEPLAB = "the first DeepLab fork (TheLegendAli/DeepLab-Context)"
+SHUFFLENET = "the ShuffleNet layer (farmingyard/ShuffleNet)"
+DEPTHWISE = "the depthwise layer of ShuffleNet v2 (anlongstory/ShuffleNet_V2-caffe)"
+YOLO = "the MobileNet-YOLO fork (eric612/MobileNet-YOLO)"
+MSCNN = "the MS-CNN fork (zhaoweicai/mscnn)"
+SENET = "the SENet fork (hujie-frank/SENet)"
+DECONVNET = "the DeconvNet fork (HyeonwooNoh/caffe)"
+PVANET = "the PVANet fork (sanghoon/pva-faster-rcnn)"
+LSTM = "the caffe-lstm fork (junhyukoh/caffe-lstm)"
+OCR = "the OCR fork (senlinuc/caffe_ocr)"
+WINDOWS = "the caffe-windows fork (happynear/caffe-windows)"
+MASK_RCNN = "the Mask R-CNN fork (jasjeetIM/Mask-RCNN)"
+YOLO_V1 = "the YOLO fork (yeahkun/caffe-yolo)"
+YOLO_V2 = "the YOLOv2 fork (gklz1982/caffe-yolov2)"
+SPP_NET = "the SPP-net fork (dsisds/caffe-SPPNet)"
+CEIL_MODE = "a proposal that Caffe did not take (BVLC/caffe#3057; shicai/DenseNet-Caffe)"
 
 # By the thousands of a field's number. Some fields exist in several forks.
 _FORKS: dict[int, tuple[str, ...]] = {
-    101: (_NVIDIA,),
-    102: (_INTEL,),
-    103: (_SSD,),
-    104: (_FAST_RCNN,),
-    105: (_RFCN,),
-    106: (_SEGNET,),
-    107: (_PSPNET,),
-    108: (_TSN,),
-    109: (_CRF_RNN,),
-    110: (_FACE,),
-    111: (_SPHEREFACE,),
-    112: (_L_SOFTMAX,),
-    113: (_RISTRETTO,),
-    114: (_DEEPLAB,),
-    115: (_SHUFFLENET,),
-    116: (_NVIDIA, _INTEL),
-    117: (_SEGNET, _PSPNET, _TSN),
-    118: (_YOLO,),
-    119: (_MSCNN,),
-    120: (_CEIL_MODE,),
+    101: (NVIDIA,),
+    102: (INTEL,),
+    103: (SSD,),
+    104: (FAST_RCNN,),
+    105: (RFCN,),
+    106: (SEGNET,),
+    107: (PSPNET,),
+    108: (TSN,),
+    109: (CRF_RNN,),
+    110: (FACE,),
+    111: (SPHEREFACE,),
+    112: (L_SOFTMAX,),
+    113: (RISTRETTO,),
+    114: (DEEPLAB,),
+    115: (SHUFFLENET,),
+    116: (NVIDIA, INTEL),
+    117: (SEGNET, PSPNET, TSN),
+    118: (YOLO,),
+    119: (MSCNN,),
+    120: (CEIL_MODE,),
+    121: (PVANET,),
+    122: (LSTM,),
+    123: (OCR,),
+    124: (WINDOWS,),
+    125: (MASK_RCNN,),
 }
 
-# A type of several forks is listed with the first.
+# Layer types that fcaffe does not have. A type of several forks is listed with the first. The classes of the types that
+# it has name their fork (`Layer.fork`).
 _LAYER_TYPES = {
-    _SSD: "AnnotatedData DetectionEvaluate DetectionOutput MultiBoxLoss Normalize Permute PriorBox VideoData",
-    _NVIDIA: "DetectNetTransformation L1Loss TRT",
-    _INTEL: "BoxData EvalDetection MKLBatchNorm MnActivation RegionLoss Reorg SpatialDropout",
-    _FAST_RCNN: "ROIPooling SmoothL1Loss",
-    _RFCN: "BoxAnnotatorOHEM PSROIPooling SmoothL1LossOHEM SoftmaxWithLossOHEM",
-    _SEGNET: "BN DenseImageData Upsample",
-    _PSPNET: "AdaptiveBiasChannel BiasChannel DenseCRF DomainTransform DomainTransformForwardOnly ImageSegData Interp"
+    SSD: "VideoData",
+    NVIDIA: "DetectNetTransformation TRT",
+    INTEL: "BoxData MKLBatchNorm MnActivation SpatialDropout",
+    SEGNET: "DenseImageData",
+    PSPNET: "AdaptiveBiasChannel BiasChannel DenseCRF DomainTransform DomainTransformForwardOnly ImageSegData"
     " MatRead MatWrite SegAccuracy SpatialProduct UniqueLabel",
-    _TSN: "BatchReduction Gather Scatter SegData SyncBN",
-    _CRF_RNN: "MultiStageMeanfield",
-    _FACE: "CenterLoss",
-    _SPHEREFACE: "MarginInnerProduct",
-    _L_SOFTMAX: "LargeMarginInnerProduct",
-    _RISTRETTO: "ConvolutionRistretto DeconvolutionRistretto FcRistretto LRNRistretto",
-    _SHUFFLENET: "ShuffleChannel",
-    _DEPTHWISE: "ConvolutionDepthwise",
-    _YOLO: "AssistedExcitation DepthwiseConvolution GaussianYolov3 LaneData ReLU6 SegmentationEvaluate"
-    " YoloDetectionOutput YoloSeg Yolov3 Yolov3DetectionOutput",
-    _MSCNN: "BboxAccuracy BoxOutput DecodeBBox DetectionAccuracy DetectionLoss ImageGtData ProposalTarget ROIAlign",
-    _SENET: "Axpy",
+    TSN: "BatchReduction Gather Scatter SegData SyncBN",
+    CRF_RNN: "MultiStageMeanfield",
+    L_SOFTMAX: "LargeMarginInnerProduct",
+    RISTRETTO: "ConvolutionRistretto DeconvolutionRistretto FcRistretto LRNRistretto",
+    YOLO: "AssistedExcitation GaussianYolov3 LaneData SegmentationEvaluate YoloDetectionOutput YoloSeg",
+    MSCNN: "BboxAccuracy BoxOutput DecodeBBox DetectionAccuracy ImageGtData ProposalTarget",
 }
 
 PYTHON_INSTEAD = 'a layer of type "Python" can do its work'
 
-# Replacements by Caffe's own layers.
-_IN_OWN_LAYERS = {
-    **dict.fromkeys(
-        ("ConvolutionDepthwise", "DepthwiseConvolution"),
-        "a Convolution whose num_output and group are the number of channels does the same with the same weights",
-    ),
-    "ReLU6": "a ReLU with a Clip (min: 0 max: 6) behind it does the same",
-    "Axpy": "Flatten the first bottom, Scale (axis: 0) the second by that, and add the third in an Eltwise",
-}
-
 # Enum values that are refused, since ignoring them would change results.
 _ENUM_VALUES = {
-    _NVIDIA: {"SolverType": "SAG"},
-    _RFCN: {"NormalizationMode": "PRE_FIXED"},
-    _TSN: {"EltwiseOp": "STOCHASTIC_SUM", "ReductionOp": "TOPK"},
-    _CRF_RNN: {"LayerType": "CROP"},
-    _DEEPLAB: {
+    NVIDIA: {"SolverType": "SAG"},
+    TSN: {"EltwiseOp": "STOCHASTIC_SUM", "ReductionOp": "TOPK"},
+    CRF_RNN: {"LayerType": "CROP"},
+    DEEPLAB: {
         "LayerType": "ADAPTIVE_BIAS_CHANNEL BIAS_CHANNEL CENSOR_LABEL CHANNEL_AGGREGATOR DENSE_CRF DOMINANT_CHANNEL"
         " GAIN_CHANNEL HISTOGRAM IGNORE_OVERLAY IMAGE_SEG_DATA INTERP MAT_READ MAT_WRITE ONEHOT PADDING RELATIVE_ERROR"
         " SEG_ACCURACY UNIQUE_LABEL"
     },
-    _DECONVNET: {
+    DECONVNET: {
         "LayerType": "BIN_ACCURACY BN DROPOUT_CHANNEL ELTWISE_ACCURACY RED_ACCURACY RED_SOFTMAX_LOSS SELECT_SEG_BINARY"
         " UNPOOLING WINDOW_CLS_DATA WINDOW_INST_SEG_DATA WINDOW_SEG_BINARY WINDOW_SEG_DATA"
     },
-    _SPP_NET: {"LayerType": "SPATIAL_PYRAMID_POOLING"},
+    SPP_NET: {"LayerType": "SPATIAL_PYRAMID_POOLING"},
 }
 
-# Fields that work: those for large batches, and those that upgrade_forks.py replaces.
+# Fields that work: those of layers that fcaffe has, those for large batches, and those that upgrade_forks.py replaces.
 _WORKING = {
-    "ConvolutionParameter": "hole hole_h hole_w dilation_h dilation_w",
-    "PoolingParameter": "ceil_mode",
+    "LayerParameter": "annotated_data_param detection_evaluate_param detection_output_param multibox_loss_param"
+    " norm_param permute_param prior_box_param roi_pooling_param smooth_l1_loss_param"
+    " box_annotator_ohem_param psroi_pooling_param upsample_param interp_param center_loss_param"
+    " margin_inner_product_param shuffle_channel_param bn_param yolov3_param"
+    " yolov3_detection_output_param relu6_param detection_loss_param proposal_param lstm_param"
+    " transpose_param reverse_param flip_param triplet_loss_param roi_align_param reorg_param"
+    " region_loss_param eval_detection_param",
+    "TransformationParameter": "resize_param noise_param distort_param expand_param emit_constraint",
+    "LossParameter": "pre_fixed_normalizer weight_by_label_freqs class_weighting normalization",
+    "ConvolutionParameter": "hole hole_h hole_w dilation_h dilation_w relu negative_slope",
+    "InnerProductParameter": "relu negative_slope",
+    "BatchNormParameter": "scale_bias scale_filler bias_filler relu",
+    "DropoutParameter": "scale_train sample_weights_test",
+    "PoolingParameter": "ceil_mode avg_include_pad torch_pooling",
     "SolverParameter": "rampup_interval rampup_lr larc larc_policy larc_eta"
-    " warmup_iter warmup_start_lr local_lr_auto local_gw_ratio",
+    " warmup_iter warmup_start_lr local_lr_auto local_gw_ratio eval_type ap_version show_per_class_result",
 }
 
 _told: set[tuple[str, str]] = set()  # file and fork
@@ -129,11 +134,6 @@ _told: set[tuple[str, str]] = set()  # file and fork
 def fork_of_layer_type(type: str) -> str | None:
     """The fork that a layer type comes from, such as "the SSD fork (weiliu89/caffe)"."""
     return next((fork for fork, types in _LAYER_TYPES.items() if type in types.split()), None)
-
-
-def instead_of_layer_type(type: str) -> str:
-    """What to write instead of a fork's layer type."""
-    return _IN_OWN_LAYERS.get(type, PYTHON_INSTEAD)
 
 
 def fork_of_enum_value(enum: str, value: str) -> str | None:

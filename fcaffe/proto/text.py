@@ -1,7 +1,6 @@
 """Reads and writes prototxts."""
 
 import os
-import re
 from typing import Any
 
 from google.protobuf import text_format
@@ -11,12 +10,10 @@ from fcaffe.input_files import read_input, reading
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.forks import warn_of_fork_fields
-from fcaffe.proto.text_errors import explain, explain_bytes, explain_escapes, position
+from fcaffe.proto.text_errors import explain
 from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
 
 LARGEST = 8 * 2**20  # bytes; protobuf parses them in seconds, and a thousand layers have a megabyte
-_BLANKS = re.compile(r"(?<![^\S\n])[^\S\n]{65536,}")  # protobuf's parser takes 150 bytes of memory for each
-_QUESTION_MARK = re.compile(r"(?<!\\)((?:\\\\)*)\\\?")  # escaped; Python's parser does not know this escape
 
 
 def read_net(path: str | os.PathLike[str]) -> pb.NetParameter:
@@ -49,27 +46,17 @@ def read_text(path: str | os.PathLike[str], message_class: Any) -> Any:
 
 
 def text_of(path: str | os.PathLike[str]) -> str:
-    """Read the text of a prototxt. Bytes that are not UTF-8 become surrogates. Raises ProtoError."""
+    """Read the text of a prototxt. Bytes that are not UTF-8, as in comments, become U+FFFD. Raises ProtoError."""
     with reading(path, ProtoError, "prototxt file"):
         content = read_input(path, LARGEST)
     if b"\0" in content:
         raise ProtoError(f"{path} is a binary file; a prototxt (text) is wanted")
-    # A comment may have any bytes. In a string the parser refuses those that are not UTF-8.
-    return content.decode("utf-8-sig", "surrogateescape")
+    return content.decode("utf-8-sig", "replace")
 
 
 def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
     """Parse a message. Raises ProtoError with the text `name:line:column: what`."""
     message = message_class()
-    if not text.isascii() and (wrong := explain_bytes(text)):
-        raise ProtoError(f"{name}:{wrong}")
-    if "\\" in text:
-        if wrong := explain_escapes(text):
-            raise ProtoError(f"{name}:{wrong}")
-        text = _QUESTION_MARK.sub(r"\1?", text)
-    if blanks := _BLANKS.search(text):
-        where = position(text, blanks.start())
-        raise ProtoError(f"{name}:{where}: {len(blanks[0])} blanks in a row; is this a prototxt?")
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:

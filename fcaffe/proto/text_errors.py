@@ -12,18 +12,6 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.forks import PYTHON_INSTEAD, fork_of_enum_value, forks_of_number
 from fcaffe.suggestions import nearest
 
-_TOKEN = re.compile(
-    r"""
-    \#[^\n]*                              # comment
-    | "(?:\\.|[^"\\\n])*"? | '(?:\\.|[^'\\\n])*'?
-    | [\w.+-]+                            # name or number
-    | \S
-    """,
-    re.VERBOSE,
-)
-_NO_CHARACTER = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8, decoded by surrogateescape
-_ESCAPE = re.compile(r"\\(.)")
-_ESCAPED = "abfnrtvxXuU01234567?\\'\""
 _UNKNOWN_FIELD = re.compile(r'Message type "caffe\.(.+)" has no field named "(.+)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "caffe\.(.+)" has no value (?:named|with number) (.+)')
 _LONGEST = 200  # characters of protobuf's message, which quotes strings
@@ -64,35 +52,7 @@ def explain(text: str, error: ParseError) -> str:
         return f"{line}:{column}: {_unknown_value(match[1], match[2])}"
     if said in ('Expected "}"', 'Expected ">"'):
         said += "; an opening brace before it is never closed"
-    elif "codec" in said:
-        said = "the string is not UTF-8"
     return f"{line}:{column}: {' '.join(said.split())[:_LONGEST]}"
-
-
-def position(text: str, offset: int) -> str:
-    """Return the position `line:column` of an offset."""
-    return f"{text.count(chr(10), 0, offset) + 1}:{offset - text.rfind(chr(10), 0, offset)}"
-
-
-def explain_bytes(text: str) -> str | None:
-    """As `explain`, for a byte outside of strings and comments that is not UTF-8. None if there is none."""
-    for match in _TOKEN.finditer(text):
-        if match[0][0] not in "#\"'" and (bad := _NO_CHARACTER.search(match[0])):
-            return f"{position(text, match.start() + bad.start())}: a byte that is not UTF-8"
-    return None
-
-
-def explain_escapes(text: str) -> str | None:
-    """As `explain`, for an invalid escape in a string. None if there is none.
-
-    Caffe's parser refuses it. Python's accepts it, with the backslash.
-    """
-    for match in _TOKEN.finditer(text):
-        for escape in _ESCAPE.finditer(match[0]) if match[0][0] in "\"'" else ():
-            if escape[1] not in _ESCAPED:
-                what = f'"{escape[0]}" in a string is no escape; for a backslash itself write two'
-                return f"{position(text, match.start() + escape.start())}: {what}"
-    return None
 
 
 def _descriptor(name: str) -> Any:

@@ -13,12 +13,12 @@ from fcaffe import log
 from fcaffe import net as core
 from fcaffe.errors import CallError, NetError, NoSuchLayerError, UsageError
 from fcaffe.layers.batch_norm import BatchNorm
+from fcaffe.model_files import write_hdf5, write_model
 from fcaffe.net.blob import Blob as CoreBlob
 from fcaffe.net.engine_lock import engine_lock
 from fcaffe.net.hooks import Hook
 from fcaffe.net.host_views import host_views
 from fcaffe.net.layer import Layer as CoreLayer
-from fcaffe.net.model_files import write_hdf5, write_model
 from fcaffe.net.weights import load_weights, share_weights, to_model
 from fcaffe.proto import read_net
 from fcaffe.pycaffe import session
@@ -40,7 +40,7 @@ class Net:
     ) -> None:
         if len(args) == 2 and isinstance(args[0], str):
             weights, phase = args
-            log.legacy_net(network_file, args[0], args[1])
+            log.legacy_net(network_file, args[1], args[0])
         elif args:
             positional = dict(zip(("phase", "level", "stages", "weights"), args, strict=False))
             phase = positional.get("phase", phase)
@@ -73,9 +73,9 @@ class Net:
         self._blob_names: list[str] = net.blob_names
         self._views = host_views(net.context.engine)
         norms = [node.layer for node in nodes if isinstance(node.layer, BatchNorm)]
-        self._statistics = [blob for layer in norms for blob in layer.blobs]
+        self._statistics = [blob for layer in norms for blob in layer.running_statistics]
         self._adds_to_statistics = not all(layer.use_global_stats for layer in norms)  # of other nets too, if shared
-        self._views.keep_copies(_inputs(net))
+        self._views.give(_inputs(net))
         self._blobs = [Blob(blob, self._views) for blob in net.blobs]
         self._blob_loss_weights: list[float] = net.blob_loss_weights
         self._inputs: list[int] = net.input_ids

@@ -13,11 +13,10 @@ from fcaffe.solvers.run import Run
 @contextlib.contextmanager
 def mean_statistics(run: Run) -> Iterator[None]:
     """Replace the statistics by their mean over the workers, for a test or a snapshot in the body. Collective."""
-    layers = [layer for layer in run.net.layers if not layer.traits.learns]
-    if run.workers.size == 1 or run.context.sync_batch_norm or not layers:
+    blobs = [blob for layer in run.net.layers for blob in layer.running_statistics]
+    if run.workers.size == 1 or run.context.sync_batch_norm or not blobs:
         yield
         return
-    blobs = [blob for layer in layers for blob in layer.blobs]
     own = [blob.data.copy() for blob in blobs]
     try:
         for blob in blobs:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from fcaffe import log
-from fcaffe.net.model_files import Model, read_model
+from fcaffe.model_files import Model, read_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.numpy_files import load_numpy

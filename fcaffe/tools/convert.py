@@ -12,8 +12,8 @@ from fcaffe import log
 from fcaffe.data import datum_to_array, open_database, parse_datum
 from fcaffe.data.mean import mean_image
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
+from fcaffe.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.filter import filter_net
-from fcaffe.net.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.splits import insert_splits
 from fcaffe.output_files import remove_leftovers, replacing
 from fcaffe.proto import (

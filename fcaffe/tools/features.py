@@ -39,7 +39,7 @@ def extract(net: Net, blobs: Sequence[str], paths: Sequence[str], backend: str, 
             for name, writer in zip(blobs, writers, strict=True):
                 _put(name, net.context.engine.to_numpy(net.blob(name).data), writer)
         for name, writer in zip(blobs, writers, strict=True):
-            log.extracted(writer.count, name, last=True)
+            log.blob_extracted(writer.count, name)
     log.all_extracted()
 
 
@@ -51,4 +51,4 @@ def _put(name: str, values: np.ndarray, writer: Writer) -> None:
         image = item.reshape(item.shape + (1,) * (3 - item.ndim)).astype(np.float32, copy=False)
         writer.put(b"%010d" % writer.count, array_to_datum(image).SerializeToString())
         if writer.count % REPORT == 0:
-            log.extracted(writer.count, name, last=False)
+            log.extracted(writer.count, name)

@@ -35,6 +35,6 @@ def _images(records: Iterable[Record]) -> Iterator[np.ndarray]:
         yield datum_to_array(datum, key)
         count += 1
         if count % REPORT == 0:
-            log.added_up(count, last=False)
+            log.added_up(count)
     if count % REPORT:
-        log.added_up(count, last=True)
+        log.all_added_up(count)

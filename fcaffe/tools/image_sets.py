@@ -1,11 +1,12 @@
-"""Converts lists of pictures to records, as Caffe's convert_imageset."""
+"""Converts lists of pictures to records, as Caffe's convert_imageset and SSD's convert_annoset."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from fcaffe import log
 from fcaffe.data.database import Record
 from fcaffe.data.datum import array_to_datum
 from fcaffe.data.decoding import decoding_threads
-from fcaffe.data.image_list import ListedImage
 from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file, resize_image
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
@@ -22,10 +22,21 @@ CHUNK = 256  # pictures decoded at a time, which limits memory
 REPORT = 1000  # records between two log lines
 
 
+class Listed(Protocol):
+    """An item of a list of pictures."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def label(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class PictureForm:
     """The form of a stored picture: channels, size (0: unchanged) and encoding.
 
+    `min_dim` and `max_dim` limit the shorter and the longer side. They retain the aspect ratio and go before the size.
     `encoded` stores picture files of the type `encode_type`, or if that is empty of the type of the file's name.
     """
 
@@ -34,16 +45,31 @@ class PictureForm:
     resize_width: int = 0
     encoded: bool = False
     encode_type: str = ""
+    min_dim: int = 0
+    max_dim: int = 0
 
-    @property
-    def resizes(self) -> bool:
-        return self.resize_height > 0 and self.resize_width > 0
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the stored picture."""
+        if self.min_dim > 0 or self.max_dim > 0:
+            scale = max(self.min_dim / min(height, width), 1)
+            if 0 < self.max_dim < int(scale * max(height, width)):
+                scale = self.max_dim / max(height, width)
+            return round(scale * height), round(scale * width)
+        if self.resize_height > 0 and self.resize_width > 0:
+            return self.resize_height, self.resize_width
+        return height, width
 
 
 def picture_records(
-    root: str, images: list[ListedImage], form: PictureForm, check_size: bool = False
+    root: str,
+    images: Sequence[Listed],
+    form: PictureForm,
+    check_size: bool = False,
+    record: Callable[[Any, Any, int, int], Any] = lambda datum, *_: datum,
 ) -> Iterator[Record]:
     """Yields keys and Datums of the pictures of a list, whose paths are appended to `root`.
+
+    `record` may return another message for (Datum, item of the list, height and width of the picture file).
 
     An unreadable picture is logged and skipped, and its number is not used, as in Caffe. With `check_size`, raises
     DataError for a picture of another size than the first.
@@ -54,7 +80,7 @@ def picture_records(
     numbered = enumerate(images)
     with ThreadPoolExecutor(decoding_threads()) as pool:  # OpenCV releases the interpreter's lock
         while chunk := list(itertools.islice(numbered, CHUNK)):
-            made = pool.map(lambda image: _datum(root, image, form), (image for _, image in chunk))
+            made = pool.map(lambda image: _value(root, image, form, record), (image for _, image in chunk))
             for (index, image), (value, shape) in zip(chunk, made, strict=True):
                 if not value:
                     continue
@@ -68,18 +94,20 @@ def picture_records(
                 yield f"{index:08d}_{image.path}".encode(errors="surrogateescape"), value
                 count += 1
                 if count % REPORT == 0:
-                    log.converted(count, last=False)
+                    log.converted(count)
     if count == 0:
         raise DataError(
             f'none of the {len(images)} pictures could be read: "{root}{images[0].path}" is where the first one was '
             "looked for; give the folder with a / at its end"
         )
     if count % REPORT:
-        log.converted(count, last=True)
+        log.all_converted(count)
 
 
-def _datum(root: str, image: ListedImage, form: PictureForm) -> tuple[bytes, tuple[int, ...]]:
-    """The serialised Datum of a picture, and the shape of its pixels; both empty if it cannot be read."""
+def _value(
+    root: str, image: Listed, form: PictureForm, record: Callable[[Any, Any, int, int], Any]
+) -> tuple[bytes, tuple[int, ...]]:
+    """The serialised record of a picture, and the shape of its pixels; both empty if it cannot be read."""
     path = root + image.path
     try:
         content = read_file(path)
@@ -87,20 +115,27 @@ def _datum(root: str, image: ListedImage, form: PictureForm) -> tuple[bytes, tup
     except DataError:
         log.unreadable_image(path)
         return b"", ()
-    if form.resizes:
-        pixels = resize_image(pixels, form.resize_height, form.resize_width)
+    _, height, width = pixels.shape
+    size = form.size(height, width)
+    if resizes := size != (height, width):
+        pixels = resize_image(pixels, *size)
+    datum = _datum(image, content, pixels, resizes, form)
+    return record(datum, image, height, width).SerializeToString(), pixels.shape
+
+
+def _datum(image: Listed, content: bytes, pixels: np.ndarray, resized: bool, form: PictureForm) -> Any:
     if not (form.encoded or form.encode_type):
         datum = array_to_datum(np.ascontiguousarray(pixels), image.label)
         datum.encoded = False
-        return datum.SerializeToString(), pixels.shape
+        return datum
     ending = _ending(image.path)
     if not form.encode_type and not ending:
         log.no_encoding(image.path)
     kind = form.encode_type or ending
     is_kind = kind.lower() in (ending, {"jpeg": "jpg"}.get(ending))
-    if form.resizes or not is_kind:
+    if resized or not is_kind:
         content = encode_image(pixels, kind)
-    return pb.Datum(data=content, label=image.label, encoded=True).SerializeToString(), pixels.shape
+    return pb.Datum(data=content, label=image.label, encoded=True)
 
 
 def _ending(path: str) -> str:

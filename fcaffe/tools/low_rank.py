@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.errors import SnapshotError, UsageError
-from fcaffe.net.model_files import Model, StoredLayer
+from fcaffe.model_files import Model, StoredLayer
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.stored_weights import PARAM_OF, stored_weights

@@ -10,8 +10,8 @@ import numpy as np
 
 from fcaffe.engines.affine import Affine, identity, normalization, scaling
 from fcaffe.errors import SnapshotError
+from fcaffe.model_files import Model, StoredLayer
 from fcaffe.net.filter import filter_net
-from fcaffe.net.model_files import Model, StoredLayer
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.stored_weights import PARAM_OF, outputs_of, stored_weights

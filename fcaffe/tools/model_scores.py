@@ -10,9 +10,9 @@ import numpy as np
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
+from fcaffe.model_files import Model
 from fcaffe.net import Context, Net
 from fcaffe.net.memory_need import check_memory
-from fcaffe.net.model_files import Model
 from fcaffe.net.weights import copy_weights
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers.nets import test_net_params

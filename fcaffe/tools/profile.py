@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from fcaffe.net import Net
 from fcaffe.net.graph import Node
@@ -34,16 +31,12 @@ class Row:
 
 @dataclass
 class Profile:
-    """All layers; the machine's peaks in GFLOP/s and GB/s; the milliseconds of a whole pass forward and backward.
-
-    `python_ms` is the part of `pass_ms` outside of the engine's compiled operations: an upper bound of Python's cost.
-    """
+    """All layers; the machine's peaks in GFLOP/s and GB/s; the milliseconds of a whole pass forward and backward."""
 
     rows: list[Row]
     gflops_peak: float
     gbytes_peak: float
     pass_ms: float
-    python_ms: float
 
 
 def profile(net: Net, iterations: int) -> Profile:
@@ -69,16 +62,14 @@ def profile(net: Net, iterations: int) -> Profile:
     with net.whole_passes():
         net.forward()
         net.backward()
-        with counted(engine) as spent:
-            began = time.perf_counter()
-            for _ in range(iterations):
-                net.forward()
-                net.backward()
-            host = time.perf_counter() - began
-            engine.synchronize()
-            whole = time.perf_counter() - began
-    per_pass = 1000 / iterations
-    return Profile(rows, gemm_gflops(engine), memory_gbytes(engine), per_pass * whole, per_pass * (host - sum(spent)))
+        engine.synchronize()
+        began = time.perf_counter()
+        for _ in range(iterations):
+            net.forward()
+            net.backward()
+        engine.synchronize()
+        whole = time.perf_counter() - began
+    return Profile(rows, gemm_gflops(engine), memory_gbytes(engine), 1000 * whole / iterations)
 
 
 def rows_of(found: Profile) -> list[tuple[str, ...]]:
@@ -100,8 +91,7 @@ def totals(found: Profile) -> str:
     return (
         f"This machine: {found.gflops_peak:.0f} GFLOP/s in matrix products, {found.gbytes_peak:.0f} GB/s in copies. "
         f"Of peak: the better of the two.\n"
-        f"A pass forward and backward: {found.pass_ms:.2f} ms, {flops / found.pass_ms / 1e6:.0f} GFLOP/s; outside of "
-        f"compiled operations: {found.python_ms:.2f} ms, {found.python_ms / found.pass_ms:.1%}"
+        f"A pass forward and backward: {found.pass_ms:.2f} ms, {flops / found.pass_ms / 1e6:.0f} GFLOP/s"
     )
 
 
@@ -125,28 +115,3 @@ def _bytes(node: Node) -> float:
     forward = bottoms + tops + parameters
     backward = (2 * bottoms + tops + 2 * parameters) if node.needs_backward else 0
     return 4.0 * (forward + backward)
-
-
-@contextmanager
-def counted(engine: Any) -> Iterator[list[float]]:
-    """A list with the seconds of every compiled operation that runs in the body, called or replayed.
-
-    It stays empty if the engine has no compiled operations.
-    """
-    spent: list[float] = []
-    library = getattr(engine, "library", None)
-    if library is None:
-        yield spent
-        return
-
-    def timed(operation: Callable[..., int]) -> Callable[..., int]:
-        def run(*arguments: Any) -> int:
-            began = time.perf_counter()
-            status = operation(*arguments)
-            spent.append(time.perf_counter() - began)
-            return status
-
-        return run
-
-    with library.observed(timed):
-        yield spent

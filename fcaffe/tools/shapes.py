@@ -23,6 +23,7 @@ Shape = tuple[int, ...]
 
 # Layer types that read files, and the fields with their source and batch size.
 READERS = {
+    "AnnotatedData": "data_param",
     "Data": "data_param",
     "HDF5Data": "hdf5_data_param",
     "ImageData": "image_data_param",
@@ -90,7 +91,8 @@ def _stand_in(layer: Any, path: str, input_shape: Sequence[int] | None) -> None:
         f'layer "{layer.name}": {reader.source or "its source"} does not exist; '
         f"records of {' x '.join(map(str, shape))} are assumed ({origin})"
     )
-    shapes = [(reader.batch_size, *shape)] + [(reader.batch_size,)] * (len(layer.top) - 1)
+    labels = (1, 1, reader.batch_size, 8) if layer.type == "AnnotatedData" else (reader.batch_size,)
+    shapes = [(reader.batch_size, *shape)] + [labels] * (len(layer.top) - 1)
     _become_input(layer, shapes)
 
 
@@ -111,6 +113,8 @@ def record_shape(layer: Any, path: str, input_shape: Sequence[int] | None) -> tu
         gray = len(transform.mean_value) == 1 or transform.force_gray
         channels = deployed[0] if len(deployed) == 3 else 1 if gray else 3
         return (channels, transform.crop_size, transform.crop_size), "crop_size"
+    if transform.resize_param and transform.resize_param[0].resize_mode != pb.ResizeParameter.FIT_SMALL_SIZE:
+        return (3, transform.resize_param[0].height, transform.resize_param[0].width), "resize_param"
     if deployed:
         return deployed, f"from {deploy}"
     source = reader_of(layer).source or "its source"

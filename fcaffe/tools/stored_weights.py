@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fcaffe.errors import SnapshotError
-from fcaffe.net.model_files import StoredLayer
+from fcaffe.model_files import StoredLayer
 from fcaffe.proto import StoredBlob
 
 PARAM_OF = {

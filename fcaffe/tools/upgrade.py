@@ -32,16 +32,16 @@ def upgrade(tool: str, source: str, target: str) -> int:
         if not os.path.isfile(source):
             raise
         log.error(str(problem))
-        log.cannot_upgrade(tool, f"{form} file as {kind.DESCRIPTOR.name}", source)
+        log.cannot_upgrade(f"{form} file as {kind.DESCRIPTOR.name}", source, tool)
         return 2
     complete = True
     if kind is pb.SolverParameter:
         if not param.HasField("solver_type"):
-            log.already_upgraded(tool, source)
+            log.already_upgraded(source, tool)
         upgrade_solver(param, source)
     else:
         if net_is_current(param):
-            log.already_upgraded(tool, source)
+            log.already_upgraded(source, tool)
         complete = upgrade_net(param, source)
         if not complete:
             log.problems_while_upgrading(tool)

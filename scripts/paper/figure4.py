@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,9 +26,8 @@ from typing import Any
 import numpy as np
 from emulated import hosts, nominal
 
-from fcaffe.plan.closed_forms import FORMS
 from fcaffe.plan.devices import DEVICES, Link
-from fcaffe.plan.machine import FCAFFE, Machine
+from fcaffe.plan.machine import FCAFFE, TEXTBOOK, Machine
 from fcaffe.plan.reductions import sum_of
 from fcaffe.tools.plot import new_picture, scale_wide, style
 
@@ -97,7 +97,7 @@ def with_formulas(results: list[Point], rate: str) -> list[Point]:
             continue
         name, ranks = result["reduction"], result["ranks"]
         ours = sum_of(name, machine, ranks, BYTES).seconds
-        books = FORMS[name](BYTES, ranks, link.latency, 1 / bandwidth, 0.0)
+        books = sum_of(name, replace(machine, exchange=TEXTBOOK), ranks, BYTES).seconds
         found = {"measured": 1e3 * result["seconds"], "formula": 1e3 * ours, "book": 1e3 * books}
         points.append({"reduction": name, "hosts": ranks, **found})
     return points

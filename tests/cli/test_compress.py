@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fcaffe.model_files import write_model
 from fcaffe.net import Net
-from fcaffe.net.model_files import write_model
 from fcaffe.net.weights import load_weights, to_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcaffe.net.model_files import read_model
+from fcaffe.model_files import read_model
 from fcaffe.pycaffe.net import Net
 from tests.cli.conftest import Result
 

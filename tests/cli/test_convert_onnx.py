@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcaffe.net.model_files import write_model
+from fcaffe.model_files import write_model
 from fcaffe.net.weights import to_model
 from tests.cli.conftest import Result
 from tests.conftest import make_net

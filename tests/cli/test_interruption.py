@@ -16,7 +16,7 @@ import pytest
 
 from fcaffe.data import array_to_datum
 from fcaffe.data.backends import write_database
-from fcaffe.net.model_files import read_model
+from fcaffe.model_files import read_model
 from tests.conftest import GOLDEN
 
 pytestmark = pytest.mark.jobs

@@ -15,8 +15,8 @@ import pytest
 
 from fcaffe import log
 from fcaffe.log.outlet import Outlet
+from fcaffe.model_files import write_model
 from fcaffe.net import Net
-from fcaffe.net.model_files import write_model
 from fcaffe.net.weights import to_model
 from tests.cli.conftest import SOLVER, write_records
 from tests.parallel.conftest import needs_mpi

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcaffe.net.model_files import read_model
+from fcaffe.model_files import read_model
 from fcaffe.solvers import Solver
 from tests.cli.conftest import Result
 from tests.test_output_files import leftover

@@ -1,5 +1,4 @@
 import gc
-import re
 import subprocess
 import sys
 import threading
@@ -8,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from fcaffe.data import Prefetcher, starvation
+from fcaffe.data import Prefetcher
 from fcaffe.errors import DataError
 
 pytestmark = pytest.mark.alone
@@ -106,11 +105,6 @@ def test_stop_ends_the_thread_and_the_next_take_starts_where_the_source_stands()
     prefetcher.stop()
 
 
-def test_no_thread_before_the_first_take():
-    Prefetcher(Counting(), 2)
-    assert not reading_threads()
-
-
 def test_a_dropped_prefetcher_ends_its_thread():
     prefetcher = Prefetcher(Counting(), 2)
     prefetcher.take()
@@ -127,18 +121,6 @@ def test_waits_are_counted_and_told_of_once_the_reader_had_time_to_get_ahead(cap
     assert prefetcher.waits == 6
     assert capfd.readouterr().err.count("Waiting for data") == 1
     prefetcher.stop()
-
-
-def test_a_net_that_starves_says_so(capfd, monkeypatch):
-    monkeypatch.setattr(starvation, "WINDOW", 0.05)
-    prefetcher = Prefetcher(Counting(delay=0.01), 2, 'layer "data"')
-    for _ in range(12):
-        prefetcher.give_back(prefetcher.take())
-    prefetcher.stop()
-    said = capfd.readouterr().err
-    assert said.count('layer "data" starves the net') == 1
-    (seconds,) = re.findall(r"takes ([\d.]+) s to read", said)
-    assert float(seconds) >= 0.01  # more where the machine is busy
 
 
 def test_a_process_that_is_still_reading_ends_at_once():

@@ -14,7 +14,7 @@ from fcaffe.deep_compression import dcmodel
 from fcaffe.deep_compression.huffman import LONGEST, MOST_SYMBOLS, STREAM, code_lengths, pack, unpack
 from fcaffe.deep_compression.sparse_codes import ZEROS, decode, encode
 from fcaffe.errors import SnapshotError
-from fcaffe.net.model_files import Model, StoredLayer, arrays, read_model, write_model
+from fcaffe.model_files import Model, StoredLayer, arrays, read_model, write_model
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 

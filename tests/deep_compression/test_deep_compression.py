@@ -10,7 +10,7 @@ import pytest
 from fcaffe.deep_compression.pruning import Aim, aims, centroids, pruned, shared, weight_counts
 from fcaffe.deep_compression.retraining import Masked, Retraining, Shared
 from fcaffe.errors import SnapshotError, UsageError
-from fcaffe.net.model_files import Model, StoredLayer
+from fcaffe.model_files import Model, StoredLayer
 from fcaffe.net.weights import to_model
 from fcaffe.proto import StoredBlob, parse_text
 from fcaffe.proto import caffe_pb2 as pb

@@ -1,25 +1,7 @@
 """One or more small configurations of every layer type, for the checks that hold for all of them."""
 
-from dataclasses import dataclass, field
-
-
-@dataclass
-class Example:
-    """A layer's own parameters as prototxt, the shapes of its bottoms, and what can be asked of it."""
-
-    text: str = ""
-    bottoms: tuple[tuple[int, ...], ...] = ()
-    tops: int = 1
-    labels: dict[int, int] = field(default_factory=dict)  # bottom that holds class numbers -> how many classes
-    constants: tuple[int, ...] = ()  # bottoms on whose values no gradient depends: it is zero
-    positive: bool = False  # its bottoms must be above 0
-    in_place: bool = False
-    has_gradient: bool = True
-    smooth: bool = True  # its gradient is that of small steps
-    batched: tuple[int, ...] | None = None  # bottoms whose first axis may change from pass to pass (None: all)
-    empty_batch: bool = True  # works on a batch of no samples
-    phase: str = "TRAIN"
-
+from tests.layers.example import Example
+from tests.layers.examples_of_forks import EXAMPLES_OF_FORKS, FORK_FIELDS
 
 IMAGE = (2, 4, 5, 3)
 IMAGES = (IMAGE,)
@@ -27,6 +9,7 @@ MATRIX = (3, 4)
 
 # Types that read from elsewhere, with the tests that they have instead.
 TESTED_ELSEWHERE = {
+    "AnnotatedData": "test_annotated_sets.py",
     "Data": "test_data_layer.py",
     "HDF5Data": "test_hdf5_layers.py",
     "HDF5Output": "test_hdf5_layers.py",
@@ -307,3 +290,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("tile_param { tiles: 2 axis: -1 }", IMAGES),
     ],
 }
+
+EXAMPLES |= EXAMPLES_OF_FORKS
+for kind, examples in FORK_FIELDS.items():
+    EXAMPLES[kind] += examples

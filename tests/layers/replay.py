@@ -1,9 +1,13 @@
-"""Runs a golden case of a single layer (see tests/golden/layers/README.md) beside what Caffe left of it."""
+"""Runs a golden case of a single layer and yields its values beside Caffe's.
+
+tests/golden/layers/README.md describes the cases of BVLC Caffe, tests/golden/forks/README.md those of its forks.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,19 +32,26 @@ class Value(NamedTuple):
     golden: np.ndarray
 
 
-def golden_cases() -> list[dict[str, Any]]:
+def golden_cases(folder: Path = FOLDER) -> list[dict[str, Any]]:
     """The index entries of all cases whose layer type exists."""
     known = set(layer_types())
-    return [case for case in json.loads((FOLDER / "index.json").read_text()) if case["type"] in known]
+    return [case for case in json.loads((folder / "index.json").read_text()) if case["type"] in known]
 
 
-def replay(case: dict[str, Any]) -> Iterator[Value]:
-    """Build the case's net and run its steps, forward and backward; every value as soon as it is there."""
-    with np.load(FOLDER / case["file"]) as file:
+def replay(case: dict[str, Any], folder: Path = FOLDER) -> Iterator[Value]:
+    """Build the case's net and run its steps, forward and backward; every value as soon as it is there.
+
+    Text files that the net reads are written into the working directory.
+    """
+    with np.load(folder / case["file"]) as file:
         golden = dict(file)
+    for name, text in zip(golden.get("file_names", ()), golden.get("file_texts", ()), strict=True):
+        Path(str(name)).write_text(str(text))
     net = make_net(str(golden["prototxt"]), str(golden["phase"]), int(golden.get("seed", 0)))
     for prefix in ["", "s2_"][: int(golden["steps"])]:
         step = {key.removeprefix(prefix): value for key, value in golden.items() if key.startswith(prefix)}
+        for _ in range(int(golden.get("warm", 0)) if not prefix else 0):
+            list(_forward(net, golden, step))
         yield from _forward(net, golden, step)
         if golden["backward"]:
             yield from _backward(net, golden, step)

@@ -95,6 +95,8 @@ def run(param: Any, example: Example, engine: Engine, whole: bool) -> None:
             values = np.abs(values) + 0.1 if example.positive else values
             if index in example.labels:
                 values = np.arange(values.size).reshape(shape) % example.labels[index]
+            if index in example.values:
+                values = np.resize(example.values[index], shape)
             net.blob(f"x{index}").data[...] = values
         net.forward()
         net.backward()

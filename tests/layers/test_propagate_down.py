@@ -35,7 +35,7 @@ def gradients(kind: str, example: Example, down: bool, one: bool = False) -> lis
     layer.MergeFrom(parse_text(example.text, pb.LayerParameter))
     layer.bottom.extend(["x0"] if one else [f"x{index}" for index in range(len(example.bottoms))])
     layer.top.extend(f"y{index}" for index in range(1 if one else example.tops))
-    learning = [index for index in range(len(layer.bottom)) if index not in example.labels]
+    learning = [index for index in range(len(layer.bottom)) if index not in {*example.labels, *example.values}]
     for index, shape in enumerate(example.bottoms[: len(layer.bottom)]):
         name = f"in{index}" if index in learning else f"x{index}"
         net.layer.add(name=name, type="Input", top=[name]).input_param.shape.add(dim=shape)
@@ -48,7 +48,7 @@ def gradients(kind: str, example: Example, down: bool, one: bool = False) -> lis
     net.layer.append(layer)
     if kind == "Reduction":
         net.layer[-1].loss_weight.append(1)
-    for name in () if kind == "Reduction" or kind.endswith("Loss") else layer.top:
+    for name in () if kind == "Reduction" or "Loss" in kind else layer.top:
         square = net.layer.add(name=f"square {name}", type="Reduction", bottom=[name], top=[f"s{name}"])
         square.loss_weight.append(1)
         square.reduction_param.operation = pb.ReductionParameter.SUMSQ
@@ -58,6 +58,8 @@ def gradients(kind: str, example: Example, down: bool, one: bool = False) -> lis
         values = random.uniform(0.5, 1.5, shape)
         if index in example.labels:
             values = np.arange(values.size).reshape(shape) % example.labels[index]
+        if index in example.values:
+            values = np.resize(example.values[index], shape)
         made.blob(f"in{index}" if index in learning else f"x{index}").data[...] = values
     made.forward()
     made.backward()

@@ -65,8 +65,10 @@ class Run:
 
     def write_bottoms(self, number: int) -> None:
         for index, (blob, array) in enumerate(zip(self.bottom, bottom_values(self.example), strict=True)):
-            moved = np.roll(array.reshape(-1), number).reshape(array.shape)
-            array = (moved + number) % self.example.labels[index] if index in self.example.labels else moved
+            if index not in self.example.values:
+                array = np.roll(array.reshape(-1), number).reshape(array.shape)
+                if index in self.example.labels:
+                    array = (array + number) % self.example.labels[index]
             blob.data[...] = blob.xp.asarray(array)
 
     def go_on(self, first: int, passes: int) -> list[np.ndarray]:

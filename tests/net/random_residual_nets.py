@@ -5,6 +5,14 @@ from __future__ import annotations
 import random
 
 BATCH = 3
+GLOBAL = "batch_norm_param { use_global_stats: true %s }"
+NORMS = [
+    ("BatchNorm", GLOBAL % ""),
+    ("BatchNorm", GLOBAL % ""),
+    ("BatchNorm", GLOBAL % "scale_bias: true"),
+    ("BN", "bn_param { frozen: true }"),
+    ("BN", "bn_param { bn_mode: INFERENCE }"),
+]
 
 
 class RandomResidualNet:
@@ -50,7 +58,8 @@ class RandomResidualNet:
         )
         self.channels[top] = outputs
         if self.random.random() < 0.9:
-            top = self._behind("BatchNorm", top, "batch_norm_param { use_global_stats: true }")
+            kind, fields = self.random.choice(NORMS)
+            top = self._behind(kind, top, fields)
         bias = 'bias_term: true bias_filler { type: "uniform" min: -0.2 max: 0.2 }'
         if self.random.random() < 0.9:
             bias = self.random.choice([bias, bias, ""])

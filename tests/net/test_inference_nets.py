@@ -62,8 +62,8 @@ def fill(net, seed):
     """Other weights; running statistics and scales as they might be."""
     random = np.random.default_rng(seed)
     for layer in net.layers:
-        for index, blob in enumerate(layer.blobs):
-            far = layer.type == "BatchNorm" and index
+        for blob in layer.blobs:
+            far = blob in layer.running_statistics[1:]
             drawn = random.uniform(1, 2, blob.shape) if far else random.normal(0.1, 0.3, blob.shape)
             blob.data[...] = drawn
 

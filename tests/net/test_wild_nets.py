@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import NetError, SolverError
+from fcaffe.model_files import read_model, write_model
 from fcaffe.net import Net
-from fcaffe.net.model_files import read_model, write_model
 from fcaffe.net.weights import copy_weights, to_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net

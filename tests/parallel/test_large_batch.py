@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcaffe.net.model_files import read_model
+from fcaffe.model_files import read_model
 from tests.cli.conftest import NET, SOLVER
 from tests.parallel.conftest import Job, needs_mpi
 

@@ -12,7 +12,7 @@ from fcaffe.cli.plan_calibration import LONG, SHORT, link_of
 from fcaffe.errors import UsageError
 from fcaffe.plan.devices import DEVICES, LINKS, Link
 from fcaffe.plan.machine import FCAFFE, MACHINES, TITAN
-from fcaffe.plan.machine_file import machine_from, parse_link, read_machine, write_machine
+from fcaffe.plan.machine_file import machine_from, read_machine, write_machine
 from fcaffe.plan.reductions import sum_of
 
 
@@ -85,15 +85,6 @@ def test_a_file_that_is_none_is_named(tmp_path):
     for name in (str(path), str(tmp_path / "missing.json")):
         with pytest.raises(UsageError, match=f"cannot read the machine in {name}"):
             read_machine(name)
-
-
-def test_links_by_name_and_by_numbers():
-    assert parse_link("gemini", "--between") == LINKS["Gemini"]
-    assert parse_link("1.5us,2.8GB/s", "--between") == Link("1.5us,2.8GB/s", 1.5e-6, 2.8e9, "--between")
-    assert parse_link("1ms,80Mbit/s", "--between").bandwidth == 1e7
-    for text in ("1,2", "x us,1GB/s", "1us,-1GB/s", "1us,infGB/s", "1us,1"):
-        with pytest.raises(UsageError, match="--between takes the name of a link"):
-            parse_link(text, "--between")
 
 
 def test_the_known_are_plausible():

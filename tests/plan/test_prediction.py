@@ -14,7 +14,7 @@ from fcaffe.plan.explain import explain
 from fcaffe.plan.machine import FCAFFE, MACHINES, TITAN, Machine
 from fcaffe.plan.prediction import Prediction, Question
 from fcaffe.plan.reductions import COMPARED, sum_of
-from fcaffe.plan.work import compute_of, slowest
+from fcaffe.plan.work import compute_of
 from tests.plan.conftest import work_of
 from tests.soon import soon
 
@@ -24,9 +24,9 @@ names = st.sampled_from(sorted(COMPARED))
 
 
 @relaxed
-@given(st.sampled_from(sorted(MACHINES)), names, counts, st.integers(1, 4096), st.booleans(), st.floats(0, 0.3))
-def test_a_row_is_the_sum_of_its_parts(googlenet, machine, name, workers, batch, each, spread):
-    plan = Prediction(Question(googlenet, MACHINES[machine], batch, each, spread=spread))
+@given(st.sampled_from(sorted(MACHINES)), names, counts, st.integers(1, 4096), st.booleans())
+def test_a_row_is_the_sum_of_its_parts(googlenet, machine, name, workers, batch, each):
+    plan = Prediction(Question(googlenet, MACHINES[machine], batch, each))
     row = plan.row(workers, name)
     assert row.seconds == pytest.approx(row.compute + row.exposed + row.data + row.update)
     assert 0 <= row.exposed <= row.communication + 1e-12
@@ -39,12 +39,12 @@ def test_a_row_is_the_sum_of_its_parts(googlenet, machine, name, workers, batch,
 
 @relaxed
 @given(names, st.integers(2, 4096), st.floats(1e-7, 1e-4), st.floats(1e8, 1e11))
-def test_more_bandwidth_and_equal_workers_are_never_slower(googlenet, name, workers, latency, bandwidth):
-    def seconds(factor: float, spread: float = 0.0) -> float:
+def test_more_bandwidth_is_never_slower(googlenet, name, workers, latency, bandwidth):
+    def seconds(factor: float) -> float:
         machine = replace(TITAN, between=Link("link", latency, bandwidth * factor, ""))
-        return Prediction(Question(googlenet, machine, 1024, spread=spread)).row(workers, name).seconds
+        return Prediction(Question(googlenet, machine, 1024)).row(workers, name).seconds
 
-    assert seconds(2) <= seconds(1) <= seconds(1, 0.1)
+    assert seconds(2) <= seconds(1)
 
 
 def test_the_best_is_the_fastest_of_all(googlenet):
@@ -121,12 +121,6 @@ def test_ranks_that_share_cores_compute_slower(small):
         assert seconds(replace(machine, devices_per_node=1), workers) == pytest.approx(0.08)
 
 
-def test_the_slowest_of_many_is_slower():
-    assert slowest(1, 0.1) == slowest(100, 0.0) == 1
-    assert slowest(2, 0.1) == pytest.approx(1 + 0.1 * 0.564, rel=0.05)  # 1 / sqrt(pi)
-    assert slowest(10_000, 0.1) == pytest.approx(1.385, rel=0.02)
-
-
 def test_every_number_of_a_plan_can_be_traced(googlenet):
     plan = Prediction(Question(googlenet, MACHINES["h200"], 1024, epochs=72, images=1_281_167))
     for workers in (8, 1024):
@@ -141,15 +135,6 @@ def test_every_number_of_a_plan_can_be_traced(googlenet):
             int(name.split()[0]) * float(facts[name].value.split()[0]) for name in facts if " x sum of " in name
         )
         assert sums and total == pytest.approx(1e3 * row.communication, abs=0.02)
-
-
-def test_the_explained_closed_form_is_what_is_predicted(googlenet):
-    plan = Prediction(Question(googlenet, TITAN, 1024, overlap=False))
-    for name in ("server", "tree", "ring", "halving", "doubling"):
-        row = plan.row(96, name)
-        facts = {fact.name: fact.value for fact in explain(plan, row)}
-        known = float(facts["sums by the closed form"].replace(",", "").split()[0])
-        assert known == pytest.approx(1e3 * row.communication, rel=0.02)
 
 
 def test_fcaffe_sums_buckets_even_without_overlap(googlenet):

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fcaffe.errors import UsageError
-from fcaffe.plan import closed_forms
 from fcaffe.plan.devices import DEVICES, Link
 from fcaffe.plan.machine import FCAFFE, MACHINES, Machine
 from fcaffe.plan.reductions import COMPARED, REDUCTIONS, sum_of
+from tests.plan import closed_forms
 
 sizes = st.integers(1 << 10, 1 << 29)
 links = st.builds(Link, st.just("link"), st.floats(1e-7, 1e-3), st.floats(1e7, 1e12), st.just("test"))

@@ -364,5 +364,5 @@ def test_memory_of_arrays_goes_with_them(solver: Any) -> None:
         assert blob.data.size == blob.diff.size
     held = solver.net.blobs["conv"].data[:, 1:]
     solver.net.forward()
-    assert len(views._copied) == 1
+    assert len(views._copies) == 1
     np.testing.assert_array_equal(held, solver.net._net.blob("conv").data[:, 1:])

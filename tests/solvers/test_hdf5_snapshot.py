@@ -16,7 +16,7 @@ import pytest
 
 from fcaffe.errors import SnapshotError
 from fcaffe.hdf5.reading import values_of
-from fcaffe.net.model_files import read_model
+from fcaffe.model_files import read_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.snapshot import state_files
 from fcaffe.solvers.snapshot.read import restore_newest
@@ -137,7 +137,7 @@ import os, resource, sys
 import numpy as np
 from fcaffe.data.hdf5 import write_rows
 from fcaffe.errors import FcaffeError
-from fcaffe.net.model_files import Model, StoredLayer, write_model
+from fcaffe.model_files import Model, StoredLayer, write_model
 from fcaffe.proto import StoredBlob, caffe_pb2 as pb
 from fcaffe.solvers.snapshot.state_files import State, write_state
 blobs = [StoredBlob((500,), np.ones(500, np.float32)) for _ in range(40)]

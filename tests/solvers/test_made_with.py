@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import FcaffeError, OtherRunError, SnapshotError
-from fcaffe.net.model_files import read_model, write_model
+from fcaffe.model_files import read_model, write_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_binary
 from fcaffe.solvers import Solver

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import NumpyEngine
-from fcaffe.net.model_files import read_model
+from fcaffe.model_files import read_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_solver
 from fcaffe.rng import CaffeRandom

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import SnapshotError
-from fcaffe.net.model_files import Model
+from fcaffe.model_files import Model
 from fcaffe.net.weights import to_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import SnapshotError, UsageError
+from fcaffe.model_files import read_model, write_model
 from fcaffe.net import Net
-from fcaffe.net.model_files import read_model, write_model
 from fcaffe.net.weights import load_weights, to_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.convert import convert
 from fcaffe.tools.onnx.check import random_inputs, run_net
 from fcaffe.tools.shapes import hollow_net
+from fcaffe.tools.state_dict import state_dict_of
 from fcaffe.tools.torch_names import differences, torch_names
 from tests.conftest import GOLDEN, make_net
 from tests.tools.onnx_nets import input_layer, with_random_weights
@@ -22,10 +23,10 @@ from tests.tools.onnx_nets import input_layer, with_random_weights
 library = pytest.importorskip("safetensors.numpy")
 
 
-def convolution(name: str, bottom: str, outputs: int, bias: bool = True) -> str:
+def convolution(name: str, bottom: str, outputs: int, bias: bool = True, kernel: int = 1) -> str:
     return (
         f'layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}" convolution_param {{ '
-        f"num_output: {outputs} kernel_size: 1 bias_term: {str(bias).lower()} }} }}"
+        f"num_output: {outputs} kernel_size: {kernel} pad: {kernel // 2} bias_term: {str(bias).lower()} }} }}"
     )
 
 
@@ -41,83 +42,76 @@ MODELS = Path(__file__).parents[2] / "models"
 DATA = input_layer("data", (2, 3, 4, 5))
 FC = 'layer {{ name: "fc" type: "InnerProduct" bottom: "{}" top: "fc" inner_product_param {{ num_output: 3 }} }}'
 
-# Of each net its layers, and for each layer with weights the module that torchvision has for it.
+RELU = 'layer {{ name: "relu_{0}" type: "ReLU" bottom: "{0}" top: "{0}" }}'
+POOL = 'layer {{ name: "pool" type: "Pooling" bottom: "{}" top: "pool" pooling_param {{ kernel_size: 3 stride: 1 }} }}'
 NETS = {
-    "vgg": (
-        [convolution("c1", "data", 4), convolution("c2", "c1", 4), FC.format("c2")],
-        {"c1": "features.2", "c2": "features.10", "fc": "classifier.0"},
-    ),
-    "squeezenet": (
-        [
-            convolution("squeeze", "data", 4),
-            convolution("one", "squeeze", 4),
-            convolution("three", "squeeze", 4),
-            'layer { name: "cat" type: "Concat" bottom: "one" bottom: "three" top: "cat" }',
-            convolution("last", "cat", 2),
-        ],
-        {
-            "squeeze": "features.3.squeeze",
-            "one": "features.3.expand1x1",
-            "three": "features.3.expand3x3",
-            "last": "classifier.1",
-        },
-    ),
-    "resnet": (
-        [
-            convolution("branch1", "data", 4, bias=False),
-            norm("branch1", "branch1"),
-            convolution("branch2", "data", 4, bias=False),
-            norm("branch2", "branch2"),
-            'layer { name: "sum" type: "Eltwise" bottom: "branch1" bottom: "branch2" top: "sum" }',
-            FC.format("sum"),
-        ],
-        {
-            "branch1": "layer1.0.downsample.0",
-            "bn_branch1": "layer1.0.downsample.1",
-            "branch2": "layer1.0.conv1",
-            "bn_branch2": "layer1.0.bn1",
-            "fc": "fc",
-        },
-    ),
+    "vgg": [
+        convolution("c1", "data", 4, kernel=3),
+        norm("c1", "c1"),
+        POOL.format("c1"),
+        convolution("c2", "pool", 4, kernel=3),
+        RELU.format("c2"),
+        FC.format("c2"),
+    ],
+    "squeezenet": [
+        convolution("stem", "data", 4),
+        POOL.format("stem"),
+        convolution("squeeze", "pool", 4),
+        convolution("one", "squeeze", 4),
+        convolution("three", "squeeze", 4, kernel=3),
+        'layer { name: "cat" type: "Concat" bottom: "one" bottom: "three" top: "cat" }',
+        convolution("last", "cat", 2),
+    ],
+    # A bias and an eps that torchvision's nets do not have.
+    "resnet": [
+        convolution("stem", "data", 4),
+        norm("stem", "stem"),
+        POOL.format("stem"),
+        convolution("c1", "pool", 5, bias=False),
+        norm("c1", "c1"),
+        RELU.format("c1"),
+        convolution("c2", "c1", 4, bias=False),
+        norm("c2", "c2").replace("}", "batch_norm_param { eps: 0.001 } }", 1),
+        'layer { name: "sum" type: "Eltwise" bottom: "pool" bottom: "c2" top: "sum" }',
+        FC.format("sum"),
+    ],
+}
+MODULES = {
+    "vgg": {"features.0", "features.1", "features.4", "classifier.0"},
+    "squeezenet": {
+        "features.0",
+        *(f"features.3.{part}" for part in ("squeeze", "expand1x1", "expand3x3")),
+        "classifier.1",
+    },
+    "resnet": {"conv1", "bn1", "fc", *(f"layer1.0.{kind}{n}" for kind in ("conv", "bn") for n in (1, 2))},
 }
 
 
 def made(kind: str) -> tuple[Net, str]:
-    text = "\n".join([DATA, *NETS[kind][0]])
+    text = "\n".join([DATA, *NETS[kind]])
     return with_random_weights(make_net(text, "TEST")), text
 
 
-def state_dict(net: Net, modules: dict[str, str]) -> dict[str, np.ndarray]:
-    """The net's weights as PyTorch has them: a batch normalisation holds its scale, and no factor."""
-    layers = {node.name: node.layer.blobs for node in net.nodes}
-    found: dict[str, np.ndarray] = {}
-    for layer, module in modules.items():
-        blobs = [np.ascontiguousarray(blob.data) for blob in layers[layer]]
-        kinds = ("weight", "bias")
-        if layer.startswith("bn_"):
-            blobs = [blobs[0] / blobs[2], blobs[1] / blobs[2]]
-            kinds = ("running_mean", "running_var")
-            found |= dict(
-                zip(
-                    (f"{module}.weight", f"{module}.bias"),
-                    (np.array(b.data) for b in layers[layer.replace("bn", "scale")]),
-                    strict=True,
-                )
-            )
-            found[f"{module}.num_batches_tracked"] = np.array(7)
-        found |= {f"{module}.{kind}": blob for kind, blob in zip(kinds, blobs, strict=False)}
-    return found
-
-
 @pytest.mark.parametrize("kind", NETS)
-def test_the_net_computes_the_same_with_a_state_dict(kind: str, tmp_path: Path) -> None:
+def test_a_state_dict_and_back(kind: str, tmp_path: Path) -> None:
     net, text = made(kind)
     (tmp_path / "net.prototxt").write_text(text)
-    library.save_file(state_dict(net, NETS[kind][1]), tmp_path / "torch.safetensors")
-    convert(str(tmp_path / "torch.safetensors"), str(tmp_path / "x.caffemodel"), str(tmp_path / "net.prototxt"))
-    other = make_net(text, "TEST")
-    load_weights(other, str(tmp_path / "x.caffemodel"))
-    inputs = random_inputs(net)
+    write_model(tmp_path / "net.caffemodel", to_model(net))
+    files = [str(tmp_path / name) for name in ("net.caffemodel", "torch.safetensors", "back.caffemodel")]
+    convert(files[0], files[1], str(tmp_path / "net.prototxt"), to="torchvision")
+    found = library.load_file(files[1])
+    assert {name.rpartition(".")[0] for name in found} == MODULES[kind]
+    blobs = {node.name: [np.array(blob.data) for blob in node.layer.blobs] for node in net.nodes}
+    if kind == "resnet":
+        assert "conv1.bias" not in found and found["bn1.num_batches_tracked"] == 0
+        for module, layer, eps in (("bn1", "bn_stem", 1e-5), ("layer1.0.bn2", "bn_c2", 1e-3)):
+            variance = blobs[layer][1] / blobs[layer][2]
+            np.testing.assert_allclose(found[f"{module}.running_var"] + 1e-5, variance + eps, rtol=1e-6)
+        np.testing.assert_array_equal(found["layer1.0.conv2.weight"], blobs["c2"][0])
+        np.testing.assert_array_equal(found["layer1.0.bn1.weight"], blobs["scale_c1"][0])
+    convert(files[1], files[2], str(tmp_path / "net.prototxt"))
+    other, inputs = make_net(text, "TEST"), random_inputs(net)
+    load_weights(other, files[2])
     for name, values in run_net(net, inputs).items():
         np.testing.assert_allclose(run_net(other, inputs)[name], values, rtol=1e-4, atol=1e-5)
 
@@ -151,41 +145,6 @@ def test_other_nets_have_no_names_there(kind: str) -> None:
         torch_names(net)
 
 
-def test_a_state_dict_and_back(tmp_path: Path) -> None:
-    """With a bias and an eps that torchvision's nets do not have; the outputs stay the same."""
-    block = [
-        convolution("c1", "pool", 5, bias=False),
-        norm("c1", "c1"),
-        'layer { name: "relu" type: "ReLU" bottom: "c1" top: "c1" }',
-        convolution("c2", "c1", 4, bias=False),
-        norm("c2", "c2").replace("}", "batch_norm_param { eps: 0.001 } }", 1),
-        'layer { name: "sum" type: "Eltwise" bottom: "pool" bottom: "c2" top: "sum" }',
-    ]
-    pool = (
-        'layer { name: "pool" type: "Pooling" bottom: "stem" top: "pool" pooling_param { kernel_size: 3 stride: 1 } }'
-    )
-    text = "\n".join([DATA, convolution("stem", "data", 4), norm("stem", "stem"), pool, *block, FC.format("sum")])
-    net = with_random_weights(make_net(text, "TEST"))
-    (tmp_path / "net.prototxt").write_text(text)
-    write_model(tmp_path / "net.caffemodel", to_model(net))
-    files = [str(tmp_path / name) for name in ("net.caffemodel", "torch.safetensors", "back.caffemodel")]
-    convert(files[0], files[1], str(tmp_path / "net.prototxt"), to="torchvision")
-    found = library.load_file(files[1])
-    modules = {name.rpartition(".")[0] for name in found}
-    assert modules == {"conv1", "bn1", "fc", *(f"layer1.0.{kind}{n}" for kind in ("conv", "bn") for n in (1, 2))}
-    assert "conv1.bias" not in found and found["bn1.num_batches_tracked"] == 0
-    scaled = found["bn1.running_var"] + 1e-5
-    blobs = {node.name: [np.array(blob.data) for blob in node.layer.blobs] for node in net.nodes}
-    np.testing.assert_allclose(scaled, blobs["bn_stem"][1] / blobs["bn_stem"][2] + 1e-5, rtol=1e-6)
-    np.testing.assert_allclose(
-        found["layer1.0.bn2.running_var"] + 1e-5, blobs["bn_c2"][1] / blobs["bn_c2"][2] + 1e-3, rtol=1e-6
-    )
-    convert(files[1], files[2], str(tmp_path / "net.prototxt"))
-    other, inputs = make_net(text, "TEST"), random_inputs(net)
-    load_weights(other, files[2])
-    np.testing.assert_allclose(run_net(other, inputs)["fc"], run_net(net, inputs)["fc"], rtol=1e-4, atol=1e-5)
-
-
 def test_where_torchvisions_nets_compute_otherwise() -> None:
     net, _ = hollow_net(str(MODELS / "resnet50" / "deploy.prototxt"), pb.TEST)
     assert [text.split(":")[0] for text in differences(net)] == [
@@ -197,15 +156,11 @@ def test_where_torchvisions_nets_compute_otherwise() -> None:
 def test_other_architectures_are_refused(tmp_path: Path) -> None:
     net, text = made("vgg")
     (tmp_path / "net.prototxt").write_text(text)
-    tensors = state_dict(net, NETS["vgg"][1])
+    tensors = state_dict_of(net)
     wrong = [
-        ({k: v for k, v in tensors.items() if "10" not in k}, "it has 2 modules for the net's 3 layers"),
-        (
-            tensors | {"features.2.weight": tensors["features.10.weight"]},
-            r"features.2.weight has the shape \(4, 4, 1, 1\)",
-        ),
-        ({k: v for k, v in tensors.items() if k != "features.2.bias"}, "features.2.bias is missing"),
-        (tensors | {"features.2.gain": np.ones(3, np.float32)}, "features.2 has gain, which layer .* does not have"),
+        ({k: v for k, v in tensors.items() if k != "features.4.bias"}, r'features.4.bias is missing, and layer "c2"'),
+        (tensors | {"features.4.weight": tensors["features.4.bias"]}, r"features.4.weight has the shape \(4,\)"),
+        (tensors | {"features.6.weight": tensors["features.4.bias"]}, "the net has no layer for features.6.weight"),
     ]
     for values, message in wrong:
         library.save_file(values, tmp_path / "torch.safetensors")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ctypes import byref, c_char, c_float, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
@@ -51,16 +50,14 @@ class Calls:
         self.stream = self.create("stream_create", self.engine, c_int(IN_ORDER))
         execute = self.functions.dnnl_primitive_execute
         execute.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
-        self.computing = {"execute": self._limited(execute)}  # the functions that compute, as tapes hold them
+        self.execute = self._limited(execute)
         # PyDLL keeps Python's lock: releasing it takes longer than the call.
         self.set_data_handle = ctypes.PyDLL(path).dnnl_memory_set_data_handle
         self.set_data_handle.argtypes = [c_void_p, c_void_p]
         sgemm = self.functions.dnnl_sgemm
         matrix: list[Any] = [c_void_p, c_int64]
         sgemm.argtypes = [c_char, c_char, *[c_int64] * 3, c_float, *matrix, *matrix, c_float, *matrix]
-        self.computing["product"] = self._limited(sgemm)
-        self.execute, self.product = self.computing.values()  # or their observers, see `observed`
-        self.observers: dict[int, Callable[..., int]] = {}  # by their ids
+        self.product = self._limited(sgemm)
         self._memory: dict[int, np.ndarray] = {}
         self.cache: WeightCache | None = None  # see Engine.fixed_weights
         self.tape: Any = None  # records what is executed
@@ -79,17 +76,6 @@ class Calls:
         status = self.threads.run_with_one(self.product, *arguments) if by_one else self.product(*arguments)
         if status:
             raise OneDnnError(f"oneDNN {self.version}: dnnl_sgemm: {STATUS[status]}")
-
-    @contextlib.contextmanager
-    def observed(self, observer: Callable[[Callable[..., int]], Callable[..., int]]) -> Iterator[None]:
-        """While the body runs, observer(function) is called instead of each function that computes, by tapes too."""
-        self.observers = {id(function): observer(function) for function in self.computing.values()}
-        self.execute, self.product = self.observers.values()
-        try:
-            yield
-        finally:
-            self.observers = {}
-            self.execute, self.product = self.computing.values()
 
     def has_bf16(self) -> bool:
         """Whether the processor multiplies bfloat16 numbers."""

@@ -41,7 +41,7 @@ class Tape:
         """Record a call of one of the library's `computing` functions. Its operands are at these addresses."""
         self._addresses.update(addresses)
         self._held += self._library.temporaries()
-        self._add(by_one, (self._library.computing[name], arguments))
+        self._add(by_one, (getattr(self._library, name), arguments))
 
     def _add(self, by_one: bool, call: Call) -> None:
         if not self._stretches or self._stretches[-1][0] != by_one:
@@ -65,10 +65,7 @@ class Tape:
 
     def __call__(self) -> None:
         """Repeat all calls. Raises OneDnnError if one fails."""
-        others = self._library.observers
         for by_one, calls in self._stretches:
-            if others:
-                calls = [(others.get(id(run), run), arguments) for run, arguments in calls]
             status = self._library.threads.run_with_one(_run, calls) if by_one else _run(calls)
             if status:
                 raise OneDnnError(f"oneDNN {self._library.version}: a recorded call failed (status {status})")

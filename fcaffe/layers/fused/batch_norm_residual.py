@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fcaffe.layers.activations import is_plain_relu
-from fcaffe.layers.batch_norm import with_channels
+from fcaffe.layers.batch_norm import gradients_to_add, with_channels
 from fcaffe.layers.eltwise import Eltwise
 from fcaffe.layers.fused.batch_norm_scale import NormalizesAndScales
 from fcaffe.layers.split import Split
@@ -19,15 +19,17 @@ class BatchNormResidual(NormalizesAndScales):
 
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
-        if len(chain) < 4 or not cls.begins(chain, want):
+        first = cls.begins(chain, want)
+        if not first or len(chain) < first + 2:
             return 0
-        addition = chain[2]
-        if not (isinstance(addition.layer, Eltwise) and addition.layer.adds_two and is_plain_relu(chain[3].layer)):
+        addition, relu = chain[first], chain[first + 1]
+        if not (isinstance(addition.layer, Eltwise) and addition.layer.adds_two and is_plain_relu(relu.layer)):
             return 0
-        splits = len(chain) > 4 and isinstance(chain[4].layer, Split) and len(chain[4].tops) == 2
-        count = 5 if splits else 4
-        outer = {blob for node in (chain[0], addition) for blob in node.bottoms} - {chain[1].tops[0]}
-        overwrites = any(blob in outer for node in chain[2:count] for blob in node.tops)
+        count = first + 2
+        if len(chain) > count and isinstance(chain[count].layer, Split) and len(chain[count].tops) == 2:
+            count += 1
+        outer = {blob for node in (chain[0], addition) for blob in node.bottoms} - {chain[first - 1].tops[0]}
+        overwrites = any(blob in outer for node in chain[first:count] for blob in node.tops)
         return 0 if overwrites or (want.gradients and not all(addition.bottom_need_backward)) else count
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -44,6 +46,6 @@ class BatchNormResidual(NormalizesAndScales):
         norm, x, y = self.norm, with_channels(bottom[0].data), with_channels(top[0].data)
         dx, dother = self.gradient_of(bottom[0], propagate_down[0]), with_channels(bottom[1].diff)
         dys = [with_channels(blob.diff) for blob in top]
-        with self.gradients() as gradients:
+        with gradients_to_add(self.affine_blobs, self.affine_blobs) as gradients:
             numbers = norm.mean.data, norm.variance.data, self.affine, gradients, norm.eps, norm.memory.data
             self.engine.batch_norm_add_relu_backward(x, y, dys, dother, dx, *numbers, norm.whole)

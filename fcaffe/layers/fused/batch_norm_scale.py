@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from fcaffe.layers.activations import is_plain_relu
-from fcaffe.layers.batch_norm import BatchNorm, with_channels
+from fcaffe.layers.batch_norm import BatchNorm, gradients_to_add, with_channels
 from fcaffe.layers.scale import Scale
 from fcaffe.net import Array, Blob
 from fcaffe.net.node import Node
@@ -14,23 +13,23 @@ from fcaffe.net.rewrite import FusedLayer, Want
 
 
 class NormalizesAndScales(FusedLayer):
-    """Base of fused layers that begin with a BatchNorm and a Scale with a bias."""
+    """Base of fused layers that begin with a BatchNorm and a Scale with a bias, or a BatchNorm that has its own."""
 
     def __init__(self, nodes: Sequence[Node], want: Want) -> None:
         super().__init__(nodes, want)
         assert isinstance(nodes[0].layer, BatchNorm)
         self.norm = nodes[0].layer
-        self.scale = nodes[1].layer
+        self.affine_blobs = self.norm.affine_blobs or nodes[1].layer.blobs
 
     @classmethod
-    def begins(cls, chain: Sequence[Node], want: Want) -> bool:
-        """Whether the chain begins with these two layers, and they can be fused."""
-        if len(chain) < 2:
-            return False
-        norm, scale = chain[0].layer, chain[1].layer
-        if not (isinstance(norm, BatchNorm) and isinstance(scale, Scale) and scale.is_per_channel):
-            return False
-        return not want.gradients or not norm.use_global_stats
+    def begins(cls, chain: Sequence[Node], want: Want) -> int:
+        """The number of layers that normalise and scale at the beginning of the chain; 0 if they cannot be fused."""
+        norm = chain[0].layer
+        if not isinstance(norm, BatchNorm) or (want.gradients and norm.use_global_stats) or len(chain[0].tops) > 1:
+            return 0
+        if norm.affine_blobs:
+            return int(not want.gradients or len(norm.learned) == 2)
+        return 2 if len(chain) > 1 and isinstance(chain[1].layer, Scale) and chain[1].layer.is_per_channel else 0
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.norm.take_moments(bottom[0])
@@ -38,24 +37,13 @@ class NormalizesAndScales(FusedLayer):
         self.norm.add_to_statistics()
 
     @property
-    def affine(self) -> tuple[Array, Array]:
-        """Scale and bias, each (C,)."""
-        scale, shift = self.scale.blobs
-        return scale.data, shift.data
+    def affine(self) -> tuple[Array, ...]:
+        """Scale and shift, each (C,)."""
+        return tuple(blob.data.reshape(-1) for blob in self.affine_blobs)
 
     def gradient_of(self, bottom: Blob, wanted: bool) -> Array:
         """The array for the gradient of the bottom: a temporary one if only scale and bias learn."""
         return with_channels(bottom.diff if wanted else self.xp.empty_like(bottom.data))
-
-    @contextlib.contextmanager
-    def gradients(self) -> Iterator[tuple[Array, ...]]:
-        """Yields arrays for the gradients of scale and bias, which are added to the blobs' gradients afterwards."""
-        diffs = [blob.diff_to_add() for blob in self.scale.blobs]
-        written = tuple(self.xp.empty_like(diff) if add else diff for diff, add in diffs)
-        yield written
-        for (diff, add), gradient in zip(diffs, written, strict=True):
-            if add:
-                diff += gradient
 
 
 class BatchNormScale(NormalizesAndScales):
@@ -63,15 +51,15 @@ class BatchNormScale(NormalizesAndScales):
 
     def __init__(self, nodes: Sequence[Node], want: Want) -> None:
         super().__init__(nodes, want)
-        self.with_relu = len(nodes) == 3
+        self.with_relu = is_plain_relu(nodes[-1].layer)
 
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
-        if not cls.begins(chain, want):
-            return 0
-        count = 3 if len(chain) > 2 and is_plain_relu(chain[2].layer) else 2
-        overwrites = chain[0].bottoms[0] is chain[count - 1].tops[0]
-        return 0 if overwrites and want.gradients else count
+        count = cls.begins(chain, want)
+        if count and len(chain) > count and is_plain_relu(chain[count].layer):
+            count += 1
+        overwrites = count and chain[0].bottoms[0] is chain[count - 1].tops[0]
+        return 0 if count < 2 or (overwrites and want.gradients) else count
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         norm, x, y = self.norm, with_channels(bottom[0].data), with_channels(top[0].data)
@@ -89,6 +77,6 @@ class BatchNormScale(NormalizesAndScales):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         norm, x = self.norm, with_channels(bottom[0].data)
         dx, dy = self.gradient_of(bottom[0], propagate_down[0]), with_channels(top[0].diff)
-        with self.gradients() as gradients:
+        with gradients_to_add(self.affine_blobs, self.affine_blobs) as gradients:
             numbers = norm.mean.data, norm.variance.data, self.affine, gradients, norm.eps, self.with_relu
             self.engine.batch_norm_train_backward(x, dy, dx, *numbers, norm.memory.data, norm.whole)

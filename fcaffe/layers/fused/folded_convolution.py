@@ -6,14 +6,14 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fcaffe.engines.affine import Affine, identity, normalization, scaling
+from fcaffe.engines.affine import Affine, identity, scaling
 from fcaffe.engines.convolution import Folded
 from fcaffe.engines.windows import Windows
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.layers.convolution import Convolution
 from fcaffe.layers.eltwise import Eltwise
-from fcaffe.layers.scale import Bias, Broadcasting, Scale
+from fcaffe.layers.scale import Bias, Broadcasting
 from fcaffe.net import Array, Blob, Layer
 from fcaffe.net.node import Node
 from fcaffe.net.rewrite import FusedLayer, Want
@@ -107,10 +107,9 @@ def _adds(chain: Sequence[Node], index: int) -> bool:
 
 
 def _affine_of(layer: Layer) -> Affine:
-    arrays = [blob.data for blob in layer.blobs]
     if isinstance(layer, BatchNorm):
-        return normalization(arrays, layer.eps)
+        return layer.folded
+    arrays = [blob.data for blob in layer.blobs]
     if isinstance(layer, Bias):
         return Affine(identity(arrays[0].size).scale, arrays[0])
-    assert isinstance(layer, Scale)
     return scaling(arrays[0], arrays[1] if len(arrays) > 1 else None)

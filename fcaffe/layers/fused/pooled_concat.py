@@ -32,8 +32,7 @@ class PooledConcat(FusedLayer):
         self.with_relu = bool(relus)
         self._by_parts = True
         self._part = Blob(self.xp, (), channels_last=True, dtype=nodes[-1].tops[0].dtype)  # the pooled bottoms in turn
-        dtype = pooling.memory.dtype
-        self._memories = [Blob(self.xp, (), channels_last=True, dtype=dtype) for _ in nodes[-2].bottoms]
+        self._memories = [Blob(self.xp, (), channels_last=True) for _ in nodes[-2].bottoms]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)

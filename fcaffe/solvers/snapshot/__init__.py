@@ -1,6 +1,6 @@
 """Snapshots: Caffe's model and state files, and the resume state that fcaffe adds.
 
-    NAME_iter_N.caffemodel[.h5]    the weights: `fcaffe.net.model_files`
+    NAME_iter_N.caffemodel[.h5]    the weights: `fcaffe.model_files`
     NAME_iter_N.solverstate[.h5]   SolverState: iter, learned_net (the model's path), history, current_step, and
         resume: ResumeState        ignored by Caffe: all other state of a run
             seed, noise, random    of the run's random streams

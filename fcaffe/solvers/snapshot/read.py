@@ -10,7 +10,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import OtherRunError, SnapshotError
-from fcaffe.net.model_files import BlobSizes, Model, read_model
+from fcaffe.model_files import BlobSizes, Model, read_model
 from fcaffe.net.weights import blob_sizes, copy_weights
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot import carried

@@ -13,15 +13,15 @@ from google.protobuf.message import DecodeError
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError
-from fcaffe.hdf5.reading import check_own, check_sizes, member, names_in, opened, read_array, shape_of, values_of
+from fcaffe.hdf5.reading import check_sizes, member, names_in, opened, read_array, shape_of, values_of
 from fcaffe.hdf5.writing import new_file
 from fcaffe.input_files import asking
-from fcaffe.net.model_files.model import check_text
+from fcaffe.model_files.model import check_text
 from fcaffe.proto import (
     StoredBlob,
     check_written,
     file_start,
-    read_outline,
+    read_binary,
     stored_blob,
     write_binary,
 )
@@ -80,10 +80,10 @@ def read_state(path: str | os.PathLike[str], counts: Sequence[int] | None = None
     """
     if file_start(path).startswith(HDF5_MAGIC):
         return _read_hdf5(path, counts)
-    message, source_of = read_outline(path, pb.StateBytes)
+    message = read_binary(path, pb.StateBytes)
     check_written(message, path)
     try:
-        history = [stored_blob(blob, source_of(blob)) for blob in message.history]
+        history = [stored_blob(blob) for blob in message.history]
         check_text(message)
         carried = [_carried(array) for array in message.resume.carried]
     except SnapshotError as problem:
@@ -214,9 +214,8 @@ def _number(file: Any, name: str) -> int:
 def _text(file: Any, name: str) -> str:
     """A string of fixed or variable length."""
     dataset = _dataset(file, name)
-    check_own(dataset)
     with asking():
-        text = dataset[()] if dataset.shape == () else None
+        text = dataset[()] if getattr(dataset, "shape", None) == () else None
     try:
         if isinstance(text, bytes):
             return text.decode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fcaffe import log
-from fcaffe.net.model_files import write_model
+from fcaffe.model_files import write_model
 from fcaffe.net.weights import to_model
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb

@@ -6,8 +6,7 @@ import functools
 
 import numpy as np
 
-from fcaffe.layers.elementwise import Exp, Log
-from fcaffe.layers.eltwise import PROD, SUM, Eltwise
+from fcaffe.layers.eltwise import PROD, SUM
 from fcaffe.tools.onnx.graph import Step, writes
 from fcaffe.tools.onnx.library import onnx
 
@@ -58,13 +57,11 @@ def power(step: Step) -> list[str]:
 
 @writes("Exp")
 def exp(step: Step) -> list[str]:
-    assert isinstance(step.layer, Exp)
     return [step.times(step.op("Exp", step.times(step.x, step.layer.rate)), step.layer.factor)]
 
 
 @writes("Log")
 def log(step: Step) -> list[str]:
-    assert isinstance(step.layer, Log)
     p = step.param.log_param
     return [step.times(step.op("Log", step.plus(step.times(step.x, p.scale), p.shift)), 1 / step.layer.log_base)]
 
@@ -84,7 +81,6 @@ def threshold(step: Step) -> list[str]:
 @writes("Eltwise")
 def eltwise(step: Step) -> list[str]:
     layer = step.layer
-    assert isinstance(layer, Eltwise)
     if layer.operation == SUM:
         in_place = step.param.top[0] == step.param.bottom[0]  # such a sum loses its first bottom, as in Caffe
         terms = list(zip(step.inputs, layer.coeffs, strict=True))[int(in_place) :]

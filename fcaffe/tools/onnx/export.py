@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fcaffe.errors import NetError, SnapshotError
+from fcaffe.model_files import Model
 from fcaffe.net import Blob, Net
-from fcaffe.net.model_files import Model
 from fcaffe.net.node import Node
 from fcaffe.net.weights import to_model
 from fcaffe.output_files import replacing

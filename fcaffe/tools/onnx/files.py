@@ -7,9 +7,9 @@ from typing import Any
 from fcaffe import log
 from fcaffe.engines import cpu_engine
 from fcaffe.errors import UsageError
+from fcaffe.model_files import Model
+from fcaffe.model_files.safetensors import read_content, write_tensors
 from fcaffe.net import Context, Net
-from fcaffe.net.model_files import Model
-from fcaffe.net.model_files.safetensors import read_content, write_tensors
 from fcaffe.net.weights import copy_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
@@ -78,7 +78,7 @@ def state_dict_to_model(path: str, net_path: str) -> Model:
     """Read the state dict of a net of the same architecture from a safetensors file."""
     net = deploy_net(read_net_for(net_path, pb.TEST))
     tensors = read_content(path).tensors
-    return model_of_state_dict({name: tensor.read for name, tensor in tensors.items()}, net, path)
+    return model_of_state_dict({name: tensor.copy for name, tensor in tensors.items()}, net, path)
 
 
 def write_state_dict(path: str, model: Model, source: str, net_path: str) -> None:

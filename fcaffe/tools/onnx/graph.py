@@ -76,7 +76,7 @@ class Step:
     """
 
     graph: Graph
-    layer: Layer
+    layer: Any  # the Layer, whose attributes depend on its type
     inputs: list[str]
     bottoms: list[Shape]
     tops: list[Shape]

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from fcaffe.layers.batch_norm import BatchNorm
-from fcaffe.layers.lrn import LRN
-from fcaffe.layers.scale import Broadcasting
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.onnx.graph import Shape, Step, writes
 
@@ -14,7 +11,6 @@ from fcaffe.tools.onnx.graph import Shape, Step, writes
 @writes("BatchNorm")
 def batch_norm(step: Step) -> list[str]:
     layer, (shape,) = step.layer, step.bottoms
-    assert isinstance(layer, BatchNorm)
     wide = shape if len(shape) > 1 else (*shape, 1)
     x = step.reshape(step.x, shape, wide)
     if not layer.use_global_stats:
@@ -62,7 +58,6 @@ def _operand(step: Step) -> str:
 
 def _spread(step: Step) -> Shape:
     layer = step.layer
-    assert isinstance(layer, Broadcasting)
     own = step.bottoms[1] if len(step.bottoms) > 1 else layer.blobs[0].shape
     return (*(1,) * layer.axis, *own, *(1,) * (len(step.bottoms[0]) - layer.axis - len(own)))
 
@@ -70,7 +65,6 @@ def _spread(step: Step) -> Shape:
 @writes("LRN")
 def lrn(step: Step) -> list[str]:
     p = step.param.lrn_param
-    assert isinstance(step.layer, LRN)
     across = p.norm_region == pb.LRNParameter.ACROSS_CHANNELS
     if across and p.alpha > 0 and p.beta > 0:  # others are valid in ONNX, but not in onnxruntime
         return [step.op("LRN", step.x, size=p.local_size, alpha=p.alpha, beta=p.beta, bias=p.k)]

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from fcaffe.errors import SnapshotError
-from fcaffe.net.model_files import Model
-from fcaffe.net.model_files.arrays import Contents, Packed, arrays_in, keyed, model_of, outline_from
+from fcaffe.model_files import Model
+from fcaffe.model_files.arrays import Contents, Packed, arrays_in, keyed, model_of, outline_from
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import without_fork_fields
 

@@ -9,7 +9,6 @@ import math
 
 import numpy as np
 
-from fcaffe.layers.recurrent import Recurrent
 from fcaffe.tools.onnx.graph import Step, writes
 
 
@@ -53,7 +52,6 @@ def _unit(step: Step, gates: str, c: str, cont: str, size: int, axis: int) -> tu
 def _begin(step: Step) -> tuple[list[str], list[str], list[str]]:
     """For each time step the gates of the input (N, gates * H) and the indicators (N, 1), and the initial states."""
     layer = step.layer
-    assert isinstance(layer, Recurrent)
     (steps, streams, *rest), size = step.bottoms[0], layer.outputs
     width = layer.gates * size
     x = step.reshape(step.x, step.bottoms[0], (steps * streams, math.prod(rest)))

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.layers.argmax import ArgMax
-from fcaffe.layers.concat import AlongAxis
-from fcaffe.layers.crop import Crop
-from fcaffe.layers.reduction import ASUM, SUMSQ, Reduction
-from fcaffe.layers.tile import Tile
+from fcaffe.layers.reduction import ASUM, SUMSQ
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.onnx.graph import Step, writes
 
@@ -37,13 +33,11 @@ def reshape(step: Step) -> list[str]:
 
 @writes("Concat")
 def concat(step: Step) -> list[str]:
-    assert isinstance(step.layer, AlongAxis)
     return [step.x] if len(step.inputs) == 1 else [step.op("Concat", *step.inputs, axis=step.layer.axis)]
 
 
 @writes("Slice")
 def cut(step: Step) -> list[str]:
-    assert isinstance(step.layer, AlongAxis)
     axis = step.layer.axis
     if len(step.tops) == 1:
         return [step.x]
@@ -53,7 +47,6 @@ def cut(step: Step) -> list[str]:
 
 @writes("Crop")
 def crop(step: Step) -> list[str]:
-    assert isinstance(step.layer, Crop)
     parts = [(axis, part) for axis, part in enumerate(step.layer.part) if part.stop is not None]
     return [
         step.op(
@@ -68,7 +61,6 @@ def crop(step: Step) -> list[str]:
 
 @writes("Tile")
 def tile(step: Step) -> list[str]:
-    assert isinstance(step.layer, Tile)
     repeats = [1] * len(step.bottoms[0])
     repeats[step.layer.axis] = step.param.tile_param.tiles
     return [step.op("Tile", step.x, step.integers(repeats, "repeats"))]
@@ -77,7 +69,6 @@ def tile(step: Step) -> list[str]:
 @writes("Reduction")
 def reduction(step: Step) -> list[str]:
     layer = step.layer
-    assert isinstance(layer, Reduction)
     kind = {ASUM: "ReduceL1", SUMSQ: "ReduceSumSquare"}.get(step.param.reduction_param.operation, "ReduceSum")
     axes = range(layer.axis, len(step.bottoms[0]))
     return [step.times(step.reduce(kind, step.x, axes, keepdims=0), layer.coeff)]
@@ -87,7 +78,6 @@ def reduction(step: Step) -> list[str]:
 def argmax(step: Step) -> list[str]:
     """TopK on the reversed axis: of equal values ONNX ranks the smaller index first, and Caffe the larger one."""
     layer, p, shape = step.layer, step.param.argmax_param, step.bottoms[0]
-    assert isinstance(layer, ArgMax)
     rows = (*shape[:1], math.prod(shape[1:]))
     x = step.x if layer.axis is not None else step.reshape(step.x, shape, rows)
     axis = 1 if layer.axis is None else layer.axis

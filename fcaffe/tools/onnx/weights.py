@@ -11,10 +11,10 @@ import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import UnreadableError, asking, require_file
+from fcaffe.model_files import Model
 from fcaffe.net import Layer, Net
-from fcaffe.net.model_files import Model, StoredLayer
+from fcaffe.net.weights import to_model
 from fcaffe.proto import StoredBlob
-from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.properties import NET, model_from
 
@@ -79,13 +79,10 @@ def read_weights(path: str | os.PathLike[str], net: Net | None = None) -> Model:
             raise SnapshotError(f"{path}: {problem}") from problem
     if net is None:
         raise SnapshotError(f"{path} was not written by fcaffe: give the net whose weights it has as --model")
-    layers = []
-    for node in net.nodes:
-        param = pb.LayerParameter()
-        param.CopyFrom(node.layer.param)
-        blobs = _blobs(file, net, node.layer, os.fspath(path)) if node.layer.blobs else []
-        layers.append(StoredLayer(param, blobs))
-    return Model(pb.NetParameter(name=net.name), layers)
+    model = to_model(net)
+    for node, layer in zip(net.nodes, model.layers, strict=True):
+        layer.blobs = _blobs(file, net, node.layer, os.fspath(path)) if node.layer.blobs else []
+    return model
 
 
 def _blobs(file: OnnxFile, net: Net, layer: Layer, path: str) -> list[StoredBlob]:

@@ -11,8 +11,8 @@ import pytest
 from fcaffe.engines import Engine, NumpyEngine
 from fcaffe.engines.cuda.engine import CudaEngine
 from fcaffe.errors import NetError, SolverError
+from fcaffe.model_files import read_model
 from fcaffe.net import Context, Net
-from fcaffe.net.model_files import read_model
 from fcaffe.net.weights import copy_weights
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text

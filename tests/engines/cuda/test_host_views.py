@@ -105,9 +105,9 @@ def test_copies_go_with_their_blobs(engine: Counting) -> None:
     blob = Blob(engine.xp, (3,))
     views.data(blob)
     views.push()
-    assert len(views._copies) == 1  # type: ignore[attr-defined]
+    assert len(views._on_host) == 1  # type: ignore[attr-defined]
     del blob
-    assert not views._copies  # type: ignore[attr-defined]
+    assert not views._on_host  # type: ignore[attr-defined]
 
 
 def test_views_of_an_engine_are_the_same_ones(engine: Counting, tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""Files of detections in the formats of VOC, ILSVRC and COCO, and boxes in pixels of the images on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fcaffe.data.label_map import read_label_map
+from fcaffe.errors import DataError
+from fcaffe.input_files import read_input, reading
+from fcaffe.output_files import replacing
+from fcaffe.proto import caffe_pb2 as pb
+
+FORMATS = ("VOC", "ILSVRC", "COCO")
+
+
+class ImageSize(NamedTuple):
+    """An image by the name that files give it, and its size on disk in pixels."""
+
+    name: str
+    height: int
+    width: int
+
+
+def read_image_sizes(path: str) -> list[ImageSize]:
+    """The lines "name height width" of a name_size_file. Raises DataError."""
+    with reading(path, DataError, "list of names and sizes"):
+        words = read_input(path).decode("utf-8", "surrogateescape").split()
+    try:
+        sizes = [ImageSize(name, int(h), int(w)) for name, h, w in zip(*[iter(words)] * 3, strict=True)]
+    except ValueError:
+        sizes = []
+    if not sizes or min(min(size[1:]) for size in sizes) < 1:
+        raise DataError(f"{path}: a name_size_file has lines of a name, a height and a width; correct it")
+    return sizes
+
+
+def in_pixels(boxes: np.ndarray, image: ImageSize, resize: Any) -> np.ndarray:
+    """Boxes (..., 4) of fractions of the net's input, in pixels of the image from which `resize` has made the input.
+
+    `resize` is a ResizeParameter. Boxes are cut to the image.
+    """
+    size = np.array([image.width, image.height] * 2, np.float32)
+    if resize.resize_mode == pb.ResizeParameter.FIT_SMALL_SIZE and resize.height_scale and resize.width_scale:
+        return np.clip(boxes * np.array([resize.width_scale, resize.height_scale] * 2, np.float32), 0, size)
+    if resize.resize_mode == pb.ResizeParameter.FIT_LARGE_SIZE_AND_PAD:
+        aspect = image.width / image.height * resize.height / resize.width
+        used = np.minimum(1, np.array([aspect, 1 / aspect] * 2, np.float32))  # the rest of the input is padding
+        low, high = (1 - used) / 2, (1 + used) / 2
+        seen = ((boxes[..., :2] < high[:2]) & (boxes[..., 2:] > low[:2])).all(axis=-1, keepdims=True)
+        boxes = np.where(seen, (boxes - low) / used, boxes)  # SSD leaves boxes in the padding as they are
+    return np.clip(boxes, 0, 1) * size
+
+
+class DetectionFiles:
+    """Collects the detections of a test and writes them when the last image is done; then the next test begins.
+
+    `param` is a SaveOutputParameter. Raises DataError.
+    """
+
+    def __init__(self, param: Any, labels: Iterable[int]) -> None:
+        self.param = param
+        if param.output_format not in FORMATS:
+            raise DataError(f'output_format "{param.output_format}" is none of {", ".join(FORMATS)}')
+        names = read_label_map(param.label_map_file)
+        if missing := [str(label) for label in labels if label not in names]:
+            raise DataError(f"{param.label_map_file} has no name for label {', '.join(missing)}; add it")
+        self.names = {label: names[label].name for label in labels}
+        self.images = read_image_sizes(param.name_size_file)
+        count = param.num_test_image if param.HasField("num_test_image") else len(self.images)
+        if not 1 <= count <= len(self.images):
+            raise DataError(f"num_test_image {count} is not from 1 to the {len(self.images)} of {param.name_size_file}")
+        self.images = self.images[:count]
+        self.resize = checked_resize(param)
+        self.found: list[tuple[str, int, float, list[float]]] = []  # image, label, score; x, y, width, height
+        self.done = 0
+        with _writing(param.output_directory):
+            os.makedirs(param.output_directory, exist_ok=True)
+
+    def add_image(self, rows: np.ndarray) -> None:
+        """Add the detections (D, 7) of the next image, in DetectionOutput's rows."""
+        image = self.images[self.done]
+        boxes = in_pixels(rows[:, 3:], image, self.resize)
+        boxes[:, 2:] -= boxes[:, :2]
+        boxes = (np.floor(boxes * np.float32(100) + 0.5) / 100).astype(np.float32)
+        for row, box in zip(rows, boxes.tolist(), strict=True):
+            self.found.append((image.name, int(row[1]), float(row[2]), box))
+        self.done += 1
+        if self.done == len(self.images):
+            self._write()
+            self.found, self.done = [], 0
+
+    def _write(self) -> None:
+        prefix, form = self.param.output_name_prefix, self.param.output_format
+        if form == "COCO":
+            self._write_file(f"{prefix}.json", self._coco())
+        elif form == "ILSVRC":
+            lines = (f"{image} {label} {score:g} {_corners(box)}\n" for image, label, score, box in self.found)
+            self._write_file(f"{prefix}.txt", "".join(lines))
+        else:
+            for label, name in self.names.items():
+                lines = (f"{image} {score:g} {_corners(box)}\n" for image, at, score, box in self.found if at == label)
+                self._write_file(f"{prefix}{name}.txt", "".join(lines))
+
+    def _coco(self) -> str:
+        """The list of objects, in the spaces of Boost's writer. Names that are numbers get no quotes."""
+        found = [
+            {
+                "image_id": _number(image),
+                "category_id": _number(self.names[label]),
+                "bbox": [_number(f"{value:.9g}") for value in box],
+                "score": _number(f"{score:.9g}"),
+            }
+            for image, label, score, box in self.found
+        ]
+        text = json.dumps({"detections": found}, indent=4)
+        return f"{text[text.index('[') : text.rindex(']')]}\n]\n"
+
+    def _write_file(self, name: str, text: str) -> None:
+        path = os.path.join(self.param.output_directory, name)
+        with replacing(path, "detections", DataError) as temporary:
+            temporary.write_text(text, errors="surrogateescape")
+
+
+def checked_resize(param: Any) -> Any:
+    """The resize_param of a message; without one images are warped. Raises DataError."""
+    if param.HasField("resize_param") and not (param.resize_param.height and param.resize_param.width):
+        raise DataError("resize_param needs the height and the width of the net's input")
+    return param.resize_param
+
+
+def _corners(box: list[float]) -> str:
+    x, y, width, height = map(int, box)
+    return f"{x} {y} {x + width} {y + height}"
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
+@contextlib.contextmanager
+def _writing(path: str) -> Any:
+    try:
+        yield
+    except OSError as problem:
+        raise DataError(f"cannot make the folder {path}: {problem.strerror}") from problem

@@ -1,0 +1,111 @@
+"""Proposal: the regions of interest that a region proposal network finds (Ren et al. 2015)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fcaffe.layers.forks import boxes
+from fcaffe.net import Blob, Layer, Traits, register
+from fcaffe.proto import forks
+
+REGION = 5  # image in the batch, x1, y1, x2, y2
+
+
+@register("Proposal")
+class Proposal(Layer):
+    """tops: regions (R, 5) of image index, x1, y1, x2, y2 in pixels, and, if asked for, their scores (R,).
+
+    Bottoms: probabilities (N, 2 A, H, W) of background, then of objects, for A anchors at each cell; codes
+    (N, 4 A, H, W); image sizes (N, 3) of height, width and scale, or (N, 4) with a scale for each axis. The anchors are
+    all ratios of a square of `base_size`, each in all scales. Decoded boxes are clipped to the image. Of the
+    `pre_nms_topn` best ones, those that overlap with a better one by more than `nms_thresh` are dropped, and the first
+    `post_nms_topn` remain. A box smaller than `min_size` times the scale has score 0. R changes from pass to pass. The
+    bottoms get zeros as gradient, since the regions count as constants.
+    """
+
+    fork = forks.PVANET
+    traits = Traits(bottoms=3, tops=(1, 2), needs_host=True, repeatable=True)
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.proposal_param
+        if not p.ratio or not p.scale or min([*p.ratio, *p.scale]) <= 0:
+            raise self.error("proposal_param needs ratio and scale, both positive, such as ratio: 1 scale: 8 scale: 16")
+        if min(p.feat_stride, p.base_size, p.pre_nms_topn, p.post_nms_topn) < 1:
+            raise self.error("feat_stride, base_size, pre_nms_topn and post_nms_topn must be at least 1")
+        self.anchors = anchors(p.base_size, np.float32(p.ratio), np.float32(p.scale))
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        scores, codes, sizes = bottom
+        count, images = len(self.anchors), scores.shape[0] if scores.shape else 0
+        cells = scores.shape[2:]
+        fits = scores.shape == (images, 2 * count, *cells) and codes.shape == (images, 4 * count, *cells)
+        if len(cells) != 2 or not fits or sizes.count not in (3 * images, 4 * images):
+            raise self.error(
+                f"with {count} anchors needs scores (N, {2 * count}, H, W), codes (N, {4 * count}, H, W) and sizes "
+                f"(N, 3) or (N, 4): {self.named_shapes(bottom)}; correct ratio and scale"
+            )
+        if not top[0].shape:  # at set-up
+            self._reshape_tops(top, images * self.param.proposal_param.post_nms_topn)
+
+    def _reshape_tops(self, top: list[Blob], rows: int) -> None:
+        top[0].reshape(rows, REGION)
+        for blob in top[1:]:
+            blob.reshape(rows)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        scores, codes, sizes = (self.engine.to_numpy(blob.data) for blob in bottom)
+        count, (images, _, height, width) = len(self.anchors), scores.shape
+        proposals = height * width * count
+        scores = scores[:, count:].transpose(0, 2, 3, 1).reshape(images, proposals)
+        codes = codes.reshape(images, count, 4, height, width).transpose(0, 3, 4, 1, 2).reshape(images, proposals, 4)
+        sizes = sizes.reshape(images, sizes.size // max(1, images))
+        stride = self.param.proposal_param.feat_stride
+        shifts = np.stack(np.meshgrid(np.arange(width), np.arange(height)) * 2, axis=-1) * np.float32(stride)
+        shifted = (shifts[:, :, None] + self.anchors).reshape(-1, 4).astype(np.float32)
+        found = [self._of_image(*image, shifted) for image in zip(scores, codes, sizes, strict=True)]
+        self._reshape_tops(top, sum(len(kept) for _, kept in found))
+        first = 0
+        for image, (kept_scores, kept) in enumerate(found):
+            rows = slice(first, first + len(kept))
+            top[0].data[rows, 0], top[0].data[rows, 1:] = image, self.engine.from_numpy(kept)
+            for blob in top[1:]:
+                blob.data[rows] = self.engine.from_numpy(kept_scores)
+            first = rows.stop
+
+    def _of_image(
+        self, scores: np.ndarray, codes: np.ndarray, size: np.ndarray, shifted: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores (R,) and boxes (R, 4), best first, from scores (B,), codes (B, 4) and shifted anchors (B, 4)."""
+        p = self.param.proposal_param
+        found = boxes.decode(codes, shifted + np.array([0, 0, 1, 1], np.float32), None, boxes.CENTER_SIZE)
+        found = np.clip(found, 0, (size[[1, 0, 1, 0]] - 1).astype(np.float32))
+        sides = found[:, 2:] - found[:, :2] + 1
+        scores = np.where((sides >= p.min_size * size[[-1, 2]]).all(axis=1), scores, 0)
+        usable = np.flatnonzero(np.isfinite(found).all(axis=1) & np.isfinite(scores))
+        best = usable[boxes.falling(scores[usable], p.pre_nms_topn)]
+        kept = best[boxes.suppress(found[best], p.nms_thresh, limit=p.post_nms_topn, pixels=True)]
+        return scores[kept], found[kept]
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return []
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        return False
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        for blob, down in zip(bottom, propagate_down, strict=True):
+            if down:
+                blob.diff[...] = 0
+
+
+def anchors(base_size: int, ratios: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """(ratios * scales, 4): boxes about the centre of a square of `base_size` pixels.
+
+    Each ratio of height to width gives a box of whole sides and about the area of the square, in each of the scales.
+    """
+    widths = np.floor(np.sqrt(np.float32(base_size * base_size) / ratios) + np.float32(0.5))
+    heights = np.floor(widths * ratios + np.float32(0.5))
+    sides = np.stack([widths, heights], axis=-1)[:, None] * scales[:, None]
+    half = (sides.reshape(-1, 2) - 1) / 2
+    centre = np.float32(base_size - 1) / 2
+    return np.concatenate([centre - half, centre + half], axis=1).astype(np.float32)

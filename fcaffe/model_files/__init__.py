@@ -1,0 +1,77 @@
+"""Model files: .caffemodel, HDF5 (.caffemodel.h5), NumPy (.npz), safetensors and Deep Compression (.dcmodel).
+
+A format is a module with two functions, and one line in `FORMATS`: `opened(path)` gives the `Contents` of a file, and
+`write(path, model)` writes one. A model of every format reads the same. .caffemodel has a reader of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fcaffe.model_files import caffemodel
+from fcaffe.model_files.arrays import BlobSizes, read_arrays
+from fcaffe.model_files.model import Model, StoredLayer, take_shared
+from fcaffe.model_files.safetensors import is_safetensors
+from fcaffe.proto import file_start
+from fcaffe.proto.binary import HDF5_MAGIC, ZIP_MAGIC
+
+__all__ = ["BlobSizes", "Model", "StoredLayer", "read_model", "take_shared", "write_hdf5", "write_model"]
+
+Path = str | os.PathLike[str]
+
+
+class Format(NamedTuple):
+    """A file format: how its first bytes are recognised, and its module, which is imported when it is needed."""
+
+    recognises: Callable[[bytes], bool]
+    module: str
+
+    def load(self) -> Any:
+        return importlib.import_module(self.module)
+
+
+FORMATS = {  # by the ending of the file's name
+    ".h5": Format(lambda start: start.startswith(HDF5_MAGIC), "fcaffe.model_files.hdf5"),
+    ".npz": Format(lambda start: start.startswith(ZIP_MAGIC), "fcaffe.model_files.npz"),
+    ".safetensors": Format(is_safetensors, "fcaffe.model_files.safetensors"),
+    ".dcmodel": Format(lambda start: start.startswith(b"\x89FCDM\r\n\x1a"), "fcaffe.deep_compression.dcmodel"),
+}
+
+
+def read_model(path: Path, sizes: BlobSizes | None = None) -> Model:
+    """Read a model of any format, which the first bytes tell. Layers are in the current notation.
+
+    Args:
+        path: the file.
+        sizes: of the net that the model is for. Blobs that the net does not have may come without values.
+
+    Raises:
+        SnapshotError: the file is missing, damaged or of another kind.
+    """
+    start = file_start(path)
+    for format in FORMATS.values():
+        if format.recognises(start):
+            model = read_arrays(format.load().opened, path, sizes)
+            take_shared(model)  # a file may hold a shared blob only once
+            return model
+    return caffemodel.read(path)
+
+
+def write_model(path: Path, model: Model, nvidia: bool = False) -> None:
+    """Write a model completely or not at all, in the format of the name's ending. Raises SnapshotError.
+
+    With `nvidia`, a .caffemodel holds blobs as raw data, as NVIDIA's fork writes them.
+    """
+    ending = os.path.splitext(os.fspath(path))[1]
+    if ending in FORMATS:
+        FORMATS[ending].load().write(path, model)
+    else:
+        caffemodel.write(path, model, nvidia)
+
+
+def write_hdf5(path: Path, model: Model) -> None:
+    """Write a model as HDF5, whatever the name's ending. Raises SnapshotError."""
+    FORMATS[".h5"].load().write(path, model)

@@ -1,0 +1,187 @@
+"""The loop that reads and writes the formats that hold an outline of the net and named arrays.
+
+.npz, .safetensors, .h5, .dcmodel and .onnx files have both. A format only says how they are stored: it opens a file
+as `Contents`, and `read_arrays` builds the model.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from fcaffe.engines.memory import obtainable_bytes
+from fcaffe.errors import SnapshotError
+from fcaffe.input_files import UnreadableError
+from fcaffe.model_files.model import Model, StoredLayer, check_text
+from fcaffe.proto import StoredBlob, blob_shape
+from fcaffe.proto import caffe_pb2 as pb
+
+MOST_BLOBS = 1000  # of a layer
+BlobSizes = Mapping[str, Sequence[int]]  # of a net: the number of values in each blob of each layer
+
+_NAME = re.compile(r"(.+)/(\d{1,9})(/diff)?")
+
+
+class ArrayName(NamedTuple):
+    """The name of an array: <layer>/<index> for values, <layer>/<index>/diff for gradients."""
+
+    layer: str
+    blob: int  # its index in the layer
+    kind: str  # "data" or "diff"
+
+    @classmethod
+    def parse(cls, text: str) -> ArrayName:
+        """Raises SnapshotError if the text is not such a name."""
+        match = _NAME.fullmatch(text)
+        if match is None:
+            raise SnapshotError(f'"{text}" is no blob; the names are <layer>/<k> and <layer>/<k>/diff')
+        return cls(match[1], int(match[2]), "diff" if match[3] else "data")
+
+    def __str__(self) -> str:
+        return f"{self.layer}/{self.blob}" + "/diff" * (self.kind == "diff")
+
+
+class Packed(NamedTuple):
+    """An array that is decoded when `read` is called. `nbytes` is its size in memory."""
+
+    shape: tuple[int, ...]
+    nbytes: int
+    read: Callable[[], np.ndarray]
+
+
+class Contents(NamedTuple):
+    """An open model file: the NetParameter with the shapes of all blobs, and the arrays."""
+
+    outline: Any
+    arrays: Mapping[ArrayName, np.ndarray | Packed]
+
+
+def read_arrays(
+    opened: Callable[[str | os.PathLike[str]], AbstractContextManager[Contents]],
+    path: str | os.PathLike[str],
+    sizes: BlobSizes | None = None,
+) -> Model:
+    """Read a model from a file that `opened` opens. Raises SnapshotError, which names the file.
+
+    Args:
+        opened: the format's function.
+        path: the file.
+        sizes: of the net that the model is for. Arrays for which the net has no blob are not read.
+    """
+    try:
+        with opened(path) as contents:
+            return model_of(contents, sizes)
+    except UnreadableError as problem:
+        raise SnapshotError(f"cannot read {path} ({problem}): it is missing, damaged or of another kind") from problem
+    except SnapshotError as problem:
+        raise SnapshotError(f"{path}: {problem}" if str(path) not in str(problem) else str(problem)) from problem
+
+
+def model_of(contents: Contents, sizes: BlobSizes | None = None) -> Model:
+    """The model of an open file; see `read_arrays`. An array of a layer that is not in the outline adds the layer."""
+    layers = [layer_from_outline(layer) for layer in contents.outline.layer]
+    by_key = dict(keyed(layers))
+    wanted: list[tuple[StoredBlob, str, np.ndarray | Packed]] = []
+    unknown: set[int] = set()  # ids of blobs whose shape the outline does not tell
+    for name, array in contents.arrays.items():
+        if name.layer not in by_key:
+            layers.append(by_key.setdefault(name.layer, StoredLayer(pb.LayerParameter(name=name.layer))))
+        layer = by_key[name.layer]
+        if name.blob >= MOST_BLOBS:
+            raise SnapshotError(
+                f'layer "{layer.name}": {name.blob + 1} blobs are more than a layer can have; the file is damaged'
+            )
+        while len(layer.blobs) <= name.blob:
+            layer.blobs.append(StoredBlob((), None))
+            unknown.add(id(layer.blobs[-1]))
+        blob = layer.blobs[name.blob]
+        if id(blob) in unknown:
+            blob.shape = array.shape
+            unknown.remove(id(blob))
+        if array.shape != blob.shape:
+            raise SnapshotError(
+                f'layer "{layer.name}": {name.kind} {name.blob} has the shape {array.shape}, not {blob.shape}; '
+                "the file is damaged"
+            )
+        if _is_wanted(sizes, layer, name.blob, array.shape):
+            wanted.append((blob, name.kind, array))
+    total = sum(array.nbytes for _, _, array in wanted if isinstance(array, Packed))
+    if total > (obtainable_bytes(np) or total):
+        raise SnapshotError(f"its arrays take {total} bytes, more than this machine has free")
+    for blob, kind, array in wanted:
+        setattr(blob, kind, array.read() if isinstance(array, Packed) else array)
+    contents.outline.ClearField("layer")
+    return Model(contents.outline, layers)
+
+
+def arrays_of(layers: Sequence[StoredLayer]) -> Iterator[tuple[ArrayName, StoredBlob]]:
+    """Yields the names of all arrays that the layers may have, data and then diff of each blob, with the blob."""
+    for key, layer in keyed(layers):
+        for index, blob in enumerate(layer.blobs):
+            for kind in ("data", "diff"):
+                yield ArrayName(key, index, kind), blob
+
+
+def arrays_in(outline: Any) -> Iterator[tuple[ArrayName, StoredBlob]]:
+    """As `arrays_of`, for an outline, which does not change. The blobs have no values."""
+    copy = pb.NetParameter()
+    copy.CopyFrom(outline)
+    return arrays_of([layer_from_outline(layer) for layer in copy.layer])
+
+
+def stored_arrays(model: Model) -> Iterator[tuple[ArrayName, np.ndarray]]:
+    """Yields the arrays that the blobs of a model have, one at a time."""
+    for name, blob in arrays_of(model.layers):
+        values = getattr(blob, name.kind)
+        if values is not None:
+            yield name, values
+
+
+def keyed(layers: Sequence[StoredLayer]) -> Iterator[tuple[str, StoredLayer]]:
+    """Yields each layer with a unique key: its name, followed by #2, #3, ... for further layers of that name."""
+    taken: set[str] = set()
+    for layer in layers:
+        key, number = layer.name, 1
+        while key in taken:
+            number += 1
+            key = f"{layer.name}#{number}"
+        taken.add(key)
+        yield key, layer
+
+
+def outline_from(content: bytes) -> Any:
+    """The NetParameter of the bytes that `Model.outline` gave. Raises SnapshotError."""
+    try:
+        outline = pb.NetParameter.FromString(content)
+    except DecodeError as problem:
+        raise SnapshotError("its description of the net cannot be parsed; the file is damaged") from problem
+    check_text(outline)
+    return outline
+
+
+def layer_from_outline(outline: Any) -> StoredLayer:
+    """The layer of an outline, with blobs that have no values yet."""
+    check_text(outline)
+    blobs = [StoredBlob(blob_shape(blob), None, legacy=blob.HasField("num")) for blob in outline.blobs]
+    outline.ClearField("blobs")
+    return StoredLayer(outline, blobs)
+
+
+def _is_wanted(sizes: BlobSizes | None, layer: StoredLayer, index: int, shape: tuple[int, ...]) -> bool:
+    """Whether a net needs a blob of a file: its own blob has as many values, or another layer may share it.
+
+    Other blobs are not read, since a damaged file may claim any number of values. Without `sizes` all are wanted.
+    """
+    if sizes is None:
+        return True
+    if layer.name not in sizes:
+        return any(spec.name for spec in layer.param.param)
+    counts = sizes[layer.name]
+    return index < len(counts) and counts[index] == math.prod(shape)

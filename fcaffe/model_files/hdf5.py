@@ -1,0 +1,146 @@
+"""Models in HDF5, in Caffe's layout: datasets /data/<layer>/<k> and /diff/<layer>/<k>, a group for every layer.
+
+The file holds a shared blob once, with its owner. Attributes, which Caffe ignores, hold what Caffe's layout leaves out:
+the parameters of the net and of each layer, and the order of the layers. A file that Caffe wrote gives a model whose
+layers have names and blobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from fcaffe.errors import SnapshotError
+from fcaffe.hdf5.library import h5py
+from fcaffe.hdf5.reading import address, attribute, check_stored, member, names_in, shape_of, values_of
+from fcaffe.hdf5.reading import opened as opened_hdf5
+from fcaffe.hdf5.writing import Hdf5Writer, new_file
+from fcaffe.model_files.arrays import ArrayName, Contents, Packed, stored_arrays
+from fcaffe.model_files.model import Model, check_text
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import without_fork_fields
+
+_NET = "net"  # attribute of /data: the NetParameter without layers
+_LAYER, _ORDER = "layer", "order"  # attributes of a layer's group
+_LARGEST_ATTRIBUTE = 60000  # bytes; HDF5 allows a little more
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
+    """The contents of an HDF5 file: layers in order, or by name in a file that Caffe wrote. Raises SnapshotError."""
+    with opened_hdf5(path, SnapshotError) as file:
+        data = _group(file, "data")
+        if data is None:
+            state = member(file, "iter") is not None and member(file, "history") is not None
+            raise SnapshotError(
+                "this is a solver state, not a model; give it as --snapshot" if state else "there is no model in it"
+            )
+        outlines: list[tuple[int, Any]] = []
+        arrays: dict[ArrayName, Packed] = {}
+        for name, group in _layers(data):
+            outline = _message(group, _LAYER, pb.LayerParameter)
+            outline.name = name
+            order = attribute(group, _ORDER, "iu")
+            outlines.append((len(outlines) if order is None else int(order), outline))
+            for kind, parent in (("data", group), ("diff", _group(file, f"diff/{name}"))):
+                for index, dataset in _datasets(parent) if parent is not None else ():
+                    size = check_stored(dataset)
+                    read = functools.partial(values_of, dataset)
+                    arrays[ArrayName(name, index, kind)] = Packed(shape_of(dataset), size, read)
+        net = _message(data, _NET, pb.NetParameter)
+        check_text(net)
+        net.layer.extend(outline for _, outline in sorted(outlines, key=lambda item: item[0]))
+        yield Contents(net, arrays)
+
+
+def write(path: str | os.PathLike[str], model: Model) -> None:
+    """Write a model. /diff exists if any blob has gradients. Raises SnapshotError."""
+    owners = {(layer.name, index): owner.blobs[owned] for layer, index, owner, owned in model.shared()}
+    with_diffs = any(blob.diff is not None for layer in model.layers for blob in layer.blobs)
+    _check_names(model)
+    with new_file(path, "model", SnapshotError) as file:
+        data = file.group(file.root, "data")
+        _put_message(file, data, _NET, without_fork_fields(model.param))
+        for order, layer in enumerate(model.layers):
+            group = file.group(data, layer.name)
+            file.attribute(group, _ORDER, order)
+            _put_message(file, group, _LAYER, without_fork_fields(layer.outline()))
+            if with_diffs:
+                file.group(file.root, f"diff/{layer.name}")
+        for name, values in stored_arrays(model):
+            owner = owners.get((name.layer, name.blob)) if name.kind == "data" else None
+            if owner is None or not _same(owner.data, values):
+                file.array(file.group(file.root, f"{name.kind}/{name.layer}"), str(name.blob), values)
+
+
+def _layers(data: Any) -> Iterator[tuple[str, Any]]:
+    """Yields name and group of every layer: a group with blobs, with the attribute "layer", or without members.
+
+    A name with slashes is a group within a group. A group with several links, such as one that contains itself, is
+    yielded once.
+    """
+    library = h5py()
+    seen = set()
+    waiting = [("", data)]
+    while waiting:
+        prefix, parent = waiting.pop(0)
+        for key in names_in(parent):
+            group = member(parent, key)
+            if not isinstance(group, library.Group) or address(group) in seen:
+                continue
+            seen.add(address(group))
+            name, names = prefix + key, names_in(group)
+            if attribute(group, _LAYER, "V") is not None or not names or any(one.isdecimal() for one in names):
+                yield name, group
+            waiting.append((f"{name}/", group))
+
+
+def _datasets(group: Any) -> Iterator[tuple[int, Any]]:
+    for key in names_in(group):
+        if key.isdecimal() and len(key) < 10 and isinstance(dataset := member(group, key), h5py().Dataset):
+            yield int(key), dataset
+
+
+def _group(group: Any, path: str) -> Any:
+    """The group at this path, or None."""
+    found = member(group, path)
+    return found if isinstance(found, h5py().Group) else None
+
+
+def _message(group: Any, name: str, message_class: Any) -> Any:
+    """The message in an attribute; an empty one if there is no such attribute."""
+    try:
+        return message_class.FromString(bytes(attribute(group, name, "V") or b""))
+    except DecodeError as problem:
+        raise SnapshotError(f'attribute "{name}" of "{group.name}" cannot be read: it is damaged') from problem
+
+
+def _put_message(file: Hdf5Writer, group: Any, name: str, message: Any) -> None:
+    """Write a message as an attribute. One that is too long is omitted, as in a file that Caffe wrote."""
+    content = message.SerializeToString()
+    if 0 < len(content) <= _LARGEST_ATTRIBUTE:
+        file.attribute(group, name, np.void(content))
+
+
+def _same(a: np.ndarray | None, b: np.ndarray) -> bool:
+    """Whether both have the same bits, so that NaN equals NaN."""
+    if a is None or a.dtype != b.dtype or a.size != b.size:
+        return False
+    first, second = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (a, b))
+    return np.array_equal(first, second)
+
+
+def _check_names(model: Model) -> None:
+    names = set()
+    for layer in model.layers:
+        if not layer.name or not {"", ".", ".."}.isdisjoint(layer.name.split("/")):
+            raise SnapshotError(f'HDF5 cannot hold a layer with the name "{layer.name}"; give it another')
+        if layer.name in names:
+            raise SnapshotError(f'HDF5 cannot hold two layers with the name "{layer.name}"; rename one')
+        names.add(layer.name)

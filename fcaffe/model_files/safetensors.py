@@ -1,0 +1,115 @@
+"""Models as safetensors files: one tensor for each ArrayName, and the outline in the metadata, base64-encoded.
+
+The format (github.com/huggingface/safetensors) is eight bytes with the length of a header, the header as JSON, and the
+values. It can hold no code, so files from unknown sources are safe to read.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import math
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fcaffe.errors import SnapshotError
+from fcaffe.input_files import read_input, reading
+from fcaffe.model_files.arrays import ArrayName, Contents, outline_from, stored_arrays
+from fcaffe.model_files.model import Model
+from fcaffe.output_files import replacing
+
+NET = "caffe.net"  # key of the metadata
+
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
+_CODES = {np.dtype(code): name for name, code in _DTYPES.items()}
+_LARGEST_HEADER = 100_000_000  # bytes, as in the format's own library
+
+
+class Content(NamedTuple):
+    """The tensors of a safetensors file, and its metadata."""
+
+    tensors: dict[str, np.ndarray]
+    metadata: dict[str, str]
+
+
+def is_safetensors(start: bytes) -> bool:
+    """Whether a file with these first bytes is a safetensors file: a length, and the beginning of a JSON object."""
+    return len(start) > 9 and start[8:9] == b"{" and struct.unpack("<Q", start[:8])[0] <= _LARGEST_HEADER
+
+
+def read_content(path: str | os.PathLike[str]) -> Content:
+    """The tensors of any safetensors file. Raises SnapshotError."""
+    with reading(path, SnapshotError):
+        content = read_input(path, sys.maxsize)
+    length = struct.unpack("<Q", content[:8].ljust(8, b"\xff"))[0]
+    if length > min(_LARGEST_HEADER, len(content) - 8):
+        raise SnapshotError(f"{path} is cut off, or no safetensors file")
+    try:
+        described = json.loads(content[8 : 8 + length])
+        metadata = {str(name): str(text) for name, text in described.pop("__metadata__", {}).items()}
+        tensors = {name: _tensor(content, entry, 8 + length) for name, entry in described.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        raise SnapshotError(f"{path}: its header is damaged ({' '.join(str(problem).split())})") from problem
+    return Content(tensors, metadata)
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
+    """The contents of a file whose tensors have names of blobs. Raises SnapshotError."""
+    tensors, metadata = read_content(path)
+    try:
+        outline = outline_from(base64.b64decode(metadata.get(NET, ""), validate=True))
+    except ValueError as problem:
+        raise SnapshotError(f'its metadata "{NET}" is not base64; the file is damaged') from problem
+    try:
+        arrays = {ArrayName.parse(name): tensor for name, tensor in tensors.items()}
+    except SnapshotError as problem:
+        raise SnapshotError(
+            f"{problem}. If it is a state dict of PyTorch, convert it with `fcaffe convert` and give the net of the "
+            "same architecture as --model"
+        ) from problem
+    yield Contents(outline, arrays)
+
+
+def write(path: str | os.PathLike[str], model: Model) -> None:
+    """Write a model. Raises SnapshotError."""
+    arrays = {str(name): values for name, values in stored_arrays(model)}
+    write_tensors(path, arrays, {NET: base64.b64encode(model.outline()).decode("ascii")})
+
+
+def write_tensors(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
+    """Write named arrays, and strings as metadata. Raises SnapshotError."""
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    at = 0
+    for name, array in arrays.items():
+        header[name] = {
+            "dtype": _CODES[array.dtype.newbyteorder("<")],
+            "shape": list(array.shape),
+            "data_offsets": [at, at + array.nbytes],
+        }
+        at += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # aligns the values to eight bytes
+    with replacing(path, "model", SnapshotError) as temporary, open(temporary, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for array in arrays.values():
+            file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
+
+
+def _tensor(content: bytes, entry: Any, begin: int) -> np.ndarray:
+    """The tensor of a header's entry. Raises ValueError if it is not within the file."""
+    shape, (start, end) = tuple(map(int, entry["shape"])), map(int, entry["data_offsets"])
+    if entry["dtype"] not in _DTYPES:
+        raise ValueError(f"type {entry['dtype']} of a tensor is none of {', '.join(_DTYPES)}")
+    dtype = np.dtype(_DTYPES[entry["dtype"]])
+    if min(shape, default=0) < 0 or not 0 <= start <= end <= len(content) - begin:
+        raise ValueError("a tensor lies outside the file")
+    if math.prod(shape) * dtype.itemsize != end - start:
+        raise ValueError(f"a tensor of shape {shape} has {end - start} bytes")
+    return np.frombuffer(content, dtype, math.prod(shape), begin + start).reshape(shape)

@@ -1,0 +1,173 @@
+"""Examples of the layer types of Caffe's forks (see examples.py)."""
+
+from tests.layers.example import Example
+
+IMAGES = ((2, 4, 5, 3),)
+MATRIX = (3, 4)
+
+# Shapes, normalisation, resizing, faces.
+PLAIN: dict[str, list[Example]] = {
+    "BN": [
+        Example("", IMAGES, in_place=True),
+        Example("bn_param { momentum: 0.7 }", ((6, 3),), in_place=True),
+        Example("bn_param { frozen: true }", IMAGES, in_place=True, smooth=False),
+        Example("", IMAGES, in_place=True, phase="TEST", smooth=False),
+        Example("bn_param { bn_mode: LEARN }", IMAGES, in_place=True),
+        Example("bn_param { bn_mode: LEARN }", ((6, 3),), tops=3, smooth=False),
+        Example("bn_param { bn_mode: INFERENCE }", IMAGES),
+    ],
+    "Flip": [Example("flip_param { flip_height: true }", IMAGES)],
+    "Normalize": [
+        Example("", IMAGES, in_place=True),
+        Example("norm_param { across_spatial: false }", IMAGES, in_place=True),
+        Example("norm_param { across_spatial: false channel_shared: false }", (MATRIX,), smooth=False, in_place=True),
+        Example("normalize_param { }", IMAGES, in_place=True),
+        Example('normalize_param { normalize_type: "L1" }', (MATRIX,), in_place=True),
+    ],
+    "Permute": [
+        Example("permute_param { order: 0 order: 2 order: 3 order: 1 }", IMAGES),
+        Example("permute_param { order: 2 order: 1 }", ((2, 3, 2, 3, 2),), batched=()),
+    ],
+    "Reorg": [
+        Example("reorg_param { stride: 2 }", ((2, 4, 4, 6),), smooth=False),
+        Example("reorg_param { stride: 2 reverse: true }", ((2, 8, 2, 3),), smooth=False),
+    ],
+    "Reverse": [Example("", IMAGES), Example("reverse_param { axis: 1 }", (MATRIX,))],
+    "ShuffleChannel": [Example("shuffle_channel_param { group: 2 }", IMAGES)],
+    "Transpose": [Example("transpose_param { dim: 2 dim: 0 dim: 1 }", ((2, 3, 4),))],
+}
+
+# SSD.
+PRIORS = [0, 0, 0.4, 0.4, 0.3, 0.3, 0.7, 0.7, 0.6, 0.5, 0.9, 0.9, 0.1, 0.6, 0.5, 1, *[0.1, 0.1, 0.2, 0.2] * 4]
+OBJECTS = [0, 1, 0, 0.05, 0, 0.35, 0.45, 0, 1, 2, 0, 0.55, 0.5, 0.9, 0.8, 0, 1, 1, 1, 0.2, 0.2, 0.6, 0.6, 1]
+
+
+def multibox_loss(fields: str, classes: int = 1) -> Example:
+    """An example with 4 priors, 3 classes, 2 images and 3 objects; `classes` is the number of kinds of boxes."""
+    return Example(
+        f"multibox_loss_param {{ num_classes: 3 code_type: CENTER_SIZE {fields} }}",
+        ((2, 16 * classes), (2, 12), (1, 2, 16), (1, 1, 3, 8)),
+        values={2: PRIORS, 3: OBJECTS},
+        labels={3: 3},
+        constants=(2,),
+        batched=(0, 1),
+        empty_batch=False,
+    )
+
+
+BOXES: dict[str, list[Example]] = {
+    "PriorBox": [
+        Example(
+            "prior_box_param { min_size: 4 max_size: 9 aspect_ratio: 2 }",
+            ((2, 3, 2, 3), (2, 3, 9, 12)),
+            constants=(0, 1),
+            batched=(),
+        ),
+    ],
+    "DetectionOutput": [
+        Example(
+            f"detection_output_param {{ num_classes: 3 code_type: {code_type} confidence_threshold: {least} }}",
+            ((2, 16), (2, 12), (1, 2, 16)),
+            values={2: PRIORS},
+            has_gradient=False,
+            batched=(0, 1),
+        )
+        for code_type, least in (("CENTER_SIZE", 0), ("CORNER", 9))
+    ],
+    "DetectionEvaluate": [
+        Example(
+            "detection_evaluate_param { num_classes: 3 }",
+            ((1, 1, 2, 7), (1, 1, 3, 8)),
+            values={0: [0, 1, 0.9, 0, 0, 0.4, 0.4, 0, 2, 0.8, 0, 0, 0.4, 0.4], 1: OBJECTS},
+            has_gradient=False,
+            batched=(),
+        ),
+    ],
+    "MultiBoxLoss": [
+        multibox_loss("neg_pos_ratio: 0.5"),
+        multibox_loss("mining_type: HARD_EXAMPLE sample_size: 2 loc_loss_type: L2 loc_weight: 0.3"),
+        multibox_loss("mining_type: NONE share_location: false conf_loss_type: LOGISTIC", classes=3),
+    ],
+}
+
+# Regions of interest, YOLO.
+ROIS = [0, -2, 1, 9, 6, 1, 3, 0, 14, 13, 0, 5, 5, 5, 5, 1, 20, 2, 30, 9]  # over images of 14 x 14 pixels
+MAPS = (2, 4, 7, 7)
+POOLED = "pooled_h: 2 pooled_w: 3 spatial_scale: 0.5"
+
+REGIONS: dict[str, list[Example]] = {
+    "ROIPooling": [
+        Example(f"roi_pooling_param {{ {POOLED} }}", (MAPS, (4, 5)), values={1: ROIS}, constants=(1,), batched=(1,)),
+        Example(
+            f"roi_pooling_param {{ {POOLED} pad_ratio: 0.25 }}",
+            (MAPS, (3, 5, 1, 1)),
+            values={1: ROIS},
+            constants=(1,),
+            batched=(1,),
+        ),
+    ],
+    "PSROIPooling": [
+        Example(
+            "psroi_pooling_param { output_dim: 1 group_size: 2 spatial_scale: 0.5 }",
+            (MAPS, (4, 5)),
+            values={1: ROIS},
+            constants=(1,),
+            batched=(1,),
+        ),
+    ],
+    "ROIAlign": [
+        Example(f"{kind} {{ {POOLED} {more} }}", (MAPS, (4, 5)), values={1: ROIS}, constants=(1,), batched=(1,))
+        for kind, more in (
+            ("roi_pooling_param", "pad_ratio: 0.25"),
+            ("roi_align_param", ""),
+            ("roi_align_param", "sampling_ratio: 2"),
+        )
+    ],
+    "SmoothL1Loss": [
+        Example("loss_weight: 1", ((3, 4), (3, 4))),
+        Example("loss_weight: 1", ((3, 4), (3, 4), (3, 4)), values={2: [1, 0]}, constants=(2,)),
+        Example("loss_weight: 2 smooth_l1_loss_param { sigma: 1.5 }", ((2, 2, 2, 2),) * 4, constants=(2, 3)),
+    ],
+    "SmoothL1LossOHEM": [
+        Example("loss_weight: 1 loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 3 }", ((3, 4), (3, 4))),
+        Example("loss_weight: 1 loss_weight: 0", ((2, 3, 2, 2), (2, 3, 2, 2)), tops=2, smooth=False),
+    ],
+    "SoftmaxWithLossOHEM": [
+        Example("loss_param { ignore_label: 2 }", ((4, 3, 2, 1), (4, 1, 2, 1)), labels={1: 3}),
+        Example(
+            "loss_weight: 1 loss_weight: 0 loss_weight: 0 loss_param { normalization: PRE_FIXED }",
+            ((4, 3), (4,)),
+            tops=3,
+            labels={1: 3},
+            smooth=False,
+        ),
+    ],
+    "Proposal": [
+        Example(
+            "proposal_param { base_size: 4 feat_stride: 4 min_size: 2 ratio: 1 ratio: 2 scale: 1 post_nms_topn: 9 }",
+            ((2, 4, 3, 4), (2, 8, 3, 4), (2, 3)),
+            tops=2,
+            values={2: [12, 16, 1]},
+            constants=(0, 1, 2),
+        ),
+    ],
+    "BoxAnnotatorOHEM": [
+        Example(
+            "box_annotator_ohem_param { roi_per_img: 1 }",
+            ((5, 5), (5,), (5,), (5, 8)),
+            tops=2,
+            values={0: ROIS},
+            has_gradient=False,
+        ),
+    ],
+}
+
+# Fields of forks in layers of BVLC Caffe.
+FORK_FIELDS: dict[str, list[Example]] = {
+    "BatchNorm": [
+        Example("batch_norm_param { scale_bias: true }", IMAGES, in_place=True),
+        Example("batch_norm_param { scale_bias: true use_global_stats: true }", IMAGES, in_place=True),
+    ],
+}
+
+EXAMPLES_OF_FORKS = PLAIN | BOXES | REGIONS

@@ -1,0 +1,221 @@
+"""SSD's layers: files of detections, boxes, what differs from the fork, and errors."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.data.share import Turns
+from fcaffe.engines import NumpyEngine
+from fcaffe.errors import DataError, LayerError, NetError
+from fcaffe.layers.forks import boxes
+from fcaffe.net import Context, Net
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text
+from fcaffe.rng import CaffeRandom
+from tests.conftest import GOLDEN, make_net
+from tests.layers.examples_of_forks import OBJECTS, PRIORS
+
+FILES = sorted((GOLDEN / "forks" / "files").glob("*.npz"))
+
+DETECTION = """layer { name: "in" type: "Input" top: "codes" top: "scores" top: "priors" input_param {
+    shape { dim: 2 dim: 16 } shape { dim: 2 dim: 12 } shape { dim: 1 dim: 2 dim: 16 } } }
+  layer { name: "found" type: "DetectionOutput" bottom: "codes" bottom: "scores" bottom: "priors" top: "rows"
+    detection_output_param { num_classes: 3 %s } }"""
+
+LOSS = """layer { name: "in" type: "Input" top: "codes" top: "scores" top: "priors" top: "objects" input_param {
+    shape { dim: 2 dim: 16 } shape { dim: 2 dim: 12 } shape { dim: 1 dim: 2 dim: 16 }
+    shape { dim: 1 dim: 1 dim: 3 dim: 8 } } }
+  layer { name: "loss" type: "MultiBoxLoss" bottom: "codes" bottom: "scores" bottom: "priors" bottom: "objects"
+    top: "loss" multibox_loss_param { num_classes: 3 code_type: CENTER_SIZE %s } %s }"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory, with a label map and sizes of two images."""
+    monkeypatch.chdir(tmp_path)
+    Path("map.prototxt").write_text("".join(f'item {{ name: "thing {n}" label: {n} }}\n' for n in range(3)))
+    Path("sizes.txt").write_text("first 100 200\nsecond 50 40\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_saved_files_are_those_of_ssd(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    golden = np.load(path)
+    for name, text in zip(golden["file_names"], golden["file_texts"], strict=True):
+        Path(str(name)).write_text(str(text))
+    net = make_net(str(golden["prototxt"]), "TEST")
+    for index, name in enumerate(golden["input_names"]):
+        net.blob(str(name)).data[...] = golden[f"bottom_{index}"]
+    for _ in range(2):  # the second test overwrites the files of the first
+        net.forward()
+        saved = {file.name: file.read_text() for file in Path("out").iterdir()}
+        assert saved == dict(zip(map(str, golden["saved_names"]), map(str, golden["saved_texts"]), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ('output_format: "XML" label_map_file: "map.prototxt"', 'output_format "XML" is none of VOC, ILSVRC, COCO'),
+        ('output_format: "VOC" label_map_file: "none.prototxt"', "none.prototxt does not exist"),
+        ('output_format: "VOC" label_map_file: "two.prototxt"', "two.prototxt has no name for label 2"),
+        ('output_format: "VOC" label_map_file: "same.prototxt"', "label 1 has two names, a and b"),
+        ('output_format: "VOC" label_map_file: "map.prototxt" num_test_image: 3', "num_test_image 3 is not from 1 to"),
+        ('output_format: "VOC" label_map_file: "map.prototxt" resize_param { height: 3 }', "the height and the width"),
+    ],
+)
+def test_files_that_cannot_be_saved(folder, fields, message):
+    Path("two.prototxt").write_text('item { name: "a" label: 1 }')
+    Path("same.prototxt").write_text('item { name: "a" label: 1 } item { name: "b" label: 1 }')
+    saving = f'save_output_param {{ output_directory: "out" name_size_file: "sizes.txt" {fields} }}'
+    with pytest.raises(DataError, match=message):
+        make_net(DETECTION % saving, "TEST")
+
+
+@pytest.mark.parametrize("text", ["", "a 1 2\nb 3\n", "a one 2\n", "a 0 5\n"])
+def test_a_damaged_list_of_sizes(folder, text):
+    Path("bad.txt").write_text(text)
+    saving = 'save_output_param { output_directory: "out" name_size_file: "bad.txt" output_format: "COCO"'
+    with pytest.raises(DataError, match=r"bad.txt: a name_size_file has lines of a name, a height and a width"):
+        make_net(DETECTION % f'{saving} label_map_file: "map.prototxt" }}', "TEST")
+
+
+def test_several_workers_do_not_save_files(folder):
+    saving = 'save_output_param { output_directory: "out" name_size_file: "sizes.txt" output_format: "COCO"'
+    param = parse_text(DETECTION % f'{saving} label_map_file: "map.prototxt" }}', pb.NetParameter)
+    with pytest.raises(LayerError, match="test with one worker"):
+        Net(param, Context(NumpyEngine(), CaffeRandom(1), turns=Turns(0, 2, 4)))
+
+
+@pytest.mark.parametrize(("count", "threshold", "eta"), [(30, 0.3, 1), (1500, 0.45, 1), (1500, 0.95, 0.995)])
+def test_suppression_in_blocks_is_that_of_single_boxes(count, threshold, eta):
+    random = np.random.default_rng(3)
+    centres, sides = random.uniform(0, 1, (count, 2)), random.uniform(0.02, 0.3, (count, 2))
+    found = np.concatenate([centres - sides, centres + sides], axis=1).astype(np.float32)
+    overlap, kept, least = boxes.overlaps(found, found), [], np.float32(threshold)
+    for index in range(count):
+        if (overlap[index, kept] <= least).all():
+            kept.append(index)
+            if eta < 1 and least > 0.5:
+                least *= np.float32(eta)
+    assert boxes.suppress(found, threshold, eta).tolist() == kept
+    assert boxes.suppress(found, threshold, eta, limit=7).tolist() == kept[:7]
+
+
+@pytest.mark.parametrize("code_type", boxes.CODE_TYPES)
+def test_codes_decode_to_their_boxes(code_type):
+    priors = np.array(PRIORS[:16], np.float32).reshape(4, 4)
+    found = priors + np.array([-0.1, 0.02, 0.1, 0.04], np.float32)
+    variances = np.array([0.1, 0.1, 0.2, 0.2], np.float32)
+    for scale in (variances, None):
+        codes = boxes.encode(found, priors, scale, code_type)
+        np.testing.assert_allclose(boxes.decode(codes, priors, scale, code_type), found, atol=1e-6)
+
+
+def loss_net(fields: str = "", more: str = "", batch: int = 2) -> Net:
+    net = make_net(LOSS % (fields, more))
+    random = np.random.default_rng(2)
+    for name in ("codes", "scores"):
+        blob = net.blob(name)
+        blob.reshape(batch, *blob.shape[1:])
+        blob.data[...] = random.normal(size=(2, *blob.shape[1:]))[:batch]
+    net.blob("priors").data[...] = np.resize(PRIORS, (1, 2, 16))
+    net.blob("objects").data[...] = np.resize(OBJECTS, (1, 1, 3, 8))
+    return net
+
+
+def test_a_pass_forgets_the_matches_of_the_pass_before():
+    """In the fork only a backward pass makes it forget them."""
+    net, moved = loss_net(), np.resize(OBJECTS, (1, 1, 3, 8))
+    moved[..., 0] = 1 - moved[..., 0]
+    net.forward()
+    net.blob("objects").data[...] = moved
+    again = net.forward()
+    fresh = loss_net()
+    fresh.blob("objects").data[...] = moved
+    assert again == fresh.forward()
+
+
+def test_targets_of_logistic_without_mining_belong_to_their_images():
+    """In the fork those of later images are at the wrong positions."""
+    net = loss_net("mining_type: NONE conf_loss_type: LOGISTIC", "loss_param { normalization: NONE }")
+    whole, parts = net.forward(), 0.0
+    for image in range(2):
+        single = loss_net("mining_type: NONE conf_loss_type: LOGISTIC", "loss_param { normalization: NONE }", batch=1)
+        rows = np.resize(OBJECTS, (3, 8))
+        rows = rows[rows[:, 0] == image]
+        rows[:, 0] = 0
+        single.blob("objects").reshape(1, 1, *rows.shape)
+        single.blob("objects").data[...] = rows
+        for name in ("codes", "scores"):
+            single.blob(name).data[...] = net.blob(name).data[image]
+        parts += single.forward()
+    assert whole == pytest.approx(parts, rel=1e-6)
+
+
+def test_mining_with_nms_needs_no_top_k():
+    """In the fork nothing is chosen without top_k."""
+    nms = "use_prior_for_nms: true nms_param { nms_threshold: 0.4 %s }"
+    assert loss_net(nms % "").forward() == loss_net(nms % "top_k: 99").forward() > loss_net(nms % "top_k: 0").forward()
+
+
+def test_scores_that_are_no_numbers_give_a_loss_that_is_none():
+    net = loss_net("neg_pos_ratio: 99")
+    net.blob("scores").data[0] = np.nan
+    assert np.isnan(net.forward())
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ((0, 3, 0, 0, 0, 1, 1, 0), "an object has the label 3; labels are 0 to 2 without the background's, 0"),
+        ((0, 0, 0, 0, 0, 1, 1, 0), "an object has the label 0"),
+        ((0, np.nan, 0, 0, 0, 1, 1, 0), "an object has the label nan"),
+        ((2, 1, 0, 0, 0, 1, 1, 0), "an object is in image 2 of a batch of 2"),
+    ],
+)
+def test_objects_that_cannot_be_learned(row, message):
+    net = loss_net()
+    net.blob("objects").data[0, 0, 1] = row
+    with pytest.raises(LayerError, match=message):
+        net.forward()
+
+
+@pytest.mark.parametrize(
+    ("fields", "more", "message"),
+    [
+        ("background_label_id: 3", "", "num_classes must count the background"),
+        ("do_neg_mining: false", "", "do_neg_mining contradicts mining_type"),
+        ("share_location: false", "", "mines with share_location only"),
+        ("mining_type: HARD_EXAMPLE sample_size: 0", "", "sample_size must be positive"),
+        ("", "loss_param { normalization: PRE_FIXED }", "normalization is one of"),
+        ("mining_type: NONE share_location: false", "", "needs 4 codes of each class and 3 scores for each prior"),
+    ],
+)
+def test_losses_that_make_no_sense(fields, more, message):
+    with pytest.raises(NetError, match=message):
+        make_net(LOSS % (fields, more))
+
+
+PRIOR_BOX = """layer { name: "in" type: "Input" top: "x" top: "image" input_param {
+    shape { dim: 1 dim: 1 dim: 2 dim: 2 } shape { dim: 1 dim: 3 dim: 20 dim: 20 } } }
+  layer { name: "priors" type: "PriorBox" bottom: "x" bottom: "image" top: "y" prior_box_param { %s } }"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("", "needs min_size"),
+        ("min_size: 0.9", "needs min_size"),
+        ("min_size: 5 max_size: 4", "each above its min_size"),
+        ("min_size: 5 min_size: 6 max_size: 9", "as many max_size as min_size"),
+        ("min_size: 5 aspect_ratio: 0", "aspect_ratio must be above 0"),
+        ("min_size: 5 variance: 1 variance: 2", "variance is given once or four times"),
+        ("min_size: 5 step_h: 2", "give either step, or both step_h and step_w"),
+        ("min_size: 5 img_size: 9 img_h: 2", "give either img_size, or both img_h and img_w"),
+    ],
+)
+def test_priors_that_make_no_sense(fields, message):
+    with pytest.raises(LayerError, match=message):
+        make_net(PRIOR_BOX % fields)
