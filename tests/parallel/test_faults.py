@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from fcaffe import output_files
-from fcaffe.parallel import job as launched
 from fcaffe.parallel import launch, processes
 from fcaffe.parallel.adopted import AdoptedRanks
 from fcaffe.parallel.blame import hang_message
@@ -407,33 +406,6 @@ def test_an_error_of_mpi_is_told_only_if_no_agent_tells_of_a_death(monkeypatch: 
 
 
 # --- the launcher's ---------------------------------------------------------------------------------------------------
-
-
-def test_a_launcher_that_is_stopped_for_a_while_gives_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    for step, looks, lives in ((1000.0, 10, True), (1.0, 90, False)):
-        clock, killed = [0.0], list[float]()
-        ranks = SilentRanks(step, looks, clock, killed)
-        waiting = launched.Job("", lambda ranks=ranks: ranks, True, "", timeout=5)  # type: ignore
-        waiting.started, waiting._kill = True, ranks.kill  # type: ignore
-        monkeypatch.setattr(launched.time, "monotonic", lambda clock=clock: clock[0])
-        assert waiting._wait(ranks) == 0  # type: ignore[arg-type]
-        assert (not killed) is lives
-
-
-class SilentRanks:
-    """They run for so many looks of `step` seconds each, and say nothing."""
-
-    def __init__(self, step: float, looks: int, clock: list[float], killed: list[float]) -> None:
-        self.step, self.looks, self.clock, self.killed = step, looks, clock, killed
-
-    def wait(self, seconds: float) -> int:
-        self.clock[0] += self.step
-        if self.killed or self.clock[0] >= self.looks * self.step:
-            return 0
-        raise subprocess.TimeoutExpired("", seconds)
-
-    def kill(self) -> None:
-        self.killed.append(self.clock[0])
 
 
 DIES_OF_SIGINT = r"""

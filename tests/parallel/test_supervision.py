@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from fcaffe.parallel import launch, mpiexec
+from fcaffe.parallel import mpiexec
 from tests.parallel.conftest import MPIEXEC, Job, needs_mpi, until
 
 Start = Callable[..., Job]
@@ -190,32 +190,6 @@ def test_daemons_call_back_where_this_host_can_be_reached(
     assert "198.18.0.9" not in hydra.command(2, [("a", 1), ("b", 1)], "-localhost c", ["x"], {})
 
 
-def test_attempts_to_start_back_off(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """Hosts that never start are tried ever more seldom, and for so long only as is said."""
-    clock, slept, runs = [0.0], list[float](), list[float]()
-
-    class Failing:
-        fault, started, asked_to_end, unwritten, code = True, False, False, None, 134
-
-        def __init__(self, *arguments: object) -> None:
-            runs.append(clock[0])
-
-        def run(self) -> None:
-            clock[0] += 2.0
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        clock[0] += seconds
-
-    monkeypatch.setattr(launch, "Job", Failing)
-    monkeypatch.setattr(launch, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
-    monkeypatch.setattr(launch, "find_mpiexec", lambda: mpiexec.Mpiexec("", open_mpi=False, speaks_pmi=True))
-    assert launch.launch(launch.Plan(2, restarts=1), []) == 134
-    assert slept == sorted(slept) and slept[0] == 5 and slept[-1] == 60 and len(runs) < 25
-    assert clock[0] < launch.PATIENCE + 70
-    assert f"in {slept[1]} s; attempts end after 15 minutes" in capfd.readouterr().err
-
-
 # --- the environment --------------------------------------------------------------------------------------------------
 
 
@@ -224,24 +198,6 @@ def test_attempts_to_start_back_off(monkeypatch: pytest.MonkeyPatch, capfd: pyte
 def test_any_choice_of_ucx_transports_starts(start: Start, transports: str) -> None:
     job = start("--workers", "2", UCX_TLS=transports)
     assert job.wait() == 0, job.text[-3000:]
-
-
-@needs_mpi
-@pytest.mark.parametrize("under", [[], [MPIEXEC, "-n", "2"]])
-def test_nothing_lies_in_the_temporary_folder(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, under: list[object]
-) -> None:
-    """At no moment: so nothing is left there, whoever is killed, and whatever variable names the folder."""
-    (temporary := tmp_path / "temporary").mkdir()
-    monkeypatch.delenv("TMPDIR", raising=False)
-    job = start(*([] if under else ["--workers", "2"]), under=under, solver="long.prototxt", TEMP=str(temporary))
-    seen = set[str]()
-    until(lambda: seen.update(os.listdir(temporary)) or "Iteration 0 (" in job.text, pause=0)
-    assert not [name for name in seen if "fcaffe" in name]
-    for process in list(job.processes()):
-        os.kill(process, signal.SIGKILL)
-    job.wait()
-    assert not [path for path in temporary.iterdir() if "fcaffe" in path.name]
 
 
 @needs_mpi
