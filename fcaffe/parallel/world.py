@@ -21,7 +21,6 @@ from fcaffe.parallel.started import LAUNCHED, RANK_PROCESS, host_name, started_a
 from fcaffe.parallel.watch import GRACE, MARGIN
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT, Watchdog
 
-told_to_end: list[int] = []  # signals that have raised SystemExit
 PASSED_ON = 0.3  # seconds that mpiexec has to pass on what a rank wrote
 
 
@@ -51,11 +50,6 @@ class World:
         return message if self.size == 1 else f"rank {self.rank} on {host_name()}: {message}"
 
     def __enter__(self) -> World:
-        if self.size > 1:
-            try:
-                _raise_signals()
-            except BaseException as error:
-                raise RankError(self) from error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -96,17 +90,26 @@ class World:
         if self.rank == 0 or LAUNCHED not in os.environ:
             log.fatal(self.error["message"], source)
 
-    def abort(self, code: int) -> None:
-        """End all ranks with this exit code, and tell the launcher why."""
+    def abort(self, code: int, number: int = 0) -> None:
+        """End all ranks with this exit code, and tell the launcher why: for an error, or for the signal `number`."""
         sys.stdout.flush()
         sys.stderr.flush()
         if LAUNCHED in os.environ:
-            told = {"rank": self.rank, "code": code, "logged": self.rank == 0, "signal": (told_to_end or [0])[0]}
+            told = {"rank": self.rank, "code": code, "logged": self.rank == 0, "signal": number}
             records.send({**told, **self.error})
+        if self.comm is None:
+            os._exit(code)
         if TABLE not in os.environ:
             time.sleep(PASSED_ON)  # once a rank aborts mpiexec throws away what is still on its way
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI's own words would follow ours
         self.comm.Abort(code)
+
+    def end_by_signal(self, number: int, _: FrameType | None) -> None:
+        """Handle a signal that asks this rank to end, and so all: at once, since a library's code that calls ours may
+        lose an exception."""
+        _handle_signals(signal.SIG_IGN)
+        self.watchdog.leave(failed=True)
+        self.abort(128 + number, number)
 
 
 def join(timeout: float = DEFAULT_TIMEOUT) -> World:
@@ -114,9 +117,7 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
 
     `timeout` in seconds: how long an operation may take before the job is ended; 0 for ever. Raises UsageError.
 
-    From here on SIGTERM, SIGHUP and SIGINT raise SystemExit in a rank, so that one that is told to end says so to all.
-    Between the start of the agent and the body of the `with` they are only noted: an exception would get past it, and
-    the agent would take the rank for one that was killed.
+    From here on SIGTERM, SIGHUP and SIGINT end all ranks, unless other handlers are set.
     """
     start = started_as()
     own = watchdog.of_started_rank(start.rank if start else 0)
@@ -128,11 +129,11 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
         own.beat("the start")
         records.send({"iteration": -1})
         return World(watchdog=own)
-    _raise_signals()
+    world = World(rank=start.rank)
+    _handle_signals(world.end_by_signal)
     if process_name(os.getppid()) in DAEMONS:  # nothing else would end this rank if it is stopped, or the agent dead
         dies_with(os.getppid())()
     prepare_environment(start)
-    world = World()
     try:
         mpi = load_mpi(start)
         launched = LAUNCHED in os.environ
@@ -143,7 +144,6 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
         local = world.comm.Split_type(mpi.COMM_TYPE_SHARED)
         world.local_rank, world.local_size = local.rank, local.size
         world.hosts = tuple(world.comm.allgather(host_name()))
-        _handle_signals(_note)
         reports = launched and world.rank == 0
         if own is None:
             own = watchdog.start_agent(world.comm, local, world.hosts, timeout, reports, launched)
@@ -157,8 +157,6 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
         if world.size == 1:
             if own is not None:
                 own.leave(failed=True)
-            if told_to_end and LAUNCHED in os.environ:
-                records.send({"rank": start.rank, "code": 128 + told_to_end[0], "signal": told_to_end[0]})
             raise
         raise RankError(world) from error
     return world
@@ -167,22 +165,3 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
 def _handle_signals(handler: Any) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, handler)
-
-
-def _raise_signals() -> None:
-    """From now on, and for those that were noted before, signals raise SystemExit."""
-    _handle_signals(_exit)
-    if told_to_end:
-        _exit(told_to_end[0], None)
-
-
-def _note(number: int, _: FrameType | None) -> None:
-    told_to_end.append(number)
-
-
-def _exit(number: int, _: FrameType | None) -> None:
-    """Once; a second signal would cut short what the first has begun. It is noted as well, since a library's code that
-    calls ours may lose an exception."""
-    _handle_signals(signal.SIG_IGN)
-    told_to_end.append(number)
-    sys.exit(128 + number)
