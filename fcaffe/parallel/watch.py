@@ -131,7 +131,8 @@ class Watch:
         overdue = [slot for index, slot in enumerate(slots) if self.overdue(index, slot, seconds)]
         failed = any(slot.state == FAILED for slot in slots)
         if failed and not self.failed:
-            self.network.send_fault(0.0, slots[0].rank)  # before all others: what it says of itself says more
+            self.network.fault = (0.0, self.network.number)  # before all others: what a rank says itself says more
+            self.network.send(with_stopped(slots))
         self.failed = failed
         if not self.fault:
             self.judge(slots, overdue)
@@ -175,7 +176,7 @@ class Watch:
     def end(self, message: str) -> None:
         """Say why, and end all ranks of this host; mpiexec, if it can still be reached, ends those of the others."""
         self.fault = True
-        if not self.network.knows_of_fault(self.slots()[0].rank):  # of which this one is a consequence
+        if not self.network.knows_of_fault(self.slots()):  # of which this one is a consequence
             records.tell_fault(message, self.launched)
         self.kill_ranks()
 

@@ -22,7 +22,7 @@ from fcaffe.parallel import launch, processes
 from fcaffe.parallel.adopted import AdoptedRanks
 from fcaffe.parallel.blame import hang_message
 from fcaffe.parallel.mpiexec import Mpiexec
-from fcaffe.parallel.network import Network
+from fcaffe.parallel.network import Network, Status
 from fcaffe.parallel.table import SLOT, STOPPED, WAITING, WORKING, Slot
 from fcaffe.parallel.watch import TICK
 from fcaffe.parallel.world import World
@@ -290,17 +290,18 @@ def test_agents_believe_nobody_but_one_another() -> None:
     assert first.socket and second.socket
     sent: list[bytes] = []
     first.seal = lambda message: sent.append(message + Network.seal(first, message)) or sent[-1][-32:]  # type: ignore
-    first.send_fault(1.0, 0)
-    until(lambda: second.receive() or second.faults, 5)  # type: ignore[func-returns-value]
-    assert second.faults == [(1.0, 0)]
+    first.fault = (1.0, 0)
+    first.send([])
+    until(lambda: second.receive() or second.others, 5)  # type: ignore[func-returns-value]
+    assert second.others[0].fault == (1.0, 0)
     assert b"key" not in sent[0]
     changed = bytearray(sent[0])
     changed[-40] ^= 1
     for forged in (sent[0], bytes(changed), sent[0][:-1], b"", b"x" * 32, b"x" * 200):  # the first: played again
         stranger.sendto(forged, address)
     first.send([slot(0, WORKING)])
-    until(lambda: second.receive() or second.slots, 5)  # type: ignore[func-returns-value]
-    assert second.faults == [(1.0, 0)] and [one.rank for one in second.everyone()] == [0]
+    until(lambda: second.receive() or second.everyone(), 5)  # type: ignore[func-returns-value]
+    assert second.others[0].count == 2 and [one.rank for one in second.everyone()] == [0]
     for each in (first.socket, second.socket, stranger):
         each.close()
 
@@ -308,11 +309,11 @@ def test_agents_believe_nobody_but_one_another() -> None:
 class Heard(Network):
     """What the agents of other hosts have said."""
 
-    socket = None
-
     def __init__(self, *slots: Slot, silent: tuple[int, ...] = ()) -> None:
-        self.slots = {str(slot.rank): [slot] for slot in slots}
-        self.heard = {str(slot.rank): 0.0 if slot.rank in silent else float("inf") for slot in slots}
+        super().__init__([], None, b"", 0)
+        for slot in slots:
+            heard = 0.0 if slot.rank in silent else float("inf")
+            self.others[slot.rank] = Status(1, heard, [slot], None)
 
     def receive(self) -> None:
         pass
@@ -382,7 +383,8 @@ def test_ranks_end_with_those_of_another_host(monkeypatch: pytest.MonkeyPatch) -
     first, second, stranger, _ = pair_of_networks()
     watching, killed = watch_over([slot(0, WAITING)], second, ["a", "b"]), list[float]()
     monkeypatch.setattr(watching, "kill_ranks", lambda: killed.append(time.monotonic()))
-    first.send_fault(time.time(), 1)
+    first.fault = (time.time(), 1)
+    first.send([])
     told = time.monotonic()
     until(lambda: watching.look(0) or killed, 10)  # type: ignore[func-returns-value]
     assert killed and killed[0] - told > 2
