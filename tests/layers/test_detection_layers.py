@@ -246,3 +246,23 @@ def test_a_script_reads_as_many_rows_as_there_are(folder):
         rows = net.forward()["rows"]
         assert rows.shape == net.blobs["rows"].data.shape == (1, 1, count or 2, 7)
         np.testing.assert_allclose(rows[0, 0, :count, 2], np.linspace(0.9, 0.6, count), rtol=1e-6)
+
+
+def test_another_number_of_boxes_needs_no_new_memory_plan():
+    """Nor are the layers before recorded again."""
+    evaluate = """
+      layer { name: "more" type: "Input" top: "objects" input_param { shape { dim: 1 dim: 1 dim: 3 dim: 8 } } }
+      layer { name: "eval" type: "DetectionEvaluate" bottom: "rows" bottom: "objects" top: "judged"
+        detection_evaluate_param { num_classes: 3 } }"""
+    param = parse_text(f"{DETECTION % 'confidence_threshold: 0.5'} {evaluate}", pb.NetParameter)
+    net = Net(param, Context(NumpyEngine(), CaffeRandom(1), inference=True, whole_passes=True))
+    net.blob("priors").data[...] = np.resize(PRIORS, (1, 2, 16))
+    net.blob("objects").data[...] = np.resize(TRUTH, (1, 1, 3, 8))
+    versions = []
+    for count in (4, 1, 8, 0):
+        net.blob("scores").data[...] = 0
+        net.blob("scores").data.reshape(-1, 3)[:count, 1] = 0.9
+        net.forward()
+        assert net.blob("judged").shape == (1, 1, 2 + count, 5)
+        versions.append(net.arena.version)
+    assert len(set(versions)) == 1

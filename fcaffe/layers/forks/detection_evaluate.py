@@ -25,7 +25,7 @@ class DetectionEvaluate(Layer):
     """
 
     fork = forks.SSD
-    traits = Traits(bottoms=2, tops=1, needs_host=True)
+    traits = Traits(bottoms=2, tops=1, shapes_by_values=True, needs_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.detection_evaluate_param

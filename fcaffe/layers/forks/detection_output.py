@@ -24,7 +24,7 @@ class DetectionOutput(Layer):
     """
 
     fork = forks.SSD
-    traits = Traits(bottoms=(3, 4), tops=1, needs_host=True)
+    traits = Traits(bottoms=(3, 4), tops=1, shapes_by_values=True, needs_host=True)
     files: DetectionFiles | None = None
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
