@@ -98,7 +98,10 @@ class DetectionOutput(Layer):
                 log.warning(f'layer "{self.name}" saves nothing without both label_map_file and name_size_file')
             return
         if self.context.turns.size > 1:
-            raise self.error("save_output_param needs all images in their order; test with one worker")
+            raise self.error(
+                "save_output_param needs all images in their order, and several workers share a test; remove it from the "
+                "net that you train, and save by fcaffe test"
+            )
         with reading_errors(self):
             self.files = DetectionFiles(p, self.labels)
 
