@@ -86,7 +86,7 @@ def test_a_damaged_list_of_sizes(folder, text):
 def test_several_workers_do_not_save_files(folder):
     saving = 'save_output_param { output_directory: "out" name_size_file: "sizes.txt" output_format: "COCO"'
     param = parse_text(DETECTION % f'{saving} label_map_file: "map.prototxt" }}', pb.NetParameter)
-    with pytest.raises(LayerError, match="several workers share a test; .* save by fcaffe test"):
+    with pytest.raises(LayerError, match=r"several workers share a test; .* save by fcaffe test"):
         Net(param, Context(NumpyEngine(), CaffeRandom(1), turns=Turns(0, 2, 4)))
 
 

@@ -99,8 +99,8 @@ class DetectionOutput(Layer):
             return
         if self.context.turns.size > 1:
             raise self.error(
-                "save_output_param needs all images in their order, and several workers share a test; remove it from the "
-                "net that you train, and save by fcaffe test"
+                "save_output_param needs all images in their order, and several workers share a test; remove it from "
+                "the net that you train, and save by fcaffe test"
             )
         with reading_errors(self):
             self.files = DetectionFiles(p, self.labels)
