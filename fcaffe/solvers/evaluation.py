@@ -16,27 +16,30 @@ ROW = 5  # image or -1, label, score or number of objects, true, false: of Detec
 
 
 class MeanOutput:
-    """The mean of an output over the batches of a test, element by element; NaN without batches."""
+    """The mean of an output over the batches of a test, element by element; NaN without batches.
+
+    An output whose number of values changes, such as that of DetectionOutput, has none.
+    """
 
     def __init__(self, name: str, count: int) -> None:
         self.name = name
         self.sum = np.zeros(count, np.float32)
         self.batches = 0
+        self.varies = False
 
     def add(self, values: np.ndarray) -> None:
-        """Add the flat values of the next batch. Raises SolverError if they are more or fewer than before."""
+        """Add the flat values of the next batch."""
         if not self.batches:
             self.sum = np.zeros(values.shape, np.float32)
-        if values.shape != self.sum.shape:
-            raise SolverError(
-                f'the output "{self.name}" has no mean: it has {self.sum.size} values in one batch and {values.size} '
-                "in another; let a layer of type Silence read it"
-            )
-        self.sum += values
         self.batches += 1
+        if values.shape == self.sum.shape:
+            self.sum += values
+        elif not self.varies:
+            self.varies = True
+            log.warning(f'The output "{self.name}" has no mean, for its number of values changes from batch to batch')
 
     def result(self) -> np.ndarray:
-        return self.sum / np.float32(self.batches)
+        return np.zeros(0, np.float32) if self.varies else self.sum / np.float32(self.batches)
 
 
 class Detections:
