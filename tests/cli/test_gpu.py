@@ -192,8 +192,8 @@ def test_test_and_time_take_the_first(run: Run, machine: Machine) -> None:
 
 
 def test_a_profile_of_a_gpu(run: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fcaffe.tools.peaks.SIDE", 64)
-    monkeypatch.setattr("fcaffe.tools.peaks.FLOATS", 1 << 16)
+    monkeypatch.setattr("fcaffe.tools.profile.SIDE", 64)
+    monkeypatch.setattr("fcaffe.tools.profile.FLOATS", 1 << 16)
     assert run("time -model net.prototxt -iterations 1 -profile -gpu 0").code == 0
     assert machine.engines[-1].synchronized > 0
 

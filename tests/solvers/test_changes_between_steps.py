@@ -139,8 +139,8 @@ def test_statistics_are_each_workers_own_again_after_an_error(monkeypatch: pytes
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_profile_leaves_the_net_as_it_was(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
-    monkeypatch.setattr("fcaffe.tools.peaks.SIDE", 64)
-    monkeypatch.setattr("fcaffe.tools.peaks.FLOATS", 1 << 16)
+    monkeypatch.setattr("fcaffe.tools.profile.SIDE", 64)
+    monkeypatch.setattr("fcaffe.tools.profile.FLOATS", 1 << 16)
     solver = make("SGD", whole_passes=False)
     net = solver.net
     layer, calls = net.layers[1], []
