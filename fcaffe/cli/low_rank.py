@@ -58,11 +58,11 @@ def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: A
     write_model(new_weights, model)
     rows = [(one.layer, str(one.rank), str(one.full), f"{100 * one.error:.2f} %") for one in done]
     if rows:
-        print_table(new_net, ("layer", "rank", "of", "error of weights"), rows, ("layer",), numbers_from=1)
+        print_table(new_net, ("layer", "rank", "of", "error of weights"), rows, numbers_from=1)
     if scores:
         pairs = zip(*scores, strict=True)
         shown = [(name, f"{before:.4f}", f"{after:.4f}") for (name, before), (_, after) in pairs]
-        print_table("Test nets", ("output", "before", "after"), shown, ("output",), numbers_from=1)
+        print_table("Test nets", ("output", "before", "after"), shown, numbers_from=1)
     print(f"{new_net}: {len(done)} layers were factored; fcaffe summary shows the multiply-adds")
 
 

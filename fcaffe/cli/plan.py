@@ -152,7 +152,7 @@ def _print_rows(prediction: Prediction, rows: Sequence[Row]) -> None:
         f"{asked.work.name or asked.work.path}, {asked.batch:,} images {'a worker' if asked.per_worker else 'in all'}, "
         f"on {asked.machine.name} ({asked.machine.device.name}, {asked.math})"
     )
-    print_table(title, COLUMNS.split(), [_cells(prediction, row) for row in rows], (), numbers_from=2)
+    print_table(title, COLUMNS.split(), [_cells(prediction, row) for row in rows], numbers_from=2)
 
 
 def _cells(prediction: Prediction, row: Row) -> tuple[str, ...]:

@@ -15,32 +15,39 @@ from fcaffe.net import Context, Net
 from fcaffe.net.memory_need import check_memory
 from fcaffe.net.weights import copy_weights
 from fcaffe.rng import CaffeRandom
+from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
 from fcaffe.solvers.nets import test_net_params
 
 
-def score(net: Net, iterations: int) -> list[tuple[str, float]]:
+def score(
+    net: Net, iterations: int, ap_version: str = AP_VERSIONS[0], per_class: bool = False
+) -> list[tuple[str, float]]:
     """Run this many batches forward; log every output of each batch, then the mean loss and the mean outputs.
 
-    Returns name and mean of each output that is one number.
+    Of DetectionEvaluate layers only the mean average precision is logged, of this version, and with `per_class` that of
+    each class. Returns name and mean of each output that is one number.
     """
     log.running_for(iterations)
     engine = net.context.engine
     loss = np.float32(0)
-    sums = [np.zeros(blob.count, np.float32) for _, blob, _ in net.outputs()]
+    collected = collectors(net, ap_version, per_class)
     with engine.fixed_weights():
         for batch in range(iterations):
             loss += np.float32(net.forward())
-            for total, (name, blob, _) in zip(sums, net.outputs(), strict=True):
+            for collector, (name, blob, _) in zip(collected, net.outputs(), strict=True):
                 values = engine.to_numpy(blob.data).reshape(-1)
-                total += values
-                for value in values:
+                collector.add(values)
+                for value in () if isinstance(collector, Detections) else values:
                     log.batch_output(batch, name, float(value))
     log.mean_loss(float(loss) / iterations)
-    for total, (name, _, weight) in zip(sums, net.outputs(), strict=True):
-        for value in total:
-            log.mean_output(name, float(value) / iterations, weight)
-    outputs = zip(sums, net.outputs(), strict=True)
-    return [(name, float(total[0]) / iterations) for total, (name, _, _) in outputs if total.size == 1]
+    found = []
+    for collector, (name, _, weight) in zip(collected, net.outputs(), strict=True):
+        results = [float(value) for value in collector.result()]
+        for value in results:
+            log.mean_output(name, value, weight)
+        if len(results) == 1:
+            found.append((name, results[0]))
+    return found
 
 
 def model_scores(

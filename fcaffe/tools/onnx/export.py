@@ -17,6 +17,7 @@ from fcaffe.output_files import replacing
 from fcaffe.proto.blobs import LARGEST
 from fcaffe.tools.onnx import (  # noqa: F401 - each fills the registry
     convolution,
+    detection,
     elementwise,
     normalization,
     pooling,
@@ -150,6 +151,8 @@ def _outputs(graph: Graph, net: Net, values: dict[int, str]) -> list[Any]:
         dims: list[int | str] = list(net.blobs[i].shape)
         if dims and any(node.layer.type == "Filter" for node in net.nodes):
             dims[0] = f"samples of {name}"  # the number depends on the data
+        if any(node.layer.type == "DetectionOutput" and i in node.top_ids for node in net.nodes):
+            dims[2] = f"boxes of {name}"
         outputs.append(_info(name, dims))
     graph.rename(names)
     return outputs
