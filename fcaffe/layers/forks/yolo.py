@@ -413,7 +413,7 @@ class Yolov3DetectionOutput(Layer):
     """
 
     fork = forks.YOLO
-    traits = Traits(bottoms=(1, None), tops=1, needs_host=True)
+    traits = Traits(bottoms=(1, None), tops=1, shapes_by_values=True, needs_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.p = self.param.yolov3_detection_output_param
