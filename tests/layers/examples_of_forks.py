@@ -201,6 +201,11 @@ FORK_FIELDS: dict[str, list[Example]] = {
         Example("batch_norm_param { scale_bias: true }", IMAGES, in_place=True),
         Example("batch_norm_param { scale_bias: true use_global_stats: true }", IMAGES, in_place=True),
     ],
+    "Dropout": [
+        Example("dropout_param { scale_train: false }", IMAGES, in_place=True),
+        Example("dropout_param { scale_train: false }", IMAGES, in_place=True, phase="TEST"),
+        Example("dropout_param { sample_weights_test: true }", IMAGES, in_place=True, phase="TEST"),
+    ],
 }
 
 EXAMPLES_OF_FORKS = PLAIN | BOXES | REGIONS
