@@ -206,6 +206,13 @@ FORK_FIELDS: dict[str, list[Example]] = {
         Example("dropout_param { scale_train: false }", IMAGES, in_place=True, phase="TEST"),
         Example("dropout_param { sample_weights_test: true }", IMAGES, in_place=True, phase="TEST"),
     ],
+    "SoftmaxWithLoss": [
+        Example(
+            "loss_param { weight_by_label_freqs: true class_weighting: 2 class_weighting: 0.5 class_weighting: 1 }",
+            ((4, 3, 2, 2), (4, 1, 2, 2)),
+            labels={1: 3},
+        ),
+    ],
 }
 
 EXAMPLES_OF_FORKS = PLAIN | BOXES | REGIONS
