@@ -65,7 +65,7 @@ PLAIN: dict[str, list[Example]] = {
     "Transpose": [Example("transpose_param { dim: 2 dim: 0 dim: 1 }", ((2, 3, 4),))],
     "TripletLoss": [Example("triplet_loss_param { margin: 2 }", (MATRIX,) * 3)],
     "Upsample": [
-        Example("", ((2, 3, 2, 3),) * 2, labels={1: 24}),
+        Example("", ((2, 3, 2, 3),) * 2, labels={1: 24}, constants=(1,)),
         Example("upsample_param { scale: 2 }", IMAGES),
     ],
 }
