@@ -206,6 +206,9 @@ FORK_FIELDS: dict[str, list[Example]] = {
         Example("dropout_param { scale_train: false }", IMAGES, in_place=True, phase="TEST"),
         Example("dropout_param { sample_weights_test: true }", IMAGES, in_place=True, phase="TEST"),
     ],
+    "Pooling": [
+        Example("pooling_param { pool: AVE kernel_size: 3 pad: 1 stride: 2 avg_include_pad: false }", IMAGES),
+    ],
     "SoftmaxWithLoss": [
         Example(
             "loss_param { weight_by_label_freqs: true class_weighting: 2 class_weighting: 0.5 class_weighting: 1 }",
