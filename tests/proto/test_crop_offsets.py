@@ -93,7 +93,8 @@ def test_other_types_of_forks() -> None:
     )
     upgrade_net(net, "net")
     assert net == parse_text(
-        'layer { name: "n" type: "BN" bottom: "x" top: "n" bn_param { scale_filler { value: 2 } } param { lr_mult: 3 } }'
+        'layer { name: "n" type: "BN" bottom: "x" top: "n" bn_param { scale_filler { value: 2 } } '
+        "param { lr_mult: 3 } }"
         'layer { name: "i" type: "Interp" bottom: "n" top: "i" interp_param { zoom_factor: 2 } }',
         pb.NetParameter,
     )

@@ -9,6 +9,7 @@ from fcaffe.layers.forks import (  # noqa: F401
     detection_output,
     face,
     l1_loss,
+    lstm,
     multibox_loss,
     normalize,
     ohem,
@@ -19,4 +20,6 @@ from fcaffe.layers.forks import (  # noqa: F401
     resize,
     roi_pooling,
     smooth_l1,
+    yolo,
+    yolo_v1,
 )
