@@ -19,6 +19,7 @@ from fcaffe.tools.onnx import (  # noqa: F401 - each fills the registry
     convolution,
     detection,
     elementwise,
+    forks,
     normalization,
     pooling,
     recurrent,

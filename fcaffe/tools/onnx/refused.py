@@ -17,14 +17,18 @@ REASONS = {
     **dict.fromkeys(("AnnotatedData", "Data", "HDF5Data", "ImageData", "MemoryData", "WindowData"), _READS),
     **dict.fromkeys(
         (
+            "CenterLoss",
             "ContrastiveLoss",
             "EuclideanLoss",
             "HingeLoss",
             "InfogainLoss",
+            "L1Loss",
+            "MarginInnerProduct",
             "MultiBoxLoss",
             "MultinomialLogisticLoss",
             "SigmoidCrossEntropyLoss",
             "SoftmaxWithLoss",
+            "TripletLoss",
         ),
         _TRAINS,
     ),
