@@ -45,7 +45,7 @@ class Memory:
 
 
 class Arena:
-    """The memory of the current program. The layout is renewed when a shape or the program changes.
+    """The memory of the current program. The layout is renewed when the program or the size of a storage changes.
 
     With `recompute`, `again` has the nodes whose forward runs again before the backward of a node.
     """
@@ -56,6 +56,7 @@ class Arena:
         self.version = 0  # changes with each new layout
         self._moves: Moves = {}
         self._unwritten: list[Storage] = []
+        self._wanted: list[Use] = []  # what the layout is for
         self._placed: dict[int, Storage] = {}  # by their ids
         self._followed: tuple[Program, tuple[int, ...]] | None = None  # with the versions of its blobs
         self._chosen: WeakKeyDictionary[Program, tuple[tuple[int, ...], Again]] = WeakKeyDictionary()  # the same way
@@ -65,14 +66,14 @@ class Arena:
         state = program, program.versions
         if state == self._followed:
             return
-        self.release()
-        self._followed = state
         program.trace()
-        self.again = self.choose(program) if self.recompute else {}
-        wanted = uses(program, self.again)
-        self._moves = share_memory(wanted)
-        self._unwritten = program.unwritten()
-        self._placed = {id(use.storage): use.storage for use in wanted}
+        again = self.choose(program) if self.recompute else {}
+        wanted = uses(program, again)
+        if self._followed is None or wanted != self._wanted:  # else blobs have changed their shape within their memory
+            self.release()
+            self._wanted, self._moves = wanted, share_memory(wanted)
+            self._placed = {id(use.storage): use.storage for use in wanted}
+        self._followed, self.again, self._unwritten = state, again, program.unwritten()
 
     def release(self) -> None:
         """Free the memory. Each storage allocates memory of its own at the next access."""
@@ -80,7 +81,7 @@ class Arena:
             return
         for storage in self._placed.values():
             storage.replace(None)
-        self._placed, self._moves, self._unwritten, self.again, self._followed = {}, {}, [], {}, None
+        self._placed, self._wanted, self._moves, self._unwritten, self.again, self._followed = {}, [], {}, [], {}, None
         self.version += 1
 
     def choose(self, program: Program) -> Again:
