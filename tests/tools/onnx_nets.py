@@ -31,7 +31,9 @@ def layer_text(kind: str, example: Example, in_place: bool = False) -> str:
 def example_inputs(net: Net, example: Example) -> dict[str, np.ndarray]:
     inputs = random_inputs(net)
     for index, name in enumerate(inputs):
-        if index in example.labels:
+        if index in example.values:
+            inputs[name] = np.resize(np.float32(example.values[index]), inputs[name].shape)
+        elif index in example.labels:
             inputs[name] = np.random.default_rng(1).integers(0, example.labels[index], inputs[name].shape)
         elif example.positive:
             inputs[name] = np.abs(inputs[name]) + 0.1
