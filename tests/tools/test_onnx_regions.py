@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import LayerError
+from fcaffe.tools.onnx.check import random_inputs
 from fcaffe.tools.onnx.export import to_onnx
 from tests.conftest import make_net
 from tests.layers.example import Example
-from tests.tools.onnx_nets import example_net, layer_text, relative_difference
+from tests.tools.onnx_nets import example_net, input_layer, layer_text, relative_difference
 
 pytest.importorskip("onnxruntime")
 
@@ -26,6 +27,20 @@ def test_rounding(scale: float, pad: str, tmp_path: Path) -> None:
     regions = random.integers(-6, 30, (400, 5)) / 2 / scale
     regions[:, 0] = random.integers(0, 2, 400)
     inputs = {"x0": random.standard_normal(MAPS), "x1": regions}
+    assert relative_difference(net, inputs, tmp_path) == 0
+
+
+def test_a_check_has_regions(tmp_path: Path) -> None:
+    """Random numbers are none."""
+    rois = 'layer { name: "r" type: "Input" top: "r" input_param { shape { dim: 6 dim: 5 } } }'
+    pools = [
+        f'layer {{ name: "p{index}" type: "ROIPooling" bottom: "x" bottom: "r" top: "p{index}" roi_pooling_param '
+        f"{{ pooled_h: 2 pooled_w: {index} spatial_scale: 0.125 }} }}"
+        for index in (1, 2)
+    ]
+    net = make_net("\n".join([input_layer("x", MAPS), rois, *pools]), "TEST")
+    inputs = random_inputs(net)
+    assert set(inputs["r"][:, 0]) == {0, 1} and (inputs["r"][:, 3] > inputs["r"][:, 1]).all()
     assert relative_difference(net, inputs, tmp_path) == 0
 
 

@@ -75,6 +75,14 @@ class RegionLayer(Layer):
             )
         return rows[:, 0].astype(np.int64), rows[:, [2, 4]], rows[:, [1, 3]]
 
+    def random_regions(self, random: np.random.Generator, bottom: list[Blob]) -> np.ndarray:
+        """Regions in the maps, in the shape of the second bottom, for tools that run a net on values of no meaning."""
+        images, _, height, width = bottom[0].shape
+        size = np.array([width, height, width, height]) / self.scale
+        corners = np.sort(random.uniform(0, size, (bottom[1].shape[0], 4)).reshape(-1, 2, 2), axis=1)
+        index = random.integers(0, max(1, images), len(corners))
+        return np.column_stack([index, corners.reshape(-1, 4)]).astype(np.float32).reshape(bottom[1].shape)
+
     def allow_force_backward(self, bottom_index: int) -> bool:
         return bottom_index == 0
 
