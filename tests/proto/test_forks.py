@@ -187,7 +187,6 @@ def test_solvers_of_forks(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("loss_param { normalization: PRE_FIXED }", "R-FCN"),
         ("eltwise_param { operation: STOCHASTIC_SUM }", "TSN"),
         ("batch_norm_param { engin: CAFFE }", "has no field named \"engin\"$"),
         ("convolution_param { engine: MKL }", 'no value "MKL"'),
