@@ -2,11 +2,16 @@
 
 from tests.layers.example import Example
 
-IMAGES = ((2, 4, 5, 3),)
+IMAGE = (2, 4, 5, 3)
+IMAGES = (IMAGE,)
 MATRIX = (3, 4)
+CONVOLUTION = 'weight_filler { type: "gaussian" std: 0.3 } bias_filler { type: "uniform" }'
 
 # Shapes, normalisation, resizing, faces.
+MARGIN = 'margin_inner_product_param { num_output: 3 gamma: 0.1 weight_filler { type: "xavier" }'
+
 PLAIN: dict[str, list[Example]] = {
+    "Axpy": [Example("", ((2, 4), IMAGE, IMAGE)), Example("", ((2, 4, 1, 1), IMAGE, IMAGE))],
     "BN": [
         Example("", IMAGES, in_place=True),
         Example("bn_param { momentum: 0.7 }", ((6, 3),), in_place=True),
@@ -16,7 +21,25 @@ PLAIN: dict[str, list[Example]] = {
         Example("bn_param { bn_mode: LEARN }", ((6, 3),), tops=3, smooth=False),
         Example("bn_param { bn_mode: INFERENCE }", IMAGES),
     ],
+    "CenterLoss": [
+        Example("loss_weight: 1 center_loss_param { num_output: 3 }", (MATRIX, (3,)), labels={1: 3}, smooth=False),
+    ],
+    "ConvolutionDepthwise": [
+        Example(f"convolution_param {{ kernel_size: 3 stride: 2 pad: 1 {CONVOLUTION} }}", IMAGES),
+    ],
+    "DepthwiseConvolution": [
+        Example(f"convolution_param {{ num_output: 4 group: 4 kernel_size: 3 {CONVOLUTION} }}", IMAGES),
+    ],
     "Flip": [Example("flip_param { flip_height: true }", IMAGES)],
+    "Interp": [
+        Example("interp_param { zoom_factor: 3 }", IMAGES),
+        Example("interp_param { height: 3 width: 1 pad_beg: -1 }", IMAGES),
+    ],
+    "L1Loss": [Example("", (IMAGE, IMAGE)), Example("", ((2, 3, 2, 2), (2, 12)))],
+    "MarginInnerProduct": [
+        Example(f"{MARGIN} }}", (MATRIX, (3,)), labels={1: 3}, tops=2, smooth=False, batched=()),
+        Example(f"{MARGIN} type: QUADRUPLE }}", (IMAGE, (2,)), labels={1: 3}, tops=2, smooth=False, batched=()),
+    ],
     "Normalize": [
         Example("", IMAGES, in_place=True),
         Example("norm_param { across_spatial: false }", IMAGES, in_place=True),
@@ -28,6 +51,11 @@ PLAIN: dict[str, list[Example]] = {
         Example("permute_param { order: 0 order: 2 order: 3 order: 1 }", IMAGES),
         Example("permute_param { order: 2 order: 1 }", ((2, 3, 2, 3, 2),), batched=()),
     ],
+    "ReLU6": [
+        Example("", IMAGES, in_place=True),
+        Example("relu6_param { negative_slope: 0.2 }", (MATRIX,), in_place=True),
+        Example("relu6_param { negative_slope: -0.2 }", (MATRIX,)),
+    ],
     "Reorg": [
         Example("reorg_param { stride: 2 }", ((2, 4, 4, 6),), smooth=False),
         Example("reorg_param { stride: 2 reverse: true }", ((2, 8, 2, 3),), smooth=False),
@@ -35,6 +63,11 @@ PLAIN: dict[str, list[Example]] = {
     "Reverse": [Example("", IMAGES), Example("reverse_param { axis: 1 }", (MATRIX,))],
     "ShuffleChannel": [Example("shuffle_channel_param { group: 2 }", IMAGES)],
     "Transpose": [Example("transpose_param { dim: 2 dim: 0 dim: 1 }", ((2, 3, 4),))],
+    "TripletLoss": [Example("triplet_loss_param { margin: 2 }", (MATRIX,) * 3)],
+    "Upsample": [
+        Example("", ((2, 3, 2, 3),) * 2, labels={1: 24}),
+        Example("upsample_param { scale: 2 }", IMAGES),
+    ],
 }
 
 # SSD.

@@ -2,9 +2,13 @@
 
 from fcaffe.layers.forks import (  # noqa: F401
     annotated_data,
+    axpy,
     batch_norm,
+    depthwise,
     detection_evaluate,
     detection_output,
+    face,
+    l1_loss,
     lstm,
     multibox_loss,
     normalize,
@@ -12,6 +16,8 @@ from fcaffe.layers.forks import (  # noqa: F401
     permute,
     prior_box,
     proposal,
+    relu6,
+    resize,
     roi_pooling,
     smooth_l1,
     yolo,

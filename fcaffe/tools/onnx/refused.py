@@ -15,7 +15,7 @@ _SCORES = "it compares scores with labels, which is for tests in training; give 
 _AFTER = "no operator does its work; end the deploy prototxt in front of it, and do it in the program that runs the net"
 
 REASONS = {
-    **dict.fromkeys(("Data", "HDF5Data", "ImageData", "MemoryData", "WindowData"), _READS),
+    **dict.fromkeys(("AnnotatedData", "Data", "HDF5Data", "ImageData", "MemoryData", "WindowData"), _READS),
     **dict.fromkeys(
         (
             "BoxAnnotatorOHEM",
@@ -24,6 +24,7 @@ REASONS = {
             "EuclideanLoss",
             "HingeLoss",
             "InfogainLoss",
+            "MultiBoxLoss",
             "MultinomialLogisticLoss",
             "RegionLoss",
             "SigmoidCrossEntropyLoss",
@@ -35,10 +36,8 @@ REASONS = {
         _TRAINS,
     ),
     "Yolov3": _TRAINS,
-    "Accuracy": _SCORES,
-    "EvalDetection": _SCORES,
-    "Proposal": _AFTER,
-    "Yolov3DetectionOutput": _AFTER,
+    **dict.fromkeys(("Accuracy", "DetectionEvaluate", "EvalDetection"), _SCORES),
+    **dict.fromkeys(("Proposal", "Yolov3DetectionOutput"), _AFTER),
     "PSROIPooling": "no operator of ONNX pools each bin from channels of its own; a net with ROIPooling can be written",
     "HDF5Output": "it writes a file; remove the layer from the prototxt, which makes its bottoms outputs",
     "Python": "it is user code in Python",
