@@ -229,11 +229,11 @@ class RegionLoss(GridLoss):
         """Sigmoid of x, y and objectness; softmax of each group of classes."""
         cells[..., [0, 1, 4]] = sigmoid(cells[..., [0, 1, 4]])
         starts = np.flatnonzero(np.diff(self.groups, prepend=-1))
-        for start, end in zip(starts, [*starts[1:], len(self.groups)], strict=True):
-            group = cells[..., 5 + start : 5 + end]
-            group -= group.max(axis=-1, keepdims=True)
-            np.exp(group, out=group)
-            group /= group.sum(axis=-1, keepdims=True)
+        sizes = np.diff(starts, append=len(self.groups))
+        scores = cells[..., 5:]
+        scores -= np.repeat(np.maximum.reduceat(scores, starts, axis=-1), sizes, axis=-1)
+        np.exp(scores, out=scores)
+        scores /= np.repeat(np.add.reduceat(scores, starts, axis=-1), sizes, axis=-1)
         return cells
 
     def _box_gradient(self, values: np.ndarray, codes: np.ndarray, scale: float) -> np.ndarray:
