@@ -65,7 +65,7 @@ PLAIN: dict[str, list[Example]] = {
     "Transpose": [Example("transpose_param { dim: 2 dim: 0 dim: 1 }", ((2, 3, 4),))],
     "TripletLoss": [Example("triplet_loss_param { margin: 2 }", (MATRIX,) * 3)],
     "Upsample": [
-        Example("", ((2, 3, 2, 3),) * 2, labels={1: 24}),
+        Example("", ((2, 3, 2, 3),) * 2, labels={1: 24}, constants=(1,)),
         Example("upsample_param { scale: 2 }", IMAGES),
     ],
 }
@@ -263,6 +263,21 @@ FORK_FIELDS: dict[str, list[Example]] = {
     "BatchNorm": [
         Example("batch_norm_param { scale_bias: true }", IMAGES, in_place=True),
         Example("batch_norm_param { scale_bias: true use_global_stats: true }", IMAGES, in_place=True),
+    ],
+    "Dropout": [
+        Example("dropout_param { scale_train: false }", IMAGES, in_place=True),
+        Example("dropout_param { scale_train: false }", IMAGES, in_place=True, phase="TEST"),
+        Example("dropout_param { sample_weights_test: true }", IMAGES, in_place=True, phase="TEST"),
+    ],
+    "Pooling": [
+        Example("pooling_param { pool: AVE kernel_size: 3 pad: 1 stride: 2 avg_include_pad: false }", IMAGES),
+    ],
+    "SoftmaxWithLoss": [
+        Example(
+            "loss_param { weight_by_label_freqs: true class_weighting: 2 class_weighting: 0.5 class_weighting: 1 }",
+            ((4, 3, 2, 2), (4, 1, 2, 2)),
+            labels={1: 3},
+        ),
     ],
 }
 
