@@ -72,7 +72,7 @@ PLAIN: dict[str, list[Example]] = {
 
 # SSD.
 PRIORS = [0, 0, 0.4, 0.4, 0.3, 0.3, 0.7, 0.7, 0.6, 0.5, 0.9, 0.9, 0.1, 0.6, 0.5, 1, *[0.1, 0.1, 0.2, 0.2] * 4]
-OBJECTS = [0, 1, 0, 0.05, 0, 0.35, 0.45, 0, 1, 2, 0, 0.55, 0.5, 0.9, 0.8, 0, 1, 1, 1, 0.2, 0.2, 0.6, 0.6, 1]
+TRUTH = [0, 1, 0, 0.05, 0, 0.35, 0.45, 0, 1, 2, 0, 0.55, 0.5, 0.9, 0.8, 0, 1, 1, 1, 0.2, 0.2, 0.6, 0.6, 1]
 
 
 def multibox_loss(fields: str, classes: int = 1) -> Example:
@@ -80,7 +80,7 @@ def multibox_loss(fields: str, classes: int = 1) -> Example:
     return Example(
         f"multibox_loss_param {{ num_classes: 3 code_type: CENTER_SIZE {fields} }}",
         ((2, 16 * classes), (2, 12), (1, 2, 16), (1, 1, 3, 8)),
-        values={2: PRIORS, 3: OBJECTS},
+        values={2: PRIORS, 3: TRUTH},
         labels={3: 3},
         constants=(2,),
         batched=(0, 1),
@@ -111,7 +111,7 @@ BOXES: dict[str, list[Example]] = {
         Example(
             "detection_evaluate_param { num_classes: 3 }",
             ((1, 1, 2, 7), (1, 1, 3, 8)),
-            values={0: [0, 1, 0.9, 0, 0, 0.4, 0.4, 0, 2, 0.8, 0, 0, 0.4, 0.4], 1: OBJECTS},
+            values={0: [0, 1, 0.9, 0, 0, 0.4, 0.4, 0, 2, 0.8, 0, 0, 0.4, 0.4], 1: TRUTH},
             has_gradient=False,
             batched=(),
         ),

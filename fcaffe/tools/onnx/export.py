@@ -24,6 +24,7 @@ from fcaffe.tools.onnx import (  # noqa: F401 - each fills the registry
     pooling,
     recurrent,
     refused,
+    regions,
     shape,
 )
 from fcaffe.tools.onnx.graph import Graph, Step, writer_of
