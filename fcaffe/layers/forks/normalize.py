@@ -16,12 +16,16 @@ class Normalization(Activation):
     """Base: top = x / norm, times a parameter, the scale, if there is one. The norm is over `axes`. In place too."""
 
     traits = replace(Activation.traits, by_sample=True)
-    axes: Any = 1
+    axes: tuple[int, ...] = (1,)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if len(bottom[0].shape) < 2:
             raise self.error(f"needs a bottom of two axes or more, with channels on axis 1, not {bottom[0].shape}")
         self.norm, self.bottom_copy = Blob(self.xp), Blob(self.xp, (), channels_last=True)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        self.norm.reshape(*(1 if axis in self.axes else n for axis, n in enumerate(bottom[0].shape)))
 
     def norm_of(self, x: Array) -> Array:
         """The norm, of one value along `axes`."""
@@ -37,10 +41,8 @@ class Normalization(Activation):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = self.keep_bottom(bottom, top).data, top[0].data
-        norm = self.norm_of(x)
-        self.norm.reshape(*norm.shape)
-        self.norm.data[...] = norm
-        self.xp.divide(x, norm, out=y)
+        self.norm.data[...] = self.norm_of(x)
+        self.xp.divide(x, self.norm.data, out=y)
         y *= self.scale(x)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
@@ -71,7 +73,7 @@ class NormalizeSSD(Normalization):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
         p, shape = self.param.norm_param, bottom[0].shape
-        self.axes = tuple(range(1, len(shape))) if p.across_spatial else 1
+        self.axes = tuple(range(1, len(shape))) if p.across_spatial else (1,)
         scale = self.add_blob() if p.channel_shared else self.add_blob(shape[1])
         one = pb.FillerParameter(type="constant", value=1)
         fill_blob(scale, p.scale_filler if p.HasField("scale_filler") else one, self.context.random)

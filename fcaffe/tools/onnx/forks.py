@@ -68,12 +68,11 @@ def relu6(step: Step) -> list[str]:
 @writes("Normalize")
 def normalize(step: Step) -> list[str]:
     layer, shape = step.layer, step.bottoms[0]
-    axes = [layer.axes] if isinstance(layer.axes, int) else layer.axes
     if isinstance(layer, NormalizeWindows):
         eps, l1 = layer.EPS, layer.kind == "L1"
     else:
         eps, l1 = step.param.norm_param.eps, False
-    norm = step.plus(step.reduce("ReduceL1" if l1 else "ReduceSumSquare", step.x, axes), eps)
+    norm = step.plus(step.reduce("ReduceL1" if l1 else "ReduceSumSquare", step.x, layer.axes), eps)
     y = step.op("Div", step.x, norm if l1 else step.op("Sqrt", norm))
     if not step.blobs:
         return [y]
