@@ -88,7 +88,7 @@ def _newest_whole(run: Run) -> tuple[str | None, str | None]:
 def _read(run: Run, path: str) -> tuple[State, Model, str]:
     """Read state and model, and check them against the solver and its net."""
     owned = run.net.parameters.owned
-    state = read_state(path, [parameter.blob.count for parameter in owned * run.rule.histories])
+    state = read_state(path)
     if min(state.iteration, state.current_step) < 0 or not state.learned_net:
         raise SnapshotError(f"{path} has no iteration, or does not name its model; it is damaged, take an earlier one")
     made = state.resume.made_with if state.resume is not None and state.resume.HasField("made_with") else None
