@@ -54,7 +54,6 @@ GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the p
     default="cpu",
     help="reduce: where the gradients lie: in the memory of the host, or on GPUs, of which each rank takes one (cpu).",
 )
-@click.option("--plot", default="", metavar="FILE", help="reduce: draw the times of the largest size.")
 @click.option("--net", default="", metavar="FILE", help="step: train this net, with SGD.")
 @click.option("--solver", default="", metavar="FILE", help="step: train as this solver does.")
 @click.option(
@@ -104,7 +103,7 @@ def _reduce(counts: list[int], names: list[str], as_json: bool, **flags: Any) ->
 
     def run(world: World) -> None:
         xp = _cupy(world) if flags["device"] == "gpu" else np
-        _bench(world, names, sizes, counts, flags["plot"], as_json, xp)
+        _bench(world, names, sizes, counts, as_json, xp)
 
     return run
 
@@ -152,14 +151,11 @@ def _cupy(world: World) -> Any:
     return cupy
 
 
-def _bench(
-    world: World, names: list[str], sizes: list[int], counts: list[int], picture: str, as_json: bool, xp: Any
-) -> None:
+def _bench(world: World, names: list[str], sizes: list[int], counts: list[int], as_json: bool, xp: Any) -> None:
     try:
         from mpi4py import MPI
 
         from fcaffe.parallel.bench import measure
-        from fcaffe.tools.plot import plot_sums
     except ImportError as problem:
         raise UsageError(
             "The reductions need MPI: pip install 'fcaffe[mpi]' (or pip install mpi4py mpich)"
@@ -170,8 +166,6 @@ def _bench(
     results = measure(comm, names, sizes, counts or [comm.size], world.watchdog.beat, xp)
     if world.rank > 0:
         return
-    if picture:
-        plot_sums(results, picture)
     if as_json:
         print(json.dumps([result._asdict() for result in results], indent=2))
         return

@@ -13,8 +13,7 @@ from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import Command
 from fcaffe.model_files import Model, read_model
 from fcaffe.proto import file_start, is_text
-from fcaffe.tools.model_summary import model_to_json, total_params
-from fcaffe.tools.summary import COLUMNS, Summary, shape_text, summarize
+from fcaffe.tools.summary import COLUMNS, Summary, model_to_json, shape_text, summarize, total_params
 
 MODEL_COLUMNS = ("layer", "type", "blobs", "parameters")
 

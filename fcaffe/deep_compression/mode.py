@@ -17,7 +17,6 @@ from fcaffe.deep_compression.pruning import MOST_BITS, Aim, aims, pruned, shared
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model
-from fcaffe.output_files import remove_leftovers
 from fcaffe.tools.solver_fields import rates
 
 _DEFAULT = "a tenth of max_iter"
@@ -98,7 +97,6 @@ def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, eng
     else:
         assert engine is not None
         model = _with_training(model, wanted, flags, solver, engine, rows)
-    remove_leftovers(target)
     sizes = dcmodel.write(target, model)
     _print_sizes(source, target, model, wanted, sizes)
     if rows:
@@ -118,7 +116,7 @@ def _with_training(
 ) -> Model:
     """Compress with training between the steps. The scores after each step are appended to `rows`."""
     from fcaffe.deep_compression.retraining import Masked, Retraining, Shared
-    from fcaffe.tools.model_scores import model_scores  # which loads all layers
+    from fcaffe.tools.scoring import model_scores  # which loads all layers
 
     def tell(what: str) -> None:
         scores = model_scores(solver, model, engine)

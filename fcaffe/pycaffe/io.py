@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +20,28 @@ SPLINE_ORDERS = range(6)
 Dims = Sequence[int] | np.ndarray  # height, width
 Pictures = Sequence[np.ndarray] | np.ndarray  # each height x width x channels
 
+# Names of other packages that Caffe's module exposes: the modules, and the package to install.
+_EXPOSED = {
+    "resize": (("skimage.transform",), "scikit-image"),
+    "skimage": (("skimage.io", "skimage.transform", "skimage"), "scikit-image"),
+    "zoom": (("scipy.ndimage",), "scipy"),
+}
+
 _FADED = 12  # pixels of zeros beyond the border of a picture whose splines are of order 2 and more
+
+
+def __getattr__(name: str) -> Any:
+    """Import `resize` and `skimage` of scikit-image, or `zoom` of SciPy, for scripts; nothing here uses them."""
+    if name not in _EXPOSED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    modules, package = _EXPOSED[name]
+    try:
+        *_, module = (importlib.import_module(module) for module in modules)
+    except ImportError as problem:
+        raise AttributeError(
+            f"caffe.io.{name} is of {package}, which cannot be imported ({problem}): pip install {package}"
+        ) from problem
+    return module if module.__name__ == name else getattr(module, name)
 
 
 def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:

@@ -113,7 +113,7 @@ class Python(UserLayer):
         with self._errors_named(f"making a {p.module}.{p.layer}"):
             user_layer = cls(self.param)
         Layer._bind(user_layer, self)
-        user_layer.param_str = p.param_str
+        user_layer.param_str = p.param_str or p.param_str_
         user_layer.phase = self.phase
         return user_layer
 

@@ -21,6 +21,7 @@ from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import missing_fields, trust_ratio
 from fcaffe.solvers.batch_growth import GrowingBatch
+from fcaffe.solvers.evaluation import check_evaluation
 from fcaffe.solvers.learning_rate import learning_rate
 from fcaffe.solvers.losses import SmoothedLoss
 from fcaffe.solvers.nets import check_same, finetune, test_net_params, train_net_param
@@ -102,6 +103,7 @@ class Run:
         self.net = self._train_net()
         self.schedule = self._schedule(grow_batch)
         self.test_nets = self._test_nets({**of_all_nets, "inference": whole_passes, "on_demand": on_demand})
+        check_evaluation(param, self.test_nets)
         need = check_memory(self.net, self.rule.histories)
         if whole_passes and workers.rank == 0:
             log.info(f"Memory for training: {need}")
@@ -162,7 +164,6 @@ class Run:
         self.net.parameters.flatten(self.data, self.diff)
         self.history: list[Array] = [aligned_zeros(self.engine.xp, count) for _ in range(self.rule.histories)]
         self.workers.broadcast(self.data)
-        self.engine.adopt_parameters(self.data, self.diff)
 
     @property
     def share(self) -> Share:

@@ -334,11 +334,11 @@ def test_each_worker_takes_its_own(folder: Path, flags: str, batch: int) -> None
 
 @needs_compiler
 @pytest.mark.parametrize("flags", ["", "-no-graph", "-math tf32", "-math fp16 -loss-scale 64", "-math bf16"])
-def test_every_command_on_the_engine(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str) -> None:
+def test_every_command_on_the_engine(run: Run, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
     monkeypatch.setattr(driver, "open_library", FakeDriver)
     assert run("train -solver solver.prototxt").code == 0
     scores = [run("test -model net.prototxt -iterations 3 -weights small_iter_8.caffemodel").messages[-1]]
-    stand_in_engine.install(monkeypatch, tmp_path)
+    stand_in_engine.install(monkeypatch)
     flags = f"-gpu 0 {flags}"
     scores.append(run(f"test -model net.prototxt -iterations 3 -weights small_iter_8.caffemodel {flags}").messages[-1])
     name, loss = zip(*(score.split(" (")[0].split(" = ") for score in scores), strict=True)
@@ -351,15 +351,13 @@ def test_every_command_on_the_engine(run: Run, monkeypatch: pytest.MonkeyPatch, 
 STAND_INS = """
 import sys
 sys.path.insert(0, {root!r})
-from pathlib import Path
 import pytest
 from fcaffe.engines.cuda import driver
-from tests.engines.cuda import stand_in_engine
 from tests.engines.cuda import stand_in_engine
 from tests.engines.cuda.emulator import has_compiler
 from tests.engines.cuda.fake_driver import FakeDriver
 
-stand_in_engine.install(pytest.MonkeyPatch(), Path({cache!r}))
+stand_in_engine.install(pytest.MonkeyPatch())
 driver.open_library = FakeDriver
 """
 
@@ -368,7 +366,7 @@ driver.open_library = FakeDriver
 @needs_compiler
 def test_workers_on_one_gpu_are_those_of_cpus(folder: Path) -> None:
     (folder / "site").mkdir()
-    (folder / "site" / "sitecustomize.py").write_text(STAND_INS.format(root=str(ROOT), cache=str(folder)))
+    (folder / "site" / "sitecustomize.py").write_text(STAND_INS.format(root=str(ROOT)))
 
     def losses(site: str, *flags: str) -> list[float]:
         environment = {

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import pytest
@@ -27,54 +27,76 @@ Run = Callable[..., Result]
 TRAIN = import_module("fcaffe.cli.train")
 
 
-SAMPLES = {  # a use of each flag of `train`
-    "solver": "--solver missing.prototxt",
-    "model": "--model missing.prototxt",
-    "weights": "--weights missing.caffemodel",
-    "snapshot": "--snapshot missing.solverstate",
-    "iterations": "--iterations 3",
-    "gpu": "--gpu 0",
-    "gpu_count": "--gpus 2",
-    "phase": "--phase TEST",
-    "level": "--level 3",
-    "stage": "--stage few",
-    "sigint_effect": "--sigint_effect nonsense",
-    "sighup_effect": "--sighup_effect nonsense",
-    "on_nan": "--on-nan continue",
-    "rng": "--rng caffe",
-    "scale_lr": "--scale-lr linear",
-    "grow_batch": "--grow-batch 8",
-    "recompute": "--recompute",
-    "report": "--report page.html",
-    "tensorboard": "--tensorboard events",
-    "trace": "--trace trace.json",
-    "restarts": "--restarts 2",
-    "workers": "--workers 2",
-    "hosts": "--hosts a:1,b:1",
-    "hostfile": "--hostfile hosts",
-    "mpi_args": "--mpi-args=-v",
-    "timeout": "--timeout 17",
-    "batch": "--batch per-worker",
-    "reduce": "--reduce ring",
-    "compress": "--compress fp16",
-    "bucket_mb": "--bucket-mb 2",
-    "overlap": "--no-overlap",
-    "bn": "--bn local",
-    "reproducible": "--reproducible 2",
-    "engine": "--engine numpy",
-    "math": "--math bf16",
-    "graphs": "--no-graph",
-    "loss_scale": "--loss-scale 64",
-    "nondeterministic": "--fast-nondeterministic",
-    "log": "--log log",
-    "minloglevel": "--minloglevel 1",
-    "log_dir": "--log_dir .",
-    "logtostderr": "--logtostderr",
-    "imports": "--import mine",
-    "traceback": "--traceback",
-    "version": "--version",
+class Sample(NamedTuple):
+    """A use of a flag that changes what a command does, beside these other words and with this in the solver."""
+
+    words: str
+    beside: str = ""
+    solver: str = ""
+
+
+SAMPLES = {
+    "solver": Sample("--solver missing.prototxt"),
+    "model": Sample("--model missing.prototxt"),
+    "weights": Sample("--weights missing.caffemodel"),
+    "snapshot": Sample("--snapshot missing.solverstate"),
+    "iterations": Sample("--iterations 3"),
+    "gpu": Sample("--gpu 0"),
+    "gpu_count": Sample("--gpus 2"),
+    "ap_version": Sample("--ap-version 11point"),
+    "per_class": Sample("--per-class"),
+    "phase": Sample("--phase TEST"),
+    "level": Sample("--level 3"),
+    "stage": Sample("--stage few"),
+    "sigint_effect": Sample("--sigint_effect nonsense"),
+    "sighup_effect": Sample("--sighup_effect nonsense"),
+    "on_nan": Sample("--on-nan continue", solver="base_lr: 3e38"),
+    "rng": Sample("--rng caffe"),
+    "scale_lr": Sample("--scale-lr linear"),
+    "grow_batch": Sample("--grow-batch 8"),
+    "recompute": Sample("--recompute"),
+    "report": Sample("--report page.html"),
+    "tensorboard": Sample("--tensorboard events"),
+    "trace": Sample("--trace trace.json"),
+    "restarts": Sample("--restarts 2"),
+    "workers": Sample("--workers 2"),
+    "hosts": Sample("--hosts a:1,b:1"),
+    "hostfile": Sample("--hostfile hosts"),
+    "mpi_args": Sample("--mpi-args=-v"),
+    "timeout": Sample("--timeout 17"),
+    "batch": Sample("--batch per-worker"),
+    "reduce": Sample("--reduce ring"),
+    "compress": Sample("--compress fp16"),
+    "bucket_mb": Sample("--bucket-mb 2"),
+    "overlap": Sample("--no-overlap"),
+    "bn": Sample("--bn local"),
+    "reproducible": Sample("--reproducible 2"),
+    "engine": Sample("--engine numpy"),
+    "math": Sample("--math bf16"),
+    "graphs": Sample("--no-graph"),
+    "loss_scale": Sample("--loss-scale 64"),
+    "nondeterministic": Sample("--fast-nondeterministic"),
+    "log": Sample("--log log"),
+    "minloglevel": Sample("--minloglevel 1"),
+    "log_dir": Sample("--log_dir ."),
+    "logtostderr": Sample("--logtostderr", beside="--log_dir ."),
+    "imports": Sample("--import mine"),
+    "traceback": Sample("--traceback", beside="--gpu 0"),
+    "version": Sample("--version"),
+    "profiled": Sample("--profile"),  # of `time`, as those below
+    "scaling": Sample("--scaling --gpu 0"),
+    "input_shape": Sample("--input-shape 1,4,4"),
 }
+# How several workers share the work: with one worker they have nothing to say, and nonsense is refused all the same.
+OF_SEVERAL = {"batch", "reduce", "compress", "bucket_mb", "overlap", "bn"}
 NONSENSE = ["--batch x", "--reduce rong", "--compress x", "--compress topk:x=1", "--bucket-mb -1", "--bn x"]
+
+BASELINES = {
+    "train": "train --solver solver.prototxt",
+    "test": "test --model net.prototxt --weights start.caffemodel --iterations 2",
+    "time": "time --model net.prototxt --iterations 1",
+    "device_query": "device_query",
+}
 
 
 def flags_of(name: str) -> list[click.Option]:
@@ -82,7 +104,7 @@ def flags_of(name: str) -> list[click.Option]:
     return [param for param in _load(name).params if isinstance(param, click.Option) and not param.hidden]
 
 
-FLAGS = [flag.name for flag in flags_of("train")]
+PAIRS = [(command, flag.name) for command in BASELINES for flag in flags_of(command)]
 
 
 @pytest.fixture
@@ -102,7 +124,65 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, list[str]]]:
 def inputs(folder: Path) -> Path:
     (folder / "hosts").write_text("a:1\nb:1\n")
     (folder / "mine.py").write_text("print('imported')")
+    net = (folder / "net.prototxt").read_text()
+    for rule in ("min_level: 2", 'stage: "few"'):
+        layer = 'layer {{ name: "more {0}" type: "Silence" bottom: "ip" include {{ {1} }} }}\n'
+        net += layer.format(rule.replace('"', ""), rule)
+    bottom = "data"
+    for number in range(4):  # enough layers for --recompute to save memory
+        convolution = "convolution_param { num_output: 16 kernel_size: 3 pad: 1 weight_filler { type: 'xavier' } }"
+        net += f'layer {{ name: "c{number}" type: "Convolution" bottom: "{bottom}" top: "c{number}" {convolution} }}\n'
+        net += f'layer {{ name: "t{number}" type: "TanH" bottom: "c{number}" top: "t{number}" }}\n'
+        bottom = f"t{number}"
+    net += f'layer {{ name: "sum" type: "Reduction" bottom: "{bottom}" top: "sum" loss_weight: 0.01 }}\n'
+    (folder / "net.prototxt").write_text(net)
     return folder
+
+
+def _files(folder: Path) -> dict[Path, int]:
+    """When each file was changed, except what liblmdb writes for readers."""
+    return {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file() and p.name != "lock.mdb"}
+
+
+def observed(run: Run, folder: Path, words: str) -> tuple[Any, ...]:
+    """What a user may see of a run: exit code, output and log without times, files and the weights in them."""
+    before = _files(folder)
+    sys.modules.pop("mine", None)
+    result = run(words)
+    written = {path for path, changed in _files(folder).items() if before.get(path) != changed}
+    names = sorted(re.sub(r"log\.INFO.*", "log", path.name) for path in written)
+    weights = [path.read_bytes() for path in sorted(written) if path.suffix == ".caffemodel"]
+    pattern = r"[\d.e+-]+" if words.startswith("time") else r"\(.* iter/s, .*\)"
+    said = (message for message in result.messages if not re.search("took|Waiting for data|queue|Opened", message))
+    log = sorted(re.sub(pattern, "", message) for message in said)  # threads that read speak in any order
+    others = [line for line in result.err.splitlines() if not re.match(r"[IWEF]\d{4} ", line)]
+    for path in written:
+        path.unlink()
+    return result.code, re.sub(r"[\d.]+", "", result.out), log, others, names, weights
+
+
+@pytest.mark.parametrize(("command", "flag"), PAIRS)
+def test_alone(command: str, flag: str, run: Run, inputs: Path, started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag changes what the command does, or ends it, or a warning says that it has no effect."""
+    monkeypatch.setenv("COLUMNS", "200")
+    sample = SAMPLES[flag]
+    solver = (inputs / "solver.prototxt").read_text()
+    (inputs / "solver.prototxt").write_text(solver.replace("base_lr: 0.01", sample.solver or "base_lr: 0.01"))
+    if command == "test":
+        assert run("train --solver solver.prototxt").code == 0
+        (inputs / "small_iter_8.caffemodel").rename(inputs / "start.caffemodel")
+    baseline = f"{BASELINES[command]} {sample.beside}"
+    without, beside = (observed(run, inputs, words) for words in (baseline, f"{baseline} {sample.words}"))
+    if flag in OF_SEVERAL:
+        assert without == beside
+    else:
+        assert without != beside
+
+
+def test_what_is_observed_is_the_same_without_another_flag(run: Run, inputs: Path) -> None:
+    for command in ("train", "time", "device_query"):
+        first, second = (observed(run, inputs, BASELINES[command]) for _ in range(2))
+        assert first == second
 
 
 @pytest.mark.parametrize("words", NONSENSE)
@@ -119,13 +199,13 @@ def values(command: str, words: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", ["--workers=2", "--hosts=a:1,b:1", "--hostfile=hosts"])
-@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("flag", [flag for command, flag in PAIRS if command == "train"])
 def test_ranks_are_given_each_flag(way: str, flag: str, run: Run, inputs: Path, started: Any) -> None:
     """Of a flag, the launcher reads the value, or the ranks get it, or the start is refused."""
-    words = ["--solver=solver.prototxt", way, *SAMPLES[flag].split()]
+    words = ["--solver=solver.prototxt", way, *SAMPLES[flag].words.split()]
     result = run("train", *words)
     if result.code in (0, 1, 134):
-        named = re.sub("[ =].*", "", SAMPLES[flag])
+        named = re.sub("[ =].*", "", SAMPLES[flag].words)
         assert named in result.err or flag in ("solver", "version"), result
         return
     ((plan, given),) = started
@@ -147,7 +227,7 @@ class ReachedError(Exception):
     """A rank reads the solver: it has accepted its flags."""
 
 
-@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("flag", [flag for command, flag in PAIRS if command == "train"])
 def test_under_mpiexec(flag: str, run: Run, inputs: Path, monkeypatch: pytest.MonkeyPatch, started: Any) -> None:
     """Ranks that another launcher has started accept each flag, but for those of fcaffe's launcher."""
 
@@ -158,7 +238,7 @@ def test_under_mpiexec(flag: str, run: Run, inputs: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(TRAIN, "check_same_flags", lambda _: None)
     monkeypatch.setattr(TRAIN, "_solver_param", read_solver)
     monkeypatch.setattr(World, "__exit__", lambda *_: None)
-    result = run("train", "--solver=solver.prototxt", *SAMPLES[flag].split())
+    result = run("train", "--solver=solver.prototxt", *SAMPLES[flag].words.split())
     own = flag in ("hosts", "hostfile", "mpi_args", "restarts")
     early = flag in ("sigint_effect", "sighup_effect", "version", "minloglevel")
     if not early:

@@ -130,7 +130,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("what", ENDLESS)
 def test_what_never_ends_is_refused_at_once(what, tmp_path, monkeypatch):
-    monkeypatch.setattr(input_files, "UNOPENED", 0.05)
+    monkeypatch.setattr(input_files, "SILENT", 0.05)
     if what == "HDF5 file":
         pytest.importorskip("h5py", reason="the hdf5 extra (h5py) is not installed")
     read, *arguments = ENDLESS[what]

@@ -249,3 +249,27 @@ def test_files_that_are_no_pictures(rgb: np.ndarray, tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no picture")
     with pytest.raises(DataError, match=r"text\.png\" cannot be decoded"):
         io.load_image(str(tmp_path / "text.png"))
+
+
+def test_what_caffes_module_has_imported_is_found_in_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Scripts call caffe.io.resize and caffe.io.skimage. The libraries here are stand-ins for both."""
+    for file, text in {
+        "skimage/__init__.py": "",
+        "skimage/io.py": "",
+        "skimage/transform.py": "resize = 'the function'",
+        "scipy/__init__.py": "",
+        "scipy/ndimage.py": "zoom = 'the other'",
+    }.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with without("skimage", "scipy"):
+        assert (io.resize, io.zoom) == ("the function", "the other")
+        assert io.skimage.transform.resize == "the function" and io.skimage.io
+
+
+def test_what_it_borrows_needs_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    with pytest.raises(AttributeError, match=r"caffe\.io\.resize is of scikit-image, .*: pip install scikit-image$"):
+        _ = io.resize
+    assert not hasattr(io, "nothing")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,9 +44,7 @@ CHANGES: list[tuple[str, Any]] = [
 
 
 @pytest.fixture(params=[*ENGINES, "CUDA"])
-def each_engine(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
+def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Also that of GPUs, which records the update after two steps."""
     if request.param != "CUDA":
         monkeypatch.setattr(engine_choice, "chosen", request.param)
@@ -55,7 +52,7 @@ def each_engine(
         return
     if not emulator.has_compiler:
         pytest.skip("the emulator of kernels needs g++")
-    stand_in_engine.install(monkeypatch, Path(tmp_path_factory.getbasetemp()) / "plans")
+    stand_in_engine.install(monkeypatch)
     made = stand_in_engine.engine()
     monkeypatch.setattr(engine_choice, "chosen", lambda: made)
     yield
@@ -86,7 +83,6 @@ def test_a_changed_number_counts_from_the_next_step_on(kind: str) -> None:
         fresh.context.random.set_state(ran.context.random.state())
         for theirs, ours in zip((fresh.data, *fresh.history), (ran.data, *ran.history), strict=True):
             theirs[...] = ours
-        fresh.engine.refresh_parameters()
         for solver in (ran, fresh):
             solver.step(1)
         np.testing.assert_array_equal(host(ran.data), host(fresh.data), f"{kind} with another {field}")

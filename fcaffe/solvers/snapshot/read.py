@@ -52,7 +52,6 @@ def restore(run: Run, path: str) -> None:
         if state.resume.noise != run.context.noise:
             log.warning(f"{path} was made with --rng {state.resume.noise}, and this run has {run.context.noise}")
         carried.put_back(run, state.resume, state.carried, path)
-    run.engine.refresh_parameters()
 
 
 def restore_newest(run: Run) -> str | None:
