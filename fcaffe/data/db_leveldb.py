@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 from fcaffe import log
@@ -88,10 +87,6 @@ class LevelDb(Database):
 
     def _item(self) -> Record:
         return self._cursor.item()
-
-    def _all(self) -> Iterator[Record]:
-        with self._db.iterator(verify_checksums=True) as records:
-            yield from records
 
 
 def _link(source: str, folder: str) -> None:
