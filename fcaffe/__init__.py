@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     interface = importlib.import_module("fcaffe.pycaffe.interface")
     names = [*interface.__all__, "layers"]
-    if name != "__all__" and name not in (*names, *interface.LATER, "_caffe"):
+    if name != "__all__" and name not in (*names, "coord_map", "draw", "_caffe"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found = names if name == "__all__" else getattr(interface, name)
     return found
@@ -32,4 +32,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     interface = importlib.import_module("fcaffe.pycaffe.interface")
-    return sorted({*globals(), *interface.__all__, *interface.LATER})
+    return sorted({*globals(), *interface.__all__, "coord_map", "draw"})

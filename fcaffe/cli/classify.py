@@ -38,17 +38,7 @@ def classify(source: str, target: str, flags: PictureFlags, center_only: bool, i
     dims = numbers("--images_dim", images_dim)
     if len(dims) != 2:
         raise UsageError(f"--images_dim takes a height and a width, not '{images_dim}'")
-    mean, channels = flags.mean(), flags.channels()
-    flags.set_mode()
-    classifier = Classifier(
-        flags.model_def,
-        flags.pretrained_model,
-        image_dims=dims,
-        mean=mean,
-        input_scale=flags.input_scale,
-        raw_scale=flags.raw_scale,
-        channel_swap=channels,
-    )
+    classifier = flags.create(Classifier, flags.mean(), image_dims=dims)
     source = os.path.expanduser(source)
     pictures = _pictures(source, ext)
     print(f"Classifying {len(pictures)} inputs.")

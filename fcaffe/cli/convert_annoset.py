@@ -7,17 +7,14 @@ from typing import Any
 
 import click
 
-from fcaffe import log
-from fcaffe.cli.flags import log_flags
-from fcaffe.cli.progress import counted
+from fcaffe.cli import usage
+from fcaffe.cli.convert_imageset import OPTIONS, build_database
+from fcaffe.cli.flags import log_flags, with_options
 from fcaffe.cli.usage import Command, required
-from fcaffe.data.backends import new_database
 from fcaffe.data.image_list import read_image_list
 from fcaffe.errors import UsageError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.rng import CaffeRandom
 from fcaffe.tools.annotation_sets import READERS, annotated_record, read_label_map, read_pairs
-from fcaffe.tools.image_sets import PictureForm, picture_records
 
 KINDS = ["classification", "detection"]
 
@@ -35,16 +32,9 @@ KINDS = ["classification", "detection"]
 @click.option("--label_type", type=click.Choice(list(READERS)), default="xml", help="Kind of annotation files (xml).")
 @click.option("--label_map_file", default="", metavar="FILE", help="LabelMap with the names of the classes.")
 @click.option("--check_label", is_flag=True, help="Refuse a label map that repeats a name or a label.")
-@click.option("--shuffle", is_flag=True, help="In random order, which differs each time.")
 @click.option("--min_dim", default=0, metavar="N", help="Least length of the shorter side; the aspect ratio stays.")
 @click.option("--max_dim", default=0, metavar="N", help="Largest length of the longer side; the aspect ratio stays.")
-@click.option("--resize_width", default=0, metavar="N", help="Width to resize every picture to (its own).")
-@click.option("--resize_height", default=0, metavar="N", help="Height to resize every picture to (its own).")
-@click.option("--gray", is_flag=True, help="One channel, of grey values, instead of blue, green and red.")
-@click.option("--backend", default="lmdb", metavar="KIND", help="Kind of database: lmdb or leveldb (lmdb).")
-@click.option("--check_size", is_flag=True, help="Refuse pictures that differ in size.")
-@click.option("--encoded", is_flag=True, help="Store picture files (PNG, JPEG), not pixels.")
-@click.option("--encode_type", default="", metavar="KIND", help="Kind of these files, such as jpg (as they are).")
+@with_options(OPTIONS, usage.OWN)
 @log_flags
 def convert_annoset(
     words: tuple[str, ...],
@@ -52,10 +42,7 @@ def convert_annoset(
     label_type: str,
     label_map_file: str,
     check_label: bool,
-    shuffle: bool,
-    backend: str,
-    check_size: bool,
-    **form: Any,
+    **options: Any,
 ) -> int:
     root, list_file, database = required(words, 3)
     record: Callable[[Any, Any, int, int], Any]
@@ -71,12 +58,5 @@ def convert_annoset(
         def record(datum: Any, *_: Any) -> Any:
             return pb.AnnotatedDatum(datum=datum)
 
-    if shuffle:
-        log.shuffling_list()
-        CaffeRandom().shuffle(images)
-    log.listed_images(len(images))
-    records = picture_records(root, images, PictureForm(**form), check_size, record)
-    with new_database(database, backend) as writer:
-        for one in counted(records, len(images), "pictures"):
-            writer.put(*one)
+    build_database(database, root, images, record=record, **options)
     return 0

@@ -56,21 +56,12 @@ def detect(source: str, target: str, flags: PictureFlags, crop_mode: str, contex
         raise UsageError(
             f"to write {target} as HDF5 needs pandas and PyTables: pip install 'fcaffe[tables]'; or name a .csv"
         )
-    mean, channels = flags.mean(), flags.channels()
+    mean = flags.mean()
     if mean is not None and mean.ndim == 3 and mean.shape[1:] != (1, 1):
         mean = mean.mean(1).mean(1)
     elif mean is not None:
         mean = mean.ravel()
-    flags.set_mode()
-    detector = Detector(
-        flags.model_def,
-        flags.pretrained_model,
-        mean=mean,
-        input_scale=flags.input_scale,
-        raw_scale=flags.raw_scale,
-        channel_swap=channels,
-        context_pad=context_pad,
-    )
+    detector = flags.create(Detector, mean, context_pad=context_pad)
     start = time.monotonic()
     print("Loading input...")
     if crop_mode == "list":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from fcaffe.pycaffe import session
 from fcaffe.tools.numpy_files import load_numpy
 
 REFERENCE = "models/bvlc_reference_caffenet/"  # in the folder of Caffe's sources
+
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -40,16 +44,13 @@ class PictureFlags:
             return None
         return load_numpy(self.mean_file, "a mean (.npy; --mean_file '' subtracts none)")
 
-    def channels(self) -> list[int] | None:
-        return numbers("--channel_swap", self.channel_swap, least=0) if self.channel_swap else None
-
-    def set_mode(self) -> None:
-        """Compute on the CPU or, with --gpu, on the first GPU, and say so."""
-        if self.gpu:
-            session.set_mode_gpu()
-        else:
-            session.set_mode_cpu()
+    def create(self, kind: Callable[..., Made], mean: np.ndarray | None, **settings: Any) -> Made:
+        """Create a Classifier or Detector, on the CPU or, with --gpu, on the first GPU."""
+        channels = numbers("--channel_swap", self.channel_swap, least=0) if self.channel_swap else None
+        (session.set_mode_gpu if self.gpu else session.set_mode_cpu)()
         print("GPU mode" if self.gpu else "CPU mode")
+        scales = {"input_scale": self.input_scale, "raw_scale": self.raw_scale}
+        return kind(self.model_def, self.pretrained_model, mean=mean, channel_swap=channels, **scales, **settings)
 
 
 def picture_flags(function: Callable[..., int]) -> Callable[..., int]:

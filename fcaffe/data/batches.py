@@ -17,7 +17,6 @@ from fcaffe.data.share import Share, Turns
 from fcaffe.data.transformer import Decision, Transformer
 from fcaffe.errors import DataError
 
-ITEM_BYTES = 300  # of Python objects for an image that is not decoded yet
 UNDECIDED = Decision(0, 0, 0, 0)  # for the shape of the first image
 Item = TypeVar("Item")  # an image before it is decoded
 
@@ -31,7 +30,6 @@ class ImageBatches(ABC, Generic[Item]):
     """
 
     shape: tuple[int, int, int, int]
-    item_bytes = ITEM_BYTES
 
     def __init__(self, transformer: Transformer, batch_size: int) -> None:
         self.transformer = transformer
@@ -128,7 +126,6 @@ class DatumBatches(ImageBatches[Record]):
         self.database = database
         record = database.peek()
         self.shape = self.batch_shape(record, self.prepare(record, UNDECIDED)[0])
-        self.item_bytes = ITEM_BYTES + len(record[1])
         if transformer.color is not Color.AS_STORED and not parse_datum(*record).encoded:
             log.warning("force_color and force_gray change encoded records only; these are raw and stay as they are")
 

@@ -79,10 +79,6 @@ class Database(ABC):
         """The record at the cursor."""
 
     @abstractmethod
-    def _all(self) -> Iterator[Record]:
-        """Yields every record once, with a cursor of its own."""
-
-    @abstractmethod
     def close(self) -> None:
         """Close the files. May be called twice."""
 
@@ -119,9 +115,14 @@ class Database(ABC):
         self.position += count
 
     def __iter__(self) -> Iterator[Record]:
-        """Yields every record once, without changing the position."""
+        """Yields every record once, from the first on. Reading then continues where it was."""
+        position = self.position
+        self.seek(0)
         with self._errors_named():
-            yield from self._all()
+            yield self._item()
+            while self._next():
+                yield self._item()
+        self.seek(position)
 
     def _next_or_first(self) -> None:
         if not self._next():

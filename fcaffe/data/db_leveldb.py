@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 from fcaffe import log
@@ -27,13 +25,10 @@ def plyvel() -> Any:
     try:
         import plyvel
     except ImportError as problem:
-        message = "LevelDB databases need plyvel: pip install 'fcaffe[leveldb]'"
-        if sys.version_info >= (3, 13):
-            message = (
-                "LevelDB databases need plyvel, which pip has for Python up to 3.12: run fcaffe there, or copy the "
-                "records there into an LMDB (scripts/data/copy_database SOURCE OUT) and write backend: LMDB"
-            )
-        raise DataError(message) from problem
+        raise DataError(
+            "LevelDB databases need plyvel, which pip has for Python up to 3.12: pip install 'fcaffe[leveldb]', or "
+            "copy the records there into an LMDB (scripts/data/copy_database SOURCE OUT) and write backend: LMDB"
+        ) from problem
     return plyvel
 
 
@@ -92,10 +87,6 @@ class LevelDb(Database):
 
     def _item(self) -> Record:
         return self._cursor.item()
-
-    def _all(self) -> Iterator[Record]:
-        with self._db.iterator(verify_checksums=True) as records:
-            yield from records
 
 
 def _link(source: str, folder: str) -> None:

@@ -111,9 +111,6 @@ class Lmdb(Database):
     def _item(self) -> Record:
         return self._cursor.item()
 
-    def _all(self) -> Iterator[Record]:
-        yield from self._snapshot.transaction.cursor()
-
 
 def _lacks_pages(folder: str) -> bool:
     """Whether a page that holds records is beyond the end of the file. Free pages at the end may never be written."""

@@ -88,7 +88,6 @@ class Hdf5Rows:
         self.shuffle = shuffle
         self.seed = seed
         self.row_shapes: list[tuple[int, ...]] = []  # of each dataset
-        self._counts: dict[int, int] = {}  # rows by file
         self._loaded: int | None = None  # index of the file in memory
         self._arrays: list[np.ndarray] = []
         self.seek(0)
@@ -112,11 +111,12 @@ class Hdf5Rows:
         self.position = position
         self._round, self._turn = 0, 0
         if position:
-            self._round, position = divmod(position, sum(map(self._count, range(len(self.files)))))
-        order = self._order()
-        while position and position >= self._count(order[self._turn]):
-            position -= self._count(order[self._turn])
-            self._turn += 1
+            counts = [count_rows(path, self.names[0]) for path in self.files]
+            self._round, position = divmod(position, sum(counts))
+            order = self._order()
+            while position and position >= counts[order[self._turn]]:
+                position -= counts[order[self._turn]]
+                self._turn += 1
         self._load()
         self._row = position
 
@@ -135,8 +135,7 @@ class Hdf5Rows:
             self._arrays = read_rows(self.files[index], self.names)
             self._check_shapes(self.files[index])
             self._loaded = index
-        self._counts[index] = len(self._arrays[0])
-        self._rows = np.arange(self._counts[index])
+        self._rows = np.arange(len(self._arrays[0]))
         if self.shuffle:
             self._rows = self._generator(1 + index).permutation(self._rows)
 
@@ -154,8 +153,3 @@ class Hdf5Rows:
 
     def _generator(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, self._round, purpose])
-
-    def _count(self, index: int) -> int:
-        if index not in self._counts:
-            self._counts[index] = count_rows(self.files[index], self.names[0])
-        return self._counts[index]

@@ -53,13 +53,11 @@ class Batch:
 class BatchSource(Protocol):
     """The interface that a Prefetcher's thread calls, one thread at a time.
 
-    `shape` is that of the first batch's images. While a batch is read, each item takes about `item_bytes` of memory
-    besides its slice of the batch.
+    `shape` is that of the first batch's images.
     """
 
     shape: tuple[int, int, int, int]
     batch_size: int
-    item_bytes: int
 
     def fill(self, batch: Batch) -> None:
         """Read the next batch into `batch`, reshaping it as needed."""

@@ -86,7 +86,7 @@ class ReadingLayer(Reader):
             transformer.seed(random)
             self.share = self.context.share_of(source.batch_size)
             source.divide(self.share, self.context.turns)
-            check_batches([source.shape, source.shape[:1]], depth, source.shape[0] * source.item_bytes)
+            check_batches([source.shape, source.shape[:1]], depth)
         random.draw()  # in Caffe the seed of the reading thread, which has no use for it
         self.prefetcher = Prefetcher(source, depth, self.engine.host_array)
         self._state = source.state()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -90,13 +90,7 @@ class BlobVec(Sequence[Blob]):
     def __len__(self) -> int:
         return len(self._layer.blobs)
 
-    @overload
-    def __getitem__(self, index: int) -> Blob: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Blob]: ...
-
-    def __getitem__(self, index: int | slice) -> Blob | list[Blob]:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [Blob(blob, self._views) for blob in self._layer.blobs[index]]
         return Blob(self._layer.blobs[index], self._views)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from typing import Any
 
+from fcaffe.pycaffe import classifier, detector, io, net_spec
+from fcaffe.pycaffe import coord_map as coord_map  # not in __all__, as in Caffe
+from fcaffe.pycaffe import draw as draw
 from fcaffe.pycaffe.blob import Blob, BlobVec
+from fcaffe.pycaffe.classifier import Classifier
+from fcaffe.pycaffe.detector import Detector
 from fcaffe.pycaffe.layer import Layer
 from fcaffe.pycaffe.nccl import NCCL
 from fcaffe.pycaffe.net import Net
+from fcaffe.pycaffe.net_spec import NetSpec, params, to_proto
+from fcaffe.pycaffe.net_spec import layers as layers  # not in __all__, as fcaffe.layers is a package
 from fcaffe.pycaffe.session import (
     TEST,
     TRAIN,
@@ -52,17 +57,25 @@ __all__ = [
     "AdamSolver",
     "Blob",
     "BlobVec",
+    "Classifier",
+    "Detector",
     "Layer",
     "NesterovSolver",
     "Net",
+    "NetSpec",
     "RMSPropSolver",
     "SGDSolver",
     "Solver",
     "Timer",
+    "classifier",
+    "detector",
     "get_solver",
     "has_nccl",
     "init_log",
+    "io",
     "layer_type_list",
+    "net_spec",
+    "params",
     "set_device",
     "set_mode_cpu",
     "set_mode_gpu",
@@ -73,33 +86,5 @@ __all__ = [
     "set_solver_rank",
     "solver_count",
     "solver_rank",
+    "to_proto",
 ]
-
-# Further names by the module of `fcaffe.pycaffe` that has them, or that they are. Those are loaded late: scripts that
-# only run nets need none of them.
-LATER = {
-    "Classifier": "classifier",
-    "Detector": "detector",
-    "NetSpec": "net_spec",
-    "classifier": "",
-    "coord_map": "",
-    "detector": "",
-    "draw": "",
-    "io": "",
-    "layers": "net_spec",
-    "net_spec": "",
-    "params": "net_spec",
-    "to_proto": "net_spec",
-}
-
-
-def load(name: str, wanted_of: str = __name__) -> Any:
-    """The object of a name in LATER. AttributeError for any other, which a script wanted of the module `wanted_of`."""
-    if name not in LATER:
-        raise AttributeError(f"module {wanted_of!r} has no attribute {name!r}")
-    module = importlib.import_module(f"fcaffe.pycaffe.{LATER[name] or name}")
-    return getattr(module, name) if LATER[name] else module
-
-
-def __getattr__(name: str) -> Any:
-    return load(name)

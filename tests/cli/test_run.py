@@ -85,15 +85,6 @@ def test_ends_and_tracebacks(tmp_path: Path, script: str, code: int) -> None:
     assert assert_same(tmp_path, script).returncode == code
 
 
-def test_main_is_the_script_as_long_as_the_process(tmp_path: Path) -> None:
-    script = (
-        "import atexit, pickle, threading\nclass Thing: pass\n"
-        "def last(): print(type(pickle.loads(pickle.dumps(Thing()))) is Thing)\n"
-        "atexit.register(last)\nthreading.Timer(0.2, last).start()\n"
-    )
-    assert assert_same(tmp_path, script).stdout == "True\nTrue\n"
-
-
 @pytest.mark.parametrize(
     "script",
     [

@@ -84,17 +84,6 @@ def test_picture_files_are_stored_as_they_are(run: Run, tmp_path: Path) -> None:
     assert records("again") == expected
 
 
-def test_picture_files_of_another_kind(run: Run, tmp_path: Path) -> None:
-    expected = golden_records("colour_jpg_leveldb", tmp_path)
-    write_pictures(golden_records("colour_png_lmdb", tmp_path))
-    assert run("convert_imageset -encoded -encode_type jpg from/ list.txt made").code == 0
-    for (key, value), (golden_key, golden_value) in zip(records("made"), expected, strict=True):
-        made, golden = parse_datum(key, value), parse_datum(golden_key, golden_value)
-        assert (key, made.label, made.encoded, made.data[:2]) == (golden_key, golden.label, True, b"\xff\xd8")
-        difference = datum_to_array(made).astype(int) - datum_to_array(golden).astype(int)
-        assert abs(difference).max() <= 3
-
-
 def test_resized_pictures(run: Run) -> None:
     write_pictures(records(INTEROP / "gray_lmdb")[:3])
     assert run("convert_imageset -resize_height 14 -resize_width 20 from/ list.txt made").code == 0
@@ -250,19 +239,6 @@ def test_an_upgraded_model_is_caffes(run: Run) -> None:
     assert Path("new").read_bytes() == (INTEROP / "v1_upgraded.caffemodel").read_bytes()
     assert (result.code, result.messages[-1]) == (0, "Wrote upgraded NetParameter binary proto to new")
     assert run("upgrade_net_proto_binary new newer").messages[0] == "File already in latest proto format: new"
-
-
-def test_a_file_of_another_kind_is_not_upgraded(run: Run) -> None:
-    Path("text").write_text("nothing of a net")
-    for tool, form in (
-        ("net_proto_text", "text file as NetParameter"),
-        ("net_proto_binary", "binary file as NetParameter"),
-        ("solver_proto_text", "text file as SolverParameter"),
-    ):
-        result = run(f"upgrade_{tool} text new")
-        assert (result.code, result.messages[-1]) == (2, f"Failed to parse input {form}: text")
-        assert "none does not exist" in run(f"upgrade_{tool} none new").fatal
-    assert not Path("new").exists()
 
 
 def test_fields_that_are_lost_make_the_exit_code_1(run: Run) -> None:

@@ -14,10 +14,8 @@ from tests.data.test_database import INTEROP, numbered, refused
 
 def test_without_plyvel_the_error_names_the_way_out(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "plyvel", None)
-    monkeypatch.setattr(sys, "version_info", (3, 12))
-    refused(INTEROP / "gray_leveldb", "pip install 'fcaffe[leveldb]'", backend=LEVELDB)
-    monkeypatch.setattr(sys, "version_info", (3, 13))
-    refused(INTEROP / "gray_leveldb", "Python up to 3.12", "scripts/data/copy_database", backend=LEVELDB)
+    words = "pip install 'fcaffe[leveldb]'", "Python up to 3.12", "scripts/data/copy_database"
+    refused(INTEROP / "gray_leveldb", *words, backend=LEVELDB)
     with pytest.raises(DataError, match=r"Python up to 3\.12"):
         write_leveldb(str(tmp_path / "db"), numbered(1))
 

@@ -13,7 +13,6 @@ import pytest
 
 import fcaffe
 from fcaffe.as_caffe import TOP_LEVEL
-from fcaffe.pycaffe import interface
 
 # What BVLC Caffe's package has, but for what other modules of it hold.
 NAMES = """
@@ -66,41 +65,6 @@ def test_a_star_imports_what_caffes_package_has() -> None:
     names = [name for name in (*names, "proto", "pycaffe") if not name.startswith("_")]
     code = f"from caffe import *\nimport json; print(json.dumps([n for n in {names!r} if n not in globals()]))"
     assert in_fresh_process(code) == []
-
-
-MODULES = ("classifier", "coord_map", "detector", "draw", "io", "net_spec")
-
-
-def test_further_modules_are_loaded_when_they_are_asked_for() -> None:
-    """Stand-ins for all of them tell when they are."""
-    code = (
-        "import importlib.abc, importlib.machinery, json, sys\n"
-        f"modules = {MODULES!r}\n"
-        "class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):\n"
-        "    def find_spec(self, name, path, target=None):\n"
-        "        mine = name.rpartition('.')[0] == 'fcaffe.pycaffe' and name.rpartition('.')[2] in modules\n"
-        "        return importlib.machinery.ModuleSpec(name, self) if mine else None\n"
-        "    def exec_module(self, module):\n"
-        "        vars(module).update({n: n + '!' for n in ('NetSpec', 'layers', 'params', 'to_proto', 'Classifier')})\n"
-        "sys.meta_path.insert(0, StandIns())\n"
-        "import caffe, fcaffe\n"
-        "loaded = [name for name in modules if f'fcaffe.pycaffe.{name}' in sys.modules]\n"
-        "from caffe import layers as L, params as P, NetSpec\nfrom caffe.io import to_proto\n"
-        "import caffe.draw\n"
-        "same = [getattr(caffe, name) is getattr(fcaffe, name) for name in modules]\n"
-        "print(json.dumps([loaded, L, P, NetSpec, caffe.Classifier, all(same), sys.modules['caffe.io'].__name__,"
-        "fcaffe.layers.__name__, fcaffe.params]))"
-    )
-    assert in_fresh_process(code) == [
-        *([], "layers!", "params!", "NetSpec!", "Classifier!", True),
-        *("fcaffe.pycaffe.io", "fcaffe.layers", "params!"),
-    ]
-
-
-def test_each_late_name_has_a_module_in_the_package() -> None:
-    files = {path.stem for path in Path(TOP_LEVEL, "caffe").glob("*.py")}
-    assert files == {"__init__", "_caffe", "pycaffe", *MODULES}
-    assert {module or name for name, module in interface.LATER.items()} == set(MODULES)
 
 
 def test_a_name_that_caffe_does_not_have() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fcaffe.pycaffe.coord_map import (
-    UndefinedMapException,
     coord_map,
     coord_map_from_to,
     crop,
@@ -92,12 +91,3 @@ def test_crop_makes_the_layer() -> None:
 def test_crops_that_cannot_be(n: NetSpec, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         crop(n.up, n.data)
-
-
-def test_layers_without_a_map() -> None:
-    n = spec()
-    n.ip = layers.InnerProduct(n.up, num_output=1)
-    with pytest.raises(UndefinedMapException, match="InnerProduct"):
-        coord_map(n.ip.fn)
-    with pytest.raises(RuntimeError):
-        coord_map_from_to(n.ip, n.data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from fcaffe.errors import ArgumentError, FcaffeError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, read_net
+from fcaffe.proto import parse_text
 from fcaffe.pycaffe import draw
 
 ROOT = Path(__file__).parents[2]
@@ -99,16 +98,6 @@ def test_the_graph_in_graphvizs_language(net: Any) -> None:
         draw.draw_net(net, "XX", "raw")
 
 
-def test_layers_of_one_name_share_their_edges() -> None:
-    """The data layers of both phases."""
-    lenet = read_net(ROOT / "models" / "lenet" / "train_val.prototxt")
-    text = draw.draw_net(lenet, "LR", "raw").decode()
-    edges = re.findall(r'^(".*" -> ".*?")', text, re.MULTILINE)
-    assert len(edges) == len(set(edges))
-    assert r'"mnist_Data" -> "data_blob" [label="Batch 64\nBatch 100"];' in text
-    assert '"mnist_Data" -> "data_blob" [label="Batch 100"];' in draw.draw_net(lenet, "LR", "raw", pb.TEST).decode()
-
-
 def test_layers_of_a_phase(net: Any) -> None:
     def layers(phase: int | None) -> set[str]:
         return {name for name in draw.get_pydot_graph(net, "LR", phase=phase).nodes if not name.endswith("_blob")}
@@ -119,22 +108,6 @@ def test_layers_of_a_phase(net: Any) -> None:
     net.layer[0].exclude.add(phase=pb.TEST)
     with pytest.raises(ValueError, match="layer data has both include and exclude specified"):
         layers(pb.TRAIN)
-
-
-@pytest.mark.usefixtures("pygraphviz")
-@pytest.mark.parametrize("rankdir", ["TB", "LR", "BT", "RL"])
-def test_an_svg_runs_in_its_direction(net: Any, rankdir: str, tmp_path: Path) -> None:
-    path = tmp_path / "net.svg"
-    draw.draw_net_to_file(net, str(path), rankdir)
-    texts = texts_of(path.read_bytes())
-    assert {"Batch 64", "20", "10", "label", "loss"} <= set(texts)
-    whole = "conv (Convolution) kernel size: 5 stride: 2 pad: 1"
-    assert (whole in texts) == (rankdir in ("TB", "BT")) and ("kernel size: 5" in texts) == (rankdir in ("LR", "RL"))
-    elements = ElementTree.fromstring(path.read_bytes()).iter(f"{SVG}text")
-    at = {text: (float(e.get("x", "0")), float(e.get("y", "0"))) for text, e in zip(texts, elements, strict=True)}
-    axis, sign = {"TB": (1, 1), "LR": (0, 1), "BT": (1, -1), "RL": (0, -1)}[rankdir]
-    order = [sign * at[name][axis] for name in ("data", "conv", "pool", "ip", "loss")]
-    assert order == sorted(order)
 
 
 @pytest.mark.usefixtures("pygraphviz")

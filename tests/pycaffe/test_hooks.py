@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import fcaffe as caffe
-from fcaffe.errors import CallError, UsageError
-from fcaffe.pycaffe import session
+from fcaffe.errors import CallError
 
 NET = """
 layer { name: "data" type: "DummyData" top: "x" top: "t" dummy_data_param {
@@ -125,19 +124,3 @@ def test_a_script_for_several_gpus_trains_as_one_process(solver: caffe.SGDSolver
         one.step(one.param.max_iter)
     assert np.array_equal(shared.net.params["ip"][0].data, solver.net.params["ip"][0].data)
     assert all(timer.ms > 0 for timer in times)
-
-
-def test_several_processes_are_refused_with_what_to_do(
-    solver: caffe.SGDSolver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "_solver_count", 1)
-    caffe.set_solver_count(4)
-    assert caffe.solver_count() == 4
-    with pytest.raises(UsageError, match=r"4 processes .* `fcaffe train --solver ... --workers 4`"):
-        caffe.NCCL(solver, b"")
-    for wrong in (lambda: caffe.set_solver_count(0), lambda: caffe.set_solver_rank(-1)):
-        with pytest.raises(UsageError, match="or more"):
-            wrong()
-    monkeypatch.setattr(session, "_solver_rank", 0)
-    caffe.set_solver_rank(2)
-    assert caffe.solver_rank() == 2

@@ -127,21 +127,6 @@ def test_an_enlarged_picture_fades_to_its_least_value_at_the_border() -> None:
     assert np.allclose(made[0, :, 0], [0.75 * 2 + 1, 0.75 * 2 + 1, 0.25 * 2 + 1, 1])
 
 
-@pytest.mark.parametrize(
-    ("shape", "dims", "order"),
-    [
-        ((3, 3), (2, 2), 1),
-        ((3, 3, 1), (2, 0), 1),
-        ((0, 3, 1), (2, 2), 1),
-        ((3, 3, 1), (2, 2, 2), 1),
-        ((3, 3, 1), (2, 2), 6),
-    ],
-)
-def test_what_cannot_be_resized(shape: tuple[int, ...], dims: tuple[int, ...], order: int) -> None:
-    with pytest.raises(ArgumentError, match="resize_image"):
-        io.resize_image(np.zeros(shape), dims, order)
-
-
 def test_oversample_takes_corners_centre_and_their_mirror_images() -> None:
     picture = np.arange(5 * 7 * 2, dtype=np.float32).reshape(5, 7, 2)
     crops = io.oversample([picture, -picture], (2, 4))

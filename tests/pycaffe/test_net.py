@@ -180,17 +180,6 @@ def test_save_and_copy_from(net: caffe.Net, path: str, tmp_path: Path) -> None:
     assert np.array_equal(other.params["conv"][0].data, net.params["conv"][0].data)
 
 
-def test_hdf5_by_whatever_name(net: caffe.Net, path: str, tmp_path: Path) -> None:
-    pytest.importorskip("h5py")
-    saved = str(tmp_path / "weights")
-    net.save_hdf5(saved)
-    assert Path(saved).read_bytes()[1:4] == b"HDF"
-    for load in (caffe.Net.load_hdf5, caffe.Net.copy_from):
-        other = caffe.Net(path, caffe.TRAIN)
-        load(other, saved)
-        assert np.array_equal(other.params["conv"][0].data, net.params["conv"][0].data)
-
-
 def test_both_constructors(net: caffe.Net, path: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     saved = str(tmp_path / "small.caffemodel")
     net.save(saved)

@@ -40,12 +40,6 @@ def test_closed_forms(text: str, expected: float) -> None:
     assert rate_for(text) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("text", [LARS, LARC, LARC + 'larc_policy: "clip"'])
-def test_zeros_leave_the_rate_alone(text: str) -> None:
-    zeros = np.zeros(3, np.float32)
-    assert rate_for(text, w=zeros) == rate_for(text, g=zeros) == rate_for(text, zeros, zeros) == 0.25
-
-
 def test_small_gradients_are_not_zeros() -> None:
     """The square of this one is no float32."""
     assert rate_for(LARS, g=G * np.float32(1e-30)) == pytest.approx(0.25 * 0.5 * 5 / 2e-30)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from fcaffe.net.state import Held, part_of_worker
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.actions import Action
-from fcaffe.solvers.snapshot import state_files
 from fcaffe.solvers.snapshot.paths import paths
 from fcaffe.solvers.snapshot.state_files import CarriedArray, State, read_state, write_state
 from tests.solvers.recurrent_runs import NET, Trained, solver_of, write_records
@@ -93,13 +92,10 @@ def test_a_state_without_what_is_carried_begins_anew_and_says_so(capfd: pytest.C
     Trained(resumed, 1)
 
 
-@pytest.mark.parametrize("apart", [1, 1 << 20])
 @pytest.mark.parametrize("ending", ["", ".h5"])
-def test_arrays_come_back_from_files(ending: str, apart: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those for which HDF5 has datasets, as they are large; and none, as of a seed without a generator."""
+def test_arrays_come_back_from_files(ending: str) -> None:
     if ending:
         pytest.importorskip("h5py", reason="the hdf5 extra (h5py) is not installed")
-    monkeypatch.setattr(state_files, "OWN_DATASET", apart)
     arrays = [np.arange(6, dtype=np.float32).reshape(1, 2, 3), np.array(7), np.zeros(0, np.uint8), np.ones((2, 0))]
     carried = [CarriedArray("train", "it", index, str(index), array) for index, array in enumerate(arrays)]
     write_state(f"x{ending}", State(1, 0, "x.caffemodel", [], pb.ResumeState(seed=3), carried))

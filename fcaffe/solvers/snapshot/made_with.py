@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 from fcaffe import log
@@ -58,19 +59,13 @@ def refuse_other(made: Any, now: Any, path: str) -> None:
         [(layer.name, [tuple(shape.dim) for shape in layer.shape]) for layer in run.layer if layer.shape]
         for run in (made, now)
     )
-    for (their_name, their_shapes), (name, shapes) in zip(theirs, ours, strict=False):
+    for (their_name, their_shapes), (name, shapes) in zip_longest(theirs, ours, fillvalue=("", [])):
         if (their_name, their_shapes) != (name, shapes):
             raise OtherRunError(
                 f'{path} is the state of another net: it has the layer "{their_name}" with parameters of the shapes '
                 f'{their_shapes} where this net has "{name}" with {shapes}; give the net that it was made with, or '
                 "the model as --weights"
             )
-    if len(theirs) != len(ours):
-        names = ", ".join(name for name, _ in (theirs[len(ours) :] or ours[len(theirs) :]))
-        raise OtherRunError(
-            f"{path} is the state of another net: the layers {names} are in one of the two nets only; give the net "
-            "that it was made with, or the model as --weights"
-        )
 
 
 def tell_differences(made: Any, now: Any, path: str) -> None:

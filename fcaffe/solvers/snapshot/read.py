@@ -87,7 +87,7 @@ def _newest_whole(run: Run) -> tuple[str | None, str | None]:
 def _read(run: Run, path: str) -> tuple[State, Model, str]:
     """Read state and model, and check them against the solver and its net."""
     owned = run.net.parameters.owned
-    state = read_state(path, [parameter.blob.count for parameter in owned * run.rule.histories])
+    state = read_state(path)
     if min(state.iteration, state.current_step) < 0 or not state.learned_net:
         raise SnapshotError(f"{path} has no iteration, or does not name its model; it is damaged, take an earlier one")
     made = state.resume.made_with if state.resume is not None and state.resume.HasField("made_with") else None
@@ -105,16 +105,9 @@ def _read(run: Run, path: str) -> tuple[State, Model, str]:
                 f'"{parameter.layer.name}" of shape {parameter.blob.shape}; the net has changed'
             )
     model, model_path = _model_of(state, path, made.weights if made else 0, blob_sizes(run.net))
-    stored = {layer.name: layer for layer in model.layers}
-    for parameter in owned:
-        name = parameter.layer.name
-        if name not in stored:
-            raise SnapshotError(f'{model_path}: layer "{name}" is missing; the file is cut off or of another net')
-        blobs = stored[name].blobs
-        shapes = [blob.shape for blob in blobs if blob.has_data]
-        if len(blobs) <= parameter.index or math.prod(blobs[parameter.index].shape) != parameter.blob.count:
-            wanted = [blob.shape for blob in parameter.layer.blobs]
-            raise SnapshotError(f'{model_path}: layer "{name}" has the shapes {shapes}, the net needs {wanted}')
+    stored = {layer.name for layer in model.layers}
+    if missing := [parameter.layer.name for parameter in owned if parameter.layer.name not in stored]:
+        raise SnapshotError(f'{model_path}: layer "{missing[0]}" is missing; the file is cut off or of another net')
     return state, model, model_path
 
 

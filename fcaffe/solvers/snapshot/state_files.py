@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +29,6 @@ from fcaffe.proto.binary import HDF5_MAGIC
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE
 
 HDF5_SUFFIX = ".h5"
-OWN_DATASET = 1 << 20  # bytes; a larger carried array has a dataset of its own in HDF5 files
 
 
 @dataclass
@@ -73,19 +71,16 @@ def is_hdf5_state(path: str | os.PathLike[str]) -> bool:
         return _is_state(file)
 
 
-def read_state(path: str | os.PathLike[str], counts: Sequence[int] | None = None) -> State:
-    """Read a state of either format, which the first bytes tell. Raises SnapshotError.
-
-    `counts` has the number of values in each history blob of the solver. Other blobs may come without values.
-    """
+def read_state(path: str | os.PathLike[str]) -> State:
+    """Read a state of either format, which the first bytes tell. Raises SnapshotError."""
     if file_start(path).startswith(HDF5_MAGIC):
-        return _read_hdf5(path, counts)
+        return _read_hdf5(path)
     message = read_binary(path, pb.StateBytes)
     check_written(message, path)
     try:
         history = [stored_blob(blob) for blob in message.history]
         check_text(message)
-        carried = [_carried(array) for array in message.resume.carried]
+        carried = [_carried(array, np.frombuffer(array.data, np.uint8)) for array in message.resume.carried]
     except SnapshotError as problem:
         raise SnapshotError(f"{path}: {problem}") from None
     if not message.HasField("current_step"):
@@ -121,7 +116,7 @@ def _is_state(file: Any) -> bool:
     return member(file, "iter") is not None and member(file, "history") is not None
 
 
-def _read_hdf5(path: str | os.PathLike[str], counts: Sequence[int] | None) -> State:
+def _read_hdf5(path: str | os.PathLike[str]) -> State:
     with opened(path, SnapshotError) as file:
         if not _is_state(file):
             model = member(file, "data") is not None
@@ -129,21 +124,13 @@ def _read_hdf5(path: str | os.PathLike[str], counts: Sequence[int] | None) -> St
                 "this is a model, not a solver state; give it as --weights" if model else "there is no state in it"
             )
         datasets = [_dataset(file, f"history/{index}") for index in range(len(names_in(member(file, "history"))))]
-        shapes = [shape_of(dataset) for dataset in datasets]
-        wanted = [
-            counts is None or counts[index : index + 1] == [math.prod(shape)] for index, shape in enumerate(shapes)
-        ]
-        check_sizes(dataset for dataset, wants in zip(datasets, wanted, strict=True) if wants)
-        history = [
-            StoredBlob(shape, values_of(dataset) if wants else None)
-            for dataset, shape, wants in zip(datasets, shapes, wanted, strict=True)
-        ]
+        check_sizes(datasets)
+        history = [StoredBlob(shape_of(dataset), values_of(dataset)) for dataset in datasets]
         resume, carried = None, []
         if member(file, "resume") is not None:
             resume = _resume(_dataset(file, "resume/state"))
             for index, array in enumerate(resume.carried):
-                content = member(file, f"resume/carried/{index}")
-                carried.append(_carried(array, None if content is None else read_array(content)))
+                carried.append(_carried(array, read_array(_dataset(file, f"resume/carried/{index}"))))
             resume.ClearField("carried")
         return State(
             iteration=_number(file, "iter"),
@@ -168,14 +155,12 @@ def _write_hdf5(path: str | os.PathLike[str], state: State) -> None:
         if state.resume is not None:
             resume = pb.ResumeState()
             resume.CopyFrom(state.resume)
-            resume.carried.extend(array.to_message(array.values.nbytes < OWN_DATASET) for array in state.carried)
+            resume.carried.extend(array.to_message(with_values=False) for array in state.carried)
             group = file.group(file.root, "resume")
             file.array(group, "state", np.frombuffer(resume.SerializeToString(), np.uint8))
-            content = {index: array for index, array in enumerate(state.carried) if array.values.nbytes >= OWN_DATASET}
-            if content:
-                carried = file.group(group, "carried")
-                for index, array in content.items():
-                    file.array(carried, str(index), np.frombuffer(array.values.tobytes(), np.uint8))
+            carried = file.group(group, "carried")
+            for index, array in enumerate(state.carried):
+                file.array(carried, str(index), np.frombuffer(array.values.tobytes(), np.uint8))
 
 
 def size_of(state: State) -> int:
@@ -183,9 +168,8 @@ def size_of(state: State) -> int:
     return sum(blob.nbytes for blob in state.history) + sum(array.values.nbytes for array in state.carried)
 
 
-def _carried(message: Any, content: np.ndarray | None = None) -> CarriedArray:
-    """The array of a message, with the bytes `content` or those in the message. Raises SnapshotError."""
-    content = np.frombuffer(message.data, np.uint8) if content is None else content
+def _carried(message: Any, content: np.ndarray) -> CarriedArray:
+    """The array of a message, with the bytes `content`. Raises SnapshotError."""
     what = f'the array "{message.name}" that "{message.owner}" carries'
     try:
         kind, shape = np.dtype(message.type), tuple(message.dim)

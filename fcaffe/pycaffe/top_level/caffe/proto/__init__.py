@@ -1,3 +1,7 @@
 """Where scripts look for Caffe's messages."""
 
-from caffe.proto import caffe_pb2 as caffe_pb2
+import sys
+
+from fcaffe.proto import caffe_pb2 as caffe_pb2
+
+sys.modules[f"{__name__}.caffe_pb2"] = caffe_pb2
