@@ -44,6 +44,8 @@ class Transformer:
         self.crop_size: int = param.crop_size
         self.crop = (param.crop_h, param.crop_w) if param.crop_h and param.crop_w else (param.crop_size,) * 2
         self.resize = Resize(param.resize_param[0]) if param.resize_param else None
+        if len(param.resize_param) > 1:
+            log.warning(f"transform_param has {len(param.resize_param)} resize_param; only the first has an effect")
         self.noise = param.noise_param if param.HasField("noise_param") else None
         if self.noise is not None:
             check_noise(self.noise)

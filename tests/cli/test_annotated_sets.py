@@ -105,6 +105,15 @@ def test_batches_without_objects_and_mirrored_ones(run):
     net.close()
 
 
+def test_labels_of_yolo(run):
+    run("convert_annoset", "--anno_type=detection", "--label_map_file=map.prototxt", "./", "xml.lst", "db")
+    found = labels(3, "annotated_data_param { yolo_data_type: 1 }")
+    assert found.shape == (3, 1, 300, 5)
+    expected = [(1, 0.375, 0.5, 0.25, 0.8), (1, 0.15, 0.3, 0.1, 0.2), (0, 0.5, 0.5, 1, 1), (0,) * 5]
+    np.testing.assert_allclose(found[0, 0, :4], expected, atol=1e-6)
+    assert not found[1].any()
+
+
 def test_classification(run):
     Path("list").write_text("a.png 4\nb.png 7\n")
     assert run("convert_annoset", "./", "list", "db").code == 0

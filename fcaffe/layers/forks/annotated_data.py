@@ -14,6 +14,8 @@ from fcaffe.layers.data import ReadingLayer
 from fcaffe.net import register
 from fcaffe.proto import forks
 
+MOST_OBJECTS = 300  # of an image, in MobileNet-YOLO's labels
+
 
 @register("AnnotatedData")
 class AnnotatedData(ReadingLayer):
@@ -21,7 +23,9 @@ class AnnotatedData(ReadingLayer):
 
     `label` is (1, 1, G, 8), one row for each of the G objects of the batch: index of the image in the batch, label,
     instance, xmin, ymin, xmax, ymax, difficult. Corners are relative to the image. A batch without objects has one row
-    of -1. Records without annotation type give labels (batch_size) as the layer Data does.
+    of -1. With `yolo_data_type: 1`, MobileNet-YOLO's field, `label` is (batch_size, 1, 300, 5): class from 0 on, centre,
+    width and height of up to 300 objects of each image, then zeros. It leaves difficult objects out unless
+    `train_diffcult`. Records without annotation type give labels (batch_size) as the layer Data does.
     """
 
     fork = forks.SSD
@@ -43,13 +47,31 @@ class AnnotatedData(ReadingLayer):
         return source
 
     def label_shape(self, images: int) -> tuple[int, ...]:
-        return (1, 1, 1, 8) if self.has_boxes else super().label_shape(images)
+        if not self.has_boxes:
+            return super().label_shape(images)
+        return (images, 1, MOST_OBJECTS, 5) if self._for_yolo else (1, 1, 1, 8)
 
     def labels(self, batch: Batch, rows: slice) -> np.ndarray:
         if not self.has_boxes:
             return super().labels(batch, rows)
+        if self._for_yolo:
+            return np.stack([self._yolo_rows(objects) for objects in batch.objects[rows]])
         found: list[Any] = [
             np.insert(objects, 0, index, axis=1) for index, objects in enumerate(batch.objects[rows]) if len(objects)
         ]
         table = np.concatenate(found) if found else np.full((1, 8), -1)
         return table.astype(np.float32).reshape(1, 1, -1, 8)
+
+    @property
+    def _for_yolo(self) -> bool:
+        return self.param.annotated_data_param.yolo_data_type == 1
+
+    def _yolo_rows(self, objects: np.ndarray) -> np.ndarray:
+        if not self.param.annotated_data_param.train_diffcult:
+            objects = objects[objects[:, 6] == 0]
+        objects = objects[:MOST_OBJECTS]
+        rows = np.zeros((1, MOST_OBJECTS, 5), np.float32)
+        rows[0, : len(objects), 0] = objects[:, 0] - 1
+        rows[0, : len(objects), 1:3] = (objects[:, 2:4] + objects[:, 4:6]) / 2
+        rows[0, : len(objects), 3:] = objects[:, 4:6] - objects[:, 2:4]
+        return rows
