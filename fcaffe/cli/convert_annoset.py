@@ -14,7 +14,7 @@ from fcaffe.cli.usage import Command, required
 from fcaffe.data.image_list import read_image_list
 from fcaffe.errors import UsageError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.annotation_sets import READERS, annotated_record, read_label_map, read_pairs
+from fcaffe.tools.annotation_sets import READERS, annotated_record, labels_by_name, read_pairs
 
 KINDS = ["classification", "detection"]
 
@@ -31,7 +31,7 @@ KINDS = ["classification", "detection"]
 @click.option("--anno_type", type=click.Choice(KINDS), default=KINDS[0], help="Kind of annotation (classification).")
 @click.option("--label_type", type=click.Choice(list(READERS)), default="xml", help="Kind of annotation files (xml).")
 @click.option("--label_map_file", default="", metavar="FILE", help="LabelMap with the names of the classes.")
-@click.option("--check_label", is_flag=True, help="Refuse a label map that repeats a name or a label.")
+@click.option("--check_label", is_flag=True, help="Refuse a label map that repeats a name.")
 @click.option("--min_dim", default=0, metavar="N", help="Least length of the shorter side; the aspect ratio stays.")
 @click.option("--max_dim", default=0, metavar="N", help="Largest length of the longer side; the aspect ratio stays.")
 @with_options(OPTIONS, usage.OWN)
@@ -49,7 +49,7 @@ def convert_annoset(
     if anno_type == "detection":
         if not label_map_file and label_type != "txt":
             raise UsageError("--anno_type=detection needs --label_map_file=FILE, with the names of the classes")
-        labels = read_label_map(label_map_file, check_label) if label_map_file else None
+        labels = labels_by_name(label_map_file, check_label) if label_map_file else None
         images: Any = read_pairs(list_file)
         record = annotated_record(root, READERS[label_type], labels if label_type != "txt" else None)
     else:

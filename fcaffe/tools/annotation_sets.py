@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fcaffe import log
+from fcaffe.data.label_map import read_label_map
 from fcaffe.data.lines import numbered_lines
 from fcaffe.errors import DataError
 from fcaffe.input_files import open_input, read_input
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import read_text
 
 NO_LABEL = -1
 
@@ -62,13 +62,12 @@ def read_pairs(source: str) -> list[ListedPair]:
     return pairs
 
 
-def read_label_map(path: str, check: bool = False) -> dict[str, int]:
-    """The labels by name in a LabelMap file. With `check`, raises DataError for a repeated name or label."""
-    labels: dict[str, int] = {}
-    for item in read_text(path, pb.LabelMap).item:
-        if check and (item.name in labels or item.label in labels.values()):
-            raise DataError(f'{path}: the name "{item.name}" or the label {item.label} stands twice')
-        labels[item.name] = item.label
+def labels_by_name(path: str, check: bool = False) -> dict[str, int]:
+    """The labels of a LabelMap file. With `check`, raises DataError for a repeated name."""
+    items = read_label_map(path).values()
+    labels = {item.name: item.label for item in items}
+    if check and len(labels) < len(items):
+        raise DataError(f"{path}: a name stands twice; correct it, or leave --check_label out")
     return labels
 
 
