@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import selectors
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -31,16 +32,15 @@ class AdoptedRanks(Watch):
         parents = {parent_of(rank.pid) for rank in self.ranks}
         self.daemons = [Process(pid) for pid in parents if process_name(pid) in DAEMONS]
         for index, pipe in enumerate(pipes):
-            self.once(pipe, functools.partial(self._note, index))
+            self.selector.register(pipe, selectors.EVENT_READ, functools.partial(self._note, index, pipe))
 
-    def _note(self, index: int) -> None:
+    def _note(self, index: int, pipe: int) -> None:
+        self.selector.unregister(pipe)
         if index not in self.deaths:
             self.deaths.append(index)
 
     def find_deaths(self) -> bool:
-        for index, rank in enumerate(self.ranks):
-            if rank.gone():
-                self._note(index)
+        self.deaths += [i for i, rank in enumerate(self.ranks) if i not in self.deaths and rank.gone()]
         return len(self.deaths) == len(self.ranks)
 
     def judge(self, slots: list[Slot], overdue: list[Slot]) -> None:

@@ -7,7 +7,6 @@ the cores does not count, so neither has a rank on a loaded machine.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import selectors
@@ -103,21 +102,6 @@ class Watch:
         for key, _ in self.selector.select(seconds):
             callback: Callable[[], None] = key.data
             callback()
-
-    def once(self, handle: int, callback: Callable[[], None]) -> None:
-        """Call back when a handle becomes readable or is closed at its other end."""
-
-        def call() -> None:
-            self.selector.unregister(handle)
-            os.close(handle)
-            callback()
-
-        self.selector.register(handle, selectors.EVENT_READ, call)
-
-    def when_ended(self, pid: int, callback: Callable[[], None]) -> None:
-        """Call back when a process ends, if the kernel can tell that; `find_deaths` looks at each tick."""
-        with contextlib.suppress(OSError, AttributeError):
-            self.once(os.pidfd_open(pid), callback)
 
     def slots(self) -> list[Slot]:
         found = read_slots(self.table)
