@@ -15,7 +15,6 @@ import pytest
 from fcaffe import threads
 from fcaffe.errors import UsageError
 from fcaffe.parallel import mpi_start
-from fcaffe.parallel.mpiexec import Mpiexec
 from fcaffe.parallel.placement import parse_hosts, ranks_of_hosts, read_hostfile
 from fcaffe.parallel.started import LAUNCHED, RANK_PROCESS, started_as
 from tests.parallel.conftest import MPIEXEC, ROOT, Job, needs_mpi
@@ -77,16 +76,6 @@ def test_hosts_are_filled_in_order() -> None:
         ranks_of_hosts(13, [("a", 8), ("b", 4)])
 
 
-def test_the_words_for_either_mpiexec() -> None:
-    hosts = [("a", 2), ("b", 1)]
-    assert Mpiexec("mpiexec", open_mpi=False).command(3, hosts, "-genv 'A' 'b c'", ["x"], {"PATH": "/bin"}) == [
-        *("mpiexec", "-n", "3", "-hosts", "a:2,b:1", "-genv", "A", "b c", "x")
-    ]
-    assert Mpiexec("mpiexec", open_mpi=True).command(3, hosts, "", ["x"], {"PATH": "/bin", "HOME": "/root"}) == [
-        *("mpiexec", "-n", "3", "--host", "a:2,b:1", "--bind-to", "none", "-x", "PATH", "x")
-    ]
-
-
 @pytest.mark.parametrize(
     ("own", "launchers", "ranks", "expected"), [(16, 16, 4, 4), (4, 16, 4, 4), (2, 16, 4, 2), (2, 2, 4, 1)]
 )
@@ -117,25 +106,6 @@ def test_the_thread_level_that_mpi_provides_is_looked_at(provided: int, expected
             mpi_start.comm_world(start, mpi)
     else:
         assert mpi_start.comm_world(start, mpi) == (mpi.COMM_WORLD, expected)
-
-
-@needs_mpi
-@pytest.mark.parametrize("threads", [True, False])
-def test_without_several_threads_in_mpi_gradients_are_summed_after_backward(threads: bool) -> None:
-    code = f"""
-import numpy as np
-from mpi4py import MPI
-from fcaffe.cli.workers import SharingFlags
-from fcaffe.parallel.world import World
-from fcaffe.timeline import Timeline
-world = World(MPI.COMM_SELF, size=2, threads={threads})
-flags = SharingFlags("global", "ring", "", 4.0, True, None, 0)
-exchange = flags.for_solver(world, Timeline(), np)["exchange"]
-print(exchange.overlap)
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == f"{threads}\n", done.stderr
-    assert ("MPI_THREAD_MULTIPLE" in done.stderr) is not threads
 
 
 def losses(log: str) -> list[float]:
