@@ -33,18 +33,17 @@ Start = Callable[..., Job]
         ("PMI_RANK=0 PMI_SIZE=1", None),
         ("SLURM_NTASKS=2 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_JOB_ID=7", None),  # a batch script
         ("SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1", ("Slurm", 1, 2)),
-        ("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 PMI_RANK=1 PMI_SIZE=2", ("Slurm's srun", 1, 2)),
-        ("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 PMIX_RANK=1", ("Slurm's srun", 1, 2)),
-        ("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 PMI_RANK=3 PMI_SIZE=4 MPI_LOCALNRANKS=2", ("mpiexec", 3, 4)),
+        ("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 PMI_RANK=1 PMI_SIZE=2", ("mpiexec or srun", 1, 2)),
+        ("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 PMIX_RANK=1", ("mpiexec or srun", 1, 2)),
+        ("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 PMI_RANK=3 PMI_SIZE=4 MPI_LOCALNRANKS=2", ("mpiexec or srun", 3, 4)),
         (f"PMI_RANK=1 PMI_SIZE=2 {RANK_PROCESS}=1", None),  # a child of a rank
-        (f"PMI_RANK=1 PMI_SIZE=2 {RANK_PROCESS}=own", ("mpiexec", 1, 2)),
+        (f"PMI_RANK=1 PMI_SIZE=2 {RANK_PROCESS}=own", ("mpiexec or srun", 1, 2)),
         ("SLURM_NTASKS=8 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1", ("Slurm", 1, 2)),
-        ("SLURM_NTASKS=2 SLURM_PROCID=0 PMI_RANK=3 PMI_SIZE=4", ("mpiexec", 3, 4)),
-        ("SLURM_NTASKS=2 SLURM_PROCID=1 PMIX_RANK=1", ("PMIx", 1, 2)),
-        ("PMIX_RANK=1", ("PMIx", 1, 0)),
+        ("SLURM_NTASKS=2 SLURM_PROCID=0 PMI_RANK=3 PMI_SIZE=4", ("mpiexec or srun", 3, 4)),
+        ("SLURM_NTASKS=2 SLURM_PROCID=1 PMIX_RANK=1", ("mpiexec or srun", 1, 0)),
+        ("PMIX_RANK=1", ("mpiexec or srun", 1, 0)),
         ("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 PMIX_RANK=1", ("Open MPI's mpiexec", 1, 2)),
-        ("PMI_SIZE=2", ("mpiexec", 0, 2)),
-        (f"{LAUNCHED}=3 PMI_RANK=1 PMI_SIZE=1", ("mpiexec", 1, 3)),
+        (f"{LAUNCHED}=3 PMI_RANK=1 PMI_SIZE=1", ("mpiexec or srun", 1, 3)),
         (f"{LAUNCHED}=3", ("fcaffe", 0, 3)),
     ],
 )
@@ -140,9 +139,13 @@ def test_started_alone_or_by_mpiexec_the_same(start: Start, folder: Path) -> Non
         (
             "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0",
             "Slurm (SLURM_STEP_",
-            "has one rank only: start it with srun --mpi=pmi2 if",
+            "has one rank only: start it with this MPI's own mpiexec; under Slurm with srun --mpi=pmi2 if",
         ),
-        ("PMI_RANK=0 PMI_SIZE=2", "mpiexec (PMI_SIZE=2)", "has one rank only: start it with this MPI's own mpiexec"),
+        (
+            "PMI_RANK=0 PMI_SIZE=2",
+            "mpiexec or srun (PMI_SIZE=2)",
+            "has one rank only: start it with this MPI's own mpiexec",
+        ),
         (
             "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 MPI4PY_LIBMPI=/no.so",
             "Slurm",
