@@ -30,7 +30,7 @@ TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that ask for 
 class LocalRanks(Watch):
     """`workers` processes of this host that run `program` in `folder` as the ranks of one MPI job.
 
-    `stderr` is a handle of the launcher's standard error, for the message that the launcher has died.
+    `stderr` is a descriptor of the launcher's standard error. The agent writes there when the launcher has died.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ REMEDY = (
     "if it is Open MPI (srun --mpi=list shows what this Slurm has); or build mpi4py for that launcher's MPI "
     "(pip install --no-binary mpi4py mpi4py)"
 )
-TURN = 1.0  # seconds that rank 0 has to say, before others do, what is wrong with all
+TURN = 1.0  # seconds for which the others wait for rank 0 to report an error that all have
 
 
 class Start(NamedTuple):
@@ -83,6 +83,6 @@ def host_name() -> str:
 
 
 def wait_for_turn(rank: int) -> None:
-    """What is wrong with all ranks is told by rank 0, who then ends them; the others speak if they still live."""
+    """Before a rank reports an error: if all ranks have it, rank 0 reports it first, and then ends them."""
     if rank > 0:
         time.sleep(TURN + min(rank, 100) / 50)
