@@ -19,9 +19,9 @@ from fcaffe.parallel.watch import GRACE, Watch
 class AdoptedRanks(Watch):
     """Each rank holds the writing end of one of the `pipes`, which are in the order of the slots.
 
-    When a rank dies, mpiexec kills the others within a millisecond. A pipe closes at the moment of its rank's death, and
-    epoll reports pipes in the order in which they close. The processes themselves disappear some milliseconds later,
-    in any order.
+    When a rank dies, mpiexec kills the others within a millisecond. A pipe closes at the moment of its rank's death,
+    and epoll reports pipes in the order in which they close. The processes themselves disappear some milliseconds
+    later, in any order.
     """
 
     def __init__(
