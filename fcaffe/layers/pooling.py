@@ -55,6 +55,7 @@ class Pooling(Layer):
         )
         self.memory = Blob(self.xp, (), channels_last=True)
         self.own_indices = len(top) == 1 and self.method != AVE  # in `memory`
+        self.finds_maxima = self.own_indices and self.method == MAX
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.check_axes(bottom[0])

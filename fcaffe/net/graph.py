@@ -87,7 +87,7 @@ class Graph:
         layer = create_layer(param, self.context)
         layer.bottom_names = [self._unsplit.get(name, name) for name in param.bottom]
         log.creating_layer(param.name)
-        node = Node(len(self.nodes), layer, param.name, [], [], [], [], [])
+        node = Node(len(self.nodes), layer, param.name, [], [], [])
         for index in range(len(param.bottom)):
             self._append_bottom(node, param, index)
         for index in range(len(param.top)):

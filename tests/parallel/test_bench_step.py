@@ -69,7 +69,6 @@ def test_one_worker_and_its_table() -> None:
     [
         ([], "give --net FILE or --solver FILE"),
         (["--net", LENET, "--solver", LENET], "give --net FILE or --solver FILE"),
-        (["--net", LENET, "--bytes", "4"], "--bytes is not for bench step"),
         (["--net", LENET, "--workers", "1,2"], "one number of --workers"),
         (["--net", LENET, "--bucket-mb", "x"], "--bucket-mb takes numbers with commas between them, not 'x'"),
         (["--net", LENET, "--workers", "1", "--batch-size", "-2"], "must be positive, not -2"),
