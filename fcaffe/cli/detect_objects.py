@@ -8,7 +8,7 @@ import click
 
 from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags
-from fcaffe.cli.flags import Flags, caffe_flags
+from fcaffe.cli.flags import common_flags
 from fcaffe.cli.gpus import first_gpu
 from fcaffe.cli.usage import Command
 from fcaffe.data.images import encode_image
@@ -31,6 +31,9 @@ from fcaffe.tools.object_detection import ObjectDetector, draw, name_of
     "score, and xmin, ymin, xmax and ymax in pixels.",
 )
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
+@click.option("--model", default="", metavar="FILE", help="Prototxt of the net.")
+@click.option("--weights", default="", metavar="FILE", help="The net's weights.")
+@click.option("--gpu", default="", metavar="ID", help="GPU to compute on (the CPU).")
 @click.option("--labelmap", default="", metavar="FILE", help="Names of the classes: a label map of SSD (prototxt).")
 @click.option("--threshold", type=float, default=0.5, metavar="X", help="Lowest score of an object (0.5).")
 @click.option("--out", default="", metavar="FOLDER", help="Write copies of the pictures with the boxes drawn here.")
@@ -44,29 +47,30 @@ from fcaffe.tools.object_detection import ObjectDetector, draw, name_of
     "--scale", type=float, default=1.0, metavar="X", help="Multiply by this after the mean is subtracted (1)."
 )
 @engine_flags
-@caffe_flags("model", "weights", "gpu", "level", "stage")
+@common_flags
 def detect_objects(
-    flags: Flags,
     engines: EngineFlags,
     images: tuple[str, ...],
+    model: str,
+    weights: str,
+    gpu: str,
     labelmap: str,
     threshold: float,
     out: str,
     mean: str,
     scale: float,
 ) -> int:
-    if not flags.model or not flags.weights:
+    if not model or not weights:
         raise UsageError("detect-objects needs a net and its weights: give --model FILE and --weights FILE")
     targets = _targets(images, out)
     names = read_label_map(labelmap) if labelmap else {}
     transform = _transform(mean, scale)
-    gpu = first_gpu(flags.gpu)
-    engine = engines.create(gpu and gpu[0])
+    device = first_gpu(gpu)
+    engine = engines.create(device and device[0])
     with log.quiet():
-        net = load_net(flags.model, pb.TEST, engine, flags.level, flags.stages, inference=True)
+        net = load_net(model, pb.TEST, engine, inference=True)
     try:
-        model = load_weights(net, flags.weights)
-        tell_untouched(net, {layer.name for layer in model.layers}, flags.weights)
+        tell_untouched(net, {layer.name for layer in load_weights(net, weights).layers}, weights)
         detector = ObjectDetector(net, transform)
         with engine.fixed_weights():
             for path, target in zip(images, targets, strict=True):

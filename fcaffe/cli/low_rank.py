@@ -12,6 +12,7 @@ from fcaffe.cli.table import print_table
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.model_files import read_model, write_model
+from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import read_net, write_text
 from fcaffe.tools.low_rank import low_rank
 
@@ -54,6 +55,8 @@ def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: A
             return low_rank(test_net, old, own, energy)[0] if own else test_net
 
         scores = [model_scores(solver, old, engine), model_scores(solver, model, engine, factored)]
+    remove_leftovers(new_net)
+    remove_leftovers(new_weights)
     write_text(new_net, param)
     write_model(new_weights, model)
     rows = [(one.layer, str(one.rank), str(one.full), f"{100 * one.error:.2f} %") for one in done]

@@ -57,6 +57,12 @@ def _print(made: Summary) -> None:
     of_channels = f"; {made.channel_macs:,} of them BatchNorm, Scale and Bias" if made.channel_macs else ""
     print(f"Multiply-adds   {made.macs:,} (one batch forward{of_channels})")
     print(f"Memory          {made.memory_bytes:,} bytes (Caffe's 'Memory required for data')")
+    types: dict[str, set[str]] = {}
+    for layer in made.layers:
+        if layer.fork:
+            types.setdefault(layer.fork, set()).add(layer.type)
+    for index, (fork, names) in enumerate(types.items()):
+        print(f"{'' if index else 'Of forks':<16}{', '.join(sorted(names))}: as in {fork}")
 
 
 def _print_model(path: str, model: Model) -> None:

@@ -17,6 +17,7 @@ from fcaffe.deep_compression.pruning import MOST_BITS, Aim, aims, pruned, shared
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model
+from fcaffe.output_files import remove_leftovers
 from fcaffe.tools.solver_fields import rates
 
 _DEFAULT = "a tenth of max_iter"
@@ -97,6 +98,7 @@ def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, eng
     else:
         assert engine is not None
         model = _with_training(model, wanted, flags, solver, engine, rows)
+    remove_leftovers(target)
     sizes = dcmodel.write(target, model)
     _print_sizes(source, target, model, wanted, sizes)
     if rows:

@@ -106,7 +106,6 @@ def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int) -> f
     return layer.xp.maximum(count, layer.xp.float32(1))
 
 
-@register("SoftmaxWithLoss")
 class SoftmaxWithLoss(LossLayer):
     """top = -log(softmax(x)[label]), summed over all positions and normalised (VALID unless loss_param says else).
 

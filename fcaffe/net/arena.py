@@ -43,7 +43,7 @@ class Memory:
 
 
 class Arena:
-    """The memory of the current program. The layout is renewed when a shape or the program changes.
+    """The memory of the current program. The layout is renewed when the program or the size of a storage changes.
 
     With `recompute`, `again` has the nodes whose forward runs again before the backward of a node.
     """
@@ -54,6 +54,7 @@ class Arena:
         self.version = 0  # changes with each new layout
         self._moves: Moves = {}
         self._unwritten: list[Storage] = []
+        self._wanted: list[Use] = []  # what the layout is for
         self.storages: set[Storage] = set()  # that lie in the arena
         self._followed: tuple[Program, tuple[int, ...]] | None = None  # with the versions of its blobs
         self._chosen: tuple[tuple[Program, tuple[int, ...]], Again] | None = None  # the same way
@@ -63,14 +64,14 @@ class Arena:
         state = program, program.versions
         if state == self._followed:
             return
-        self.release()
-        self._followed = state
         program.trace()
-        self.again = self.choose(program)
-        wanted = uses(program, self.again)
-        self._moves = share_memory(wanted)
-        self._unwritten = program.unwritten()
-        self.storages = {use.storage for use in wanted}
+        again = self.choose(program)
+        wanted = uses(program, again)
+        if self._followed is None or wanted != self._wanted:  # else blobs have changed their shape within their memory
+            self.release()
+            self._wanted, self._moves = wanted, share_memory(wanted)
+            self.storages = {use.storage for use in wanted}
+        self._followed, self.again, self._unwritten = state, again, program.unwritten()
 
     def release(self) -> None:
         """Free the memory. Each storage allocates memory of its own at the next access."""
@@ -78,7 +79,8 @@ class Arena:
             return
         for storage in self.storages:
             storage.replace(None)
-        self.storages, self._moves, self._unwritten, self.again, self._followed = set(), {}, [], {}, None
+        self.storages, self._wanted, self._moves, self._unwritten, self.again = set(), [], {}, [], {}
+        self._followed = None
         self.version += 1
 
     def choose(self, program: Program) -> Again:

@@ -148,7 +148,7 @@ class Graph:
             if not node.layer.traits.keeps_signs:
                 for earlier in self.nodes:
                     earlier.layer.top_is_overwritten |= blob_id in earlier.top_ids
-        log.top_connected(param.name, name, in_place)
+        (log.top_in_place if in_place else log.top_connected)(param.name, name)
         node.tops.append(self.blobs[blob_id])
         node.top_ids.append(blob_id)
         if given:

@@ -73,6 +73,8 @@ class Program:
         self.inference = not gradients
         self._outer = list(outer)
         members = [member for node in self.nodes for member in (node.members or (node,))]
+        self._varying = {id(blob) for node in nodes if node.layer.traits.shapes_by_values for blob in node.tops}
+        self._planned = [blob for node in nodes for blob in node.blobs if id(blob) not in self._varying]
         self._stand_ins = [(node.bottoms[0], node.tops[0]) for node in reversed(members) if node.has_own_bottom]
         self.trace()
 
@@ -92,8 +94,8 @@ class Program:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Another value after each change of a blob's shape or memory."""
-        return tuple(blob.version for node in self.nodes for blob in node.blobs)
+        """Another value after each change of a blob's shape or memory, but for blobs whose shapes depend on values."""
+        return tuple([blob.version for blob in self._planned])
 
     @functools.cached_property
     def replay(self) -> Replay | None:
@@ -175,6 +177,7 @@ class Program:
         outer = [
             *self._outer,
             *(blob for node in self.nodes if node.layer.traits.runs_user_code for blob in node.blobs),
+            *(blob for node in self.nodes for blob in node.tops if id(blob) in self._varying),
         ]
         sources = [blob for node in self.nodes if not node.bottoms for blob in node.tops]
         parameters = [blob for node in self.nodes for layer in node.layers for blob in layer.blobs]

@@ -55,7 +55,7 @@ class Detections:
 
     def result(self) -> np.ndarray:
         """The mean; logs the precision of each class if `per_class`."""
-        rows = np.concatenate(self.rows)
+        rows = np.concatenate([np.empty((0, ROW), np.float32), *self.rows])
         counts, rows = rows[rows[:, 0] == -1], rows[(rows[:, 0] != -1) & (rows[:, 3] + rows[:, 4] > 0)]
         precisions = []
         for label in np.unique(counts[:, 1]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.filter import filter_net
 from fcaffe.net.splits import insert_splits
-from fcaffe.output_files import replacing
+from fcaffe.output_files import remove_leftovers, replacing
 from fcaffe.proto import (
     StoredBlob,
     binary_class,
@@ -36,6 +35,7 @@ from fcaffe.proto.binary import HDF5_MAGIC
 from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
 from fcaffe.tools.image_mean import mean_of_records
 from fcaffe.tools.numpy_files import load_numpy
+from fcaffe.tools.onnx.library import ToOnnx
 
 _NPY_MAGIC = b"\x93NUMPY"
 
@@ -47,15 +47,6 @@ _FORMS: dict[Any, tuple[str, tuple[str, ...]]] = {
     pb.NetParameter: ("net", (".prototxt",)),
     pb.SolverParameter: ("solver", (".prototxt",)),
 }
-
-
-@dataclass(frozen=True)
-class ToOnnx:
-    """Options of ONNX files; see `fcaffe.tools.onnx`."""
-
-    preprocessing: Any = None  # a Preprocessing
-    fold: bool = False  # whether to fold normalisations into weights
-    opset: int | None = None  # the version of ONNX's operators; None: the default
 
 
 def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", to_onnx: ToOnnx | None = None) -> str:
@@ -100,8 +91,11 @@ def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", 
         raise UsageError(f"only a model in a .caffemodel can have the form of NVIDIA's fork, not {target}")
     if net is not None and not isinstance(found, Model):
         raise UsageError(f"--net is for models, and {source} is a {noun}")
+    remove_leftovers(target)
     if ending == ".onnx":
-        _write_onnx(source, target, found, net, to_onnx or ToOnnx())
+        from fcaffe.tools.onnx.files import model_to_onnx  # which loads all layers, and the package onnx
+
+        model_to_onnx(found, source, target, net, to_onnx or ToOnnx())
         return noun
     if to == "torchvision":
         from fcaffe.tools.onnx.files import write_state_dict
@@ -163,15 +157,6 @@ def _read(path: str) -> Any:
     if kind is pb.BlobProto:
         return read_blob(path)
     return read_model(path)
-
-
-def _write_onnx(source: str, target: str, model: Model, net: str | None, how: ToOnnx) -> None:
-    from fcaffe.tools.onnx.files import model_to_onnx  # which loads all layers, and the package onnx
-
-    if net is None:
-        raise UsageError(f"an ONNX file is of a net: give the deploy prototxt of {source} as --model")
-    opset = {} if how.opset is None else {"opset": how.opset}
-    model_to_onnx(model, source, target, net, how.preprocessing, how.fold, **opset)
 
 
 def _write(path: str, found: Any, nvidia: bool) -> None:

@@ -58,9 +58,10 @@ def low_rank(param: Any, model: Model, ranks: Mapping[str, int], energy: float) 
             "and weights that stand transposed stay whole"
         )
     stored = {layer.name: layer for layer in model.layers}
-    net, layers, done = pb.NetParameter(), [], list[Factored]()
-    net.CopyFrom(param)
-    net.ClearField("layer")
+    outline, net, layers, done = pb.NetParameter(), pb.NetParameter(), [], list[Factored]()
+    outline.CopyFrom(param)
+    outline.ClearField("layer")
+    net.CopyFrom(outline)
     for layer in param.layer:
         factors = None
         if _can(layer) and (layer.name in ranks or not ranks):
@@ -74,9 +75,6 @@ def low_rank(param: Any, model: Model, ranks: Mapping[str, int], energy: float) 
         for one in pair:
             net.layer.append(one.param)
             layers.append(one)
-    outline = pb.NetParameter()
-    outline.CopyFrom(net)
-    outline.ClearField("layer")
     return net, Model(outline, layers), done
 
 

@@ -91,7 +91,7 @@ def draw(pixels: np.ndarray, objects: Sequence[Found], names: dict[int, Any]) ->
         cv2.rectangle(picture, (x, y), (right, bottom), color, width)
         text = f"{name_of(found.label, names)} {found.score:.2f}"
         (length, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, size, width)
-        top = max(y - height - below, 0)
-        cv2.rectangle(picture, (x, top), (x + length, top + height + below), color, -1)
-        cv2.putText(picture, text, (x, top + height), cv2.FONT_HERSHEY_SIMPLEX, size, (0, 0, 0), width, cv2.LINE_AA)
+        left, top = max(0, min(x, picture.shape[1] - length)), max(0, y - height - below)
+        cv2.rectangle(picture, (left, top), (left + length, top + height + below), color, -1)
+        cv2.putText(picture, text, (left, top + height), cv2.FONT_HERSHEY_SIMPLEX, size, (0, 0, 0), width, cv2.LINE_AA)
     return picture.transpose(2, 0, 1)

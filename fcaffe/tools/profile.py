@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from fcaffe.engines import Engine
+from fcaffe.engines.memory import aligned_zeros
 from fcaffe.net import Net
-from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
 from fcaffe.tools.summary import work_of_passes
 from fcaffe.tools.timing import time_backward, time_forward
 
 COLUMNS = ("layer", "type", "fwd ms", "bwd ms", "share", "GFLOP/s", "GB/s", "of peak")
+
+# Of the measured peaks.
+SIDE = 2048  # of the square matrices
+FLOATS = 1 << 26  # per copy: larger than any cache
+REPEATS = 5
 
 
 @dataclass
@@ -88,3 +97,28 @@ def totals(found: Profile) -> str:
         f"Of peak: the better of the two.\n"
         f"A pass forward and backward: {found.pass_ms:.2f} ms, {flops / found.pass_ms / 1e6:.0f} GFLOP/s"
     )
+
+
+def gemm_gflops(engine: Engine) -> float:
+    """GFLOP/s of the engine's product of large square matrices, the best of REPEATS."""
+    a, b, c = (aligned_zeros(engine.xp, SIDE * SIDE).reshape(SIDE, SIDE) for _ in range(3))
+    a[...], b[...] = engine.from_numpy(np.random.default_rng(1).standard_normal((2, SIDE, SIDE), np.float32))
+    return 2 * SIDE**3 / _best(engine, lambda: engine.inner_product_forward(a, b, None, c, False)) / 1e9
+
+
+def memory_gbytes(engine: Engine) -> float:
+    """GB/s that a copy of a large array reads and writes, the best of REPEATS."""
+    a, b = (aligned_zeros(engine.xp, FLOATS).reshape(1 << 10, -1) for _ in range(2))
+    a[...], b[...] = 1, 1  # allocates all pages
+    return 2 * a.nbytes / _best(engine, lambda: engine.copy(a, b)) / 1e9
+
+
+def _best(engine: Engine, work: Callable[[], None]) -> float:
+    seconds = []
+    for _ in range(REPEATS):
+        engine.synchronize()
+        began = time.perf_counter()
+        work()
+        engine.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

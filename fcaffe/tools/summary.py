@@ -20,7 +20,10 @@ COLUMNS = ("layer", "type", "top shapes", "parameters", "multiply-adds", "bytes 
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One layer. `macs` are its `multiply_adds`; `top_bytes` is its part of Caffe's memory figure."""
+    """One layer. `macs` are its `multiply_adds`; `top_bytes` is its part of Caffe's memory figure.
+
+    `fork` is the fork of Caffe whose layer it is, if it is not BVLC Caffe's.
+    """
 
     name: str
     type: str
@@ -29,6 +32,7 @@ class LayerSummary:
     top_shapes: list[Shape]
     params: list[Shape]
     macs: int
+    fork: str | None = None
 
     @property
     def param_count(self) -> int:
@@ -67,6 +71,7 @@ class Summary:
             "phase": self.phase,
             "layers": [
                 {"name": layer.name, "type": layer.type, "bottoms": layer.bottoms, "tops": layer.tops}
+                | ({"fork": layer.fork} if layer.fork else {})
                 for layer in self.layers
             ],
             "blobs": {
@@ -145,6 +150,7 @@ def layer_summaries(net: Net, stood_in: Mapping[str, str] | None = None) -> list
             top_shapes=[blob.shape for blob in node.tops],
             params=[blob.shape for blob in node.layer.blobs],
             macs=multiply_adds(node),
+            fork=node.layer.fork,
         )
         for node in net.nodes
     ]

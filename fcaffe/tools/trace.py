@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fcaffe.net.workers import Workers
-from fcaffe.output_files import replacing
+from fcaffe.output_files import remove_leftovers, replacing
 from fcaffe.timeline import EXCHANGE, TRAINING, Timeline
 
 THREADS = {TRAINING: "training", EXCHANGE: "gradient exchange"}
@@ -50,5 +50,6 @@ def events_of(timeline: Timeline, rank: int, hosts: Sequence[str]) -> list[dict[
 
 def write(path: str, events: list[dict[str, Any]]) -> None:
     """Write the file of a trace. Raises FcaffeError."""
+    remove_leftovers(path)
     with replacing(path, "trace") as temporary, open(temporary, "w") as file:
         json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)

@@ -65,14 +65,14 @@ PLAIN: dict[str, list[Example]] = {
     "Transpose": [Example("transpose_param { dim: 2 dim: 0 dim: 1 }", ((2, 3, 4),))],
     "TripletLoss": [Example("triplet_loss_param { margin: 2 }", (MATRIX,) * 3)],
     "Upsample": [
-        Example("", ((2, 3, 2, 3),) * 2, labels={1: 24}),
+        Example("", ((2, 3, 2, 3),) * 2, labels={1: 24}, constants=(1,)),
         Example("upsample_param { scale: 2 }", IMAGES),
     ],
 }
 
 # SSD.
 PRIORS = [0, 0, 0.4, 0.4, 0.3, 0.3, 0.7, 0.7, 0.6, 0.5, 0.9, 0.9, 0.1, 0.6, 0.5, 1, *[0.1, 0.1, 0.2, 0.2] * 4]
-OBJECTS = [0, 1, 0, 0.05, 0, 0.35, 0.45, 0, 1, 2, 0, 0.55, 0.5, 0.9, 0.8, 0, 1, 1, 1, 0.2, 0.2, 0.6, 0.6, 1]
+TRUTH = [0, 1, 0, 0.05, 0, 0.35, 0.45, 0, 1, 2, 0, 0.55, 0.5, 0.9, 0.8, 0, 1, 1, 1, 0.2, 0.2, 0.6, 0.6, 1]
 
 
 def multibox_loss(fields: str, classes: int = 1) -> Example:
@@ -80,7 +80,7 @@ def multibox_loss(fields: str, classes: int = 1) -> Example:
     return Example(
         f"multibox_loss_param {{ num_classes: 3 code_type: CENTER_SIZE {fields} }}",
         ((2, 16 * classes), (2, 12), (1, 2, 16), (1, 1, 3, 8)),
-        values={2: PRIORS, 3: OBJECTS},
+        values={2: PRIORS, 3: TRUTH},
         labels={3: 3},
         constants=(2,),
         batched=(0, 1),
@@ -111,7 +111,7 @@ BOXES: dict[str, list[Example]] = {
         Example(
             "detection_evaluate_param { num_classes: 3 }",
             ((1, 1, 2, 7), (1, 1, 3, 8)),
-            values={0: [0, 1, 0.9, 0, 0, 0.4, 0.4, 0, 2, 0.8, 0, 0, 0.4, 0.4], 1: OBJECTS},
+            values={0: [0, 1, 0.9, 0, 0, 0.4, 0.4, 0, 2, 0.8, 0, 0, 0.4, 0.4], 1: TRUTH},
             has_gradient=False,
             batched=(),
         ),
@@ -263,6 +263,21 @@ FORK_FIELDS: dict[str, list[Example]] = {
     "BatchNorm": [
         Example("batch_norm_param { scale_bias: true }", IMAGES, in_place=True),
         Example("batch_norm_param { scale_bias: true use_global_stats: true }", IMAGES, in_place=True),
+    ],
+    "Dropout": [
+        Example("dropout_param { scale_train: false }", IMAGES, in_place=True),
+        Example("dropout_param { scale_train: false }", IMAGES, in_place=True, phase="TEST"),
+        Example("dropout_param { sample_weights_test: true }", IMAGES, in_place=True, phase="TEST"),
+    ],
+    "Pooling": [
+        Example("pooling_param { pool: AVE kernel_size: 3 pad: 1 stride: 2 avg_include_pad: false }", IMAGES),
+    ],
+    "SoftmaxWithLoss": [
+        Example(
+            "loss_param { weight_by_label_freqs: true class_weighting: 2 class_weighting: 0.5 class_weighting: 1 }",
+            ((4, 3, 2, 2), (4, 1, 2, 2)),
+            labels={1: 3},
+        ),
     ],
 }
 

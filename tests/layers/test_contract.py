@@ -283,7 +283,7 @@ def refused(kind, example):
     """The bottoms that have no gradient at all: those of class numbers, and all of a layer without one."""
     if not example.has_gradient:
         return range(len(example.bottoms))
-    return [] if kind == "ContrastiveLoss" else example.labels
+    return [] if kind == "ContrastiveLoss" else [*{*example.labels} - {*example.constants}]
 
 
 @each()

@@ -45,7 +45,7 @@ def with_random_weights(net: Net, seed: int = 3) -> Net:
     random = np.random.default_rng(seed)
     for node in net.nodes:
         for index, blob in enumerate(node.layer.blobs):
-            if node.layer.type == "BatchNorm":
+            if blob in node.layer.running_statistics:
                 blob.data[...] = random.uniform(0.5, 2, blob.shape)
             elif len(blob.shape) > 1:
                 width = np.prod(blob.shape) / blob.shape[0]

@@ -95,8 +95,8 @@ class MarginInnerProduct(Layer):
     """Scores |x| cos(angle between x and the weights), lower for the sample's own class by a margin.
 
     (SphereFace: Liu, Wen, Yu, Li, Raj and Song, 2017.) Bottoms: features x, flattened from `axis` on to (N, K), and
-    labels. Tops: scores (N, num_output), and lambda (1,). Each forward pass, in TEST too, scales the rows of the weights,
-    (num_output, K), to length 1. It also increases a count, which starts at `iteration`, and lambda is
+    labels. Tops: scores (N, num_output), and lambda (1,). Each pass, in TEST too, scales the rows of the weights
+    (num_output, K) to length 1. It increases a count too, which starts at `iteration`, and lambda is
     max(base * (1 + gamma * count)^-power, lambda_min). The score of the own class is
     (|x| f(angle) + lambda |x| cos(angle)) / (1 + lambda), where f(a) = (-1)^k cos(m a) - 2 k for the k with
     k pi <= m a <= (k + 1) pi. For the types SINGLE to QUADRUPLE m is 1 to 4.

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fcaffe import log
 from fcaffe.engines.losses import SMALLEST
 from fcaffe.layers.c_order import copy_values
 from fcaffe.layers.forks import boxes
@@ -86,6 +87,8 @@ class MultiBoxLoss(LossLayer):
             raise self.error("mines with share_location only; set mining_type: NONE")
         if self.mines_positives and p.sample_size < 1:
             raise self.error(f"sample_size must be positive, not {p.sample_size}")
+        if p.HasField("ignore_difficult_gt"):
+            log.warning(f'layer "{self.name}": ignore_difficult_gt, of {forks.YOLO}, has no effect')
         self.mode = normalization(self.param.loss_param, VALID)
         if self.mode not in (FULL, VALID, BATCH_SIZE, NONE):
             raise self.error("loss_param.normalization is one of VALID, FULL, BATCH_SIZE and NONE")

@@ -157,13 +157,15 @@ class UpsampleByMask(Resizing):
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return bottom[1:]
 
-    def has_gradient(self, bottom_index: int) -> bool:
+    def allow_force_backward(self, bottom_index: int) -> bool:
         return bottom_index == 0
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
             positions, _ = self._positions(bottom)
             channels_last(bottom[0].diff)[...] = channels_last(top[0].diff).reshape(-1)[positions]
+        if propagate_down[1]:  # a top of a Pooling, whose other top learns
+            bottom[1].diff[...] = 0
 
     def _positions(self, bottom: list[Blob]) -> tuple[Array, Array]:
         """(N, h, w, C): the position of each value in the top's channels-last values, and where the mask is wrong."""

@@ -18,7 +18,7 @@ from fcaffe.input_files import read_input, reading
 from fcaffe.layers.data import reading_errors
 from fcaffe.layers.forks import boxes
 from fcaffe.layers.forks.centre_boxes import CIOU, DIOU, GIOU, MSE, clipped, corners, overlap, overlap_gradient
-from fcaffe.layers.loss import LossLayer
+from fcaffe.layers.forks.host_loss import HostLoss
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.state import Held, State
 from fcaffe.proto import forks
@@ -71,35 +71,21 @@ def at(cells: Sequence[np.ndarray], values: Any) -> tuple[Any, ...]:
     return (*cells, values)
 
 
-class GridLoss(LossLayer):
-    """Base: a loss whose forward pass on the host finds the gradient of the predictions, before division by N."""
+class GridLoss(HostLoss):
+    """Base of losses of predictions at the cells of a map."""
 
-    traits = replace(LossLayer.traits, needs_host=True, repeatable=True)
     p: Any  # the layer's own parameters
     anchors: np.ndarray  # width and height of each anchor
-
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().setup(bottom, top)
-        self.gradient = Blob(self.xp, (), channels_last=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         check_cells(self, bottom[0], self.p.num, self.p.num_class)
         if bottom[1].count % (TRUTH * max(1, bottom[1].shape[0])):
             raise self.error(f"needs rows of class, x, y, w and h for each image, not {self.named_shapes(bottom[1:])}")
-        self.gradient.reshape(*bottom[0].shape)
 
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.gradient]
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            self.xp.multiply(self.gradient.data, top[0].diff / self.samples, out=bottom[0].diff)
-
-    def store(self, gradient: np.ndarray) -> None:
-        """Keep the gradient (N, H, W, A, 5 + classes) for backward."""
-        shape = self.gradient.shape
-        self.gradient.data[...] = self.engine.from_numpy(gradient.transpose(0, 3, 4, 1, 2).reshape(shape))
+    def store_cells(self, gradient: np.ndarray) -> None:
+        """`store` the gradient (N, H, W, A, 5 + classes)."""
+        self.store(np.ascontiguousarray(gradient.transpose(0, 3, 4, 1, 2)))
 
     def rows(self, bottom: list[Blob], column: int) -> tuple[np.ndarray, np.ndarray]:
         """Ground truth: the image of each row, and the rows (T, 5), of each image those before a 0 in this column."""
@@ -234,7 +220,7 @@ class RegionLoss(GridLoss):
         gradient[at(where, 4)] = p.object_scale * (objectness[where] - 1) * slope[where]
         self._learn_classes(cells, gradient, where, self.class_map[labels])
         top[0].data[...] = float((gradient.astype(np.float64) ** 2).sum())
-        self.store(gradient)
+        self.store_cells(gradient)
 
     def comparable(self, found: np.ndarray) -> np.ndarray:
         return clipped(found)
@@ -243,11 +229,11 @@ class RegionLoss(GridLoss):
         """Sigmoid of x, y and objectness; softmax of each group of classes."""
         cells[..., [0, 1, 4]] = sigmoid(cells[..., [0, 1, 4]])
         starts = np.flatnonzero(np.diff(self.groups, prepend=-1))
-        for start, end in zip(starts, [*starts[1:], len(self.groups)], strict=True):
-            group = cells[..., 5 + start : 5 + end]
-            group -= group.max(axis=-1, keepdims=True)
-            np.exp(group, out=group)
-            group /= group.sum(axis=-1, keepdims=True)
+        sizes = np.diff(starts, append=len(self.groups))
+        scores = cells[..., 5:]
+        scores -= np.repeat(np.maximum.reduceat(scores, starts, axis=-1), sizes, axis=-1)
+        np.exp(scores, out=scores)
+        scores /= np.repeat(np.add.reduceat(scores, starts, axis=-1), sizes, axis=-1)
         return cells
 
     def _box_gradient(self, values: np.ndarray, codes: np.ndarray, scale: float) -> np.ndarray:
@@ -364,7 +350,7 @@ class Yolov3(GridLoss):
         top[0].data[...] = loss / self.samples
         if p.use_logic_gradient:
             gradient[..., activated] *= cells[..., activated] * (1 - cells[..., activated])
-        self.store(gradient)
+        self.store_cells(gradient)
 
     def _matches(self, truth: np.ndarray, anchors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Pairs of a box and the anchor, as its position in `mask`, that it trains, in the order of training."""
@@ -413,7 +399,7 @@ class Yolov3DetectionOutput(Layer):
     """
 
     fork = forks.YOLO
-    traits = Traits(bottoms=(1, None), tops=1, needs_host=True)
+    traits = Traits(bottoms=(1, None), tops=1, shapes_by_values=True, needs_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.p = self.param.yolov3_detection_output_param

@@ -7,14 +7,13 @@ marks of difficult objects, of marks of cells with an object, and of classes, th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fcaffe.layers.forks import boxes
 from fcaffe.layers.forks.centre_boxes import corners, overlap
-from fcaffe.layers.loss import LossLayer
+from fcaffe.layers.forks.host_loss import HostLoss
 from fcaffe.net import Blob, Context, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
@@ -102,7 +101,7 @@ def decoded(p: Any, coordinates: np.ndarray) -> np.ndarray:
     return found.transpose(0, 3, 1, 2)
 
 
-class YoloDetectionLoss(LossLayer):
+class YoloDetectionLoss(HostLoss):
     """top = the sum of five means: of the squared errors of scores, of positions, of sides and of objectness over the
     objects, and of the objectness over the boxes without object.
 
@@ -113,18 +112,15 @@ class YoloDetectionLoss(LossLayer):
     """
 
     fork = forks.YOLO_V1
-    traits = replace(LossLayer.traits, needs_host=True, repeatable=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
         self.refuse_shards("divides its loss by the number of objects in the whole batch")
         self.p = self.param.detection_loss_param
-        self.gradient = Blob(self.xp, (), channels_last=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         check_shapes(self, bottom, self.p)
-        self.gradient.reshape(*bottom[0].shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, workers = self.p, self.context.workers
@@ -166,14 +162,7 @@ class YoloDetectionLoss(LossLayer):
         objects = workers.sum(float(len(best)))
         boxes_left = self.samples * p.side**2 * p.num_object - objects
         top[0].data[...] = of_objects / max(objects, 1) + others / max(boxes_left, 1)
-        self.gradient.data[...] = self.engine.from_numpy(gradient)
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.gradient]
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            self.xp.multiply(self.gradient.data, top[0].diff / self.samples, out=bottom[0].diff)
+        self.store(gradient)
 
 
 @register("DetectionLoss")

@@ -19,10 +19,12 @@ from fcaffe.tools.onnx import (  # noqa: F401 - each fills the registry
     convolution,
     detection,
     elementwise,
+    forks,
     normalization,
     pooling,
     recurrent,
     refused,
+    regions,
     shape,
 )
 from fcaffe.tools.onnx.graph import Graph, Step, writer_of
