@@ -12,7 +12,6 @@ from fcaffe.parallel.devices import (
     Devices,
     check_devices,
     device_of,
-    devices_of_hosts,
     find_devices,
     parse_devices,
 )
@@ -69,7 +68,7 @@ class TrainingGpus:
             known = hosts and self.listed != "all"
             return len(self.listed.split(",")) if known else len(parse_devices(self.listed, find_devices()))
         if self.number and not hosts:
-            check_devices(int(self.number), World(), {host_name(): find_devices()})
+            check_devices(int(self.number), find_devices())
         return int(self.number or 0)
 
     def take(self, param: Any, world: World, on_cpu: bool) -> int | None:
@@ -83,7 +82,8 @@ class TrainingGpus:
             numbers = parse_devices(self.listed, devices)
             number = device_of(world, devices, numbers)
         elif self.number:
-            check_devices(int(self.number), world, devices_of_hosts(world))
+            if world.size != int(self.number):
+                raise UsageError(f"{self}, but {world.size} ranks were started: leave the flag out")
             devices = find_devices()
             number = device_of(world, devices)
             numbers = list(range(min(world.local_size, devices.count)))

@@ -148,12 +148,12 @@ class SharingFlags:
     def _check_names(self) -> None:
         """Raises UsageError for an unknown reduction or compression, also where one worker uses none."""
         if (self.reduce != "auto" or self.compress) and reduction_names():
-            from fcaffe.parallel.compression import check_compression
+            from fcaffe.parallel.compression import parse_compression
             from fcaffe.parallel.reductions.reduction import parse_name
 
             parse_name(self.reduce)
             if self.compress:
-                check_compression(self.compress)
+                parse_compression(self.compress)
 
     def _reduction(self, world: World, xp: Any) -> Any:
         from fcaffe.parallel.compression import make_compression

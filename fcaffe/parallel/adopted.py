@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import selectors
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,11 +17,11 @@ from fcaffe.parallel.watch import GRACE, Watch
 
 
 class AdoptedRanks(Watch):
-    """`pipes` are the other ends of those that the ranks hold while they live, in the order of their slots.
+    """Each rank holds the writing end of one of the `pipes`, which are in the order of the slots.
 
-    mpiexec sees the connection of the first dead rank close, and kills the others within a millisecond. The pipes close
-    at the same moment, and epoll reports them in that order. The end of the process itself comes later by some
-    milliseconds, in any order.
+    When a rank dies, mpiexec kills the others within a millisecond. A pipe closes at the moment of its rank's death,
+    and epoll reports pipes in the order in which they close. The processes themselves disappear some milliseconds
+    later, in any order.
     """
 
     def __init__(
@@ -31,16 +32,15 @@ class AdoptedRanks(Watch):
         parents = {parent_of(rank.pid) for rank in self.ranks}
         self.daemons = [Process(pid) for pid in parents if process_name(pid) in DAEMONS]
         for index, pipe in enumerate(pipes):
-            self.once(pipe, functools.partial(self._note, index))
+            self.selector.register(pipe, selectors.EVENT_READ, functools.partial(self._note, index, pipe))
 
-    def _note(self, index: int) -> None:
+    def _note(self, index: int, pipe: int) -> None:
+        self.selector.unregister(pipe)
         if index not in self.deaths:
             self.deaths.append(index)
 
     def find_deaths(self) -> bool:
-        for index, rank in enumerate(self.ranks):
-            if rank.gone():
-                self._note(index)
+        self.deaths += [i for i, rank in enumerate(self.ranks) if i not in self.deaths and rank.gone()]
         return len(self.deaths) == len(self.ranks)
 
     def judge(self, slots: list[Slot], overdue: list[Slot]) -> None:
@@ -56,17 +56,17 @@ class AdoptedRanks(Watch):
             rank.kill()
 
     def finish(self) -> int:
-        _wait_for(self.ranks)  # their pipes have closed, and the last of their memory goes a moment later
+        _wait_for(self.ranks)  # a pipe closes a moment before the kernel frees the last memory of its rank
         if self.fault:
-            os.closerange(0, 3)  # for which the daemon waits
+            os.closerange(0, 3)  # a daemon ends once nobody writes to it
             _wait_for(self.daemons)
-            for daemon in self.daemons:  # on a host that is cut off it does not know that the job is over
+            for daemon in self.daemons:  # the daemon of a host that is cut off does not notice the end of the job
                 daemon.kill()
         return 0
 
 
 def _wait_for(processes: Sequence[Process]) -> None:
-    """Until these have ended, but not for long."""
+    """Wait until these processes have ended, for GRACE seconds at most."""
     deadline = time.monotonic() + GRACE
     while time.monotonic() < deadline and not all(process.gone() for process in processes):
         time.sleep(0.01)

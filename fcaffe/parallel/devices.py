@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fcaffe.engines.cuda.driver import find_driver
@@ -39,36 +37,11 @@ def find_devices() -> Devices:
     return Devices(tuple(gpu.address for gpu in gpus), "", tuple(gpu.name for gpu in gpus))
 
 
-def devices_of_hosts(world: World) -> dict[str, Devices]:
-    """The GPUs of each host, in the order of ranks. Collective."""
-    everybodys = [find_devices()]
-    if world.size > 1:
-        with world.watchdog.waiting("the count of GPUs"):
-            everybodys = world.comm.allgather(everybodys[0])
-    found: dict[str, Devices] = {}
-    for host, devices in zip(world.hosts, everybodys, strict=True):
-        known = found.get(host, Devices(()))  # a launcher may show each rank of a host another one of its GPUs
-        found[host] = Devices(tuple(dict.fromkeys(known.addresses + devices.addresses)), devices.why_none)
-    return found
-
-
-def describe(found: Mapping[str, Devices]) -> str:
-    """`node1 has 4 GPUs, node2 has no GPU (why)`."""
-    return ", ".join(f"{host} has {devices}" for host, devices in found.items())
-
-
-def check_devices(gpus: int, world: World, found: Mapping[str, Devices]) -> None:
-    """Check that each of `gpus` workers can have a GPU of its own. Raises UsageError.
-
-    Before the ranks are started these are the GPUs of this host, afterwards those of each rank's host.
-    """
-    wanted = Counter(world.hosts) if world.size > 1 else Counter({world.hosts[0]: gpus})
-    if world.size not in (1, gpus):
-        raise UsageError(f"--gpus {gpus}, but {world.size} ranks were started: leave the flag out; {describe(found)}")
-    if short := [host for host, count in wanted.items() if found[host].count < count]:
-        wishes = ", ".join(f"{wanted[host]} on {host}" for host in short)
+def check_devices(gpus: int, devices: Devices) -> None:
+    """Check that each of `gpus` workers on this host can have a GPU of its own. Raises UsageError."""
+    if devices.count < gpus:
         raise UsageError(
-            f"--gpus {gpus} needs a GPU for each worker, {wishes}, but {describe(found)}; ask for as many as there are"
+            f"--gpus {gpus} needs a GPU for each worker, but {host_name()} has {devices}; ask for as many as there are"
         )
 
 

@@ -5,7 +5,6 @@ The kernel tells the agent how each rank has ended, and ends the ranks if the ag
 
 from __future__ import annotations
 
-import functools
 import mmap
 import os
 import selectors
@@ -31,7 +30,7 @@ TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that ask for 
 class LocalRanks(Watch):
     """`workers` processes of this host that run `program` in `folder` as the ranks of one MPI job.
 
-    `stderr` is a handle of the launcher's standard error, for the message that the launcher has died.
+    `stderr` is a descriptor of the launcher's standard error. The agent writes there when the launcher has died.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class LocalRanks(Watch):
                 self.children.append(self.start(own, theirs.fileno()))
             self.pids[rank] = self.children[rank].pid
             self._serve_pmi(rank, ours)
-            self.when_ended(self.pids[rank], functools.partial(self._note, rank))
 
     def start(self, own: dict[str, str], connection: int) -> Any:
         """Start a rank with these variables; it inherits the connection and the table."""
@@ -89,18 +87,14 @@ class LocalRanks(Watch):
         self.selector.register(source, selectors.EVENT_READ, serve)
 
     def find_deaths(self) -> bool:
-        for rank in range(len(self.children)):
-            self._note(rank)
+        for rank, child in enumerate(self.children):
+            code = child.poll()
+            if code is not None and rank not in self.deaths:
+                self.deaths.append(rank)
+                self.code = self.code or (128 - code if code < 0 else code)
         if self.deadline is not None and time.monotonic() > self.deadline:
             self.kill_ranks()
         return len(self.deaths) == len(self.children)
-
-    def _note(self, rank: int) -> None:
-        code = self.children[rank].poll()
-        if code is None or rank in self.deaths:
-            return
-        self.deaths.append(rank)
-        self.code = self.code or (128 - code if code < 0 else code)
 
     def judge(self, slots: list[Slot], overdue: list[Slot]) -> None:
         living = len(self.deaths) < len(slots)

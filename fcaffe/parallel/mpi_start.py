@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fcaffe.errors import UsageError
-from fcaffe.parallel.started import Start, wait_for_turn
+from fcaffe.parallel.started import REMEDY, Start, wait_for_turn
 from fcaffe.parallel.waiting import end_sleeps_by
 from fcaffe.threads import ranks_on_host
 
@@ -69,9 +69,7 @@ def comm_world(start: Start, mpi: Any) -> tuple[Any, bool]:
         )
     if mpi.COMM_WORLD.size == 1 and start.size > 1:
         wait_for_turn(start.rank)
-        raise UsageError(
-            f"{start}, but {_library(mpi)} does not know its launcher and has one rank only: {start.remedy}"
-        )
+        raise UsageError(f"{start}, but {_library(mpi)} does not know its launcher and has one rank only: {REMEDY}")
     return mpi.COMM_WORLD, mpi.Query_thread() >= mpi.THREAD_MULTIPLE
 
 

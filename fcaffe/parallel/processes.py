@@ -76,7 +76,7 @@ def dies_with(parent: int) -> Callable[[], None]:
 
 
 def waited_for_core(pid: int) -> float:
-    """For how many seconds the first thread of a process could have run, but others had the cores; 0 if unknown."""
+    """Seconds for which the first thread of a process was ready while others had the cores; 0 if unknown."""
     with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/schedstat") as file:
         return int(file.read().split()[1]) / 1e9
     return 0.0

@@ -15,23 +15,20 @@ RANK_PROCESS = "FCAFFE_RANK_PROCESS"
 # What launchers set: their name, the variables of a rank and of the number of ranks. The first that is there counts:
 # an mpiexec within a batch job leaves the batch system's own variables as they are.
 LAUNCHERS = [
-    ("Open MPI's mpiexec", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
-    ("MVAPICH's launcher", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",)),
-    ("mpiexec", "PMI_RANK", ("PMI_SIZE",)),
-    ("PALS", "PALS_RANKID", ("PALS_SIZE",)),
-    ("PMIx", "PMIX_RANK", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
-    ("Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS",)),
+    ("Open MPI's mpiexec", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MVAPICH's launcher", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("mpiexec or srun", "PMI_RANK", "PMI_SIZE"),
+    ("PALS", "PALS_RANKID", "PALS_SIZE"),
+    ("mpiexec or srun", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
+    ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 ]
 HOST_NAMES = ("PMI_HOSTNAME", "PMIX_HOSTNAME", "SLURMD_NODENAME")
-OF_HYDRA = ("MPI_LOCALNRANKS", "HYDI_CONTROL_FD")  # by which a rank of MPICH's mpiexec differs from one of srun's
 REMEDY = (
-    "start it with this MPI's own mpiexec, or build mpi4py for that launcher's (pip install --no-binary mpi4py mpi4py)"
+    "start it with this MPI's own mpiexec; under Slurm with srun --mpi=pmi2 if this MPI is MPICH, with srun --mpi=pmix "
+    "if it is Open MPI (srun --mpi=list shows what this Slurm has); or build mpi4py for that launcher's MPI "
+    "(pip install --no-binary mpi4py mpi4py)"
 )
-SLURM_REMEDY = (
-    "start it with srun --mpi=pmi2 if this MPI is MPICH, with srun --mpi=pmix if it is Open MPI (srun --mpi=list shows "
-    "what this Slurm has), or with this MPI's own mpiexec"
-)
-TURN = 1.0  # seconds that rank 0 has to say, before others do, what is wrong with all
+TURN = 1.0  # seconds for which the others wait for rank 0 to report an error that all have
 
 
 class Start(NamedTuple):
@@ -41,10 +38,6 @@ class Start(NamedTuple):
     size_variable: str
     rank: int
     size: int  # 0 if unknown
-
-    @property
-    def remedy(self) -> str:
-        return SLURM_REMEDY if "Slurm" in self.launcher or self.size_variable.startswith("SLURM") else REMEDY
 
     def __str__(self) -> str:
         if not self.size:
@@ -63,20 +56,13 @@ def started_as(environment: Mapping[str, str] | None = None) -> Start | None:
     environment = os.environ if environment is None else environment
     if is_child_of_rank(environment):
         return None
-    for launcher, rank_variable, size_variables in LAUNCHERS:
-        rank, size = _number(environment, (rank_variable,)), _number(environment, size_variables)
-        if launcher in ("PMIx", "Slurm"):
-            if rank is None or (launcher == "Slurm" and size is None):
-                continue
-        elif rank is None and size is None:
+    for launcher, rank_variable, size_variable in LAUNCHERS:
+        rank, size = _number(environment, rank_variable), _number(environment, size_variable)
+        if rank is None or (launcher == "Slurm" and size is None):
             continue
-        if "SLURM_STEP_NUM_TASKS" in environment and not any(name in environment for name in OF_HYDRA):
-            launcher = {"mpiexec": "Slurm's srun", "PMIx": "Slurm's srun"}.get(launcher, launcher)
         if LAUNCHED in environment:
-            size = _number(environment, (LAUNCHED,))
-        if size is not None and size[1] <= 1:
-            return None
-        return Start(launcher, size[0] if size else "", rank[1] if rank else 0, size[1] if size else 0)
+            size_variable, size = LAUNCHED, int(environment[LAUNCHED])
+        return Start(launcher, size_variable, rank, size or 0) if size != 1 else None
     if int(environment.get(LAUNCHED, "1")) > 1:
         return Start("fcaffe", LAUNCHED, 0, int(environment[LAUNCHED]))
     return None
@@ -86,8 +72,9 @@ def is_child_of_rank(environment: Mapping[str, str]) -> bool:
     return environment.get(RANK_PROCESS, str(os.getpid())) != str(os.getpid())
 
 
-def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, int] | None:
-    return next(((name, int(environment[name])) for name in names if environment.get(name, "").isdecimal()), None)
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() else None
 
 
 def host_name() -> str:
@@ -96,6 +83,6 @@ def host_name() -> str:
 
 
 def wait_for_turn(rank: int) -> None:
-    """What is wrong with all ranks is told by rank 0, who then ends them; the others speak if they still live."""
+    """Before a rank reports an error: if all ranks have it, rank 0 reports it first, and then ends them."""
     if rank > 0:
         time.sleep(TURN + min(rank, 100) / 50)

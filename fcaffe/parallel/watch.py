@@ -7,7 +7,6 @@ the cores does not count, so neither has a rank on a loaded machine.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import selectors
@@ -59,7 +58,7 @@ class Watch:
         self.deaths: list[int] = []  # indices of slots, in the order in which the ranks ended
         self.quiet = [0.0] * count  # seconds without a beat
         self.beats = [-1] * count
-        self.waits: dict[int, float] = {}  # of ranks for cores, at the last look
+        self.waits: dict[int, float] = {}  # seconds for which ranks had waited for cores at the last look
         self.launcher_gone = False  # its end of our standard input was closed
         self.fault = self.failed = False
         self.next_report = 0.0
@@ -104,21 +103,6 @@ class Watch:
             callback: Callable[[], None] = key.data
             callback()
 
-    def once(self, handle: int, callback: Callable[[], None]) -> None:
-        """Call back when a handle becomes readable or is closed at its other end."""
-
-        def call() -> None:
-            self.selector.unregister(handle)
-            os.close(handle)
-            callback()
-
-        self.selector.register(handle, selectors.EVENT_READ, call)
-
-    def when_ended(self, pid: int, callback: Callable[[], None]) -> None:
-        """Call back when a process ends, if the kernel can tell that; `find_deaths` looks at each tick."""
-        with contextlib.suppress(OSError, AttributeError):
-            self.once(os.pidfd_open(pid), callback)
-
     def slots(self) -> list[Slot]:
         found = read_slots(self.table)
         return [slot if slot.pid else slot._replace(pid=pid) for slot, pid in zip(found, self.pids, strict=True)]
@@ -151,8 +135,8 @@ class Watch:
         return [index for index in self.deaths if slots[index].state != LEAVING]
 
     def starved(self, slots: list[Slot]) -> float:
-        """For how many seconds since the last look one of those ranks here on which the others wait had no core: of
-        those that work, or, if none does, of all."""
+        """The longest time, in seconds, for which a rank has waited for a core since the last look. Ranks that work
+        count, or, if none does, all."""
         late = [slot.pid for slot in slots if slot.state in (STARTING, WORKING)] or [slot.pid for slot in slots]
         before, self.waits = self.waits, {pid: processes.waited_for_core(pid) for pid in late}
         return max(now - before.get(pid, now) for pid, now in self.waits.items())

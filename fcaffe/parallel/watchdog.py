@@ -102,22 +102,24 @@ def start_agent(world: Any, host: Any, hosts: Sequence[str], timeout: float, rep
     watchdog.beat("the start")
     key = _key(world)
     host.Barrier()
-    with _socket_between(hosts) as udp:
-        own = (hosts[world.rank], socket.gethostname(), udp.getsockname()[1]) if first and udp else None
-        agents = [other for other in world.allgather(own) if other not in (None, own)]
-        if first:
-            ends = [read for read, _ in pipes]
-            setup = {
-                **{"table": table, "pipes": ends, "socket": udp.fileno() if udp else None, "agents": agents},
-                **{"key": key.hex(), "number": world.rank, "hosts": hosts, "timeout": timeout},
-                **{"reports": reports, "launched": launched},
-            }
-            descriptors = [table, *ends, lives[1], *([udp.fileno()] if udp else [])]
-            outside = {name: value for name, value in os.environ.items() if not OF_A_RANK.match(name)}
-            stdin = None if reports else subprocess.DEVNULL
-            watchdog.agent = agent.spawn(setup, descriptors, outside, stdin=stdin)
-            for handle in (*ends, lives[1], *(write for _, write in pipes[1:])):
-                os.close(handle)
+    own, ends = None, [read for read, _ in pipes]
+    if first and len(set(hosts)) > 1:  # on one host nothing is to be open to the network
+        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        udp.bind(("", 0))
+        own = (hosts[world.rank], socket.gethostname(), udp.getsockname()[1])
+        ends.append(udp.detach())
+    agents = [other for other in world.allgather(own) if other not in (None, own)]
+    if first:
+        setup = {
+            **{"table": table, "pipes": ends[: host.size], "socket": ends[-1] if own else None, "agents": agents},
+            **{"key": key.hex(), "number": world.rank, "hosts": hosts, "timeout": timeout},
+            **{"reports": reports, "launched": launched},
+        }
+        outside = {name: value for name, value in os.environ.items() if not OF_A_RANK.match(name)}
+        stdin = None if reports else subprocess.DEVNULL
+        watchdog.agent = agent.spawn(setup, [table, *ends, lives[1]], outside, stdin=stdin)
+        for handle in (*ends, lives[1], *(write for _, write in pipes[1:])):
+            os.close(handle)
     number = host.bcast(watchdog.agent.pid if watchdog.agent else 0)
     name, turn = f"the agent (process {number}) on {hosts[world.rank]}", TURN * min(host.rank, 1)
     threading.Thread(target=_watch_agent, args=(life, name, launched, turn), daemon=True).start()
@@ -129,17 +131,6 @@ def _key(world: Any) -> bytes:
     ranks, one that rank 0 draws. Collective."""
     drawn = world.bcast(secrets.token_hex(32))
     return hashlib.sha256(f"{os.environ.get(SECRET, drawn)} {os.environ.get(JOB, '')}".encode()).digest()
-
-
-@contextlib.contextmanager
-def _socket_between(hosts: Sequence[str]) -> Iterator[socket.socket | None]:
-    """For the datagrams between agents; None where there is one host, on which nothing is to be open to the network."""
-    if len(set(hosts)) == 1:
-        yield None
-        return
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-        udp.bind(("", 0))
-        yield udp
 
 
 def _watch_agent(lives: int, name: str, launched: bool, turn: float) -> None:

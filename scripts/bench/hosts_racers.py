@@ -58,7 +58,7 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
     from fcaffe import log
     from fcaffe.cli.bench_step import SHARING, training
     from fcaffe.engines import cpu_engine
-    from fcaffe.parallel.compression import is_compression
+    from fcaffe.parallel.compression import compressions
     from fcaffe.parallel.world import join
     from fcaffe.tools.synthetic import steps_only
 
@@ -76,7 +76,9 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
         return int(value[0])
 
     with world:
-        sharing = replace(SHARING, compress=sums) if is_compression(sums) else replace(SHARING, reduce=sums)
+        schemes = [scheme.partition(":")[0] for scheme in compressions()]
+        is_scheme = sums.partition(":")[0] in schemes
+        sharing = replace(SHARING, compress=sums) if is_scheme else replace(SHARING, reduce=sums)
         contender = training(sums, param, world, cpu_engine(), sharing)
         exchange, workers = contender.solver.exchange, contender.solver.workers
 

@@ -226,7 +226,7 @@ def test_flags_reach_the_engine(run: Run, machine: Machine, flags: str, argument
         ("-gpu 0 -gpus 2", "--gpu 0 and --gpus 2: --gpu gives each GPU a whole batch, --gpus splits it; give one of"),
         ("-gpus x", "--gpus takes a number, not 'x'"),
         ("-gpus 0", "--gpus takes a number, not '0'"),
-        ("-gpus 3", f"--gpus 3 needs a GPU for each worker, 3 on {host_name()}, but {host_name()} has 2 GPUs; ask for"),
+        ("-gpus 3", f"--gpus 3 needs a GPU for each worker, but {host_name()} has 2 GPUs; ask for"),
         ("-gpus 2 -workers 4", "--gpus 2 means 2 workers, not --workers 4: leave that out"),
         ("-gpu 0 -workers 2", "--gpu 0 means 1 workers, not --workers 2: leave that out"),
         (

@@ -55,23 +55,14 @@ def compressed(scheme: str, steps: np.ndarray) -> Any:
     assert compression.bytes_sent == 0 and compression.ratio == 1
 
 
-@pytest.mark.parametrize("scheme", EXACT)
-@given(steps=gradients(2.0**14))
-@settings(max_examples=60, deadline=None)
-def test_nothing_is_lost(scheme: str, steps: np.ndarray) -> None:
-    for sent, residual, accumulated in compressed(scheme, steps):
-        assert np.array_equal(sent + residual, accumulated)
-        assert np.array_equal(sent.astype(np.float64) + residual, accumulated)
-
-
-@pytest.mark.parametrize("scheme", ROUNDED)
+@pytest.mark.parametrize("scheme", [*EXACT, *ROUNDED])
 @given(steps=gradients(2.0**14))
 @settings(max_examples=60, deadline=None)
 def test_nothing_is_lost_but_one_rounding(scheme: str, steps: np.ndarray) -> None:
     for sent, residual, accumulated in compressed(scheme, steps):
         error = np.abs(sent.astype(np.float64) + residual - accumulated)
         larger = np.maximum(np.abs(sent), np.abs(accumulated)).astype(np.float64)
-        assert (error <= 2.0**-24 * larger + 2.0**-150).all()
+        assert (error <= (scheme in ROUNDED) * (2.0**-24 * larger + 2.0**-150)).all()
 
 
 @given(values=arrays(np.float32, st.integers(0, 50), elements=st.floats(width=32)))
@@ -177,18 +168,6 @@ def test_values_that_are_not_finite_are_sent_once_and_not_kept(scheme: str, data
         compression.sum(buffer[:25])
         assert set(np.flatnonzero(~np.isfinite(buffer))) == (set(bad) if step == 1 else set())
         assert all(np.isfinite(array).all() for array in compression.state().values())
-
-
-def test_topk_drops_what_is_not_finite_beyond_its_density() -> None:
-    compression = make_compression("topk:density=0.1,warmup=0", ALONE)
-    buffer = compression.allocate(20)
-    compression.take_momentum(0.9, 5)  # type: ignore[attr-defined]
-    buffer[:10] = np.inf
-    compression.sum(buffer)
-    assert np.isinf(buffer).sum() == 2
-    buffer[...] = 1
-    compression.sum(buffer)
-    assert np.isfinite(buffer).all() and np.isfinite(compression.residual).all()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -50,10 +50,6 @@ def test_workers(ranks: int) -> None:
     run(ranks, "workers")
 
 
-def test_what_has_failed_on_a_device_is_told_by_who_waits() -> None:
-    run(1, "failing")
-
-
 def test_choices() -> None:
     run(4, "choices")
 

@@ -25,7 +25,6 @@ from fcaffe.parallel.mpiexec import Mpiexec
 from fcaffe.parallel.network import Network, Status
 from fcaffe.parallel.table import SLOT, STOPPED, WAITING, WORKING, Slot
 from fcaffe.parallel.watch import TICK
-from fcaffe.parallel.world import World
 from tests.parallel.conftest import FCAFFE, MPIEXEC, Job, needs_mpi, until
 from tests.parallel.test_emulated_cluster import Cluster, why_not
 
@@ -391,20 +390,6 @@ def test_ranks_end_with_those_of_another_host(monkeypatch: pytest.MonkeyPatch) -
     for each in (first.socket, second.socket, stranger):
         assert each
         each.close()
-
-
-def test_an_error_of_mpi_is_told_only_if_no_agent_tells_of_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MPI may hear of it first, and knows of an error; for the launcher it is no error that would come again."""
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    of_mpi = type("Exception", (RuntimeError,), {"__module__": "mpi4py.MPI"})("See the\nMPI_ERROR field")
-    world = World(size=2)
-    world.watchdog.beat("forward and backward", 7)
-    found = world.judged(of_mpi)
-    assert slept and "cannot reach another rank, in forward and backward of iteration 7: See the MPI_ERR" in str(found)
-    assert world.error["fault"]
-    own = ValueError("of its own")
-    assert world.judged(own) is own and World().judged(of_mpi) is of_mpi and len(slept) == 1
 
 
 # --- the launcher's ---------------------------------------------------------------------------------------------------

@@ -77,24 +77,6 @@ def test_any_number_of_workers_and_threads(folder: Path) -> None:
     assert train("--reproducible", "4", *resumed)[0] == weights
 
 
-def test_a_net_without_outputs(folder: Path) -> None:
-    """A loss that gives its top no name is none, which changes nothing but the log."""
-    weights, _ = train("--reproducible", "2")
-    net = folder / "net.prototxt"
-    net.write_text(net.read_text().replace(' top: "loss"', ""))
-    others, log = train("--reproducible", "2")
-    assert "net output" not in log
-    assert "Iteration 3 " in log
-
-    def without_top(model: bytes) -> pb.NetParameter:
-        read = pb.NetParameter.FromString(model)
-        for layer in read.layer:
-            del layer.top[:]
-        return read
-
-    assert without_top(others) == without_top(weights)
-
-
 @needs_mpi
 @pytest.mark.parametrize(("ranks", "check", "cliques"), [(8, "one-host", ""), (4, "several-hosts", "2")])
 def test_reductions_keep_to_the_tree(ranks: int, check: str, cliques: str) -> None:

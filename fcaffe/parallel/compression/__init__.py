@@ -17,7 +17,7 @@ from fcaffe.parallel.compression.threshold import Threshold
 from fcaffe.parallel.compression.topk import TopK
 from fcaffe.parallel.reductions.reduction import Reduction
 
-__all__ = ["Compression", "check_compression", "compressions", "is_compression", "make_compression", "register"]
+__all__ = ["Compression", "compressions", "make_compression", "parse_compression", "register"]
 
 _SCHEMES: dict[str, type[Compression]] = {scheme.name: scheme for scheme in (Fp16, Bf16, OneBit, Threshold, TopK)}
 
@@ -37,15 +37,6 @@ def register(scheme: type[Compression]) -> type[Compression]:
     return scheme
 
 
-def check_compression(text: str) -> None:
-    """Raises UsageError if `--compress text` names no scheme, or options that it does not have."""
-    _parse(text)
-
-
-def is_compression(text: str) -> bool:
-    return text.partition(":")[0] in _SCHEMES
-
-
 def make_compression(text: str, comm: MPI.Intracomm, xp: Any = np) -> Reduction:
     """Create the reduction that `--compress NAME[:option=value,...]` names. Collective.
 
@@ -57,15 +48,15 @@ def make_compression(text: str, comm: MPI.Intracomm, xp: Any = np) -> Reduction:
     Raises:
         UsageError: The scheme or an option is unknown, or a value is out of range.
     """
-    scheme, options = _parse(text)
+    scheme, options = parse_compression(text)
     compression = scheme(comm, **options)
     return compression if xp is np else OnDevice(compression, xp)
 
 
-def _parse(text: str) -> tuple[type[Compression], dict[str, Any]]:
-    """Class and options. Raises UsageError."""
+def parse_compression(text: str) -> tuple[type[Compression], dict[str, Any]]:
+    """The class and the options that `--compress text` names. Raises UsageError."""
     name, _, settings = text.partition(":")
-    if not is_compression(text):
+    if name not in _SCHEMES:
         raise UsageError(f"--compress {text}: unknown scheme '{name}'; known ones: {', '.join(compressions())}")
     known = _options(_SCHEMES[name])
     options: dict[str, Any] = {}
