@@ -110,12 +110,13 @@ _ENUM_VALUES = {
 # Fields that work: those of layers that fcaffe has, those for large batches, and those that upgrade_forks.py replaces.
 _WORKING = {
     "LayerParameter": "annotated_data_param detection_evaluate_param detection_output_param multibox_loss_param"
-    " norm_param permute_param prior_box_param roi_pooling_param smooth_l1_loss_param"
+    " norm_param normalize_param permute_param prior_box_param roi_pooling_param smooth_l1_loss_param"
     " box_annotator_ohem_param psroi_pooling_param upsample_param interp_param center_loss_param"
     " margin_inner_product_param shuffle_channel_param bn_param yolov3_param"
     " yolov3_detection_output_param relu6_param detection_loss_param proposal_param lstm_param"
     " transpose_param reverse_param flip_param triplet_loss_param roi_align_param reorg_param"
     " region_loss_param eval_detection_param",
+    "V1LayerParameter": "type bn_param interp_param relu6_param",
     "TransformationParameter": "resize_param noise_param distort_param expand_param emit_constraint",
     "LossParameter": "pre_fixed_normalizer weight_by_label_freqs class_weighting normalization",
     "ConvolutionParameter": "hole hole_h hole_w dilation_h dilation_w relu negative_slope",

@@ -39,6 +39,25 @@ def test_summary_as_json(run: Run) -> None:
     assert made["phase"] == "TEST" and made["total_params"] == 51 and made["params"] == {"ip": [[3, 16], [3]]}
 
 
+def test_summary_names_the_forks_of_layers(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "forks.prototxt").write_text(
+        'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [1, 4, 6, 6] } } }'
+        'layer { name: "n" type: "Normalize" bottom: "x" top: "n" } '
+        'layer { name: "p" type: "Permute" bottom: "n" top: "p" permute_param { order: [0, 2, 3, 1] } }'
+        'layer { name: "r" type: "ReLU6" bottom: "p" top: "p" }'
+    )
+    out = run(f"summary {tmp_path / 'forks.prototxt'}").out
+    assert "Of forks        Normalize, Permute: as in the SSD fork (weiliu89/caffe)\n" in out
+    assert "                ReLU6: as in the MobileNet-YOLO fork" in out
+    layers = json.loads(run(f"summary {tmp_path / 'forks.prototxt'} --json").out)["layers"]
+    assert [layer.get("fork", "").split(" (")[0] for layer in layers] == [
+        "",
+        "the SSD fork",
+        "the SSD fork",
+        "the MobileNet-YOLO fork",
+    ]
+
+
 def test_summary_says_what_it_assumes(run: Run) -> None:
     net = Path("net.prototxt")
     net.write_text(net.read_text().replace('"lmdb"', '"none"'))
