@@ -99,20 +99,6 @@ def check_lrn(
     assert_near(dx_there, dx, dtype)
 
 
-@every_dtype
-@pytest.mark.parametrize("channels", [1, 5, 96])
-@pytest.mark.parametrize("size", [1, 5, 9])
-def test_lrn(gpu: Gpu, dtype: np.dtype, channels: int, size: int) -> None:
-    check_lrn(gpu, (2, channels, 3, 2), dtype, size, (1.5, 0.75, 1.0))
-
-
-@every_dtype
-@pytest.mark.parametrize("numbers", [(1e-4, 0.75, 1.0), (1e-4, 0.75, 2.0), (5.0, 0.5, 1.0), (0.5, 1.3, 0.1)], ids=str)
-def test_numbers_of_lrn(gpu: Gpu, dtype: np.dtype, numbers: tuple[float, float, float]) -> None:
-    check_lrn(gpu, (2, 16, 3, 5), dtype, 5, numbers)
-    check_lrn(gpu, (2, 7, 3, 5), dtype, 5, numbers)
-
-
 def test_lrn_beyond_the_channels(gpu: Gpu) -> None:
     """There scales may be 0, which is nobody's business."""
     x = np.ones((1, 8, 2, 2), np.float32)
@@ -128,11 +114,6 @@ def test_lrn_beyond_the_channels(gpu: Gpu) -> None:
 @every_dtype
 def test_loops_of_lrn(gpu: Gpu, dtype: np.dtype) -> None:
     check_lrn(gpu, (2, 16, 23, 19), dtype, 5, (1.0, 0.75, 1.0))
-
-
-@pytest.mark.parametrize("layout", [C_ORDER, CHANNELS_OF_MORE])
-def test_lrn_in_other_layouts(gpu: Gpu, layout: str) -> None:
-    check_lrn(gpu, (2, 8, 3, 5), FLOAT, 5, (1.0, 0.75, 1.0), layout=layout)
 
 
 # ---- batch normalisation --------------------------------------------------------------------------------------------
@@ -182,24 +163,11 @@ def check_batch_norm(gpu: Gpu, of: BatchNorm, dtype: np.dtype, other: np.dtype |
     assert_near(x, of.y, dtype)
 
 
-@every_dtype
-@every_shape
-@pytest.mark.parametrize(("with_affine", "relu"), [(False, False), (True, False), (True, True)])
-def test_batch_norm(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], with_affine: bool, relu: bool) -> None:
-    check_batch_norm(gpu, BatchNorm(random(shape) + 1, dtype, with_affine, relu), dtype)
-    assert not [name for name in launched() if not name.startswith("batch_norm")]
-
-
 @pytest.mark.usefixtures("few_blocks")
 @every_dtype
 @pytest.mark.parametrize("shape", [(4, 24, 17, 19), (3, 5, 31, 33)], ids=str)
 def test_loops_of_batch_norm(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...]) -> None:
     check_batch_norm(gpu, BatchNorm(random(shape) + 1, dtype, True, True), dtype)
-
-
-@layouts_and_types
-def test_batch_norm_in_other_layouts(gpu: Gpu, layout: str, dtype: np.dtype, other: np.dtype) -> None:
-    check_batch_norm(gpu, BatchNorm(random((2, 8, 3, 5)), dtype, True, True), dtype, other, layout=layout)
 
 
 @pytest.mark.parametrize("channels", [3, 8])
@@ -298,17 +266,6 @@ def check_softmax(
     assert_near(dy_there, dx, dtype)
 
 
-@every_dtype
-@pytest.mark.parametrize(
-    "shape",
-    [(5, 1), (3, 10), (70, 2), (9, 32), (9, 33), (3, 1000), (2, 1024), (3, 1500), (2, 21, 3, 7), (2, 40, 5, 1)],
-    ids=str,
-)
-def test_softmax(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-    check_softmax(gpu, shape, 1, dtype)
-    assert len(launched()) == 4
-
-
 @pytest.mark.usefixtures("few_blocks")
 @pytest.mark.parametrize("shape", [(200, 10), (40, 40), (5, 1200)], ids=str)
 def test_loops_of_softmax(gpu: Gpu, shape: tuple[int, ...]) -> None:
@@ -323,11 +280,6 @@ def test_softmax_along_other_axes(gpu: Gpu) -> None:
     assert not launched()
     check_softmax(gpu, (9,), 0, FLOAT, layout=C_ORDER)
     assert len(launched()) == 4
-
-
-@layouts_and_types
-def test_softmax_in_other_layouts(gpu: Gpu, layout: str, dtype: np.dtype, other: np.dtype) -> None:
-    check_softmax(gpu, (2, 5, 3, 4), 1, dtype, other, layout=layout)
 
 
 @pytest.mark.parametrize("channels", [8, 40, 1100])
