@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -21,8 +19,6 @@ DTYPES = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat1
 PAIRS = [(x, y) for x in DTYPES for y in DTYPES]
 SHAPES = [(2, 5, 3, 7), (1, 1, 1, 1), (3, 64), (2, 16, 9, 9), (41,), (2, 8, 3, 2, 5)]
 C_ORDER, CHANNELS_LAST = "C", "channels-last"
-
-Array = Any
 
 
 class Gpu(OnStandIn, Elementwise):
@@ -78,7 +74,6 @@ def launched(*names: str) -> bool:
 
 PLAIN = NumpyEngine()
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 each_alignment = pytest.mark.parametrize("offset", [0, 1, 4])
 
 

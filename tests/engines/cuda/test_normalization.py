@@ -16,7 +16,6 @@ from fcaffe.engines.normalization import Normalizer, Whole
 from tests.engines.cuda import emulator
 from tests.engines.cuda.device_arrays import (
     C_ORDER,
-    CHANNELS_OF_MORE,
     OnStandIn,
     blank,
     launched,
@@ -31,28 +30,12 @@ pytestmark = pytest.mark.skipif(not emulator.has_compiler, reason="the emulator 
 
 DTYPES = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 FLOAT, HALF = DTYPES[:2]
-SHAPES = [
-    (2, 1, 3, 3),
-    (3, 3, 5, 7),
-    (2, 5, 4, 4),
-    (4, 8, 16, 17),
-    (2, 20, 3, 5),
-    (2, 96, 9, 9),
-    (40, 256),
-    (3, 4, 2, 2, 5),
-]
 EPS = 1e-5
 PLAIN = NumpyEngine()
 
 Array = Any
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
-layouts_and_types = pytest.mark.parametrize(
-    ("layout", "dtype", "other"),
-    [(C_ORDER, FLOAT, FLOAT), (CHANNELS_OF_MORE, HALF, HALF), (CHANNELS_OF_MORE, HALF, FLOAT)],
-    ids=str,
-)
 
 
 class Gpu(OnStandIn, Normalization, Softmax, PlainElementwise):

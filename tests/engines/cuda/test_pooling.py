@@ -16,7 +16,6 @@ from fcaffe.engines.windows import Windows
 from tests.engines.cuda import emulator
 from tests.engines.cuda.device_arrays import (
     C_ORDER,
-    CHANNELS_OF_MORE,
     OnStandIn,
     blank,
     launched,
@@ -30,12 +29,7 @@ ml_dtypes = pytest.importorskip("ml_dtypes", reason="bfloat16 needs the package 
 pytestmark = pytest.mark.skipif(not emulator.has_compiler, reason="the emulator needs g++")
 
 DTYPES = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
-CHANNELS = [1, 5, 8, 96]
-LAYOUTS = [C_ORDER, CHANNELS_OF_MORE]
-FLOAT = DTYPES[0]
 PLAIN = NumpyEngine()
-
-Array = Any
 
 
 class Gpu(OnStandIn, Pooling, PlainElementwise):
