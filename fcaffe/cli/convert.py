@@ -11,8 +11,9 @@ import click
 from fcaffe.cli.flags import common_flags, with_options
 from fcaffe.cli.usage import Command
 from fcaffe.errors import FcaffeError, UsageError
-from fcaffe.tools.convert import ToOnnx, is_state_dict
 from fcaffe.tools.convert import convert as convert_file
+from fcaffe.tools.convert import is_state_dict
+from fcaffe.tools.onnx.library import OPSET, ToOnnx
 
 _ONNX = [
     click.option("--mean", default="", metavar="FILE|N,...", help="Subtract a mean from images: a file, or numbers."),
@@ -82,7 +83,7 @@ def convert(
     if check and (to == "torchvision" or (os.path.isfile(source) and is_state_dict(source))):
         raise UsageError("--check cannot run a state dict: it has no net; leave it out")
     preprocessing = _preprocessing(mean, scale, swap_channels) if mean or scale != 1 or swap_channels else None
-    to_onnx = ToOnnx(preprocessing, fold_bn, opset) if preprocessing is not None or fold_bn or opset else None
+    to_onnx = ToOnnx(preprocessing, fold_bn, opset or OPSET) if preprocessing is not None or fold_bn or opset else None
     noun = convert_file(source, target, net or None, to, to_onnx)
     print(f"{target}: {noun} from {source}")
     if check:

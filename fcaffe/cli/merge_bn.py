@@ -29,8 +29,8 @@ from fcaffe.tools.merge_bn import merge_bn as merge
 def merge_bn(net: str, weights: str, new_net: str, new_weights: str) -> int:
     with log.quiet():
         merged = merge(read_net(net), read_model(weights))
-    for path in (new_net, new_weights):
-        remove_leftovers(path)
+    remove_leftovers(new_net)
+    remove_leftovers(new_weights)
     write_text(new_net, merged.net)
     write_model(new_weights, merged.model)
     for layer, others in merged.folded.items():

@@ -20,7 +20,7 @@ from fcaffe.plan.devices import LINKS, Device, Link
 from fcaffe.plan.machine import FCAFFE, Machine
 from fcaffe.plan.machine_file import read_machine, write_machine
 from fcaffe.threads import available_cpus, ranks_on_host
-from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
+from fcaffe.tools.profile import gemm_gflops, memory_gbytes
 from fcaffe.tools.step_bench import take_turns
 
 TURNS = 7  # whose median counts

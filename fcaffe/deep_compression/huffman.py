@@ -82,7 +82,7 @@ def unpack(packed: PackedSymbols) -> np.ndarray:
         here += bits.take(index)
     if not np.array_equal(at, stops):
         raise SnapshotError("a stream of Huffman codes does not end where it should; the file is damaged")
-    return np.ascontiguousarray(found.T).reshape(-1)[:count] if last == STREAM else _without_tail(found, last)
+    return np.concatenate([np.ascontiguousarray(found[:, :-1].T).reshape(-1), found[:last, -1]])
 
 
 def code_lengths(counts: np.ndarray) -> np.ndarray:
@@ -121,7 +121,3 @@ def _canonical(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     codes = np.zeros(len(lengths), np.int64)
     codes[order] = (np.cumsum(shares) - shares) >> (LONGEST - own)
     return codes, order
-
-
-def _without_tail(found: np.ndarray, last: int) -> np.ndarray:
-    return np.concatenate([np.ascontiguousarray(found[:, :-1].T).reshape(-1), found[:last, -1]])

@@ -57,17 +57,11 @@ def aims(
         raise UsageError(f"there is no convolution and no inner product with weights of its own called {wrong}")
     found = {}
     for layer in layers:
-        quality = None
-        for name in (layer.name, ""):
-            if name in densities or name in qualities:
-                density, quality = densities.get(name), qualities.get(name)
-                break
-        else:
-            density = DENSITIES[layer.param.type]
-        if density is None:
-            assert quality is not None
+        name = layer.name if layer.name in densities or layer.name in qualities else ""
+        density = densities.get(name, DENSITIES[layer.param.type])
+        if name in qualities and name not in densities:
             weights = _weights(layer)
-            density = float((abs(weights) > quality * weights.std()).mean()) if weights.size else 1.0
+            density = float((abs(weights) > qualities[name] * weights.std()).mean()) if weights.size else 1.0
         found[layer.name] = Aim(density, int(bits.get(layer.name, bits.get("", BITS[layer.param.type]))))
     return found
 

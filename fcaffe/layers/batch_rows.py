@@ -21,6 +21,7 @@ class Filter(Layer):
             raise self.error(f"{len(bottom)} bottoms, the last of them the selector, need {len(bottom) - 1} tops")
         self.refuse_shards("makes a batch whose size depends on the data")
         self.is_built = False
+        self.selector = len(top)  # the index of this bottom
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         samples = bottom[-1].count
@@ -38,7 +39,7 @@ class Filter(Layer):
             y.data[...] = x.data[self.chosen]
 
     def has_gradient(self, bottom_index: int) -> bool:
-        return bottom_index < len(self.param.bottom) - 1
+        return bottom_index != self.selector
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         for x, y, down in zip(bottom, top, propagate_down, strict=False):

@@ -88,6 +88,7 @@ class Convolution(Sliding):
         by_sample=True,
         reads_before_writing=True,
     )
+    transposed = False  # a Deconvolution, which is a Convolution run backward
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.find_windows(bottom[0])

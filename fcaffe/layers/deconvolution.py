@@ -16,6 +16,8 @@ class Deconvolution(Convolution):
     stride * (n - 1) + extent - 2 pad.
     """
 
+    transposed = True
+
     def weight_shape(self) -> tuple[int, ...]:
         return (self.channels, self.param.convolution_param.num_output // self.group, *self.windows.kernel)
 

@@ -6,24 +6,33 @@ import math
 from dataclasses import replace
 
 from fcaffe.layers.activations import Activation
-from fcaffe.net import Blob, Half, register
+from fcaffe.net import Array, Blob, Half, register
 from fcaffe.proto import caffe_pb2 as pb
 
 
 @register("Dropout")
 class Dropout(Activation):
-    """TRAIN: top = x / (1 - ratio) where kept, else 0. TEST: top = x, since the expectation is the same."""
+    """TRAIN: top = x / (1 - ratio) where kept, else 0. TEST: top = x, since the expectation is the same.
+
+    With Fast R-CNN's `scale_train: false` TRAIN does not divide, and TEST multiplies by 1 - ratio. With SegNet's
+    `sample_weights_test: true` TEST does what TRAIN does.
+    """
 
     traits = replace(Activation.traits, half=Half.SAME, keeps_signs=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        ratio = self.param.dropout_param.dropout_ratio
+        p = self.param.dropout_param
+        ratio = p.dropout_ratio
         if not 0 <= ratio <= 1:
             raise self.error(f"dropout_ratio must be from 0 to 1, not {ratio:g}")
-        self.scale = 1 / (1 - ratio) if ratio < 1 else math.inf
+        self.drops = self.phase == pb.TRAIN or p.sample_weights_test
+        if p.scale_train:
+            self.scale = (1 / (1 - ratio) if ratio < 1 else math.inf) if self.drops else 1.0
+        else:
+            self.scale = 1.0 if self.drops else 1 - ratio
         self.mask = Blob(self.xp, (), channels_last=True, dtype=self.engine.mask_dtype)
-        draws_one_by_one = self.phase == pb.TRAIN and self.context.noise == "caffe"
-        self.traits = replace(self.traits, needs_host=draws_one_by_one, by_sample=self.phase != pb.TRAIN)
+        draws_one_by_one = self.drops and self.context.noise == "caffe"
+        self.traits = replace(self.traits, needs_host=draws_one_by_one, by_sample=not self.drops)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -34,14 +43,14 @@ class Dropout(Activation):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
-        if self.phase == pb.TRAIN:
+        if self.drops:
             ratio = self.param.dropout_param.dropout_ratio
             self.engine.dropout_forward(x, y, self.mask.data, self.context, self.name, ratio, self.scale)
-        elif top[0] is not bottom[0]:
-            y[...] = x
+        else:
+            self._scaled(x, y)
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if self.phase == pb.TRAIN:  # with the same mask, by the arithmetic of backward
+        if self.drops:  # with the same mask, by the arithmetic of backward
             self.engine.dropout_backward(bottom[0].data, self.mask.data, top[0].data, self.scale)
         else:
             self.forward(bottom, top)
@@ -50,7 +59,14 @@ class Dropout(Activation):
         if not propagate_down[0]:
             return
         dy, dx = top[0].diff, bottom[0].diff
-        if self.phase == pb.TRAIN:
+        if self.drops:
             self.engine.dropout_backward(dy, self.mask.data, dx, self.scale)
-        elif top[0] is not bottom[0]:
-            dx[...] = dy
+        else:
+            self._scaled(dy, dx)
+
+    def _scaled(self, source: Array, target: Array) -> None:
+        if self.scale != 1:
+            with self.engine.in_float32([source], [target]) as (source, target):
+                self.xp.multiply(source, self.xp.float32(self.scale), out=target)
+        elif target is not source:
+            target[...] = source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.net import Array, Blob, Half, Layer, Traits, register
+from fcaffe.net import Blob, Half, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
 
 
@@ -42,49 +42,32 @@ class InnerProduct(Layer):
         top[0].reshape(*shape[: self.axis], self.param.inner_product_param.num_output)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        p = self.param.inner_product_param
-        y = top[0].data
-        rows = y.reshape(-1, p.num_output)
-        self.multiply(bottom[0], rows, self.blobs[1].data if p.bias_term else None)
-        if y.ndim > 3:  # as below
+        p, y = self.param.inner_product_param, top[0].data
+        x, rows = self.engine.flattened(bottom[0].data, self.inputs), y.reshape(-1, p.num_output)
+        bias = self.blobs[1].data if p.bias_term else None
+        self.engine.inner_product_forward(x, self.blobs[0].data, bias, rows, p.transpose)
+        if y.ndim > 3:  # of channels-last memory `rows` is a copy
             y[...] = rows.reshape(y.shape)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return bottom if self.param_propagate_down[0] else []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        dy = top[0].diff.reshape(-1, self.param.inner_product_param.num_output)
-        self.backward_weights(bottom[0], dy)
-        if self.learns_bias:
+        p = self.param.inner_product_param
+        dy = top[0].diff.reshape(-1, p.num_output)
+        if self.param_propagate_down[0]:
+            x = self.engine.flattened(bottom[0].data, self.inputs)
+            dweights, add = self.blobs[0].diff_to_add()
+            self.engine.inner_product_backward_weights(x, dy, dweights, p.transpose, add)
+        if p.bias_term and self.param_propagate_down[1]:
             self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
         if propagate_down[0]:
-            self.backward_bottom(dy, bottom[0])
-
-    def multiply(self, bottom: Blob, rows: Array, bias: Array | None) -> None:
-        """Write rows (M, num_output), the products of the bottom and the weights, plus the bias if there is one."""
-        p = self.param.inner_product_param
-        x = self.engine.flattened(bottom.data, self.inputs)
-        self.engine.inner_product_forward(x, self.blobs[0].data, bias, rows, p.transpose)
-
-    def backward_weights(self, bottom: Blob, dy: Array) -> None:
-        """Add the gradient of the weights to theirs, if they learn."""
-        if self.param_propagate_down[0]:
-            x = self.engine.flattened(bottom.data, self.inputs)
-            dweights, add = self.blobs[0].diff_to_add()
-            self.engine.inner_product_backward_weights(x, dy, dweights, self.param.inner_product_param.transpose, add)
-
-    def backward_bottom(self, dy: Array, bottom: Blob) -> None:
-        """Write the gradient of the bottom."""
-        p, dx = self.param.inner_product_param, bottom.diff
-        in_place = dx.flags.c_contiguous
-        rows = dx.reshape(-1, self.inputs) if in_place else self.engine.flat_memory(dx).reshape(-1, self.inputs)
-        self.engine.inner_product_backward_data(dy, self.blobs[0].data, rows, p.transpose)
-        if not in_place:
-            self.engine.copy(rows.reshape(dx.shape), dx)
-
-    @property
-    def learns_bias(self) -> bool:
-        return len(self.blobs) > 1 and self.param_propagate_down[1]
+            dx = bottom[0].diff
+            in_place = dx.flags.c_contiguous
+            rows = dx.reshape(-1, self.inputs) if in_place else self.engine.flat_memory(dx).reshape(-1, self.inputs)
+            self.engine.inner_product_backward_data(dy, self.blobs[0].data, rows, p.transpose)
+            if not in_place:
+                self.engine.copy(rows.reshape(dx.shape), dx)
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
         """Multiply-adds of one forward pass."""

@@ -1,9 +1,10 @@
-"""Losses on the logarithm of a probability, other than SoftmaxWithLoss: MultinomialLogisticLoss, InfogainLoss."""
+"""Losses on the logarithm of a probability: MultinomialLogisticLoss, InfogainLoss, SoftmaxWithLoss with weights."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from fcaffe.errors import SnapshotError
 from fcaffe.layers.c_order import copy_values, rows_of
 from fcaffe.layers.labels import check_sample_labels, read_labels, read_sample_labels
 from fcaffe.layers.loss import LossLayer, SoftmaxWithLoss, divisor
-from fcaffe.net import Array, Blob, Half, register
-from fcaffe.proto import read_blob
+from fcaffe.net import Array, Blob, Context, Half, Layer, register
+from fcaffe.proto import forks, read_blob
 
 SMALLEST = 1e-20  # probabilities below it count as this
 
@@ -69,13 +70,16 @@ class InfogainLoss(SoftmaxWithLoss):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
-        if len(bottom) == 3:
-            return
+        if len(bottom) != 3:
+            self.stored = self.engine.from_numpy(np.asarray(self.read_matrix(), np.float32))
+
+    def read_matrix(self) -> Any:
+        """The values of H where it is no bottom. Raises LayerError."""
         source = self.param.infogain_loss_param.source
         if not source:
             raise self.error("needs its matrix, as infogain_loss_param.source or as third bottom")
         try:
-            self.stored = self.engine.from_numpy(np.asarray(read_blob(source).data, np.float32))
+            return read_blob(source).data
         except SnapshotError as problem:
             raise self.error(f"infogain_loss_param.source: {problem}") from problem
 
@@ -128,3 +132,34 @@ class InfogainLoss(SoftmaxWithLoss):
         matrix = (bottom[2].data if len(bottom) == 3 else self.stored).reshape(classes, classes)
         gains = self.xp.moveaxis(matrix[labels], -1, self.axis)
         return gains, None if ignored is None else self.xp.expand_dims(ignored, self.axis)
+
+
+class ClassWeightedLoss(InfogainLoss):
+    """SoftmaxWithLoss with the loss of each position multiplied by the weight of its class, loss_param.class_weighting.
+
+    The weights leave the divisor as it is. H is a diagonal matrix of the weights.
+    """
+
+    fork = forks.SEGNET
+    traits = replace(InfogainLoss.traits, bottoms=2, tops=1)
+
+    def read_matrix(self) -> Any:
+        return np.diag(list(self.param.loss_param.class_weighting))
+
+    def class_axis(self) -> int:
+        return SoftmaxWithLoss.class_axis(self)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        weights = len(self.param.loss_param.class_weighting)
+        classes = bottom[0].shape[bottom[0].canonical_axis(self.class_axis())]
+        if weights != classes:
+            raise self.error(
+                f"loss_param.class_weighting is given {weights} times for the {classes} classes of {bottom[0].shape}"
+            )
+        super().reshape(bottom, top)
+
+
+@register("SoftmaxWithLoss")
+def softmax_with_loss(param: Any, context: Context) -> Layer:
+    """The usual loss, or that with SegNet's weights of classes."""
+    return (ClassWeightedLoss if param.loss_param.weight_by_label_freqs else SoftmaxWithLoss)(param, context)

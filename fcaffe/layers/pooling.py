@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from fcaffe.engines.windows import Windows
 from fcaffe.net import Blob, Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
@@ -18,7 +20,8 @@ class Pooling(Layer):
 
     Output size: ceil((n + 2 pad - kernel) / stride) + 1, or floor with `round_mode: FLOOR`; with padding, one less if
     the last window would start beyond the image and its first padding. Without padding it stays, so a window may lie
-    outside the image, as in Caffe: MAX then gives -FLT_MAX, AVE 0 / 0.
+    outside the image, as in Caffe: MAX then gives -FLT_MAX, AVE 0 / 0. AVE counts padding, unless Intel's field
+    `avg_include_pad` is false.
     """
 
     traits = Traits(bottoms=1, tops=(1, 2), reshapes_by_shape=True)
@@ -46,15 +49,17 @@ class Pooling(Layer):
             raise self.error(f"pad {pad} must be smaller than the kernel {kernel}")
         self.windows = Windows(kernel, stride, pad, (1, 1))
         random = self.method == STOCHASTIC
+        self.leaves_out_pad = self.method == AVE and any(pad) and not p.avg_include_pad
         self.traits = replace(
             self.traits,
-            half=Half.NONE if random or len(top) == 2 else Half.SAME,  # indices and probabilities are float32
+            half=Half.NONE if random or len(top) == 2 or self.leaves_out_pad else Half.SAME,  # computed in float32
             needs_host=random and self.phase == pb.TRAIN,  # where the random numbers are drawn
             repeatable=not random,
             by_sample=not random,
         )
         self.memory = Blob(self.xp, (), channels_last=True)
         self.own_indices = len(top) == 1 and self.method != AVE  # in `memory`
+        self.finds_maxima = self.own_indices and self.method == MAX
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.check_axes(bottom[0])
@@ -68,6 +73,9 @@ class Pooling(Layer):
             blob.reshape(*shape[:2], *size)
         if self.own_indices:
             self.memory.reshape(*shape[:2], *size)
+        if self.leaves_out_pad:
+            rows, columns = (self._gain(axis, shape[2 + axis], size[axis]) for axis in (0, 1))
+            self.gain = self.engine.from_numpy(rows[:, None] * columns)
 
     def check_axes(self, bottom: Blob) -> None:
         if len(bottom.shape) != 4:
@@ -85,6 +93,8 @@ class Pooling(Layer):
             self.engine.max_pool_forward(x, y, memory, self.windows)
         elif self.method == AVE:
             self.engine.average_pool_forward(x, y, self.windows)
+            if self.leaves_out_pad:
+                y *= self.gain
         elif self.phase == pb.TRAIN:
             dice = self.engine.from_numpy(self.context.uniform(self.name, y.shape))
             self.engine.stochastic_pool_forward(x, y, self.memory.data, dice, self.windows)
@@ -96,7 +106,7 @@ class Pooling(Layer):
             return
         dy, dx = top[0].diff, bottom[0].diff
         if self.method == AVE:
-            self.engine.average_pool_backward(dy, dx, self.windows)
+            self.engine.average_pool_backward(dy * self.gain if self.leaves_out_pad else dy, dx, self.windows)
         elif len(top) == 2:  # a script may have changed the indices
             self.engine.scatter_to_plane(dy, top[1].data, dx)
         elif self.method == MAX:
@@ -109,6 +119,14 @@ class Pooling(Layer):
         """Whether each window holds a value of the bottom, whatever its size; one that does not gives -FLT_MAX."""
         w = self.windows
         return any(w.pad) or all(stride <= kernel for stride, kernel in zip(w.stride, w.kernel, strict=True))
+
+    def _gain(self, axis: int, n: int, count: int) -> np.ndarray:
+        """For each window along an axis its length with padding over that without."""
+        w = self.windows
+        starts = np.arange(count) * w.stride[axis] - w.pad[axis]
+        ends = starts + w.kernel[axis]
+        padded, inside = np.minimum(ends, n + w.pad[axis]) - starts, np.minimum(ends, n) - np.maximum(starts, 0)
+        return (padded / np.maximum(1, inside)).astype(np.float32)
 
     def _output_size(self, axis: int, n: int) -> int:
         w = self.windows

@@ -16,14 +16,8 @@ making_layer = Sentence("Creating layer {name}", "layer_factory.hpp:77")
 creating_layer = Sentence("Creating Layer {name}", "net.cpp:86")
 bottom_connected = Sentence("{layer} <- {blob}", "net.cpp:408")
 
-
-def top_connected(layer: str, blob: str, in_place: bool) -> None:
-    if in_place:
-        info(f"{layer} -> {blob} (in-place)", "net.cpp:369")
-    else:
-        info(f"{layer} -> {blob}", "net.cpp:382")
-
-
+top_connected = Sentence("{layer} -> {blob}", "net.cpp:382")
+top_in_place = Sentence("{layer} -> {blob} (in-place)", "net.cpp:369")
 setting_up = Sentence("Setting up {layer}", "net.cpp:124")
 
 
@@ -37,40 +31,20 @@ memory_required = Sentence("Memory required for data: {size:d}", "net.cpp:139")
 sharing_parameters = Sentence(
     "Sharing parameters '{name}' owned by layer '{owner}', param index {index:d}", "net.cpp:467"
 )
-
-
-def needs_backward(layer: str, needed: bool) -> None:
-    if needed:
-        info(f"{layer} needs backward computation.", "net.cpp:200")
-    else:
-        info(f"{layer} does not need backward computation.", "net.cpp:202")
-
-
+needs_backward = Sentence("{layer} needs backward computation.", "net.cpp:200")
+needs_no_backward = Sentence("{layer} does not need backward computation.", "net.cpp:202")
 produces_output = Sentence("This network produces output {blob}", "net.cpp:244")
 net_done = Sentence("Network initialization done.", "net.cpp:257")
 
+# This net has no layer of that name, which comes from a model file or from the training net.
+ignoring_source_layer = Sentence("Ignoring source layer {name}", "net.cpp:746")
+ignoring_trained_layer = Sentence("Ignoring source layer {name}", "net.cpp:678")
 
-def ignoring_source_layer(name: str, sharing: bool) -> None:
-    """This net has no such layer; it comes from a model file or, if `sharing`, from the training net."""
-    info(f"Ignoring source layer {name}", "net.cpp:678" if sharing else "net.cpp:746")
-
-
-def debug_forward(layer: str, kind: str, blob: str, mean: float) -> None:
-    """`kind` is 'top blob' or 'param blob'; `mean` is the mean of absolute values."""
-    info(
-        f"    [Forward] Layer {layer}, {kind} {blob} data: {number(mean)}",
-        "net.cpp:593" if kind == "top blob" else "net.cpp:605",
-    )
-
-
-def debug_backward(layer: str, kind: str, blob: str, mean: float) -> None:
-    """`kind` is 'bottom blob' or 'param blob'."""
-    info(
-        f"    [Backward] Layer {layer}, {kind} {blob} diff: {number(mean)}",
-        "net.cpp:621" if kind == "bottom blob" else "net.cpp:632",
-    )
-
-
+# `mean` is the mean of absolute values.
+debug_top = Sentence("    [Forward] Layer {layer}, top blob {blob} data: {mean:.6g}", "net.cpp:593")
+debug_param = Sentence("    [Forward] Layer {layer}, param blob {blob} data: {mean:.6g}", "net.cpp:605")
+debug_bottom_diff = Sentence("    [Backward] Layer {layer}, bottom blob {blob} diff: {mean:.6g}", "net.cpp:621")
+debug_param_diff = Sentence("    [Backward] Layer {layer}, param blob {blob} diff: {mean:.6g}", "net.cpp:632")
 debug_all_params = Sentence(
     "    [Backward] All net params (data, diff): L1 norm = ({l1[0]:.6g}, {l1[1]:.6g}); "
     "L2 norm = ({l2[0]:.6g}, {l2[1]:.6g})",

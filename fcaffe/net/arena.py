@@ -14,13 +14,11 @@ the storage only gets another part of the arena as its buffer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from fcaffe.engines.memory import aligned_zeros
-from fcaffe.net.blob import Blob
 from fcaffe.net.plan.layout import Use, layout, uses
 from fcaffe.net.plan.recompute import choose
-from fcaffe.net.program import Again, Program
+from fcaffe.net.program import Again, Program, bytes_of
 from fcaffe.net.storage import Array, Storage
 
 START = -1  # all storages have their offsets of forward
@@ -45,7 +43,7 @@ class Memory:
 
 
 class Arena:
-    """The memory of the current program. The layout is renewed when a shape or the program changes.
+    """The memory of the current program. The layout is renewed when the program or the size of a storage changes.
 
     With `recompute`, `again` has the nodes whose forward runs again before the backward of a node.
     """
@@ -56,39 +54,43 @@ class Arena:
         self.version = 0  # changes with each new layout
         self._moves: Moves = {}
         self._unwritten: list[Storage] = []
-        self._placed: dict[int, Storage] = {}  # by their ids
+        self._wanted: list[Use] = []  # what the layout is for
+        self.storages: set[Storage] = set()  # that lie in the arena
         self._followed: tuple[Program, tuple[int, ...]] | None = None  # with the versions of its blobs
-        self._chosen: WeakKeyDictionary[Program, tuple[tuple[int, ...], Again]] = WeakKeyDictionary()  # the same way
+        self._chosen: tuple[tuple[Program, tuple[int, ...]], Again] | None = None  # the same way
 
     def follow(self, program: Program) -> None:
         """Give the storages of this program their offsets, unless they have those of the present shapes."""
         state = program, program.versions
         if state == self._followed:
             return
-        self.release()
-        self._followed = state
         program.trace()
-        self.again = self.choose(program) if self.recompute else {}
-        wanted = uses(program, self.again)
-        self._moves = share_memory(wanted)
-        self._unwritten = program.unwritten()
-        self._placed = {id(use.storage): use.storage for use in wanted}
+        again = self.choose(program)
+        wanted = uses(program, again)
+        if self._followed is None or wanted != self._wanted:  # else blobs have changed their shape within their memory
+            self.release()
+            self._wanted, self._moves = wanted, share_memory(wanted)
+            self.storages = {use.storage for use in wanted}
+        self._followed, self.again, self._unwritten = state, again, program.unwritten()
 
     def release(self) -> None:
         """Free the memory. Each storage allocates memory of its own at the next access."""
         if self._followed is None:
             return
-        for storage in self._placed.values():
+        for storage in self.storages:
             storage.replace(None)
-        self._placed, self._moves, self._unwritten, self.again, self._followed = {}, {}, [], {}, None
+        self.storages, self._wanted, self._moves, self._unwritten, self.again = set(), [], {}, [], {}
+        self._followed = None
         self.version += 1
 
     def choose(self, program: Program) -> Again:
-        """The nodes to run again so that a pass takes the least memory."""
-        versions, found = program.versions, self._chosen.get(program)
-        if found is None or found[0] != versions:
-            found = self._chosen[program] = versions, {} if program.inference else choose(program)
-        return found[1]
+        """With `recompute`, the nodes to run again so that a pass takes the least memory. The search takes a second."""
+        if program.inference or not self.recompute:
+            return {}
+        state = program, program.versions
+        if self._chosen is None or self._chosen[0] != state:
+            self._chosen = state, choose(program)
+        return self._chosen[1]
 
     def move(self, when: int) -> None:
         """Move the recomputed storages: before the backward of a node to the offsets for the recomputation, at the
@@ -102,10 +104,6 @@ class Arena:
         for storage in self._unwritten:
             if storage.buffer is not None:  # a new buffer is zero
                 storage.write_zeros()
-
-    def has(self, blob: Blob) -> bool:
-        """Whether the data of a blob are in the arena, so that later layers may overwrite them."""
-        return id(blob.data_storage) in self._placed
 
 
 def share_memory(uses: list[Use]) -> Moves:
@@ -123,28 +121,22 @@ def share_memory(uses: list[Use]) -> Moves:
             use.storage.replace(buffer)
         else:
             moves.setdefault(use.before, []).append((use.storage, buffer))
-    movers = {id(storage): storage for some in moves.values() for storage, _ in some}
-    return moves | {START: [(storage, storage.buffer) for storage in movers.values()]}
+    movers = {storage for some in moves.values() for storage, _ in some}
+    return moves | {START: [(storage, storage.buffer) for storage in movers]}
 
 
 def memory_of(program: Program, again: Again, in_arena: bool) -> Memory:
     """The memory of a program in which these nodes run again, in separate buffers or in an arena."""
-    parameters = {
-        id(blob.data_storage): blob.data_storage
-        for node in program.nodes
-        for layer in node.layers
-        for blob in layer.blobs
-    }
-    data = {id(blob.data_storage): blob.data_storage for node in program.nodes for blob in node.blobs}
-    sizes = {key: storage.nbytes for key, storage in data.items() if key not in parameters}
-    activations, gradients = sum(sizes.values()), program.bytes_of(program.gradients)
+    parameters = {blob.data_storage for node in program.nodes for layer in node.layers for blob in layer.blobs}
+    data = {blob.data_storage for node in program.nodes for blob in node.blobs}
+    activations, gradients = bytes_of(data - parameters), bytes_of(program.gradients)
     working = sum(node.layer.own_bytes() for node in program.nodes)
-    internal = program.bytes_of(program.internal) + working
+    internal = bytes_of(program.internal) + working
     peak = activations + gradients + internal
     if in_arena:
-        peak = layout(uses(program, again))[1] + activations - program.bytes_of(program.activations) + working
+        peak = layout(uses(program, again))[1] + activations - bytes_of(program.activations) + working
     return Memory(
-        parameters=sum(storage.nbytes for storage in parameters.values()),
+        parameters=bytes_of(parameters),
         activations=activations,
         gradients=gradients,
         internal=internal,

@@ -25,7 +25,7 @@ def plan_backward(nodes: Sequence[Node], force: bool) -> None:
         if not contributes:
             node.needs_backward = False
             node.bottom_need_backward = [False] * len(node.bottoms)
-        log.needs_backward(node.name, node.needs_backward)
+        (log.needs_backward if node.needs_backward else log.needs_no_backward)(node.name)
         for blob_id, needed in zip(node.bottom_ids, node.bottom_need_backward, strict=True):
             if contributes:
                 under_loss.add(blob_id)

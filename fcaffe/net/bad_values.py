@@ -23,7 +23,7 @@ def first_bad_blob(net: Net) -> str | None:
             for index, blob in enumerate(node.layer.blobs):
                 if not is_finite(blob.data):
                     return f'parameter {index} of layer "{node.name}"'
-            if any(map(net.arena.has, node.tops)):
+            if any(blob.data_storage in net.arena.storages for blob in node.tops):  # later layers may overwrite it
                 node.reshape()
                 node.forward_again()
             for index, blob in zip(node.top_ids, node.tops, strict=True):

@@ -10,19 +10,19 @@ from fcaffe.net.node import Node
 
 def debug_forward(net: Graph, node: Node) -> None:
     for blob_id, blob in zip(node.top_ids, node.tops, strict=True):
-        log.debug_forward(node.name, "top blob", net.blob_names[blob_id], _mean_magnitude(net, blob.data))
+        log.debug_top(node.name, net.blob_names[blob_id], _mean_magnitude(net, blob.data))
     for index, blob in enumerate(node.layer.blobs):
         name = net.parameters.display_name(node.layer, index)
-        log.debug_forward(node.name, "param blob", name, _mean_magnitude(net, blob.data))
+        log.debug_param(node.name, name, _mean_magnitude(net, blob.data))
 
 
 def debug_backward(net: Graph, node: Node) -> None:
     for blob_id, blob, needed in zip(node.bottom_ids, node.bottoms, node.bottom_need_backward, strict=True):
         if needed:
-            log.debug_backward(node.name, "bottom blob", net.blob_names[blob_id], _mean_magnitude(net, blob.diff))
+            log.debug_bottom_diff(node.name, net.blob_names[blob_id], _mean_magnitude(net, blob.diff))
     for index, blob in enumerate(node.layer.blobs):
         if node.layer.param_propagate_down[index]:
-            log.debug_backward(node.name, "param blob", str(index), _mean_magnitude(net, blob.diff))
+            log.debug_param_diff(node.name, str(index), _mean_magnitude(net, blob.diff))
 
 
 def _mean_magnitude(net: Graph, values: Array) -> float:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import weakref
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
-from fcaffe.engines import Engine
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.engine_lock import engine_lock
@@ -23,19 +19,16 @@ class DeviceViews(HostViews):
     As in Caffe an array from before the last pass is out of date. User code has to ask for it again.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self._on_host: weakref.WeakKeyDictionary[Storage, DeviceCopy] = weakref.WeakKeyDictionary()
-        self._written: list[tuple[Storage, DeviceCopy]] = []  # that user code may have written
+    in_host_memory = False
 
     def prepare(self, blobs: Iterable[Blob]) -> None:
         pass
 
     def push(self) -> None:
-        written, self._written = self._written, []
-        for storage, copy in written:
-            copy.exposed = False
-            storage.view(copy.shape)[...] = self._engine.from_numpy(copy.array)
+        copies, self._copies = self._copies, set()
+        for exposure in copies:
+            self._write_back(exposure)
+            exposure.copy, exposure.may_differ = None, False
 
     def pull(self) -> None:
         pass
@@ -49,27 +42,8 @@ class DeviceViews(HostViews):
             raise NetError(f"a solver's parameter {blob.shape} is not in C order: take the address in a net of its own")
         return int(values.data.ptr)
 
-    def _expose(self, blob: Blob, storage: Storage) -> np.ndarray:
-        shape = blob.shape
-        if (copy := self._on_host.get(storage)) is None:
-            copy = self._on_host[storage] = DeviceCopy(storage.size)
-        if copy.exposed and copy.shape != shape:  # another blob, of another shape, with the same memory
-            self.push()
-        if not copy.exposed:
-            copy.shape, copy.exposed = shape, True
-            copy.array[...] = self._engine.to_numpy(storage.view(shape))
-            self._written.append((storage, copy))
-        return copy.array
+    def _copy_out(self, storage: Storage, shape: tuple[int, ...], array: np.ndarray) -> None:
+        array[...] = self._engine.to_numpy(storage.view(shape))
 
-
-class DeviceCopy:
-    """float32 memory for the values of a storage on a device, seen in one shape at a time."""
-
-    def __init__(self, size: int) -> None:
-        self._flat: Any = np.empty(size, np.float32)
-        self.shape: tuple[int, ...] = ()
-        self.exposed = False
-
-    @property
-    def array(self) -> np.ndarray:
-        return self._flat[: math.prod(self.shape)].reshape(self.shape)
+    def _copy_in(self, array: np.ndarray, storage: Storage, shape: tuple[int, ...]) -> None:
+        storage.view(shape)[...] = self._engine.from_numpy(array)

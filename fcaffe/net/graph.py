@@ -87,7 +87,7 @@ class Graph:
         layer = create_layer(param, self.context)
         layer.bottom_names = [self._unsplit.get(name, name) for name in param.bottom]
         log.creating_layer(param.name)
-        node = Node(len(self.nodes), layer, param.name, [], [], [], [], [])
+        node = Node(len(self.nodes), layer, param.name, [], [], [])
         for index in range(len(param.bottom)):
             self._append_bottom(node, param, index)
         for index in range(len(param.top)):
@@ -148,7 +148,7 @@ class Graph:
             if not node.layer.traits.keeps_signs:
                 for earlier in self.nodes:
                     earlier.layer.top_is_overwritten |= blob_id in earlier.top_ids
-        log.top_connected(param.name, name, in_place)
+        (log.top_in_place if in_place else log.top_connected)(param.name, name)
         node.tops.append(self.blobs[blob_id])
         node.top_ids.append(blob_id)
         if given:

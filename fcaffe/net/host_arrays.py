@@ -38,6 +38,8 @@ class HostViews:
     reads.
     """
 
+    in_host_memory = True  # the blobs are
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._windows: set[Exposure] = set()  # of storages whose own memory user code may hold
@@ -204,8 +206,9 @@ class HostViews:
         return exposure
 
     def _expose(self, blob: Blob, storage: Storage) -> np.ndarray:
-        exposure, half = self._exposure(storage), self._engine.half_dtype
-        is_wide = half is None or storage.dtype != half
+        exposure = self._exposure(storage)
+        half = self._engine.half_dtype
+        is_wide = self.in_host_memory and (half is None or storage.dtype != half)
         if exposure.copy is None and is_wide and storage.view(blob.shape).flags.c_contiguous:
             storage.make_contiguous(blob.shape)
             return self._window(storage, exposure)[: blob.count].reshape(blob.shape)
@@ -223,14 +226,20 @@ class HostViews:
     def _fill(self, exposure: Exposure, storage: Storage, blob: Blob) -> None:
         """Copy the values of this blob into the copy, which user code may write from now on."""
         exposure.may_differ, exposure.shape, exposure.blob = True, blob.shape, weakref.ref(blob)
-        self._engine.copy(storage.view(blob.shape), exposure.array)
+        self._copy_out(storage, blob.shape, exposure.array)
 
     def _write_back(self, exposure: Exposure) -> None:
         """Copy what user code may have written into its copy into the storage."""
         storage = exposure.storage()
         if exposure.may_differ and storage is not None:
             self._preserve((storage,))
-            self._engine.copy(exposure.array, storage.view(exposure.shape))
+            self._copy_in(exposure.array, storage, exposure.shape)
+
+    def _copy_out(self, storage: Storage, shape: tuple[int, ...], array: np.ndarray) -> None:
+        self._engine.copy(storage.view(shape), array)
+
+    def _copy_in(self, array: np.ndarray, storage: Storage, shape: tuple[int, ...]) -> None:
+        self._engine.copy(array, storage.view(shape))
 
     def _window(self, storage: Storage, exposure: Exposure) -> np.ndarray:
         """A flat array of the storage's memory. Views of it keep it alive, which tells whether user code holds one."""

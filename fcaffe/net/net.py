@@ -273,11 +273,8 @@ class Net(Graph):
         for node in self.nodes:
             node.layer.close()
 
-    def memory(self, recompute: bool | None = None) -> Memory:
-        """What a pass takes with the present shapes, with `recompute` or not (None: as it is run). Nothing need have
-        run yet."""
-        recompute = self.arena.recompute if recompute is None else recompute
-        self.fused.trace()
-        if not self.fuses:
-            return memory_of(self.fused, {}, in_arena=False)
-        return memory_of(self.fused, self.arena.choose(self.fused) if recompute else {}, in_arena=True)
+    def memory(self) -> Memory:
+        """What a pass takes with the present shapes. Nothing need have run yet."""
+        program = self.fused
+        program.trace()
+        return memory_of(program, self.arena.choose(program) if self.fuses else {}, in_arena=self.fuses)

@@ -14,7 +14,8 @@ from fcaffe.net.layer import Layer
 class Node:
     """A layer at its position in a list of nodes that run in this order.
 
-    `members` of a fused node (see `fcaffe.net.rewrite`) are the nodes of the graph whose work its layer does.
+    `members` of a fused node (see `fcaffe.net.rewrite`) are the nodes of the graph whose work its layer does. The
+    ids of a node of the graph are indices in the graph's list of blobs.
     """
 
     index: int
@@ -22,12 +23,12 @@ class Node:
     name: str
     bottoms: list[Blob]
     tops: list[Blob]
-    bottom_ids: list[int]
-    top_ids: list[int]
     bottom_need_backward: list[bool]
     needs_backward: bool = False
     has_loss: bool = False
     members: tuple[Node, ...] = ()
+    bottom_ids: list[int] = field(default_factory=list)
+    top_ids: list[int] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)  # of the blobs, when the layer was reshaped last
 
     def reshape(self) -> None:

@@ -18,6 +18,7 @@ has memory of its own, as has all that comes from outside or is read there.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,16 +33,16 @@ Again = Mapping[int, tuple[int, ...]]  # index of a node -> the nodes whose forw
 
 @dataclass
 class Access:
-    """The storages, by their ids, that a node reads and writes, forward and backward.
+    """The storages that a node reads and writes, forward and backward.
 
     `saved` are those of its layer's own that forward writes for backward.
     """
 
-    reads: set[int] = field(default_factory=set)
-    writes: set[int] = field(default_factory=set)
-    saved: set[int] = field(default_factory=set)
-    back_reads: set[int] = field(default_factory=set)
-    back_writes: set[int] = field(default_factory=set)
+    reads: set[Storage] = field(default_factory=set)
+    writes: set[Storage] = field(default_factory=set)
+    saved: set[Storage] = field(default_factory=set)
+    back_reads: set[Storage] = field(default_factory=set)
+    back_writes: set[Storage] = field(default_factory=set)
     reads_before_writing: bool = False
 
 
@@ -49,8 +50,8 @@ class Access:
 class Step:
     """What a step reads and writes; for a forward that runs again, the node `before` whose backward it does so."""
 
-    reads: set[int]
-    writes: set[int]
+    reads: set[Storage]
+    writes: set[Storage]
     before: int | None = None
 
 
@@ -72,24 +73,29 @@ class Program:
         self.inference = not gradients
         self._outer = list(outer)
         members = [member for node in self.nodes for member in (node.members or (node,))]
+        self._varying = {id(blob) for node in nodes if node.layer.traits.shapes_by_values for blob in node.tops}
+        self._planned = [blob for node in nodes for blob in node.blobs if id(blob) not in self._varying]
         self._stand_ins = [(node.bottoms[0], node.tops[0]) for node in reversed(members) if node.has_own_bottom]
         self.trace()
 
     def trace(self) -> None:
         """Find out which node reads and writes what, after shapes have changed."""
         self.share_gradients()
-        self.storages: dict[int, Storage] = {}
-        self.activations: set[int] = set()
-        self.gradients: set[int] = set()
-        self.internal: set[int] = set()
+        self.activations: set[Storage] = set()
+        self.gradients: set[Storage] = set()
+        self.internal: set[Storage] = set()
         self._fixed = self._outside()
         self.accesses = [self._access(node) for node in self.nodes]
         self._leave_out(self._read_before_written())
 
     @property
+    def storages(self) -> set[Storage]:
+        return self.activations | self.gradients | self.internal
+
+    @property
     def versions(self) -> tuple[int, ...]:
-        """Another value after each change of a blob's shape or memory."""
-        return tuple(blob.version for node in self.nodes for blob in node.blobs)
+        """Another value after each change of a blob's shape or memory, but for blobs whose shapes depend on values."""
+        return tuple([blob.version for blob in self._planned])
 
     @functools.cached_property
     def replay(self) -> Replay | None:
@@ -120,26 +126,20 @@ class Program:
     def unwritten(self) -> list[Storage]:
         """The gradients that backward reads though no node writes them, and which so count as zeros: of an output, of a
         blob that an Accuracy reads, or whose reader has `propagate_down: false`. Losses' hold their weights."""
-        written: set[int] = set()
-        found: dict[int, Storage] = {}
+        written: set[Storage] = set()
+        found: set[Storage] = set()
         for node in reversed(self.nodes):
             weights = zip(node.layer.loss_weights, node.tops, strict=False)
-            written.update(id(blob.diff_storage) for weight, blob in weights if weight)
-            if self.inference or not node.needs_backward:
-                continue
-            found.update(
-                (id(blob.diff_storage), blob.diff_storage) for blob in node.tops if id(blob.diff_storage) not in written
-            )
-            written.update(id(blob.diff_storage) for blob in _asked(node))
-        return list(found.values())
-
-    def bytes_of(self, keys: Iterable[int]) -> int:
-        return sum(self.storages[key].nbytes for key in keys)
+            written.update(blob.diff_storage for weight, blob in weights if weight)
+            if not self.inference and node.needs_backward:
+                found.update({blob.diff_storage for blob in node.tops} - written)
+                written.update(blob.diff_storage for blob in _asked(node))
+        return list(found)
 
     def computed_again(self, again: Again) -> int:
         """The bytes of what is computed a second time, or more often."""
         writes = (set().union(*(self.accesses[node].writes for node in nodes)) for nodes in again.values())
-        return sum(map(self.bytes_of, writes))
+        return sum(map(bytes_of, writes))
 
     def _backward_steps(self, index: int) -> Iterator[Step]:
         access = self.accesses[index]
@@ -152,59 +152,57 @@ class Program:
     def _access(self, node: Node) -> Access:
         layer, bottoms, tops = node.layer, node.bottoms, node.tops
         access = Access(reads_before_writing=layer.traits.reads_before_writing and len(bottoms) == 1)
-        access.reads = self._keys((blob.data_storage for blob in bottoms), self.activations)
-        access.writes = self._keys((blob.data_storage for blob in tops), self.activations)
+        access.reads = self._within((blob.data_storage for blob in bottoms), self.activations)
+        access.writes = self._within((blob.data_storage for blob in tops), self.activations)
         if self.inference:
             return access
         saved = layer.saved(bottoms, tops)
         own = [blob for blob in saved if blob not in node.blobs]
-        access.saved = self._keys((blob.data_storage for blob in own), self.internal)
+        access.saved = self._within((blob.data_storage for blob in own), self.internal)
         if node.needs_backward:
             given = (blob.data_storage for blob in saved if blob in node.blobs)
-            access.back_reads = self._keys(given, self.activations) | access.saved
-            access.back_reads |= self._keys((blob.diff_storage for blob in tops), self.gradients)
-            access.back_writes = self._keys((blob.diff_storage for blob in _asked(node)), self.gradients)
+            access.back_reads = self._within(given, self.activations) | access.saved
+            access.back_reads |= self._within((blob.diff_storage for blob in tops), self.gradients)
+            access.back_writes = self._within((blob.diff_storage for blob in _asked(node)), self.gradients)
         return access
 
-    def _keys(self, storages: Iterable[Storage], kind: set[int]) -> set[int]:
-        keys = set()
-        for storage in storages:
-            if id(storage) not in self._fixed and storage.size:
-                self.storages[id(storage)] = storage
-                keys.add(id(storage))
-        kind |= keys
-        return keys
+    def _within(self, storages: Iterable[Storage], kind: set[Storage]) -> set[Storage]:
+        """Those of the storages that serve within one pass, which it adds to those of this kind."""
+        found = {storage for storage in storages if storage not in self._fixed and storage.size}
+        kind |= found
+        return found
 
-    def _outside(self) -> set[int]:
-        """The ids of the storages that do not serve within one pass."""
+    def _outside(self) -> set[Storage]:
+        """The storages that do not serve within one pass."""
         outer = [
             *self._outer,
             *(blob for node in self.nodes if node.layer.traits.runs_user_code for blob in node.blobs),
+            *(blob for node in self.nodes for blob in node.tops if id(blob) in self._varying),
         ]
         sources = [blob for node in self.nodes if not node.bottoms for blob in node.tops]
         parameters = [blob for node in self.nodes for layer in node.layers for blob in layer.blobs]
         without = [blob for node in self.nodes for blob in _without_gradient(node)]
-        data = {id(blob.data_storage) for blob in (*outer, *sources, *parameters)}
-        return data | {id(blob.diff_storage) for blob in (*outer, *parameters, *without)}
+        data = {blob.data_storage for blob in (*outer, *sources, *parameters)}
+        return data | {blob.diff_storage for blob in (*outer, *parameters, *without)}
 
-    def _read_before_written(self) -> set[int]:
+    def _read_before_written(self) -> set[Storage]:
         """Those that nobody writes, or only after they have been read, so that what is in them counts."""
-        written: set[int] = set()
-        early: set[int] = set()
+        written: set[Storage] = set()
+        early: set[Storage] = set()
         for step in self.steps({}):
             early |= step.reads - written
             written |= step.writes
         return early
 
-    def _leave_out(self, keys: set[int]) -> None:
-        self._fixed |= keys
-        for key in keys:
-            self.storages.pop(key, None)
-        for kind in (self.activations, self.gradients, self.internal):
-            kind -= keys
-        for access in self.accesses:
-            for some in (access.reads, access.writes, access.saved, access.back_reads, access.back_writes):
-                some -= keys
+    def _leave_out(self, storages: set[Storage]) -> None:
+        accesses = self.accesses
+        each = [(a.reads, a.writes, a.saved, a.back_reads, a.back_writes) for a in accesses]
+        for some in (self.activations, self.gradients, self.internal, *itertools.chain(*each)):
+            some -= storages
+
+
+def bytes_of(storages: Iterable[Storage]) -> int:
+    return sum(storage.nbytes for storage in storages)
 
 
 def _asked(node: Node) -> Iterator[Blob]:

@@ -209,18 +209,14 @@ def _chain(nodes: list[Node], index: int, want: Want) -> list[Node]:
 def _node_for(kind: type[FusedLayer], chain: Sequence[Node], want: Want) -> Node:
     made = {blob for node in chain for blob in node.tops}
     outer = [
-        (blob, blob_id, down)
+        (blob, down)
         for number, node in enumerate(chain)
-        for blob, blob_id, down in zip(node.bottoms, node.bottom_ids, node.bottom_need_backward, strict=True)
+        for blob, down in zip(node.bottoms, node.bottom_need_backward, strict=True)
         if number == 0 or blob not in made
     ]
+    bottoms, downs = zip(*outer, strict=True)
     node = node_in_place_of(kind(chain, want), chain, chain[0], chain[-1])
-    return replace(
-        node,
-        bottoms=[blob for blob, _, _ in outer],
-        bottom_ids=[blob_id for _, blob_id, _ in outer],
-        bottom_need_backward=[down for _, _, down in outer],
-    )
+    return replace(node, bottoms=list(bottoms), bottom_need_backward=list(downs))
 
 
 def node_in_place_of(layer: FusedLayer, nodes: Sequence[Node], first: Node, last: Node) -> Node:
@@ -230,7 +226,6 @@ def node_in_place_of(layer: FusedLayer, nodes: Sequence[Node], first: Node, last
         layer=layer,
         name=layer.name,
         tops=last.tops,
-        top_ids=last.top_ids,
         needs_backward=last.needs_backward,
         has_loss=last.has_loss,
         members=tuple(member for node in nodes for member in (node.members or (node,))),

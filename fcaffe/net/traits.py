@@ -33,6 +33,7 @@ class Traits:
     auto_tops: bool = False  # the net adds tops that the prototxt leaves out
     half: Half = Half.NONE
     reshapes_by_shape: bool = False  # `reshape` does nothing unless a shape has changed
+    shapes_by_values: bool = False  # the shapes of its tops, which are small, depend on the values of its bottoms
     repeatable: bool = False  # `forward_again` writes the same bits as `forward`
     reads_before_writing: bool = False  # `backward` reads the data of its bottom before it writes the gradient
     by_sample: bool = False  # sample i of each top depends only on sample i of the bottoms; no state spans the batch

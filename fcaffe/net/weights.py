@@ -37,7 +37,7 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
     for stored in model.layers:
         layer = layers.get(stored.name)
         if layer is None:
-            log.ignoring_source_layer(stored.name, sharing=False)
+            log.ignoring_source_layer(stored.name)
             continue
         # HDF5 keeps a shared blob with its owner only.
         blobs = stored.blobs + [StoredBlob((), None)] * (len(layer.blobs) - len(stored.blobs))
@@ -90,7 +90,7 @@ def share_weights(net: Net, trained: Net) -> None:
     for node in trained.nodes:
         layer = layers.get(node.name)
         if layer is None:
-            log.ignoring_source_layer(node.name, sharing=True)
+            log.ignoring_trained_layer(node.name)
             continue
         if [blob.shape for blob in layer.blobs] != [blob.shape for blob in node.layer.blobs]:
             raise layer.error(

@@ -95,14 +95,13 @@ PYTHON_INSTEAD = 'a layer of type "Python" can do its work'
 _ENUM_VALUES = {
     NVIDIA: {"SolverType": "SAG"},
     TSN: {"EltwiseOp": "STOCHASTIC_SUM", "ReductionOp": "TOPK"},
-    CRF_RNN: {"LayerType": "CROP"},
     DEEPLAB: {
         "LayerType": "ADAPTIVE_BIAS_CHANNEL BIAS_CHANNEL CENSOR_LABEL CHANNEL_AGGREGATOR DENSE_CRF DOMINANT_CHANNEL"
-        " GAIN_CHANNEL HISTOGRAM IGNORE_OVERLAY IMAGE_SEG_DATA INTERP MAT_READ MAT_WRITE ONEHOT PADDING RELATIVE_ERROR"
+        " GAIN_CHANNEL HISTOGRAM IGNORE_OVERLAY IMAGE_SEG_DATA MAT_READ MAT_WRITE ONEHOT PADDING RELATIVE_ERROR"
         " SEG_ACCURACY UNIQUE_LABEL"
     },
     DECONVNET: {
-        "LayerType": "BIN_ACCURACY BN DROPOUT_CHANNEL ELTWISE_ACCURACY RED_ACCURACY RED_SOFTMAX_LOSS SELECT_SEG_BINARY"
+        "LayerType": "BIN_ACCURACY DROPOUT_CHANNEL ELTWISE_ACCURACY RED_ACCURACY RED_SOFTMAX_LOSS SELECT_SEG_BINARY"
         " UNPOOLING WINDOW_CLS_DATA WINDOW_INST_SEG_DATA WINDOW_SEG_BINARY WINDOW_SEG_DATA"
     },
     SPP_NET: {"LayerType": "SPATIAL_PYRAMID_POOLING"},
@@ -123,6 +122,7 @@ _WORKING = {
     "InnerProductParameter": "relu negative_slope",
     "BatchNormParameter": "scale_bias scale_filler bias_filler relu",
     "DropoutParameter": "scale_train sample_weights_test",
+    "PythonParameter": "param_str_",
     "PoolingParameter": "ceil_mode avg_include_pad torch_pooling",
     "SolverParameter": "rampup_interval rampup_lr larc larc_policy larc_eta"
     " warmup_iter warmup_start_lr local_lr_auto local_gw_ratio eval_type ap_version show_per_class_result",

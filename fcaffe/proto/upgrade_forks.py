@@ -1,7 +1,8 @@
 """Upgrades fields of forks to Caffe's own fields of the same meaning.
 
-`ceil_mode` was proposed for pooling before `round_mode`; DenseNets have it. `hole` is DeepLab's name for `dilation`;
-the TSN fork has one for each axis.
+`ceil_mode` was proposed for pooling before `round_mode`; DenseNets have it. `torch_pooling` rounds down, as Torch does.
+`hole` is DeepLab's name for `dilation`; the TSN fork has one for each axis. With `relu` a layer of Intel's fork applies
+a ReLU, which becomes a layer of its own.
 """
 
 from __future__ import annotations
@@ -12,31 +13,69 @@ from fcaffe import log
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
 
-_OF_POOLING = ("ceil_mode",)
+_OF_POOLING = ("ceil_mode", "torch_pooling")
 _OF_CONVOLUTION = ("hole", "hole_h", "hole_w", "dilation_h", "dilation_w")
 
 
+_OF_RELU = ("relu", "negative_slope")
+
+
 def has_fork_fields(layer: pb.LayerParameter) -> bool:
-    return bool(_given(layer.pooling_param, _OF_POOLING) or _given(layer.convolution_param, _OF_CONVOLUTION))
+    return bool(
+        _given(layer.pooling_param, _OF_POOLING)
+        or _given(layer.convolution_param, _OF_CONVOLUTION)
+        or any(_given(param, _OF_RELU) for param in _with_relu(layer))
+    )
 
 
 def upgrade_fork_fields(param: pb.NetParameter, name: str) -> None:
     """Replace the fields of forks in a net. `name` is the file, for the log. Raises ProtoError."""
     became: dict[str, str] = {}
-    for layer in filter(has_fork_fields, param.layer):
-        if fields := _given(layer.pooling_param, _OF_POOLING):
-            mode = pb.PoolingParameter.CEIL if layer.pooling_param.ceil_mode else pb.PoolingParameter.FLOOR
-            _replace(layer, layer.pooling_param, fields, "round_mode", mode)
-            became["ceil_mode"] = "round_mode"
+    layers = []
+    for layer in param.layer:
+        layers.append(layer)
+        for field in _given(layer.pooling_param, _OF_POOLING):
+            rounds_up = getattr(layer.pooling_param, field) == (field == "ceil_mode")
+            mode = pb.PoolingParameter.CEIL if rounds_up else pb.PoolingParameter.FLOOR
+            _replace(layer, layer.pooling_param, [field], "round_mode", mode)
+            became[field] = "round_mode"
         if fields := _given(layer.convolution_param, _OF_CONVOLUTION):
             _replace(layer, layer.convolution_param, fields, "dilation", _dilation(layer.convolution_param))
             became.update(dict.fromkeys(fields, "dilation"))
+        for own in _with_relu(layer):
+            if own.relu:
+                layers += _relus_behind(layer, own)
+                became["relu"] = "a ReLU layer"
+            for field in _given(own, _OF_RELU):
+                own.ClearField(field)
+    if len(layers) > len(param.layer):
+        param.ClearField("layer")
+        param.layer.extend(layers)
     for old, new in became.items():
         log.info(f"{name}: {old}, a field of forks, is replaced by {new}, Caffe's own")
 
 
 def _given(message: Any, fields: tuple[str, ...]) -> list[str]:
-    return [field for field in fields if message.HasField(field)]
+    return [field for field in fields if field in message.DESCRIPTOR.fields_by_name and message.HasField(field)]
+
+
+def _with_relu(layer: Any) -> tuple[Any, ...]:
+    """The messages of a layer that have the field `relu`."""
+    return layer.convolution_param, layer.inner_product_param, layer.batch_norm_param
+
+
+def _relus_behind(layer: Any, param: Any) -> list[Any]:
+    """An in-place ReLU for each top of the layer, whose message `param` asks for it."""
+    slope = getattr(param, "negative_slope", 0)
+    relus = []
+    for index, top in enumerate(layer.top):
+        relu = pb.LayerParameter(name=f"{layer.name}/relu{index or ''}", type="ReLU", bottom=[top], top=[top])
+        if slope:
+            relu.relu_param.negative_slope = slope
+        relu.include.extend(layer.include)
+        relu.exclude.extend(layer.exclude)
+        relus.append(relu)
+    return relus
 
 
 def _dilation(param: Any) -> list[int]:

@@ -4,10 +4,12 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.crop_offsets import crop_offsets
 
 _IRREGULAR = {
     "ABSVAL": "AbsVal",
     "ARGMAX": "ArgMax",
+    "BN": "BN",
     "BNLL": "BNLL",
     "HDF5_DATA": "HDF5Data",
     "HDF5_OUTPUT": "HDF5Output",
@@ -36,7 +38,7 @@ _TRANSFORMED = {"DATA": "data_param", "IMAGE_DATA": "image_data_param", "WINDOW_
 
 
 def upgrade_v1_layers(param: pb.NetParameter) -> bool:
-    """Replace `layers` by `layer`. Returns False, and logs it, if something was lost."""
+    """Replace `layers` by `layer`. Returns False, and logs it, if something was lost. Raises ProtoError."""
     complete = True
     if param.layer:
         log.layer_beside_layers()
@@ -50,6 +52,9 @@ def upgrade_v1_layers(param: pb.NetParameter) -> bool:
     param.ClearField("layers")
     param.ClearField("layer")
     param.layer.extend(upgraded)
+    for index, layer in enumerate(param.layer):
+        if layer.type == "Crop":
+            layer.crop_param.offset.extend(crop_offsets(param.layer, index))
     return complete
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data import datum_to_array, open_database, parse_datum
-from fcaffe.data.mean import mean_image
+from fcaffe.data import open_database
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.filter import filter_net
@@ -34,7 +33,9 @@ from fcaffe.proto import (
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.binary import HDF5_MAGIC
 from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
+from fcaffe.tools.image_mean import mean_of_records
 from fcaffe.tools.numpy_files import load_numpy
+from fcaffe.tools.onnx.library import ToOnnx
 
 _NPY_MAGIC = b"\x93NUMPY"
 
@@ -46,15 +47,6 @@ _FORMS: dict[Any, tuple[str, tuple[str, ...]]] = {
     pb.NetParameter: ("net", (".prototxt",)),
     pb.SolverParameter: ("solver", (".prototxt",)),
 }
-
-
-@dataclass(frozen=True)
-class ToOnnx:
-    """Options of ONNX files; see `fcaffe.tools.onnx`."""
-
-    preprocessing: Any = None  # a Preprocessing
-    fold: bool = False  # whether to fold normalisations into weights
-    opset: int | None = None  # the version of ONNX's operators; None: the default
 
 
 def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", to_onnx: ToOnnx | None = None) -> str:
@@ -99,14 +91,16 @@ def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", 
         raise UsageError(f"only a model in a .caffemodel can have the form of NVIDIA's fork, not {target}")
     if net is not None and not isinstance(found, Model):
         raise UsageError(f"--net is for models, and {source} is a {noun}")
+    remove_leftovers(target)
     if ending == ".onnx":
-        _write_onnx(source, target, found, net, to_onnx or ToOnnx())
+        from fcaffe.tools.onnx.files import model_to_onnx  # which loads all layers, and the package onnx
+
+        model_to_onnx(found, source, target, net, to_onnx or ToOnnx())
         return noun
     if to == "torchvision":
         from fcaffe.tools.onnx.files import write_state_dict
 
         assert net is not None
-        remove_leftovers(target)
         write_state_dict(target, found, source, net)
         return "state dict"
     if net is not None:
@@ -165,18 +159,7 @@ def _read(path: str) -> Any:
     return read_model(path)
 
 
-def _write_onnx(source: str, target: str, model: Model, net: str | None, how: ToOnnx) -> None:
-    from fcaffe.tools.onnx.files import model_to_onnx  # which loads all layers, and the package onnx
-
-    if net is None:
-        raise UsageError(f"an ONNX file is of a net: give the deploy prototxt of {source} as --model")
-    remove_leftovers(target)
-    opset = {} if how.opset is None else {"opset": how.opset}
-    model_to_onnx(model, source, target, net, how.preprocessing, how.fold, **opset)
-
-
 def _write(path: str, found: Any, nvidia: bool) -> None:
-    remove_leftovers(path)
     if isinstance(found, State):
         write_state(path, found)
     elif isinstance(found, StoredBlob):
@@ -207,11 +190,8 @@ def _read_prototxt(path: str) -> Any:
 
 
 def _mean_of(folder: str) -> StoredBlob:
-    with_mean = open_database(folder)
-    try:
-        mean = mean_image(datum_to_array(parse_datum(key, value), key) for key, value in with_mean)
-    finally:
-        with_mean.close()
+    with log.quiet(), contextlib.closing(open_database(folder)) as database:
+        mean = mean_of_records(database)
     return StoredBlob((1, *mean.shape), mean[np.newaxis], legacy=True)
 
 

@@ -1,4 +1,4 @@
-"""Pictures brought to one square size, as Caffe's resize_and_crop_images.py does it with OpenCV."""
+"""Resizes and crops pictures to one square size, as Caffe's resize_and_crop_images.py does with OpenCV."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file, resize_image
 from fcaffe.errors import DataError
-from fcaffe.output_files import replacing
 
 
 def crop_images(names: Sequence[str], source: str, target: str, side: int, threads: int) -> Iterator[bool]:
     """Write each picture of the folder `source` to the same path in `target`, `side` pixels high and wide.
 
-    Yields, in the order of the names, whether it could be read; what cannot be read is told and passed over.
+    Yields, in the order of the names, whether each could be read. Unreadable pictures are logged and skipped.
     """
-    opencv()  # says at once if it is missing
+    opencv()  # raises if it is missing
     with ThreadPoolExecutor(threads) as pool:
         yield from pool.map(
             lambda name: _crop_file(os.path.join(source, name), os.path.join(target, name), side), names
@@ -27,7 +26,7 @@ def crop_images(names: Sequence[str], source: str, target: str, side: int, threa
 
 
 def crop_image(pixels: np.ndarray, side: int) -> np.ndarray:
-    """The middle square of channels x height x width pixels whose shorter edge has been brought to `side`."""
+    """The middle square of pixels (C, H, W) after a resize of the shorter edge to `side`."""
     _, height, width = pixels.shape
     shorter = min(height, width)
     height, width = side * height // shorter, side * width // shorter
@@ -44,8 +43,8 @@ def _crop_file(source: str, target: str, side: int) -> bool:
     content = encode_image(crop_image(pixels, side), os.path.splitext(target)[1].lstrip("."))
     try:
         os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+        with open(target, "wb") as file:
+            file.write(content)
     except OSError as problem:
-        raise DataError(f"cannot make the folder of {target}: {problem.strerror}") from problem
-    with replacing(target, "picture", DataError) as temporary:
-        temporary.write_bytes(content)
+        raise DataError(f"cannot write {target}: {problem.strerror}") from problem
     return True

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from fcaffe.engines import Engine
+from fcaffe.engines.memory import aligned_zeros
 from fcaffe.net import Net
-from fcaffe.net.graph import Node
-from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
+from fcaffe.tools.summary import work_of_passes
 from fcaffe.tools.timing import time_backward, time_forward
 
 COLUMNS = ("layer", "type", "fwd ms", "bwd ms", "share", "GFLOP/s", "GB/s", "of peak")
+
+# Of the measured peaks.
+SIDE = 2048  # of the square matrices
+FLOATS = 1 << 26  # per copy: larger than any cache
+REPEATS = 5
 
 
 @dataclass
@@ -48,17 +57,12 @@ def profile(net: Net, iterations: int) -> Profile:
     for _ in range(iterations):
         time_forward(net, forwards)
         time_backward(net, backwards)
-    rows = [
-        Row(
-            node.name,
-            node.layer.type,
-            1000 * forward / iterations,
-            1000 * backward / iterations,
-            _flops(node),
-            _bytes(node),
-        )
-        for node, forward, backward in zip(net.nodes, forwards, backwards, strict=True)
-    ]
+    rows = []
+    for node, forward, backward in zip(net.nodes, forwards, backwards, strict=True):
+        flops, moved = map(sum, zip(*work_of_passes(node), strict=True))
+        moved += (1 + 2 * node.needs_backward) * 4 * sum(blob.count for blob in node.layer.blobs)
+        times = 1000 * forward / iterations, 1000 * backward / iterations
+        rows.append(Row(node.name, node.layer.type, *times, flops, moved))
     with net.whole_passes():
         net.forward()
         net.backward()
@@ -95,23 +99,26 @@ def totals(found: Profile) -> str:
     )
 
 
-def _flops(node: Node) -> float:
-    """Operations of the layer's matrix products: forward, and backward for weights and, if needed, the bottom."""
-    if not hasattr(node.layer, "macs"):
-        return 0.0
-    passes = 1 + node.needs_backward * (any(node.layer.param_propagate_down) + any(node.bottom_need_backward))
-    return 2.0 * passes * node.layer.macs(node.bottoms, node.tops)
+def gemm_gflops(engine: Engine) -> float:
+    """GFLOP/s of the engine's product of large square matrices, the best of REPEATS."""
+    a, b, c = (aligned_zeros(engine.xp, SIDE * SIDE).reshape(SIDE, SIDE) for _ in range(3))
+    a[...], b[...] = engine.from_numpy(np.random.default_rng(1).standard_normal((2, SIDE, SIDE), np.float32))
+    return 2 * SIDE**3 / _best(engine, lambda: engine.inner_product_forward(a, b, None, c, False)) / 1e9
 
 
-def _bytes(node: Node) -> float:
-    """Bytes of the arrays that the layer reads and writes.
+def memory_gbytes(engine: Engine) -> float:
+    """GB/s that a copy of a large array reads and writes, the best of REPEATS."""
+    a, b = (aligned_zeros(engine.xp, FLOATS).reshape(1 << 10, -1) for _ in range(2))
+    a[...], b[...] = 1, 1  # allocates all pages
+    return 2 * a.nbytes / _best(engine, lambda: engine.copy(a, b)) / 1e9
 
-    Forward reads bottoms and parameters and writes tops. Backward reads bottoms, parameters and the tops' gradients,
-    and writes the gradients of bottoms and parameters.
-    """
-    bottoms, tops, parameters = (
-        sum(blob.count for blob in blobs) for blobs in (node.bottoms, node.tops, node.layer.blobs)
-    )
-    forward = bottoms + tops + parameters
-    backward = (2 * bottoms + tops + 2 * parameters) if node.needs_backward else 0
-    return 4.0 * (forward + backward)
+
+def _best(engine: Engine, work: Callable[[], None]) -> float:
+    seconds = []
+    for _ in range(REPEATS):
+        engine.synchronize()
+        began = time.perf_counter()
+        work()
+        engine.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

@@ -86,7 +86,7 @@ def race(net: str, batch: int, training: bool, math: str, plan: Slices, peers: t
 
 def gemm_peak() -> float:
     from fcaffe.engines import cpu_engine
-    from fcaffe.tools.peaks import gemm_gflops
+    from fcaffe.tools.profile import gemm_gflops
 
     return gemm_gflops(cpu_engine())
 

@@ -89,8 +89,7 @@ def fcaffe_racer(cell: Cell, device: str, recompute: bool, imported: float) -> R
     def report() -> dict[str, Any]:
         found: dict[str, Any] = {"import_s": imported, "loss": _output(net, engine, cell.step)}
         if cell.step == "training":
-            need = MemoryNeed.of(net, least=recompute)
-            found["planned_mib"] = (need.with_recompute if recompute else need.activations) / MIB
+            found["planned_mib"] = MemoryNeed.of(net).activations / MIB
         if device != "cpu":
             pool = engine.xp.get_default_memory_pool()
             found |= {"allocated_mib": pool.total_bytes() / MIB, "in_use_mib": pool.used_bytes() / MIB}

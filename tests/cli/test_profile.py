@@ -13,8 +13,8 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 
 def test_every_layer_beside_the_peaks(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fcaffe.tools.peaks.SIDE", 64)
-    monkeypatch.setattr("fcaffe.tools.peaks.FLOATS", 1 << 16)
+    monkeypatch.setattr("fcaffe.tools.profile.SIDE", 64)
+    monkeypatch.setattr("fcaffe.tools.profile.FLOATS", 1 << 16)
     result = run("time -model net.prototxt -iterations 2 -profile")
     assert result.code == 0
     _, head, *layers, _, peaks, whole = result.out.splitlines()

@@ -12,9 +12,11 @@ from fcaffe.layers.forks import boxes
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
+from fcaffe.pycaffe import session
+from fcaffe.pycaffe.net import Net as ScriptNet
 from fcaffe.rng import CaffeRandom
 from tests.conftest import GOLDEN, make_net
-from tests.layers.examples_of_forks import OBJECTS, PRIORS
+from tests.layers.examples_of_forks import PRIORS, TRUTH
 
 FILES = sorted((GOLDEN / "forks" / "files").glob("*.npz"))
 
@@ -84,7 +86,7 @@ def test_a_damaged_list_of_sizes(folder, text):
 def test_several_workers_do_not_save_files(folder):
     saving = 'save_output_param { output_directory: "out" name_size_file: "sizes.txt" output_format: "COCO"'
     param = parse_text(DETECTION % f'{saving} label_map_file: "map.prototxt" }}', pb.NetParameter)
-    with pytest.raises(LayerError, match="test with one worker"):
+    with pytest.raises(LayerError, match=r"several workers share a test; .* save by fcaffe test"):
         Net(param, Context(NumpyEngine(), CaffeRandom(1), turns=Turns(0, 2, 4)))
 
 
@@ -121,13 +123,13 @@ def loss_net(fields: str = "", more: str = "", batch: int = 2) -> Net:
         blob.reshape(batch, *blob.shape[1:])
         blob.data[...] = random.normal(size=(2, *blob.shape[1:]))[:batch]
     net.blob("priors").data[...] = np.resize(PRIORS, (1, 2, 16))
-    net.blob("objects").data[...] = np.resize(OBJECTS, (1, 1, 3, 8))
+    net.blob("objects").data[...] = np.resize(TRUTH, (1, 1, 3, 8))
     return net
 
 
 def test_a_pass_forgets_the_matches_of_the_pass_before():
     """In the fork only a backward pass makes it forget them."""
-    net, moved = loss_net(), np.resize(OBJECTS, (1, 1, 3, 8))
+    net, moved = loss_net(), np.resize(TRUTH, (1, 1, 3, 8))
     moved[..., 0] = 1 - moved[..., 0]
     net.forward()
     net.blob("objects").data[...] = moved
@@ -143,7 +145,7 @@ def test_targets_of_logistic_without_mining_belong_to_their_images():
     whole, parts = net.forward(), 0.0
     for image in range(2):
         single = loss_net("mining_type: NONE conf_loss_type: LOGISTIC", "loss_param { normalization: NONE }", batch=1)
-        rows = np.resize(OBJECTS, (3, 8))
+        rows = np.resize(TRUTH, (3, 8))
         rows = rows[rows[:, 0] == image]
         rows[:, 0] = 0
         single.blob("objects").reshape(1, 1, *rows.shape)
@@ -219,3 +221,48 @@ PRIOR_BOX = """layer { name: "in" type: "Input" top: "x" top: "image" input_para
 def test_priors_that_make_no_sense(fields, message):
     with pytest.raises(LayerError, match=message):
         make_net(PRIOR_BOX % fields)
+
+
+@pytest.mark.parametrize("form", ["VOC", "COCO"])
+def test_boxes_that_are_no_numbers_are_saved_as_empty_ones(form, folder):
+    saving = (
+        f'output_directory: "out" name_size_file: "sizes.txt" label_map_file: "map.prototxt" output_format: "{form}"'
+    )
+    net = make_net(DETECTION % f"save_output_param {{ {saving} }} confidence_threshold: 0.5", "TEST")
+    net.blob("codes").data[...] = np.nan
+    net.blob("scores").data[0, 1] = 0.75
+    net.forward()
+    text = Path("out", {"VOC": "thing 1.txt", "COCO": ".json"}[form]).read_text()
+    assert text == "first 0.75 0 0 0 0\n" or '"score": 0.75' in text
+
+
+def test_a_script_reads_as_many_rows_as_there_are(folder):
+    Path("net.prototxt").write_text(DETECTION % "confidence_threshold: 0.5")
+    net = ScriptNet("net.prototxt", session.TEST)
+    net.blobs["priors"].data[...] = np.resize(PRIORS, (1, 2, 16))
+    for count in (3, 0, 4, 1):
+        net.blobs["scores"].data[...] = 0
+        net.blobs["scores"].data[0, 1 : 3 * count : 3] = np.linspace(0.9, 0.6, count)
+        rows = net.forward()["rows"]
+        assert rows.shape == net.blobs["rows"].data.shape == (1, 1, count or 2, 7)
+        np.testing.assert_allclose(rows[0, 0, :count, 2], np.linspace(0.9, 0.6, count), rtol=1e-6)
+
+
+def test_another_number_of_boxes_needs_no_new_memory_plan():
+    """Nor are the layers before recorded again."""
+    evaluate = """
+      layer { name: "more" type: "Input" top: "objects" input_param { shape { dim: 1 dim: 1 dim: 3 dim: 8 } } }
+      layer { name: "eval" type: "DetectionEvaluate" bottom: "rows" bottom: "objects" top: "judged"
+        detection_evaluate_param { num_classes: 3 } }"""
+    param = parse_text(f"{DETECTION % 'confidence_threshold: 0.5'} {evaluate}", pb.NetParameter)
+    net = Net(param, Context(NumpyEngine(), CaffeRandom(1), inference=True, whole_passes=True))
+    net.blob("priors").data[...] = np.resize(PRIORS, (1, 2, 16))
+    net.blob("objects").data[...] = np.resize(TRUTH, (1, 1, 3, 8))
+    versions = []
+    for count in (4, 1, 8, 0):
+        net.blob("scores").data[...] = 0
+        net.blob("scores").data.reshape(-1, 3)[:count, 1] = 0.9
+        net.forward()
+        assert net.blob("judged").shape == (1, 1, 2 + count, 5)
+        versions.append(net.arena.version)
+    assert len(set(versions)) == 1

@@ -82,25 +82,6 @@ def test_a_pooling_before_its_relu_gives_what_caffe_does_for_windows_of_nan(conc
         assert np.array_equal(one.blob.diff, other.blob.diff, equal_nan=True)
 
 
-def test_batches_of_other_sizes_keep_their_bits_too():
-    text = "\n".join([INPUT, BRANCHES, POOL, END])
-    param = parse_text(text, pb.NetParameter)
-    param.state.phase = pb.TRAIN
-    nets = [Net(param, Context(engine(), CaffeRandom(3), "counter", whole_passes=whole)) for whole in (False, True)]
-    assert fused(nets[1]) == ["ra+rb+cat+pool"]
-    for images in (IMAGES, IMAGES - 1, 1, IMAGES, IMAGES + 1):
-        x = np.random.default_rng(images).standard_normal((images, 3, 33, 33))
-        for net in nets:
-            net.blob("x").reshape(*x.shape)
-            net.blob("label").reshape(images)
-            net.blob("x").data[...], net.blob("label").data[...] = x, 1
-            net.parameters.clear_diffs()
-            net.forward()
-            net.backward()
-        for plain, whole in zip(*(net.parameters.owned for net in nets), strict=True):
-            assert np.array_equal(plain.blob.diff, whole.blob.diff), (images, plain.layer.name)
-
-
 def test_relus_stay_where_somebody_else_reads_them():
     assert fused(same_bits("\n".join([DATA, BRANCHES, POOL, END, OTHER % "a"])))[-1] == "cat+pool"
 

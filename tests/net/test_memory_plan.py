@@ -54,13 +54,13 @@ def test_activations_die_as_soon_as_backward_allows():
     last_forward = len(net.fused.nodes) - 1
 
     def end(name):
-        return max(last for _, last in spans[id(net.blob(name).data_storage)])
+        return max(last for _, last in spans[net.blob(name).data_storage])
 
     assert end("cat") <= last_forward  # dropout needs its mask only
     assert end("norm") > last_forward and end("sigmoid") > last_forward
     memory = net.memory()
     assert memory.peak < memory.activations + memory.gradients + memory.internal
-    assert id(net.blob("loss").data_storage) not in spans
+    assert net.blob("loss").data_storage not in spans
 
 
 MB = 2**20
@@ -78,7 +78,7 @@ def test_the_example_of_program_and_live_ranges():
     assert [node.name for node in nodes] == ["conv+relu", "loss"]
     program = Program(nodes, net.outer, net.parameters, gradients=True)
     blob = net.blob("y")
-    y, p, dy = id(blob.data_storage), id(net.layers[-1].probability.data_storage), id(blob.diff_storage)
+    y, p, dy = blob.data_storage, net.layers[-1].probability.data_storage, blob.diff_storage
     forward, backward = [Step(set(), {y}), Step({y}, {p})], [Step({p}, {dy}), Step({y, dy}, set()), Step({dy}, set())]
     assert program.steps({}) == forward + backward
     assert live_ranges(program, {}) == {y: [(0, 3)], p: [(1, 2)], dy: [(2, 4)]}
@@ -102,9 +102,9 @@ def test_the_example_of_recompute():
         + 'layer { name: "loss" type: "EuclideanLoss" bottom: "d" bottom: "t" }'
     )
     recompute = Recompute(net.fused)
-    b = recompute.maker[id(net.blob("b").data_storage)]
+    b = recompute.maker[net.blob("b").data_storage]
     again = recompute.again(Choice(frozenset({b})))
     assert [net.fused.nodes[index].name for index in range(5)] == ["in", "1", "2", "3", "4"]
     assert again == {4: (3,), 2: (1,)}
     spans = live_ranges(net.fused, again)
-    assert [len(spans[id(net.blob(name).data_storage)]) for name in "abc"] == [2, 1, 2]
+    assert [len(spans[net.blob(name).data_storage]) for name in "abc"] == [2, 1, 2]

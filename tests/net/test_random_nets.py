@@ -111,7 +111,7 @@ def fill_with_nan(net):
     """The stretch that arrays share, and every gradient: what nobody writes shows. Only losses keep their weights, and
     what user code may leave alone is left alone."""
     net.arena.follow(net.fused)
-    for storage in net.arena._placed.values():
+    for storage in net.arena.storages:
         if storage.buffer.dtype in (np.float32, "V2"):
             storage.buffer.view(np.uint16)[...] = NAN
     of_user_code = {

@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fcaffe.data import array_to_datum
+from fcaffe.data.backends import new_database
+from fcaffe.proto import caffe_pb2 as pb
 from tests.conftest import GOLDEN
 from tests.golden_data import make_mnist_lmdbs
 from tests.parallel.conftest import needs_mpi, run_ranks
@@ -47,6 +50,57 @@ net: "normalized.prototxt" base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 weight
 display: 5 max_iter: 100 random_seed: 3 snapshot_prefix: "run" test_iter: 7 test_interval: 10
 """
 
+# Images with one to three boxes; the number of matches, by which the loss is divided, differs between workers.
+DETECTION = """
+layer { name: "data" type: "AnnotatedData" top: "data" top: "label" include { phase: TRAIN }
+        transform_param { scale: 0.0078125 mirror: true resize_param { height: 24 width: 24 } }
+        data_param { source: "boxes_lmdb" backend: LMDB batch_size: 9 }
+        annotated_data_param { batch_sampler { sampler { min_scale: 0.6 } max_sample: 1 max_trials: 5 } } }
+layer { name: "data" type: "AnnotatedData" top: "data" top: "label" include { phase: TEST }
+        transform_param { scale: 0.0078125 } data_param { source: "boxes_lmdb" backend: LMDB batch_size: 4 } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+        convolution_param { num_output: 8 kernel_size: 8 stride: 4 pad: 2 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "codes" type: "InnerProduct" bottom: "conv" top: "codes"
+        inner_product_param { num_output: 576 weight_filler { type: "xavier" } } }
+layer { name: "scores" type: "InnerProduct" bottom: "conv" top: "scores"
+        inner_product_param { num_output: 432 weight_filler { type: "xavier" } } }
+layer { name: "priors" type: "PriorBox" bottom: "conv" bottom: "data" top: "priors"
+        prior_box_param { min_size: 6 max_size: 10 aspect_ratio: 2 } }
+layer { name: "loss" type: "MultiBoxLoss" bottom: "codes" bottom: "scores" bottom: "priors" bottom: "label" top: "loss"
+        multibox_loss_param { num_classes: 3 code_type: CENTER_SIZE } include { phase: TRAIN }
+        propagate_down: true propagate_down: true propagate_down: false propagate_down: false }
+layer { name: "rows" type: "Reshape" bottom: "scores" top: "rows" include { phase: TEST }
+        reshape_param { shape { dim: 0 dim: -1 dim: 3 } } }
+layer { name: "softmax" type: "Softmax" bottom: "rows" top: "softmax" include { phase: TEST }
+        softmax_param { axis: 2 } }
+layer { name: "flat" type: "Flatten" bottom: "softmax" top: "flat" include { phase: TEST } }
+layer { name: "found" type: "DetectionOutput" bottom: "codes" bottom: "flat" bottom: "priors" top: "found"
+        detection_output_param { num_classes: 3 code_type: CENTER_SIZE keep_top_k: 20 } include { phase: TEST } }
+layer { name: "precision" type: "DetectionEvaluate" bottom: "found" bottom: "label" top: "precision"
+        detection_evaluate_param { num_classes: 3 overlap_threshold: 0.3 } include { phase: TEST } }
+"""
+
+
+def make_boxes(path: Path) -> None:
+    """An LMDB of noise with one to three rectangles, dark or bright, which are class 1 and 2."""
+    random = np.random.default_rng(5)
+    with new_database(str(path), "lmdb") as writer:
+        for index in range(30):
+            image, record = random.integers(90, 160, (1, 24, 24), np.uint8), pb.AnnotatedDatum(type=0)
+            for number in range(random.integers(1, 4)):
+                (x, y), (width, height), label = (
+                    random.integers(0, 16, 2),
+                    random.integers(5, 9, 2),
+                    random.integers(1, 3),
+                )
+                image[:, y : y + height, x : x + width] = 255 * (label - 1)
+                found = record.annotation_group.add(group_label=label).annotation.add(instance_id=number)
+                corners = np.array([x, y, x + width, y + height]) / 24
+                found.bbox.xmin, found.bbox.ymin, found.bbox.xmax, found.bbox.ymax = corners
+            record.datum.CopyFrom(array_to_datum(image))
+            writer.put(b"%03d" % index, record.SerializeToString())
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -57,6 +111,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "mixed.prototxt").write_bytes((mixed / "solver.prototxt").read_bytes())
     (path / "normalized.prototxt").write_text(NORMALIZED)
     (path / "normal.prototxt").write_text(SOLVER)
+    make_boxes(path / "boxes_lmdb")
+    (path / "detection.prototxt").write_text(DETECTION)
+    detection = SOLVER.replace("normalized.prototxt", "detection.prototxt").replace("base_lr: 0.05", "base_lr: 0.01")
+    (path / "detector.prototxt").write_text(f'{detection} eval_type: "detection"')
     return path
 
 
@@ -71,7 +129,7 @@ def train(folder: Path, solver: str, ranks: int, *more: str) -> tuple[np.ndarray
         )
 
 
-@pytest.mark.parametrize("solver", ["mixed.prototxt", "normal.prototxt"])
+@pytest.mark.parametrize("solver", ["mixed.prototxt", "normal.prototxt", "detector.prototxt"])
 def test_any_number_of_workers(folder: Path, solver: str) -> None:
     losses, weights, log = train(folder, solver, 1)
     for ranks in (2, 3, 4):

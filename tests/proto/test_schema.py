@@ -24,6 +24,8 @@ OWN_MESSAGES = {
         "ResumeState",
     ),
     *("ResumeState", "CarriedArray", "MadeWith", "MadeLayer"),
+    # Those of SSD's files, which have its numbers.
+    *("AnnotatedDatum", "Annotation", "AnnotationGroup", "LabelMap", "LabelMapItem", "NormalizedBBox"),
 }
 OWN_NUMBERS = 100000  # and those of forks
 

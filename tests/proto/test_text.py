@@ -14,8 +14,8 @@ ERRORS = {
     "base_lr: 0.1": '1:1: NetParameter has no field named "base_lr"; is this the prototxt of a solver?',
     'layer: [{ name: "a" }, { nam: 3 }]': '1:26: LayerParameter has no field named "nam" (did you mean "name"?)',
     # ... but in a fork
-    "layer { loss_param { normalization: PRE_FIXED } }": '1:37: NormalizationMode: "PRE_FIXED" is a value of'
-    " the R-FCN fork (daijifeng001/caffe-rfcn), which BVLC Caffe does not have",
+    "layer { eltwise_param { operation: STOCHASTIC_SUM } }": '1:36: EltwiseOp: "STOCHASTIC_SUM" is a value of'
+    " the TSN fork (yjxiong/caffe), which BVLC Caffe does not have",
     # Values
     "layer { pooling_param { pool: MAXX } }": '1:31: PoolingParameter.PoolMethod has no value "MAXX"'
     ' (did you mean "MAX"?)',

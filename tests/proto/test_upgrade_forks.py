@@ -23,6 +23,7 @@ CONVOLUTION = (
 SAME = [
     (POOLING, "pad: 1 ceil_mode: false", "pad: 1 round_mode: FLOOR"),
     (POOLING, "ceil_mode: true", "round_mode: CEIL"),
+    (POOLING, "torch_pooling: true", "round_mode: FLOOR"),
     (POOLING, "ceil_mode: false round_mode: FLOOR", "round_mode: FLOOR"),
     (CONVOLUTION, "hole: 2", "dilation: 2"),
     (CONVOLUTION, "hole_h: 2 hole_w: 3", "dilation: 2 dilation: 3"),
@@ -61,6 +62,30 @@ def test_the_size_of_a_pooling_is_rounded_as_said(ceil_mode: str, tmp_path: Path
             if pad and (expected - 1) * stride >= size + pad:
                 expected -= 1
         assert summarize(str(path), pb.TEST).layers[1].top_shapes == [(1, 1, expected, expected)]
+
+
+@pytest.mark.parametrize(("kind", "param"), [("Convolution", "convolution"), ("InnerProduct", "inner_product")])
+def test_a_fused_relu_becomes_a_layer(kind: str, param: str, tmp_path: Path) -> None:
+    """Behind each top, in the phases of its layer, whose blobs stay its own."""
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        f'layer {{ name: "it" type: "{kind}" bottom: "x" bottom: "z" top: "y" top: "u" include {{ phase: TEST }} '
+        f"{param}_param {{ num_output: 2 relu: true negative_slope: 0.25 }} }}"
+        'layer { name: "norm" type: "BatchNorm" bottom: "y" top: "y" batch_norm_param { relu: true } }'
+        f'layer {{ name: "other" type: "{kind}" {param}_param {{ num_output: 2 relu: false }} }}'
+    )
+    net = read_net(path)
+    assert [(layer.name, layer.type, *layer.top) for layer in net.layer] == [
+        ("it", kind, "y", "u"),
+        ("it/relu", "ReLU", "y"),
+        ("it/relu1", "ReLU", "u"),
+        ("norm", "BatchNorm", "y"),
+        ("norm/relu", "ReLU", "y"),
+        ("other", kind),
+    ]
+    assert [layer.relu_param.negative_slope for layer in net.layer] == [0, 0.25, 0.25, 0, 0, 0]
+    assert [len(layer.include) for layer in net.layer] == [1, 1, 1, 0, 0, 0]
+    assert net_is_current(net)
 
 
 def test_the_upgrade_program_writes_caffes_field(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -109,7 +109,7 @@ REFUSED = {
     "layer { kernel_sise: 3 }": "LayerParameter has no field named \"kernel_sise\"",
     "layer { quantum_param { } }": "LayerParameter has no field named \"quantum_param\"; if it is of a fork's layer,"
     " a layer of type \"Python\" can do its work",
-    "layer { flip_param { } }": r"\(did you mean \"clip_param\"\?\); if it is of a fork.s layer, a layer of type",
+    "layer { blip_param { } }": r"\(did you mean \"clip_param\"\?\); if it is of a fork.s layer, a layer of type",
     "layers { type: HYPERCOLUMN }": "LayerType has no value \"HYPERCOLUMN\"",
     "layers { type: HYPERCOLUMNS }": "if it is a fork's, a layer of type \"Python\" can do its work",
     "layers { type: IMAGE_SEG_DATA }": "\"IMAGE_SEG_DATA\" is a value of the first DeepLab fork",

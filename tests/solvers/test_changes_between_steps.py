@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import pytest
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_solver
 from fcaffe.solvers import Solver, solver_types
-from fcaffe.tools import profile
 from tests import engine_choice
 from tests.engine_choice import ENGINES, engine, host
 from tests.engines.cuda import emulator, stand_in_cupy, stand_in_engine
@@ -131,34 +130,3 @@ def test_statistics_are_each_workers_own_again_after_an_error(monkeypatch: pytes
         solver.snapshot()
     for blob, values in zip(solver.net.layers[2].blobs, before, strict=True):
         np.testing.assert_array_equal(blob.data, values)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_profile_leaves_the_net_as_it_was(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
-    monkeypatch.setattr("fcaffe.tools.peaks.SIDE", 64)
-    monkeypatch.setattr("fcaffe.tools.peaks.FLOATS", 1 << 16)
-    solver = make("SGD", whole_passes=False)
-    net = solver.net
-    layer, calls = net.layers[1], []
-    backward: Callable[..., None] = layer.backward
-
-    def counted(*arguments: Any) -> None:
-        calls.append(net.fuses)
-        if fails and calls[-1]:
-            raise KeyboardInterrupt
-        backward(*arguments)
-
-    monkeypatch.setattr(layer, "backward", counted)
-    if fails:
-        with pytest.raises(KeyboardInterrupt):
-            profile.profile(net, 1)
-    else:
-        profile.profile(net, 1)
-    assert True in calls and not net.fuses
-    monkeypatch.setattr(layer, "backward", backward)
-    net.forward()
-    net.backward()
-    storages = [storage for blob in net.blobs for storage in (blob.data_storage, blob.diff_storage)]
-    buffers = [storage.buffer for storage in storages if storage.buffer is not None]
-    assert not any(np.shares_memory(a, b) for i, a in enumerate(buffers) for b in buffers[:i]), "an arena is left"
-    assert net.fused is net.plain is net.program

@@ -31,7 +31,9 @@ def layer_text(kind: str, example: Example, in_place: bool = False) -> str:
 def example_inputs(net: Net, example: Example) -> dict[str, np.ndarray]:
     inputs = random_inputs(net)
     for index, name in enumerate(inputs):
-        if index in example.labels:
+        if index in example.values:
+            inputs[name] = np.resize(example.values[index], inputs[name].shape)
+        elif index in example.labels:
             inputs[name] = np.random.default_rng(1).integers(0, example.labels[index], inputs[name].shape)
         elif example.positive:
             inputs[name] = np.abs(inputs[name]) + 0.1
@@ -43,7 +45,7 @@ def with_random_weights(net: Net, seed: int = 3) -> Net:
     random = np.random.default_rng(seed)
     for node in net.nodes:
         for index, blob in enumerate(node.layer.blobs):
-            if node.layer.type == "BatchNorm":
+            if blob in node.layer.running_statistics:
                 blob.data[...] = random.uniform(0.5, 2, blob.shape)
             elif len(blob.shape) > 1:
                 width = np.prod(blob.shape) / blob.shape[0]

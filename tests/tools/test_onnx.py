@@ -45,6 +45,8 @@ EACH = [
     for kind, examples in EXAMPLES.items()
     if kind not in (*REFUSED, "Silence")  # which leaves nothing to compare
     for example in examples
+    if "sample_weights_test" not in example.text
+    if not ((kind == "Lstm" and len(example.bottoms) > 1) or (kind == "ROIAlign" and "roi_pooling" in example.text))
     for in_place in ([False, True] if example.in_place else [False])
 ]
 

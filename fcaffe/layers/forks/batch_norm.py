@@ -107,7 +107,7 @@ class FixedBN(ScaleBN):
     traits = BatchNorm.traits
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.prepare(bottom[0], 0, True)
+        self.prepare(bottom[0], 0.0, True)
         self.add_affine((1, self.channels, 1, 1), self.param.bn_param, "scale_filler", "shift_filler")
         self.bottom_copy = None
         constants = [Blob(self.xp, (size,)) for size in (self.channels, self.channels, 1)]

@@ -25,7 +25,7 @@ class DetectionEvaluate(Layer):
     """
 
     fork = forks.SSD
-    traits = Traits(bottoms=2, tops=1, needs_host=True)
+    traits = Traits(bottoms=2, tops=1, shapes_by_values=True, needs_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.detection_evaluate_param
@@ -36,7 +36,10 @@ class DetectionEvaluate(Layer):
             self.images = read_image_sizes(p.name_size_file) if p.name_size_file else []
             self.resize = checked_resize(p)
         if self.images and self.context.turns.size > 1:
-            raise self.error("name_size_file needs all images in their order; test with one worker")
+            raise self.error(
+                "name_size_file needs all images in their order, and several workers share a test; remove it, so that "
+                "overlaps are those of relative boxes"
+            )
         self.next_image = 0
         top[0].reshape(1, 1, len(self.labels), ROW)
 

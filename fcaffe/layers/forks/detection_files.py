@@ -43,18 +43,19 @@ def read_image_sizes(path: str) -> list[ImageSize]:
 def in_pixels(boxes: np.ndarray, image: ImageSize, resize: Any) -> np.ndarray:
     """Boxes (..., 4) of fractions of the net's input, in pixels of the image from which `resize` has made the input.
 
-    `resize` is a ResizeParameter. Boxes are cut to the image.
+    `resize` is a ResizeParameter. Boxes are cut to the image; NaN becomes 0.
     """
     size = np.array([image.width, image.height] * 2, np.float32)
     if resize.resize_mode == pb.ResizeParameter.FIT_SMALL_SIZE and resize.height_scale and resize.width_scale:
-        return np.clip(boxes * np.array([resize.width_scale, resize.height_scale] * 2, np.float32), 0, size)
+        scale = np.array([resize.width_scale, resize.height_scale] * 2, np.float32)
+        return np.nan_to_num(np.clip(boxes * scale, 0, size))
     if resize.resize_mode == pb.ResizeParameter.FIT_LARGE_SIZE_AND_PAD:
         aspect = image.width / image.height * resize.height / resize.width
         used = np.minimum(1, np.array([aspect, 1 / aspect] * 2, np.float32))  # the rest of the input is padding
         low, high = (1 - used) / 2, (1 + used) / 2
         seen = ((boxes[..., :2] < high[:2]) & (boxes[..., 2:] > low[:2])).all(axis=-1, keepdims=True)
         boxes = np.where(seen, (boxes - low) / used, boxes)  # SSD leaves boxes in the padding as they are
-    return np.clip(boxes, 0, 1) * size
+    return np.nan_to_num(np.clip(boxes, 0, 1) * size)
 
 
 class DetectionFiles:

@@ -24,7 +24,7 @@ class DetectionOutput(Layer):
     """
 
     fork = forks.SSD
-    traits = Traits(bottoms=(3, 4), tops=1, needs_host=True)
+    traits = Traits(bottoms=(3, 4), tops=1, shapes_by_values=True, needs_host=True)
     files: DetectionFiles | None = None
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -98,7 +98,10 @@ class DetectionOutput(Layer):
                 log.warning(f'layer "{self.name}" saves nothing without both label_map_file and name_size_file')
             return
         if self.context.turns.size > 1:
-            raise self.error("save_output_param needs all images in their order; test with one worker")
+            raise self.error(
+                "save_output_param needs all images in their order, and several workers share a test; remove it from "
+                "the net that you train, and save by fcaffe test"
+            )
         with reading_errors(self):
             self.files = DetectionFiles(p, self.labels)
 

@@ -75,6 +75,14 @@ class RegionLayer(Layer):
             )
         return rows[:, 0].astype(np.int64), rows[:, [2, 4]], rows[:, [1, 3]]
 
+    def random_regions(self, random: np.random.Generator, bottom: list[Blob]) -> np.ndarray:
+        """Regions in the maps, in the shape of the second bottom, for tools that run a net on values of no meaning."""
+        images, _, height, width = bottom[0].shape
+        size = np.array([width, height, width, height]) / self.scale
+        corners = np.sort(random.uniform(0, size, (bottom[1].shape[0], 4)).reshape(-1, 2, 2), axis=1)
+        index = random.integers(0, max(1, images), len(corners))
+        return np.column_stack([index, corners.reshape(-1, 4)]).astype(np.float32).reshape(bottom[1].shape)
+
     def allow_force_backward(self, bottom_index: int) -> bool:
         return bottom_index == 0
 
@@ -145,7 +153,8 @@ class PSROIPooling(RegionLayer):
     """top (R, output_dim, group_size, group_size) = the mean of each bin of each region, in maps of its own.
 
     The maps have output_dim * group_size^2 channels: bin (row, column) of output d reads channel
-    (d * group_size + row) * group_size + column. Corners are rounded, then scaled. A bin outside the map gives 0.
+    (d * group_size + row) * group_size + column. Corners are rounded, then scaled. A bin outside the map gives 0. The
+    sum over a bin is that of four values of a table of sums, so the work does not depend on the size of the regions.
     """
 
     fork = forks.RFCN
@@ -194,23 +203,17 @@ class PSROIPooling(RegionLayer):
         sign of its sum, and the number of its cells, at least 1."""
         _, height, width, channels = _table_shape(channels_last(bottom[0].data))
         images, *ends = self.read_regions(bottom)
-        group = self.grid[0]
-        rows, columns = (self._bins(pair, size - 1) for pair, size in zip(ends, (height, width), strict=True))
-        channel = np.arange(channels).reshape(-1, group, group).transpose(1, 2, 0)
-        corners = [
-            (
-                1 if bottommost == rightmost else -1,
-                (images[:, None, None] * height + rows[bottommost][:, :, None]) * width
-                + columns[rightmost][:, None, :],
-            )
-            for bottommost in (0, 1)
-            for rightmost in (0, 1)
-        ]
-        areas = (rows[1] - rows[0])[:, :, None] * (columns[1] - columns[0])[:, None, :]
-        upload = self.engine.from_numpy
-        channel = upload(channel)
-        indices = [(sign, upload(cells)[..., None] * channels + channel) for sign, cells in corners]
-        return indices, upload(np.maximum(areas, 1).astype(np.float64))[..., None]
+        group, upload = self.grid[0], self.engine.from_numpy
+        (top, below), (left, right) = (
+            self._bins(pair, size - 1) for pair, size in zip(ends, (height, width), strict=True)
+        )
+        channel = upload(np.arange(channels).reshape(-1, group, group).transpose(1, 2, 0))
+        corners = []
+        for sign, row, column in ((1, below, right), (-1, top, right), (-1, below, left), (1, top, left)):
+            cells = (images[:, None, None] * height + row[:, :, None]) * width + column[:, None, :]
+            corners.append((sign, upload(cells)[..., None] * channels + channel))
+        areas = (below - top)[:, :, None] * (right - left)[:, None, :]
+        return corners, upload(np.maximum(areas, 1).astype(np.float64))[..., None]
 
     def _bins(self, ends: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
         """(R, group_size) each: the first cell of every bin, and the one behind its last, clipped to the map."""
@@ -221,8 +224,8 @@ class PSROIPooling(RegionLayer):
         return first, np.maximum(_clipped(np.ceil((_steps(bins) + 1) * width + start), size), first)
 
 
-class WeightedRegions(RegionLayer):
-    """Base for pooling whose top is linear in the maps: weighted sums over rows, then over columns."""
+class WeightedSums(RegionLayer):
+    """Base of both kinds of ROIAlign: sums of the maps, weighted along rows and along columns."""
 
     def weights(self, bottom: list[Blob]) -> tuple[np.ndarray, Array, Array]:
         """Image indices (R,), weights of rows (R, grid rows, H), weights of columns (R, grid columns, W)."""
@@ -248,7 +251,7 @@ class WeightedRegions(RegionLayer):
             bottom[1].diff[...] = 0
 
 
-class ROIAlignCorners(WeightedRegions):
+class ROIAlignCorners(WeightedSums):
     """top (R, C, pooled_h + 1, pooled_w + 1) = bilinear samples at the corners of the bins.
 
     A Pooling of kernel 2 and stride 1 is meant to follow. Half a cell is subtracted after scaling. Samples more than
@@ -269,7 +272,7 @@ class ROIAlignCorners(WeightedRegions):
         return _bilinear(samples, size) * inside[..., None]
 
 
-class ROIAlignMean(WeightedRegions):
+class ROIAlignMean(WeightedSums):
     """top (R, C, pooled_h, pooled_w) = the mean of bilinear samples that lie evenly in each bin (He et al. 2017).
 
     `sampling_ratio` is the number of samples per bin and axis; without it, or with 0 or less, the cells per bin,

@@ -7,9 +7,7 @@ from fcaffe.layers.fused.convolution_relu import ConvolutionReLU
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
 from fcaffe.layers.fused.pooled_concat import pooled_before_concat
 from fcaffe.layers.fused.pooling_relu import PoolingReLU
-from fcaffe.layers.fused.scale_relu import ScaleReLU
 from fcaffe.layers.fused.subsampling import without_unread_positions
-from fcaffe.layers.fused.sum_relu import SumReLU
 from fcaffe.net.rewrite import register_fusion, register_rule
 
 register_rule(pooled_before_concat)
@@ -17,8 +15,6 @@ register_fusion(FoldedConvolution)
 register_fusion(PoolingReLU)
 register_fusion(BatchNormResidual)
 register_fusion(BatchNormScale)
-register_fusion(ScaleReLU)
-register_fusion(SumReLU)
 register_fusion(ConvolutionReLU)
 register_rule(without_unread_positions)
 register_rule(blocked_for_the_cache)

@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fcaffe.net import Blob
-from fcaffe.net.arena import share_memory
+from fcaffe.net.arena import Arena
 from fcaffe.net.node import Node
-from fcaffe.net.plan.layout import Use, layout
+from fcaffe.net.parameters import Parameters
+from fcaffe.net.plan.layout import layout, uses
+from fcaffe.net.program import Program
 from fcaffe.net.rewrite import FusedLayer, Want, node_in_place_of
 from fcaffe.net.storage import Storage
 from fcaffe.threads import wanted_threads
@@ -37,55 +39,42 @@ class CacheBlocked(FusedLayer):
         for blob in (blob for node in nodes for blob in node.blobs):
             block = Blob(blob.xp, blob.shape, channels_last=True, dtype=blob.dtype)
             self._blocks[blob] = of_storages.setdefault(blob.data_storage, block)
-        self._inside = [
-            replace(node, bottoms=self._blocks_of(node.bottoms), tops=self._blocks_of(node.tops)) for node in nodes
-        ]
-        self._memory: list[Storage] = []  # of the blobs between the layers
+        blocked = [replace(node, bottoms=self._of(node.bottoms), tops=self._of(node.tops)) for node in nodes]
+        self._inside = Program(blocked, self._of(ends), Parameters(), gradients=False)
+        self._arena = Arena(recompute=False)  # of the blocks between the layers
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         for blob, block in self._blocks.items():
             block.reshape(block_size(blob.shape[0]), *blob.shape[1:])
-        self._memory = []
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if not self._memory:
-            uses = self._uses()
-            share_memory(uses)
-            self._memory = [use.storage for use in uses]
-        for start in range(0, bottom[0].shape[0], max(1, block_size(bottom[0].shape[0]))):
+        self._arena.follow(self._inside)
+        images = bottom[0].shape[0]
+        for start in range(0, images, max(1, block_size(images))):
             for blob in self._ends:
                 whole, block, first = blob.data_storage, self._blocks[blob], start * math.prod(blob.shape[1:])
                 whole.view(blob.shape)
                 block.data_storage.channels_last = whole.channels_last
                 block.data_storage.replace(whole.buffer[first : first + block.count])
-            for node in self._inside:
+            for node in self._inside.nodes:
                 node.layer.forward(node.bottoms, node.tops)
 
     def own_memory(self) -> list[Storage]:
-        return self._memory
+        return list(self._arena.storages)
 
     def own_bytes(self) -> int:
         self.reshape([], [])
-        return layout(self._uses())[1]
+        self._inside.trace()
+        return layout(uses(self._inside, {}))[1]
 
-    def _blocks_of(self, blobs: Sequence[Blob]) -> list[Blob]:
+    def _of(self, blobs: Sequence[Blob]) -> list[Blob]:
         return [self._blocks[blob] for blob in blobs]
-
-    def _uses(self) -> list[Use]:
-        """From which step to which the blocks between the layers are needed."""
-        outside = {self._blocks[blob].data_storage for blob in self._ends}
-        spans: dict[Storage, tuple[int, int]] = {}
-        for step, node in enumerate(self._inside):
-            for storage in {blob.data_storage for blob in node.blobs} - outside:
-                spans[storage] = spans.get(storage, (step, step))[0], step
-        return [Use(storage, [span]) for storage, span in spans.items()]
 
 
 def block_size(images: int) -> int:
     """The number of images of a block: the same for each thread, if that divides the batch."""
-    threads = wanted_threads()
-    return next((count for count in range(threads, images) if images % count == 0), images)
+    return next((count for count in range(wanted_threads(), images) if images % count == 0), images)
 
 
 def blocked_for_the_cache(nodes: list[Node], want: Want) -> list[Node]:
@@ -117,22 +106,14 @@ def _blocked(inside: Sequence[Node], others: Sequence[Node], want: Want) -> Node
     read_outside = {blob.data_storage for node in others for blob in node.bottoms}
     read_inside = {blob.data_storage for node in inside for blob in node.bottoms}
     written: set[Storage] = set()
-    bottoms: dict[Blob, int] = {}
-    tops: dict[Blob, int] = {}
+    bottoms: list[Blob] = []
+    tops: list[Blob] = []
     for node in inside:
-        bottoms |= {
-            blob: i for blob, i in zip(node.bottoms, node.bottom_ids, strict=True) if blob.data_storage not in written
-        }
-        for blob, blob_id in zip(node.tops, node.top_ids, strict=True):
-            written.add(blob.data_storage)
-            if blob.data_storage in read_outside or blob.data_storage not in read_inside:
-                tops[blob] = blob_id
-    node = node_in_place_of(CacheBlocked(inside, want, [*bottoms, *tops]), inside, inside[0], inside[-1])
-    return replace(
-        node,
-        bottoms=list(bottoms),
-        tops=list(tops),
-        bottom_ids=list(bottoms.values()),
-        top_ids=list(tops.values()),
-        bottom_need_backward=[False] * len(bottoms),
-    )
+        bottoms += [blob for blob in node.bottoms if blob.data_storage not in written and blob not in bottoms]
+        written.update(blob.data_storage for blob in node.tops)
+        tops += [
+            blob for blob in node.tops if blob.data_storage in read_outside or blob.data_storage not in read_inside
+        ]
+    layer = CacheBlocked(inside, want, [*bottoms, *tops])
+    node = node_in_place_of(layer, inside, inside[0], inside[-1])
+    return replace(node, bottoms=bottoms, tops=tops, bottom_need_backward=[False] * len(bottoms))

@@ -25,8 +25,9 @@ class ConvolutionReLU(FusedLayer):
 
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
-        fits = len(chain) > 1 and type(chain[0].layer) is Convolution and is_plain_relu(chain[1].layer)
-        return 2 if fits else 0
+        if len(chain) < 2 or not isinstance(chain[0].layer, Convolution) or chain[0].layer.transposed:
+            return 0
+        return 2 if is_plain_relu(chain[1].layer) else 0
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         convolution = self.convolution

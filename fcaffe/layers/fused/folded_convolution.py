@@ -42,7 +42,7 @@ class FoldedConvolution(FusedLayer):
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
         first = chain[0].layer
-        if type(first) is not Convolution or first.axis != 1 or len(chain[0].bottoms) != 1:
+        if not isinstance(first, Convolution) or first.transposed or first.axis != 1 or len(chain[0].bottoms) != 1:
             return 0
         if want.gradients or first.engine.asynchronous:
             return 0

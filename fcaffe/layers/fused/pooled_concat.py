@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.concat import Concat, consecutive_slices
-from fcaffe.layers.pooling import MAX, Pooling
+from fcaffe.layers.pooling import Pooling
 from fcaffe.net import Array, Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer, Want, changes_what_backward_sees, node_in_place_of, renumbered
+from fcaffe.net.rewrite import FusedLayer, Want, changes_what_backward_sees, node_in_place_of
 from fcaffe.net.storage import Storage
 
 
@@ -17,10 +17,7 @@ class PooledConcat(FusedLayer):
     """top = concat(max_pool(bottom) for each bottom), or with ReLUs the larger of that and 0.
 
     Pooling treats each channel separately, so it may come before the Concat. The Concat then copies a quarter of the
-    values, and its own top is not materialised. No bit changes. If all bottoms come from ReLUs, these run last, as in
-    PoolingReLU.
-
-    For shapes with which pooling the bottoms separately would change bits, the Concat and the pooling run one by one.
+    values, and its own top is not materialised. If all bottoms come from ReLUs, these run last, as in PoolingReLU.
     """
 
     def __init__(self, nodes: Sequence[Node], want: Want) -> None:
@@ -30,18 +27,13 @@ class PooledConcat(FusedLayer):
         assert isinstance(concat, Concat) and isinstance(pooling, Pooling)
         self.concat, self.pooling = concat, pooling
         self.with_relu = bool(relus)
-        self._by_parts = True
-        self._part = Blob(self.xp, (), channels_last=True, dtype=nodes[-1].tops[0].dtype)  # the pooled bottoms in turn
+        self._part = Blob(self.xp, (), channels_last=True, dtype=nodes[-1].tops[0].dtype)  # one pooled bottom
         self._memories = [Blob(self.xp, (), channels_last=True) for _ in nodes[-2].bottoms]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        self._by_parts = _parts_alike(self.concat, self.pooling, bottom)
         for blob, memory in zip(bottom, self._memories, strict=True):
             memory.reshape(*blob.shape[:2], *top[0].shape[2:])
-
-    def own_memory(self) -> list[Storage]:
-        return [self._part.data_storage]
 
     def own_bytes(self) -> int:
         return max(memory.count for memory in self._memories) * self._part.dtype.itemsize
@@ -51,13 +43,10 @@ class PooledConcat(FusedLayer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         whole = top[0].data
-        for x, memory, part in self._parts(bottom):
-            y = self._pooled(memory)
-            self.engine.max_pool_forward(x.data, y, memory.data, self.pooling.windows)
+        for blob, memory, part in self._parts(bottom):
+            y = self._workspace(memory)
+            self.engine.max_pool_forward(blob.data, y, memory.data, self.pooling.windows)
             self.engine.copy(y, whole[:, part])
-        if not self._by_parts:
-            for node in self.nodes[-2:]:
-                node.layer.forward(node.bottoms, node.tops)
         if self.with_relu:
             self.engine.relu_of_maxima(whole)
 
@@ -65,22 +54,17 @@ class PooledConcat(FusedLayer):
         whole = top[0].diff
         if self.with_relu:
             self.engine.relu_backward(top[0].data, whole, whole, 0)
-        if not self._by_parts:
-            for node in reversed(self.nodes[-2:]):
-                node.backward()
-        for (x, memory, part), down in zip(self._parts(bottom), propagate_down, strict=False):
+        for (blob, memory, part), down in zip(self._parts(bottom), propagate_down, strict=True):
             if down:
-                dy = self._pooled(memory)
+                dy = self._workspace(memory)
                 self.engine.copy(whole[:, part], dy)
-                self.engine.max_pool_backward(dy, memory.data, x.diff, self.pooling.windows)
+                self.engine.max_pool_backward(dy, memory.data, blob.diff, self.pooling.windows)
 
-    def _parts(self, bottom: list[Blob]) -> list[tuple[Blob, Blob, slice]]:
-        """Each bottom with its indices of maxima and its slice of the top, unless the layers run one by one."""
-        slices = consecutive_slices(self.concat.sizes(bottom))
-        return list(zip(bottom, self._memories, slices, strict=True)) if self._by_parts else []
+    def _parts(self, bottom: list[Blob]) -> Iterator[tuple[Blob, Blob, slice]]:
+        """Yields each bottom with its indices of maxima and its slice of the top."""
+        return zip(bottom, self._memories, consecutive_slices(self.concat.sizes(bottom)), strict=True)
 
-    def _pooled(self, memory: Blob) -> Array:
-        """The workspace for one pooled bottom, whose indices are in `memory`. It mostly stays in the cache."""
+    def _workspace(self, memory: Blob) -> Array:
         self._part.reshape(*memory.shape)
         return self._part.data
 
@@ -90,13 +74,10 @@ def pooled_before_concat(nodes: list[Node], want: Want) -> list[Node]:
     if want.visible is None or not want.gradients:
         return nodes
     for concat in nodes:
-        if not isinstance(concat.layer, Concat):
-            continue
-        readers = _touching(nodes, concat.tops[0].data_storage)
-        pooling = readers[1] if len(readers) == 2 else concat
-        if _fits(concat, pooling):
-            nodes = _changed(nodes, [*_relus(nodes, concat, pooling), concat, pooling], want)
-    return renumbered(nodes)
+        readers = _touching(nodes, concat.tops[0].data_storage) if isinstance(concat.layer, Concat) else []
+        if len(readers) == 2 and _fits(*readers):
+            nodes = _changed(nodes, [*_relus(nodes, *readers), *readers], want)
+    return nodes
 
 
 def _changed(nodes: list[Node], replaced: list[Node], want: Want) -> list[Node]:
@@ -113,19 +94,14 @@ def _changed(nodes: list[Node], replaced: list[Node], want: Want) -> list[Node]:
 def _fits(concat: Node, pooling: Node) -> bool:
     """Whether the pooling is a max pooling that reduces the size, and can come before the Concat."""
     layer = pooling.layer
-    if not isinstance(layer, Pooling) or len(pooling.tops) != 1 or layer.method != MAX:
+    if not isinstance(layer, Pooling) or not layer.finds_maxima or min(layer.windows.stride) == 1:
         return False
     if not isinstance(concat.layer, Concat) or concat.layer.axis != 1 or any(concat.layer.loss_weights):
         return False
     if not concat.needs_backward == pooling.needs_backward == pooling.bottom_need_backward[0]:
         return False
-    if min(layer.windows.stride) == 1 and not layer.param.pooling_param.global_pooling:
-        return False
-    return _parts_alike(concat.layer, layer, concat.bottoms)
-
-
-def _parts_alike(concat: Concat, pooling: Pooling, bottoms: list[Blob]) -> bool:
-    return pooling.engine.pools_parts_alike(bottoms[0].shape[0], concat.sizes(bottoms), pooling.windows)
+    channels = concat.layer.sizes(concat.bottoms)
+    return layer.engine.pools_parts_alike(concat.bottoms[0].shape[0], channels, layer.windows)
 
 
 def _relus(nodes: list[Node], concat: Node, pooling: Node) -> list[Node]:
@@ -134,9 +110,8 @@ def _relus(nodes: list[Node], concat: Node, pooling: Node) -> list[Node]:
     assert isinstance(layer, Pooling)
     for blob in concat.bottoms if layer.fills_windows else []:
         relu, last = _touching(nodes, blob.data_storage)[-2:]
-        if last is not concat or not relu.in_place or not is_plain_relu(relu.layer):
-            return []
-        if any(other is not blob and other.data_storage is blob.data_storage for node in nodes for other in node.blobs):
+        shares = any(b.data_storage is blob.data_storage and b is not blob for node in nodes for b in node.blobs)
+        if last is not concat or shares or not relu.in_place or not is_plain_relu(relu.layer):
             return []
         found.append(relu)
     return found

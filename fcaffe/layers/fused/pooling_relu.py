@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fcaffe.layers.activations import is_plain_relu
-from fcaffe.layers.pooling import MAX, Pooling
+from fcaffe.layers.pooling import Pooling
 from fcaffe.net import Blob
 from fcaffe.net.node import Node
 from fcaffe.net.rewrite import FusedLayer, Want
@@ -29,9 +29,7 @@ class PoolingReLU(FusedLayer):
         if len(chain) < 2 or not is_plain_relu(chain[0].layer) or not want.gradients:
             return 0  # for inference the layer before the ReLU applies it as it stores its outputs
         pooling = chain[1].layer
-        if not isinstance(pooling, Pooling) or pooling.method != MAX or len(chain[1].tops) != 1:
-            return 0
-        return 2 if pooling.fills_windows else 0
+        return 2 if isinstance(pooling, Pooling) and pooling.finds_maxima and pooling.fills_windows else 0
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.pooling.forward(bottom, top)

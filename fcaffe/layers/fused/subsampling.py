@@ -103,8 +103,8 @@ def _points(stride: tuple[int, ...]) -> Windows:
 def _subsample(node: Node, stride: tuple[int, ...]) -> Node:
     """The node that subsamples the blob that this node adds."""
     name, blob = f"{node.name}/subsampled", node.bottoms[1]
-    ids, tops = node.bottom_ids[1:], [_subsampled(blob, stride)]
-    return Node(node.index, Subsample(name, node.layer.context, stride), name, [blob], tops, ids, ids, [False])
+    layer = Subsample(name, node.layer.context, stride)
+    return Node(node.index, layer, name, [blob], [_subsampled(blob, stride)], [False])
 
 
 def _subsampled(blob: Blob, stride: tuple[int, ...]) -> Blob:

@@ -11,9 +11,7 @@ A worked example, with the live ranges of `fcaffe.net.program`: y (8 MB, steps 0
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from fcaffe.net.plan.live_ranges import Ranges, live_ranges, peak_of
 from fcaffe.net.program import Again, Program
@@ -21,7 +19,7 @@ from fcaffe.net.storage import Storage
 
 STEP = 256  # bytes; offsets in the arena are its multiples, which suits vector units of CPUs and GPUs
 
-ATTEMPTS = 8  # to improve each order
+ATTEMPTS = 8  # to improve the order
 
 
 @dataclass
@@ -41,15 +39,14 @@ def uses(program: Program, again: Again) -> list[Use]:
     """One for each time that a storage's values are computed."""
     steps = program.steps(again)
     found = []
-    for key, spans in live_ranges(program, again).items():
+    for storage, spans in live_ranges(program, again).items():
         first, *others = sorted(spans)
         moves = [steps[start].before for start, _ in others]
         if None in moves:
-            found.append(Use(program.storages[key], spans))
+            found.append(Use(storage, spans))
         else:
             found += [
-                Use(program.storages[key], [span], before)
-                for span, before in zip((first, *others), (None, *moves), strict=True)
+                Use(storage, [span], before) for span, before in zip((first, *others), (None, *moves), strict=True)
             ]
     return found
 
@@ -57,28 +54,22 @@ def uses(program: Program, again: Again) -> list[Use]:
 def layout(uses: list[Use]) -> tuple[list[int], int]:
     """Offsets of all uses in bytes, and the size of the arena.
 
-    Each use in turn gets the lowest free offset. Tries several orders and takes the best; after each attempt the uses
-    at the end of the arena come first.
+    Each use in turn gets the lowest free offset, the largest first. After each attempt the uses at the end of the arena
+    come first; the best attempt counts.
     """
-    orders: list[Callable[[int], Any]] = [
-        lambda number: (-uses[number].storage.nbytes, uses[number].spans),
-        lambda number: (-uses[number].storage.nbytes, -uses[number].spans[-1][1]),
-        lambda number: uses[number].storage.nbytes * (uses[number].spans[0][0] - uses[number].spans[-1][1]),
-    ]
-    best: tuple[list[int], int] | None = None
     least = peak_of([(_rounded(use.storage.nbytes), use.spans) for use in uses])[0]
-    for key in orders:
-        order = sorted(range(len(uses)), key=key)
-        for _ in range(ATTEMPTS):
-            offsets, end = _layout(uses, order)
-            if best is None or end < best[1]:
-                best = offsets, end
-            if end == least:
-                return best
-            highest = [n for n in order if offsets[n] + uses[n].storage.nbytes > end - STEP]
-            order = highest + [n for n in order if n not in highest]
-    assert best
-    return best
+    order = sorted(range(len(uses)), key=lambda number: (-uses[number].storage.nbytes, uses[number].spans))
+    best, best_end = _layout(uses, order)
+    offsets, end = best, best_end
+    for _ in range(ATTEMPTS):
+        if best_end == least:
+            break
+        highest = [n for n in order if offsets[n] + uses[n].storage.nbytes > end - STEP]
+        order = highest + [n for n in order if n not in highest]
+        offsets, end = _layout(uses, order)
+        if end < best_end:
+            best, best_end = offsets, end
+    return best, best_end
 
 
 def _layout(uses: list[Use], order: list[int]) -> tuple[list[int], int]:

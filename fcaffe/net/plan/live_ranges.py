@@ -17,29 +17,30 @@ from collections.abc import Iterable
 from itertools import accumulate
 
 from fcaffe.net.program import Again, Program
+from fcaffe.net.storage import Storage
 
 Ranges = list[tuple[int, int]]  # first and last step of each live range of a storage
 
 
-def live_ranges(program: Program, again: Again) -> dict[int, Ranges]:
-    """The live ranges of each storage, by its id."""
-    ranges: dict[int, Ranges] = {}
-    ends: dict[int, int] = {}
+def live_ranges(program: Program, again: Again) -> dict[Storage, Ranges]:
+    """The live ranges of each storage."""
+    ranges: dict[Storage, Ranges] = {}
+    ends: dict[Storage, int] = {}
     for time, step in reversed(list(enumerate(program.steps(again)))):
-        for key in step.reads | step.writes:
-            ends.setdefault(key, time)
-        for key in step.writes - step.reads:
-            ranges.setdefault(key, []).append((time, ends.pop(key)))
-    for key, end in ends.items():
-        ranges.setdefault(key, []).append((0, end))
+        for storage in step.reads | step.writes:
+            ends.setdefault(storage, time)
+        for storage in step.writes - step.reads:
+            ranges.setdefault(storage, []).append((time, ends.pop(storage)))
+    for storage, end in ends.items():
+        ranges.setdefault(storage, []).append((0, end))
     return ranges
 
 
-def fullest(program: Program, again: Again) -> tuple[int, set[int]]:
-    """The peak number of live bytes, and the ids of the storages that are live then."""
+def fullest(program: Program, again: Again) -> tuple[int, set[Storage]]:
+    """The peak number of live bytes, and the storages that are live then."""
     ranges = live_ranges(program, again)
-    peak, time = peak_of([(program.storages[key].nbytes, spans) for key, spans in ranges.items()])
-    return peak, {key for key, spans in ranges.items() if any(a <= time <= b for a, b in spans)}
+    peak, time = peak_of([(storage.nbytes, spans) for storage, spans in ranges.items()])
+    return peak, {storage for storage, spans in ranges.items() if any(a <= time <= b for a, b in spans)}
 
 
 def peak_of(uses: Iterable[tuple[int, Ranges]]) -> tuple[int, int]:

@@ -19,7 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fcaffe.net.plan.live_ranges import fullest
-from fcaffe.net.program import Again, Program
+from fcaffe.net.program import Again, Program, bytes_of
+from fcaffe.net.storage import Storage
 
 BUDGETS = 24  # initial numbers of checkpoints
 PRICE = 0.2  # of recomputing a whole forward pass, as a fraction of the peak memory without recomputation
@@ -34,14 +35,14 @@ class Group:
     """
 
     nodes: list[int]
-    outputs: set[int] = field(default_factory=set)
-    inputs: set[int] = field(default_factory=set)
-    internal: set[int] = field(default_factory=set)
+    outputs: set[Storage] = field(default_factory=set)
+    inputs: set[Storage] = field(default_factory=set)
+    internal: set[Storage] = field(default_factory=set)
     repeatable: bool = True
     work: int = 0  # of a forward pass, in multiply-adds
 
     @property
-    def made(self) -> set[int]:
+    def made(self) -> set[Storage]:
         return self.outputs | self.internal
 
 
@@ -79,7 +80,7 @@ class Recompute:
         self.wanted = [[key for key in access.back_reads if key in self.maker] for access in program.accesses]
         self.forward = (
             max(1, sum(group.work for group in self.groups)),
-            max(1, sum(program.bytes_of(group.outputs) for group in self.groups)),
+            max(1, sum(bytes_of(group.outputs) for group in self.groups)),
         )
         self.usual = fullest(program, {})[0]
         self._costs: dict[Choice, float] = {}
@@ -118,9 +119,8 @@ class Recompute:
             self._costs[choice] = fullest(self.program, again)[0] + extra
         return self._costs[choice]
 
-    def _kept(self, group: Group) -> set[int]:
+    def _kept(self, group: Group) -> set[Storage]:
         """What a checkpoint saves: its outputs, and its internal values if these are small compared with its inputs."""
-        bytes_of = self.program.bytes_of
         return group.made if 2 * bytes_of(group.internal) <= bytes_of(group.inputs) else group.outputs
 
     def _work(self, again: Again) -> int:
@@ -151,7 +151,7 @@ class Recompute:
 
     def _spread(self) -> list[Choice]:
         """Checkpoints at equal distances in bytes, among the groups where only their own outputs are live."""
-        sizes = {number: self.program.bytes_of(self.groups[number].outputs) for number in self.free}
+        sizes = {number: bytes_of(self.groups[number].outputs) for number in self.free}
         last_use = {key: number for number, group in enumerate(self.groups) for key in group.inputs}
         narrow, open_until = [], 0
         for number, group in enumerate(self.groups):
@@ -191,13 +191,13 @@ def _groups(program: Program) -> list[Group]:
         first[b] = a
 
     # All storages count here, also those outside the plan: values that were overwritten in place are lost.
-    writers: dict[int, list[int]] = {}
+    writers: dict[Storage, list[int]] = {}
     for index, node in enumerate(nodes):
         for blob in node.tops:
-            writers.setdefault(id(blob.data_storage), []).append(index)
+            writers.setdefault(blob.data_storage, []).append(index)
     for index, node in enumerate(nodes):
-        for key in {id(blob.data_storage) for blob in node.blobs}:
-            makers = writers.get(key, [])
+        for storage in {blob.data_storage for blob in node.blobs}:
+            makers = writers.get(storage, [])
             if makers and (index in makers or index < makers[-1]):
                 join(index, makers[0])
     groups: dict[int, Group] = {}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fcaffe.errors import UsageError
+from fcaffe.layers.forks.roi_pooling import RegionLayer
 from fcaffe.net import Net
 from fcaffe.tools.onnx.library import onnxruntime
 from fcaffe.tools.onnx.preprocessing import Preprocessing
@@ -27,9 +28,13 @@ class Difference:
 
 
 def random_inputs(net: Net, seed: int = 0) -> dict[str, np.ndarray]:
-    """Normally distributed values for every input of a net, by name."""
+    """Normally distributed values for every input of a net, by name; regions in the maps where a layer reads them."""
     random = np.random.default_rng(seed)
-    return {net.blob_names[i]: random.standard_normal(net.blobs[i].shape).astype(np.float32) for i in net.input_ids}
+    inputs = {net.blob_names[i]: random.standard_normal(net.blobs[i].shape).astype(np.float32) for i in net.input_ids}
+    for node in net.nodes:
+        if isinstance(node.layer, RegionLayer) and node.layer.bottom_names[1] in inputs:
+            inputs[node.layer.bottom_names[1]] = node.layer.random_regions(random, node.bottoms)
+    return inputs
 
 
 def run_net(
@@ -67,7 +72,7 @@ def run_onnx(path: str | os.PathLike[str], inputs: Mapping[str, np.ndarray]) -> 
     return dict(zip((output.name for output in session.get_outputs()), session.run(None, feed), strict=True))
 
 
-def differences(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> list[Difference]:
+def differences(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray | None]) -> list[Difference]:
     """The differences of all outputs. Outputs of other names are matched by their order."""
     others = theirs if ours.keys() == theirs.keys() else dict(zip(ours, theirs.values(), strict=False))
     return [Difference(name, _largest(values, others.get(name)), _magnitude(values)) for name, values in ours.items()]

@@ -17,7 +17,7 @@ def _images(step: Step, shape: Shape) -> Shape:
     return (math.prod(shape[: layer.axis]), *shape[layer.axis :])
 
 
-@writes("Convolution")
+@writes("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution")
 def convolution(step: Step) -> list[str]:
     return _slide(step, "Conv")
 

@@ -16,8 +16,7 @@ from fcaffe.rng import CaffeRandom
 from fcaffe.tools.merge_bn import merge_bn
 from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.onnx.export import to_onnx, write_onnx
-from fcaffe.tools.onnx.library import OPSET, OPSETS
-from fcaffe.tools.onnx.preprocessing import Preprocessing
+from fcaffe.tools.onnx.library import OPSETS, ToOnnx
 from fcaffe.tools.onnx.refused import check_types
 from fcaffe.tools.onnx.weights import read_weights
 from fcaffe.tools.state_dict import model_of_state_dict, state_dict_of
@@ -36,40 +35,24 @@ def deploy_net(param: Any, model: Model | None = None, source: str = "") -> Net:
     return net
 
 
-def model_to_onnx(
-    model: Model,
-    source: str,
-    target: str,
-    net_path: str,
-    preprocessing: Preprocessing | None = None,
-    fold: bool = False,
-    opset: int = OPSET,
-) -> None:
-    """Write the net of a prototxt with a model's weights as an ONNX file.
+def model_to_onnx(model: Model, source: str, target: str, net_path: str | None, how: ToOnnx) -> None:
+    """Write the net of the prototxt `net_path` with the weights of a model, from the file `source`, as an ONNX file.
 
-    Args:
-        model: the weights.
-        source: the file of the model, for messages.
-        target: the ONNX file.
-        net_path: the prototxt.
-        preprocessing: operators in front of the net.
-        fold: whether to fold normalisations into weights.
-        opset: the version of ONNX's operators.
-
-    Raises:
-        UsageError: the opset is too old or too new.
+    Raises UsageError without a prototxt, or if the opset is too old or too new.
     """
-    if opset not in OPSETS:
-        raise UsageError(f"ONNX's operators can be those of version {OPSETS[0]} to {OPSETS[-1]}, not {opset}")
+    if net_path is None:
+        raise UsageError(f"an ONNX file is of a net: give the deploy prototxt of {source} as --model")
+    if how.opset not in OPSETS:
+        raise UsageError(f"ONNX's operators can be those of version {OPSETS[0]} to {OPSETS[-1]}, not {how.opset}")
     param = read_net_for(net_path, pb.TEST)
     check_types(param)
-    if fold:
+    if how.fold:
         merged = merge_bn(param, model)
         param, model = merged.net, merged.model
         param.state.phase = pb.TEST
     net = deploy_net(param, model, source)
     try:
-        write_onnx(target, to_onnx(net, preprocessing, model, opset))
+        write_onnx(target, to_onnx(net, how.preprocessing, model, how.opset))
     finally:
         net.close()
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from fcaffe.errors import UsageError
 
 OPSET = 21  # default version of ONNX's operators, which ONNX Runtime, OpenVINO and OpenCV read
 OPSETS = range(17, OPSET + 1)  # supported versions
+
+
+@dataclass(frozen=True)
+class ToOnnx:
+    """Options of a new ONNX file."""
+
+    preprocessing: Any = None  # a Preprocessing: operators in front of the net
+    fold: bool = False  # whether to fold normalisations into weights
+    opset: int = OPSET  # the version of ONNX's operators
 
 
 def onnx() -> Any:

@@ -8,20 +8,27 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.onnx.graph import Shape, Step, writes
 
 
-@writes("BatchNorm")
+@writes("BatchNorm", "BN")
 def batch_norm(step: Step) -> list[str]:
     layer, (shape,) = step.layer, step.bottoms
     wide = shape if len(shape) > 1 else (*shape, 1)
     x = step.reshape(step.x, shape, wide)
     if not layer.use_global_stats:
-        return [step.reshape(_by_batch(step, x, wide, layer.eps), wide, shape)]
+        y, *moments = _by_batch(step, x, wide, layer.eps)
+        if layer.affine is not None:
+            spread = (layer.channels, *(1,) * (len(wide) - 2))
+            scale, shift = (layer.engine.to_numpy(array).reshape(spread) for array in layer.affine)
+            y = step.op("Add", step.op("Mul", y, step.array(scale, "scale")), step.array(shift, "shift"))
+        one = (1, layer.channels, *(1,) * (len(wide) - 2))
+        tops = [step.reshape(moment, one, top) for moment, top in zip(moments, step.tops[1:], strict=False)]
+        return [step.reshape(y, wide, shape), *tops]
     layer.statistics.read(layer.mean, layer.variance)
     to_numpy, channels = layer.engine.to_numpy, layer.channels
     y = step.op(
         "BatchNormalization",
         x,
-        step.array(np.ones(channels), "scale"),
-        step.array(np.zeros(channels), "shift"),
+        step.array(to_numpy(layer.affine[0]) if layer.affine else np.ones(channels), "scale"),
+        step.array(to_numpy(layer.affine[1]) if layer.affine else np.zeros(channels), "shift"),
         step.array(to_numpy(layer.mean.data), "mean"),
         step.array(to_numpy(layer.variance.data), "variance"),
         epsilon=layer.eps,
@@ -29,11 +36,13 @@ def batch_norm(step: Step) -> list[str]:
     return [step.reshape(y, wide, shape)]
 
 
-def _by_batch(step: Step, x: str, shape: Shape, eps: float) -> str:
+def _by_batch(step: Step, x: str, shape: Shape, eps: float) -> list[str]:
+    """The normalised values, the mean and the variance."""
     axes = [0, *range(2, len(shape))]
-    centred = step.op("Sub", x, step.reduce("ReduceMean", x, axes))
+    mean = step.reduce("ReduceMean", x, axes)
+    centred = step.op("Sub", x, mean)
     variance = step.reduce("ReduceMean", step.op("Mul", centred, centred), axes)
-    return step.op("Div", centred, step.op("Sqrt", step.plus(variance, eps)))
+    return [step.op("Div", centred, step.op("Sqrt", step.plus(variance, eps))), mean, variance]
 
 
 @writes("Scale")

@@ -40,7 +40,8 @@ def _pool(step: Step, layer: Pooling, shape: Shape, outputs: Shape) -> str:
         return _slide(step, "MaxPool", step.x, w, shape, outputs)
     mean = _slide(step, "AveragePool", step.x, w, shape, outputs)
     if layer.method == AVE:
-        return _by_area(step, mean, w, shape, outputs)
+        y = _by_area(step, mean, w, shape, outputs)
+        return step.op("Mul", y, step.array(layer.gain, "gain")) if layer.leaves_out_pad else y
     # Stochastic pooling in phase TEST: the sum of the squares over the sum.
     squares = _slide(step, "AveragePool", step.op("Mul", step.x, step.x), w, shape, outputs)
     return step.op("Div", squares, step.plus(mean, FLT_MIN))

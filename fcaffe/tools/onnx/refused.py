@@ -12,22 +12,37 @@ from fcaffe.tools.onnx.graph import Step, writes
 _READS = "it reads a data set; give the deploy prototxt, whose inputs are blobs"
 _TRAINS = "it is for training; give the deploy prototxt, whose last layer gives the scores"
 _SCORES = "it compares scores with labels, which is for tests in training; give the deploy prototxt"
+_AFTER = "no operator does its work; end the deploy prototxt in front of it, and do it in the program that runs the net"
 
 REASONS = {
-    **dict.fromkeys(("Data", "HDF5Data", "ImageData", "MemoryData", "WindowData"), _READS),
+    **dict.fromkeys(("AnnotatedData", "Data", "HDF5Data", "ImageData", "MemoryData", "WindowData"), _READS),
     **dict.fromkeys(
         (
+            "BoxAnnotatorOHEM",
+            "CenterLoss",
             "ContrastiveLoss",
+            "DetectionLoss",
             "EuclideanLoss",
             "HingeLoss",
             "InfogainLoss",
+            "L1Loss",
+            "MarginInnerProduct",
+            "MultiBoxLoss",
             "MultinomialLogisticLoss",
+            "RegionLoss",
             "SigmoidCrossEntropyLoss",
+            "SmoothL1Loss",
+            "SmoothL1LossOHEM",
             "SoftmaxWithLoss",
+            "SoftmaxWithLossOHEM",
+            "TripletLoss",
         ),
         _TRAINS,
     ),
-    "Accuracy": _SCORES,
+    "Yolov3": _TRAINS,
+    **dict.fromkeys(("Accuracy", "DetectionEvaluate", "EvalDetection"), _SCORES),
+    **dict.fromkeys(("Proposal", "Yolov3DetectionOutput"), _AFTER),
+    "PSROIPooling": "no operator of ONNX pools each bin from channels of its own; a net with ROIPooling can be written",
     "HDF5Output": "it writes a file; remove the layer from the prototxt, which makes its bottoms outputs",
     "Python": "it is user code in Python",
 }

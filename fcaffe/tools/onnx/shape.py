@@ -23,7 +23,9 @@ def silence(step: Step) -> list[str]:
 def dropout(step: Step) -> list[str]:
     if step.layer.phase == pb.TRAIN:
         raise step.refuse("it is in phase TRAIN; convert the net in phase TEST")
-    return [step.x]
+    if step.layer.drops:
+        raise step.refuse("it drops values at random, by sample_weights_test; remove this field")
+    return [step.times(step.x, step.layer.scale)]
 
 
 @writes("Flatten", "Reshape")
