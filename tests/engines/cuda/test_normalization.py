@@ -216,16 +216,6 @@ def test_running_statistics(gpu: Gpu) -> None:
         np.testing.assert_array_equal(to_host(actual, np.float32), expected)
 
 
-def test_batch_norm_of_nothing(gpu: Gpu) -> None:
-    x, memory, ones = cupy.zeros((0, 3, 4, 4), np.float32), cupy.zeros(0, np.float32), cupy.ones(3, np.float32)
-    norm, gradients = Normalizer(blank((3,)), blank((3,)), EPS, ones, ones, True), (blank((3,)), blank((3,)))
-    gpu.batch_norm_moments(x, norm.mean, norm.variance)
-    gpu.batch_norm_train(x, x, norm, memory)
-    gpu.batch_norm_train_backward(x, x, x, norm, gradients, memory)
-    assert not any(to_host(each).any() for each in (norm.mean, norm.variance, *gradients))
-    assert not launched()
-
-
 # ---- softmax --------------------------------------------------------------------------------------------------------
 
 
@@ -277,26 +267,3 @@ def test_softmax_of_no_numbers(gpu: Gpu, channels: int) -> None:
 
 
 # ---- long sums ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", [(2, 4, 14, 14), (8, 4, 56, 56)], ids=str)
-def test_errors_do_not_grow_with_the_number_of_values(gpu: Gpu, shape: tuple[int, ...]) -> None:
-    """As tests/engines/test_long_sums.py has it of CPUs."""
-    values = np.random.default_rng(0)
-    x = (values.standard_normal(shape) / 2 + 3).astype(FLOAT)
-    dy = (values.standard_normal(shape) / 2 + 0.3).astype(FLOAT)
-    mean, variance, dscale, dshift = (blank((4,), FLOAT) for _ in range(4))
-    x_there, y, dx, dy_there = on_device(x, FLOAT), blank(shape, FLOAT), blank(shape, FLOAT), on_device(dy, FLOAT)
-    norm = Normalizer(mean, variance, EPS, on_device(np.ones(4), FLOAT), on_device(np.zeros(4), FLOAT))
-    gpu.batch_norm_moments(x_there, mean, variance)
-    gpu.batch_norm_train(x_there, y, norm, cupy.zeros(0, FLOAT))
-    gpu.batch_norm_train_backward(x_there, dy_there, dx, norm, (dscale, dshift), cupy.zeros(0, FLOAT))
-    wide, slope = x.astype(np.float64), dy.astype(np.float64)
-    true_mean, true_variance = wide.mean((0, 2, 3)), wide.var((0, 2, 3))
-    assert np.abs(to_host(mean) - true_mean).max() <= 1e-6 / 2
-    assert np.abs(to_host(variance) / true_variance - 1).max() <= 4e-7
-    spread = (1, -1, 1, 1)
-    normalized = (wide - true_mean.reshape(spread)) / np.sqrt(true_variance + EPS).reshape(spread)
-    assert np.abs(to_host(dshift) / slope.sum((0, 2, 3)) - 1).max() <= 5e-7
-    products = slope * normalized
-    assert (np.abs(to_host(dscale) - products.sum((0, 2, 3))) <= 5e-7 * np.abs(products).sum((0, 2, 3))).all()

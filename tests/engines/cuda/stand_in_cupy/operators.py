@@ -8,7 +8,10 @@ from typing import Any
 from tests.engines.cuda.stand_in_cupy import functions
 from tests.engines.cuda.stand_in_cupy.arrays import Array
 
-METHODS = "all any argmax argmin max min sum mean std var cumsum dot clip repeat take nonzero argsort sort"
+METHODS = (
+    "all any argmax argmin max min sum prod mean std var cumsum dot clip round repeat take nonzero argsort sort "
+    "swapaxes"
+)
 
 
 def give_operators() -> None:
@@ -24,6 +27,8 @@ def give_operators() -> None:
         "and": "bitwise_and",
         "or": "bitwise_or",
         "xor": "bitwise_xor",
+        "lshift": "left_shift",
+        "rshift": "right_shift",
         "matmul": "matmul",
     }
     compared = {
