@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fcaffe.engines import cpu_engine, find_onednn
-from fcaffe.engines.normalization import Normalizer
-from fcaffe.engines.windows import Windows
 from fcaffe.net import Context, Net
 from fcaffe.net.bad_values import first_bad_blob
 from fcaffe.net.host_views import host_views
@@ -22,8 +19,6 @@ from fcaffe.solvers import Solver
 from tests import engine_choice
 from tests.net.random_nets import RandomNet
 from tests.net.test_random_nets import check, make
-
-DIGITS = 2**-8  # of the largest value: what rounding to bfloat16 can cost
 
 
 @pytest.fixture(scope="module")
@@ -78,140 +73,12 @@ def test_numpy_refuses_to_compute_with_it(soft: Any) -> None:
         drawn(2, 3)[...] = values
 
 
-# --- operators --------------------------------------------------------------------------------------------------------
-
-BIG, ODD = (4, 32, 13, 12), (2, 7, 5, 3)  # oneDNN's, and mostly plain array code's
-WEIGHTS = {shape: drawn(6, shape[1], 3, 3, seed=7) * 0.1 for shape in (BIG, ODD)}
-SLIDING, HALVING = Windows((3, 3), (1, 1), (1, 1), (1, 1)), Windows((3, 3), (2, 2), (0, 0), (1, 1))
-ROUNDED_TWICE = ("max pooling", "batch norm", "batch norm, ReLU")  # gradients to which something is added
-Call = Callable[..., None]
-
-
-def numbers(channels: int) -> tuple[np.ndarray, ...]:
-    """Mean, variance, and a pair of scale and shift."""
-    mean, variance, scale, shift = (drawn(channels, seed=seed) for seed in range(4))
-    return mean, 1 + variance**2, 1 + 0.1 * scale, shift
-
-
-def pooled(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (*shape[:2], *(-(-(n - 3) // 2) + 1 for n in shape[2:]))
-
-
-def operators(shape: tuple[int, ...]) -> dict[str, tuple[list[Any], list[Any], Call]]:
-    """By name: the shapes of inputs and of outputs, and how an engine is called with such arrays."""
-    n, c, *size = shape
-    y, p, w = (n, 6, *size), pooled(shape), WEIGHTS[shape]
-    mean, variance, scale, shift = numbers(c)
-    memory, lrn = np.empty(p, np.float32).transpose(0, 2, 3, 1).copy(), np.empty((2 * n, *size, c), np.float32)
-    lrn, memory = lrn.transpose(0, 3, 1, 2), memory.transpose(0, 3, 1, 2)
-    kept = np.empty(n * c * size[0] * size[1], np.float32)
-    dropped = np.where(drawn(*shape, seed=9) > 0, np.float32(2), np.float32(0))
-
-    def largest(e: Any, x: Any, dy: Any, y: Any, dx: Any) -> None:
-        e.max_pool_forward(x, y, memory, HALVING)
-        e.max_pool_backward(dy, memory, dx, HALVING)
-
-    def mean_of_windows(e: Any, x: Any, dy: Any, y: Any, dx: Any) -> None:
-        e.average_pool_forward(x, y, HALVING)
-        e.average_pool_backward(dy, dx, HALVING)
-
-    def near_channels(e: Any, x: Any, dy: Any, y: Any, dx: Any) -> None:
-        e.lrn_forward(x, y, lrn, 5, 0.3, 0.75, 2.0)
-        e.lrn_backward(x, y, lrn, dy, dx, 5, 0.3, 0.75, 2.0)
-
-    def norm(relu: bool) -> Call:
-        def call(e: Any, x: Any, dy: Any, y: Any, dx: Any, ds: Any, db: Any) -> None:
-            own = np.empty((2, c), np.float32)
-            e.batch_norm_moments(x, *own)
-            norm = Normalizer(*own, 1e-5, scale, shift, relu)
-            e.batch_norm_train(x, y, norm, kept)
-            e.batch_norm_train_backward(x, dy, dx, norm, (ds, db), kept)
-
-        return call
-
-    def scaling(e: Any, x: Any, dy: Any, y: Any, dx: Any, ds: Any, db: Any) -> None:
-        e.scale_channels(x, y, scale, shift, relu=True)
-        e.scale_channels_backward(x, dy, dx, scale, ds, db)
-
-    two, each = [shape, shape], (c,)
-    parts = [(n, c, size[0] - 2, size[1]), (n, c, 2, size[1])]
-    return {
-        "convolution": ([shape], [y], lambda e, x, y: e.convolution_forward(x, w, drawn(6), y, SLIDING, 1)),
-        "convolution data": ([y], [shape], lambda e, dy, dx: e.convolution_backward_data(dy, w, dx, SLIDING, 1)),
-        "convolution weights": (
-            [shape, y],
-            [w.shape],
-            lambda e, x, dy, dw: e.convolution_backward_weights(x, dy, dw, SLIDING, 1, False),
-        ),
-        "max pooling": ([shape, p], [p, shape], largest),
-        "average pooling": ([shape, p], [p, shape], mean_of_windows),
-        "LRN": (two, two, near_channels),
-        "batch norm": (two, [*two, each, each], norm(False)),
-        "batch norm, ReLU": (two, [*two, each, each], norm(True)),
-        "batch norm by others": (
-            [shape],
-            [shape],
-            lambda e, x, y: e.batch_norm_apply(x, y, Normalizer(mean, variance, 0.1)),
-        ),
-        "statistics": ([shape], [each, each], lambda e, x, mean, variance: e.batch_norm_moments(x, mean, variance)),
-        "scale": (two, [*two, each, each], scaling),
-        "ReLU": ([shape], [shape], lambda e, x, y: e.relu_forward(x, y, 0.1)),
-        "ReLU backward": (two, [shape], lambda e, y, dy, dx: e.relu_backward(y, dy, dx, 0.1)),
-        "sum": ([shape] * 3, [shape], lambda e, a, b, c, y: e.weighted_sum([a, b, c], [1.0, -0.5, 2.0], y)),
-        "sum, ReLU": (two, [shape], lambda e, a, b, y: e.add_relu(a, b, y)),
-        "dropout": ([shape], [shape], lambda e, x, y: e.multiply(x, dropped, y)),
-        "concat": (parts, [shape], lambda e, a, b, y: e.concat([a, b], y, 2)),
-        "split": ([shape], parts, lambda e, x, a, b: e.split(x, [a, b], [size[0] - 2, 2], 2)),
-        "bias": ([shape], [each], lambda e, dy, db: e.bias_backward(dy, db, False)),
-        "softmax": (two, two, lambda e, x, dy, y, dx: (e.softmax_forward(x, y, 1), e.softmax_backward(y, dy, dx, 1))),
-        "sums of channels": ([shape], [each], lambda e, x, sums: np.copyto(sums, e.channel_sums(x))),
-    }
-
-
-@pytest.mark.parametrize("shape", [BIG, ODD])
-@pytest.mark.parametrize("name", list(operators(BIG)))
-def test_operators(soft: Any, exact: Any, name: str, shape: tuple[int, ...]) -> None:
-    inputs, outputs, call = operators(shape)[name]
-    given = [rounded(soft, drawn(*each, seed=seed)) for seed, each in enumerate(inputs)]
-    expected = [np.full_like(drawn(*each), np.nan) for each in outputs]
-    call(exact, *given, *expected)
-    wide = [each.ndim == 1 or each.shape == WEIGHTS[shape].shape for each in expected]  # gradients, statistics
-    found = [
-        np.full_like(each, np.nan) if is_wide else narrow(soft, each)
-        for each, is_wide in zip(expected, wide, strict=True)
-    ]
-    call(soft, *(narrow(soft, each) for each in given), *found)
-    digits = 2 * DIGITS if name in ROUNDED_TWICE else DIGITS
-    for ours, theirs in zip(found, expected, strict=True):
-        assert np.abs(soft.to_numpy(ours) - theirs).max() <= digits * max(1e-3, np.abs(theirs).max())
-
-
 @pytest.mark.parametrize("channels", [1, 3, 64, 1000])
 def test_sums_of_channels_of_any_number_of_rows(soft: Any, channels: int) -> None:
     for rows in [*range(1, 18), 797, 4096, 5003]:
         x = rounded(soft, drawn(1, channels, rows, 1, seed=rows))
         expected, size = (each.sum((0, 2, 3), np.float64) for each in (x, abs(x)))
         assert np.all(abs(soft.channel_sums(narrow(soft, x)) - expected) <= 1e-6 * size), rows
-
-
-@pytest.mark.parametrize(("m", "k", "n"), [(3, 40, 5), (16, 1030, 1021), (128, 160, 130), (64, 800, 500)])
-@pytest.mark.parametrize("narrow_top", [False, True])
-def test_inner_products(soft: Any, exact: Any, m: int, k: int, n: int, narrow_top: bool) -> None:
-    x, dy, w, bias = (rounded(soft, drawn(*each)) for each in ((m, k), (m, n), (n, k), (n,)))
-
-    def results(engine: Any, x: Any, dy: Any, y: Any, dx: Any) -> list[np.ndarray]:
-        dw = np.empty_like(w)
-        engine.inner_product_forward(x, w, bias, y, False)
-        engine.inner_product_backward_data(dy, w, dx, False)
-        engine.inner_product_backward_weights(x, dy, dw, False, add=False)
-        engine.inner_product_backward_weights(x, dy, dw, False, add=True)
-        return [engine.to_numpy(each) for each in (y, dx, dw)]
-
-    expected = results(exact, x, dy, np.empty_like(dy), np.empty_like(x))
-    top = narrow(soft, dy) if narrow_top else dy
-    found = results(soft, narrow(soft, x), top, np.empty_like(top), narrow(soft, x))
-    for ours, theirs in zip(found, expected, strict=True):
-        assert np.abs(ours - theirs).max() <= DIGITS * np.abs(theirs).max()
 
 
 # --- nets -------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.library import LARGEST, RELU, Step, type_of
 from fcaffe.engines.onednn.operation import SMALL, Operation, Operations
+from fcaffe.engines.onednn.pieces import is_channels_last
 
 # Of x + x: ReLU, but of -FLT_MAX, which has become -inf and then NaN, it is -FLT_MAX.
 RELU_OF_MAXIMA: Sequence[Step] = (*RELU[:1], (dnnl.LINEAR, 0.5, 0), (dnnl.CLIP, -LARGEST, np.inf))
@@ -40,7 +41,8 @@ class Elementwise(Operations, PlainElementwise):
             super().relu_backward(y, dy, dx, slope)
             return
         steps = (dnnl.LINEAR, LARGEST, 0), (dnnl.CLIP, slope, 1)  # 1 for positive values, the slope for others and NaN
-        if y.strides == dy.strides == dx.strides:
+        is_dense = y.flags.c_contiguous or is_channels_last(y)
+        if is_dense and y.strides == dy.strides == dx.strides:
             self._map(y, dx, steps, factor=dy)
         else:
             with self.channels_last([y, dy], [dx]) as (y_, dy_, dx_):

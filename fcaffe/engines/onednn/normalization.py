@@ -5,6 +5,8 @@ from __future__ import annotations
 from ctypes import c_float, c_int, c_int64
 from typing import Any
 
+import numpy as np
+
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm import BatchNorm
 from fcaffe.engines.onednn.calls import address
@@ -68,9 +70,10 @@ class Normalization(BatchNorm):
         """Whether oneDNN has more than its reference code for this LRN, and in training for its gradient.
 
         The reference code of version 3.2 errs for channels that fill a part of a vector, and its backward pass ends the
-        process for one channel.
+        process for one channel. That of bfloat16 errs for windows of more than 5 channels.
         """
-        known = 1 < size <= VECTOR if self.library.has_avx512() else size == 5 and not training
+        most = VECTOR if x.dtype == np.float32 else 5
+        known = 1 < size <= most if self.library.has_avx512() else size == 5 and not training
         return known and x.size > 0 and beta == 0.75 and x.shape[1] % VECTOR == 0
 
     def _describe_lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, training: bool) -> Description:

@@ -127,7 +127,9 @@ class Operations:
                 self.copy(stand_in, array)
 
     def _stand_in(self, array: Any) -> Any:
-        """The array if it is channels-last, else a new one of its shape."""
+        """The array if it is channels-last (up to two axes: in C order), else a new one of its shape."""
+        if array.ndim < 3:
+            return array if array.flags.c_contiguous else np.empty(array.shape, array.dtype)
         last = channels_last(array)
         return array if last.flags.c_contiguous else np.moveaxis(np.empty(last.shape, array.dtype), -1, 1)
 

@@ -117,18 +117,6 @@ class EmulatedKernel:
             raise LaunchError(f"{self.name}: {failure}")
 
 
-def run_kernel(
-    code: str, name: str, blocks: int | tuple[int, ...], threads: int | tuple[int, ...], *args: Any, shared: int = 0
-) -> None:
-    """Compile and launch one kernel, say "add<float>", of CUDA source that types.cuh is not yet in front of."""
-    from fcaffe.engines.cuda.kernels import TYPES
-
-    module = Emulated(TYPES.read_text() + code, name_expressions=[name])
-    grid = blocks if isinstance(blocks, tuple) else (blocks,)
-    block = threads if isinstance(threads, tuple) else (threads,)
-    module.get_function(name)(grid, block, args, shared_mem=shared)
-
-
 def _compiled(text: str, definitions: Sequence[str]) -> Path:
     """The shared library of this text: from the cache, or newly made."""
     name = hashlib.sha256("\n".join([text, *definitions, *FLAGS]).encode()).hexdigest()[:32]

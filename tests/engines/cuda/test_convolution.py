@@ -16,14 +16,6 @@ from tests.golden_values import assert_close
 
 PLAIN = NumpyEngine()
 MATHS = {"fp32": 1e-6, "fp16": 2e-3, "bf16": 2e-2}
-CASES = {  # shape of x, of the weights, stride, pad, dilation, group
-    "usual": ((2, 3, 9, 11), (5, 3, 3, 2), (2, 1), (1, 0), (1, 1), 1),
-    "pointwise": ((3, 8, 5, 5), (16, 8, 1, 1), (1, 1), (0, 0), (1, 1), 1),
-    "grouped": ((2, 6, 7, 7), (4, 3, 3, 3), (1, 1), (1, 1), (1, 1), 2),
-    "dilated": ((2, 4, 9, 9), (6, 4, 3, 3), (1, 1), (0, 0), (2, 2), 1),
-    "one axis": ((2, 4, 12), (6, 4, 3), (2,), (1,), (1,), 1),
-    "three axes": ((2, 3, 5, 6, 7), (4, 3, 3, 3, 3), (1, 2, 1), (1, 1, 0), (1, 1, 1), 1),
-}
 
 
 def numbers(shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -37,46 +29,6 @@ def on_device(engine: CudaEngine, values: np.ndarray, dtype: Any = np.float32, c
     array = engine.empty_channels_last(values.shape, dtype)
     array[...] = device
     return array
-
-
-@pytest.mark.parametrize("math", MATHS)
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("channels_last", [True, False], ids=["channels-last", "C order"])
-def test_all_three_and_their_fusions(
-    cuda_engine: Callable[..., CudaEngine], math: str, name: str, channels_last: bool
-) -> None:
-    engine, tolerance = cuda_engine(math=math), MATHS[math]
-    x_shape, weight_shape, stride, pad, dilation, group = CASES[name]
-    windows = Windows(weight_shape[2:], stride, pad, dilation)
-    y_shape = (x_shape[0], weight_shape[0], *windows.convolved(x_shape[2:]))
-    x, weights, bias, dy = (numbers(s, i) for i, s in enumerate((x_shape, weight_shape, (weight_shape[0],), y_shape)))
-    dtype = engine.half_dtype or np.float32
-
-    def on(values: np.ndarray, kind: Any = dtype) -> Any:
-        return on_device(engine, values, kind, channels_last)
-
-    weights_there, bias_there = on(weights, np.float32), engine.xp.asarray(bias)
-    for relu in (False, True):
-        for with_bias in (False, True):
-            y, expected = on(np.full(y_shape, np.nan, np.float32)), np.empty(y_shape, np.float32)
-            PLAIN.convolution_forward(x, weights, bias if with_bias else None, expected, windows, group, relu)
-            engine.convolution_forward(on(x), weights_there, bias_there if with_bias else None, y, windows, group, relu)
-            assert_close(y.get().astype(np.float32), expected, "result", tolerance)
-
-    dx, expected = on(np.full(x_shape, np.nan, np.float32)), np.empty(x_shape, np.float32)
-    PLAIN.convolution_backward_data(dy, weights, expected, windows, group)
-    engine.convolution_backward_data(on(dy), weights_there, dx, windows, group)
-    assert_close(dx.get().astype(np.float32), expected, "result", tolerance)
-
-    for add in (False, True):
-        dweights = numbers(weight_shape, 7)
-        there = on(dweights, np.float32)
-        PLAIN.convolution_backward_weights(x, dy, dweights, windows, group, add)
-        engine.convolution_backward_weights(on(x), on(dy), there, windows, group, add)
-        assert_close(there.get(), dweights, "result", tolerance)
-    assert ({"forward", "data", "weights"} <= {name for name, _ in stand_in_cudnn.executed}) is (
-        name != "three axes" or math == "fp32"
-    )
 
 
 @pytest.fixture(autouse=True)

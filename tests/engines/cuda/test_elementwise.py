@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -21,8 +19,6 @@ DTYPES = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat1
 PAIRS = [(x, y) for x in DTYPES for y in DTYPES]
 SHAPES = [(2, 5, 3, 7), (1, 1, 1, 1), (3, 64), (2, 16, 9, 9), (41,), (2, 8, 3, 2, 5)]
 C_ORDER, CHANNELS_LAST = "C", "channels-last"
-
-Array = Any
 
 
 class Gpu(OnStandIn, Elementwise):
@@ -78,25 +74,7 @@ def launched(*names: str) -> bool:
 
 PLAIN = NumpyEngine()
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 each_alignment = pytest.mark.parametrize("offset", [0, 1, 4])
-
-
-@every_dtype
-@every_shape
-@each_alignment
-@pytest.mark.parametrize("slope", [0, 0.25, -1.5])
-def test_relu(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int, slope: float) -> None:
-    x, dy = numbers(shape, dtype), numbers(shape, dtype, 1)
-    y, dx = np.empty_like(x), np.empty_like(x)
-    PLAIN.relu_forward(x, y, slope)
-    PLAIN.relu_backward(x, dy, dx, slope)
-    on_gpu = [Guarded(values, dtype, offset=offset) for values in (x, dy, x, dy)]
-    gpu.relu_forward(on_gpu[0].array, on_gpu[2].array, slope)
-    gpu.relu_backward(on_gpu[0].array, on_gpu[1].array, on_gpu[3].array, slope)
-    assert launched("relu_forward", "relu_backward")
-    np.testing.assert_array_equal(on_gpu[2].get(), rounded(y, dtype))
-    np.testing.assert_array_equal(on_gpu[3].get(), rounded(dx, dtype))
 
 
 @every_dtype
@@ -125,52 +103,6 @@ def test_relu_of_maxima(gpu: Gpu, dtype: np.dtype) -> None:
     gpu.relu_of_maxima(on_gpu.array)
     np.testing.assert_array_equal(on_gpu.get(), wanted)
     assert launched("relu_of_maxima")
-
-
-@every_dtype
-@every_shape
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_weighted_sum(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], count: int) -> None:
-    xs = [numbers(shape, dtype, seed) for seed in range(count)]
-    factors = [1.0, -2.0, 0.5, 3.0, 1.0][:count]
-    y = np.empty(shape, np.float32)
-    PLAIN.weighted_sum(xs, factors, y)
-    arrays = [Guarded(x, dtype, offset=4) for x in xs]
-    gpu.weighted_sum([each.array for each in arrays], factors, arrays[0].array)  # in place
-    assert launched(*["weighted_sum"] * max(1, count - 1))
-    few_bits = 16 * float(ml_dtypes.finfo(dtype).eps) if count > 2 else 1e-6  # each kernel rounds
-    np.testing.assert_allclose(arrays[0].get(), rounded(y, dtype), rtol=1e-6, atol=few_bits)
-
-
-@every_dtype
-@every_shape
-@each_alignment
-def test_add_relu_and_multiply(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
-    a, b, y = numbers(shape, dtype), numbers(shape, dtype, 1), np.empty(shape, np.float32)
-    on_gpu = [Guarded(values, dtype, offset=place) for values, place in ((a, offset), (b, 0), (a, 0))]
-    for operator in ("add_relu", "multiply"):
-        getattr(PLAIN, operator)(a, b, y)
-        getattr(gpu, operator)(*(each.array for each in on_gpu))
-        assert launched(operator)
-        np.testing.assert_array_equal(on_gpu[2].get(), rounded(y, dtype))
-
-
-@every_dtype
-@pytest.mark.parametrize("axis", [1, 2])
-def test_concat_and_split(gpu: Gpu, dtype: np.dtype, axis: int) -> None:
-    sizes = (8, 16, 3, 0)
-    shapes = [(3, size, 5, 7) if axis == 1 else (3, 8, size, 7) for size in sizes]
-    parts = [Guarded(numbers(shape, dtype, k), dtype) for k, shape in enumerate(shapes)]
-    expected = np.concatenate([part.get() for part in parts], axis)
-    whole = Guarded(np.zeros_like(expected), dtype)
-    gpu.concat([part.array for part in parts], whole.array, axis)
-    np.testing.assert_array_equal(whole.get(), expected)
-    for part in parts:
-        part.array[...] = 7
-    gpu.split(whole.array, [None, *(part.array for part in parts[1:])], sizes, axis)
-    assert (parts[0].get() == 7).all()
-    for part, values in zip(parts[1:], np.split(expected, np.cumsum(sizes)[:-1], axis)[1:], strict=True):
-        np.testing.assert_array_equal(part.get(), values)
 
 
 @pytest.mark.usefixtures("few_blocks")
@@ -265,35 +197,6 @@ def test_other_copies_are_plain(gpu: Gpu) -> None:
     np.testing.assert_array_equal(target.get(), np.arange(12))
 
 
-@every_dtype
-@pytest.mark.parametrize("layout", [C_ORDER, CHANNELS_LAST])
-def test_what_does_not_lie_alike_is_plain(gpu: Gpu, dtype: np.dtype, layout: str) -> None:
-    a, b = numbers((2, 6, 3, 3), dtype), numbers((2, 6, 3, 3), dtype, 1)
-    arrays = Guarded(a, dtype, layout), Guarded(b, dtype, CHANNELS_LAST), Guarded(a * 0, dtype, C_ORDER)
-    gpu.multiply(*(each.array for each in arrays))
-    assert launched()
-    np.testing.assert_array_equal(arrays[2].get(), rounded(a * b, dtype))
-    bias = numbers((6,))
-    if dtype == DTYPES[0]:
-        gpu.add_bias(arrays[2].array, cupy.asarray(bias))
-        np.testing.assert_array_equal(arrays[2].get(), a * b + bias[:, None, None])
-
-
-BIASED = [(2, 5, 3, 7), (3, 64), (70, 10), (2, 16, 9, 9), (1, 200, 1, 1), (5, 1, 4, 4), (2, 96, 6, 6), (9, 33, 2, 2)]
-
-
-@every_dtype
-@pytest.mark.parametrize("shape", BIASED, ids=str)
-@each_alignment
-def test_add_bias(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
-    x, bias = numbers(shape, dtype), numbers(shape[1:2], seed=1)
-    y, expected = Guarded(x, dtype, offset=offset), x.copy()
-    PLAIN.add_bias(expected, bias)
-    gpu.add_bias(y.array, cupy.asarray(bias))
-    assert launched("add_bias")
-    np.testing.assert_array_equal(y.get(), rounded(expected, dtype))
-
-
 def check_bias_gradients(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
     dy, before = numbers(shape, dtype, 1), numbers(shape[1:2], seed=2)
     for add in (False, True):
@@ -302,13 +205,6 @@ def check_bias_gradients(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offs
         PLAIN.bias_backward(dy, expected, add)
         assert launched("bias_partials", "bias_sums")
         np.testing.assert_allclose(dbias.get(), expected, rtol=1e-5, atol=1e-5)
-
-
-@every_dtype
-@pytest.mark.parametrize("shape", BIASED, ids=str)
-@each_alignment
-def test_bias_gradients(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
-    check_bias_gradients(gpu, dtype, shape, offset)
 
 
 @pytest.mark.usefixtures("few_blocks")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import cpu_engine
-from fcaffe.engines.cuda.transfers import TURNS, Transfers
+from fcaffe.engines.cuda.transfers import Transfers
 from fcaffe.proto import caffe_pb2 as pb
 from tests.engines.cuda import stand_in_cupy
 from tests.engines.cuda.stand_in_cupy import live, put
@@ -81,18 +80,6 @@ def test_batches_are_written_anew_while_earlier_ones_are_under_way(device):
     assert [seen.min() for seen in device.seen] == [seen.max() for seen in device.seen] == list(range(12))
 
 
-def test_the_wait_is_needed(device):
-    """That is, this device would show it if somebody did not wait."""
-    target, batch, key = device_array(1, 1, 2, 2), pinned(device, 1, 1, 2, 2), Key()
-    for index in range(2):
-        batch[...] = index
-        copy = device.upload(key, batch, target)
-        device.look(target)
-    assert not copy.done
-    device.wait()
-    assert device.seen[0].max() == 1
-
-
 def test_other_memory_is_free_at_once(device):
     target, key = device_array(2, 3), Key()
     values = np.empty((2, 3), np.float32)
@@ -103,17 +90,6 @@ def test_other_memory_is_free_at_once(device):
     values[...] = 99
     device.wait()
     assert [seen.max() for seen in device.seen] == list(range(9))
-
-
-def test_two_keys_at_a_time(device):
-    targets, keys = [device_array(3), device_array(3)], [Key(), Key()]
-    for index in range(5):
-        for key, target in zip(keys, targets, strict=True):
-            device.upload(key, np.full(3, index, np.float32), target)
-        for target in targets:
-            device.look(target)
-    device.wait()
-    assert [seen[0] for seen in device.seen] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
 LAYOUTS = {
@@ -172,20 +148,6 @@ def test_fresh_memory_on_the_device_may_still_be_in_use(device):
     assert device.seen[0].tolist() == [5] * 4
 
 
-def test_shapes_must_agree(device):
-    with pytest.raises(ValueError, match=r"of shape \(2,\) cannot be uploaded into one of \(1, 2\)"):
-        device.upload(Key(), np.zeros(2, np.float32), device_array(1, 2))
-
-
-def test_buffers_go_with_their_key(device):
-    key = Key()
-    device.upload(key, np.zeros(2, np.float32), device_array(2))
-    assert [len(slots) for slots in device._slots.values()] == [TURNS]
-    del key
-    gc.collect()
-    assert not device._slots
-
-
 def test_results_come_when_they_are_asked_for(device):
     loss = device_array(1)
     later = []
@@ -195,14 +157,6 @@ def test_results_come_when_they_are_asked_for(device):
     assert not later[-1].done
     assert [pending.value() for pending in later] == list(range(200))
     assert later[0].done and isinstance(later[0].value(), float)
-
-
-def test_small_arrays_come_too(device):
-    array = cupy.asarray(np.arange(6, dtype=np.int64).reshape(2, 3))
-    large = cupy.asarray(np.arange(1000, dtype=np.float16))
-    turned, whole = device.read_later(array.T), device.read_later(large)
-    assert turned.value().tolist() == [[0, 3], [1, 4], [2, 5]] and turned.value().dtype == np.int64
-    assert np.array_equal(whole.value(), np.arange(1000))
 
 
 def test_numbers_are_written_in_order_however_far_the_host_is_ahead(device):
@@ -241,17 +195,3 @@ def test_a_data_layer_neither_waits_nor_copies_pageable_memory(prefetch, cuda_en
     assert not waited and not copied
     on_device.close()
     on_host.close()
-
-
-def test_losses_of_an_engine_come_later(cuda_engine):
-    engine = cuda_engine()
-    loss = engine.xp.zeros(1, np.float64)
-    with stand_in_cupy.watched() as (waited, copied):
-        later = []
-        for index in range(5):
-            engine.set_counters(index, 2**40)
-            loss += engine.counters[:1] + index
-            later.append(engine.read_later(loss))
-    assert not waited and not copied
-    assert [pending.value() for pending in later] == [0, 2, 6, 12, 20]
-    assert engine.read_later(engine.counters).value().tolist() == [4, 2**40]

@@ -7,8 +7,7 @@ from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda.loss_scale import LossScale
 from fcaffe.engines.cuda.update import CHUNK, RULES
 from fcaffe.engines.update import Part, Settings
-from tests import engine_choice
-from tests.engines.cuda import stand_in_cupy, stand_in_engine
+from tests.engines.cuda import stand_in_cupy
 from tests.engines.cuda.emulated_engine import DeviceEngine, EmulatedEngine
 from tests.engines.cuda.emulator import EmulatedKernel, has_compiler
 
@@ -174,51 +173,3 @@ def test_a_recorded_update_takes_each_steps_rate_and_scale(device):
             for part in parts(0.004):
                 plain_update("SGD", part, wanted, gradients, wanted_history, "L2", rate, 1)
         np.testing.assert_array_equal(data.get(), wanted)
-
-
-SOLVER = """
-net_param {
-  layer { name: "in" type: "Input" top: "x" top: "label"
-          input_param { shape { dim: 4 dim: 3 dim: 6 dim: 6 } shape { dim: 4 } } }
-  layer { name: "conv" type: "Convolution" bottom: "x" top: "conv"
-          param { lr_mult: 1 decay_mult: 1 } param { lr_mult: 2 decay_mult: 0 }
-          convolution_param { num_output: 8 kernel_size: 3 weight_filler { type: "xavier" } } }
-  layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
-  layer { name: "drop" type: "Dropout" bottom: "conv" top: "conv" dropout_param { dropout_ratio: 0.3 } }
-  layer { name: "fc" type: "InnerProduct" bottom: "conv" top: "fc"
-          inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
-  layer { name: "loss" type: "SoftmaxWithLoss" bottom: "fc" bottom: "label" top: "loss" }
-}
-base_lr: 0.003 lr_policy: "inv" gamma: 0.1 power: 0.75 weight_decay: 0.01 random_seed: 5
-"""
-
-
-def train(engine, solver_from, monkeypatch, kind, fields):
-    monkeypatch.setattr(engine_choice, "chosen", lambda: engine)
-    solver = solver_from(f'{SOLVER} type: "{kind}" {fields}', "counter")
-    random = np.random.default_rng(0)
-    solver.net.blob("x").data[...] = engine.xp.asarray(random.standard_normal((4, 3, 6, 6)).astype(np.float32))
-    solver.net.blob("label").data[...] = engine.xp.asarray(random.integers(0, 10, 4).astype(np.float32))
-    solver.step(8)
-    return [engine.to_numpy(parameter.blob.data).copy() for parameter in solver.net.parameters.owned]
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [
-        ("SGD", "momentum: 0.9"),
-        ("SGD", "momentum: 0.9 iter_size: 2 regularization_type: 'L1'"),
-        ("Nesterov", "momentum: 0.9"),
-        ("AdaGrad", ""),
-        ("RMSProp", "rms_decay: 0.9"),
-        ("AdaDelta", "momentum: 0.95 delta: 1e-6"),
-        ("Adam", "momentum: 0.9 momentum2: 0.999"),
-    ],
-)
-def test_training_in_graphs_is_that_of_the_cpus(solver_from, monkeypatch, kind, fields):
-    wanted = train(NumpyEngine(), solver_from, monkeypatch, kind, fields)
-    stand_in_engine.install(monkeypatch)
-    found = train(stand_in_engine.engine(), solver_from, monkeypatch, kind, fields)
-    stand_in_cupy.reset()
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)

@@ -89,7 +89,6 @@ cuda = _module(
     compiler=_module("cupy.cuda.compiler", CompileException=errors.CompileException),
     driver=_module("cupy.cuda.driver", CUDADriverError=errors.CUDADriverError),
     get_current_stream=streams.current,
-    get_elapsed_time=streams.get_elapsed_time,
     memory=_module("cupy.cuda.memory", OutOfMemoryError=OutOfMemoryError),
     nccl=nccl.module,
     nvrtc=_module("cupy.cuda.nvrtc", getVersion=lambda: (13, 5)),

@@ -127,17 +127,15 @@ def _function(name: str, waits: bool) -> Callable[..., Any]:
 
     def call(*arguments: Any, **options: Any) -> Any:
         out = options.pop("out", None)
-        if name in ("concatenate", "stack", "vstack", "hstack"):
+        if name in ("concatenate", "stack"):
             if not all(isinstance(each, Array) for each in arguments[0]):
                 raise TypeError("Only cupy arrays can be concatenated")
         elif name not in ("where", "einsum") and not isinstance(arguments[0], (Array, *SCALARS)):
             raise TypeError(f"Unsupported type {type(arguments[0])}")
         if waits:
             streams.synchronise(name)
-        if name in ("dot", "einsum", "tensordot", "vdot"):
+        if name in ("dot", "einsum", "tensordot"):
             cublas.refuse_capture()
-        if name == "argsort" and options.get("kind") not in (None, "stable"):
-            raise ValueError(f"kind can only be None or 'stable', not {options['kind']}")
         given, named = _deep(arguments), _deep_options(options)
         if out is not None:
             target = _out(out)
@@ -177,13 +175,13 @@ def _split_function(name: str) -> Callable[..., list[Array]]:
     return call
 
 
-members.update({name: Ufunc(name) for name in (*UFUNCS.split(), "conjugate")})
+members.update({name: Ufunc(name) for name in UFUNCS.split()})
 members.update({name: _function(name, waits=False) for name in (*NEW.split(), "round")})
 members.update({name: _function(name, waits=True) for name in WAITING.split()})
 members.update({name: _view_function(name) for name in VIEWS.split()})
 members.update({name: _split_function(name) for name in SPLITS.split()})
 members.update({name: getattr(np, name) for name in TYPES.split()})
-members.update(abs=members["absolute"], around=members["round"], matmul=Matmul("matmul"))
+members.update(abs=members["absolute"], matmul=Matmul("matmul"))
 
 
 @_public

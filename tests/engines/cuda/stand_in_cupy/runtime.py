@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,6 @@ from tests.engines.cuda.stand_in_cupy.errors import CUDARuntimeError
 DEVICES = 1
 current = 0  # device
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = range(1, 4)
-
-PROPERTIES = {"name": b"NVIDIA H200", "pciBusID": 0x19}
 
 
 def getDeviceCount() -> int:  # noqa: N802
@@ -34,14 +31,9 @@ def setDevice(device: int) -> None:  # noqa: N802
     _check(device)
 
 
-def getDeviceProperties(device: int) -> dict[str, Any]:  # noqa: N802
-    _check(device)
-    return dict(PROPERTIES)
-
-
 def deviceGetPCIBusId(device: int) -> str:  # noqa: N802
     _check(device)
-    return f"0000:{PROPERTIES['pciBusID'] + device:02x}:00.0"
+    return f"0000:{0x19 + device:02x}:00.0"
 
 
 def deviceSynchronize() -> None:  # noqa: N802

@@ -12,7 +12,6 @@ events, waits, copies and sums by NCCL in the order in which the host asks for t
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -314,11 +313,9 @@ def copy_from_host(source: np.ndarray, target: np.ndarray, stream: Any = None) -
 
 class Event:
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
-        self.timed = not disable_timing
         self.ptr = id(self)
         self.stream: Stream | None = None
         self.capture: Capture | None = None
-        self.time = 0.0
         self.seen: dict[Stream, int] = {}  # in a capture: what lies before it, of each stream
         self._awaited: list[Arrival] = []
         self._until = 0  # of what its stream has put off
@@ -329,17 +326,13 @@ class Event:
         self.capture = self.stream.capture
         if self.capture:
             self.seen = {**self.capture.seen.get(self.stream, {}), self.stream: len(self.capture.work)}
-        self._take_time()
         if puts_off():
             calls.append(("record", self.ptr, self.stream.ptr))
-            self.stream.put_off.append(self._take_time)
+            self.stream.put_off.append(lambda: None)
             self._until = len(self.stream.put_off)
             return
         self.stream._arriving = [each for each in self.stream._arriving if not each.is_awaited]
         self._awaited = list(self.stream._arriving)
-
-    def _take_time(self) -> None:
-        self.time = time.perf_counter()
 
     def runner(self) -> Work:
         """Runs what is put off of what lies before the event as it is recorded now, as cudaStreamWaitEvent waits."""
@@ -373,13 +366,6 @@ class Event:
     def _refuse_captured(self) -> None:
         if self.capture:
             raise CUDARuntimeError(errors.CAPTURED_EVENT)
-
-
-def get_elapsed_time(start: Event, end: Event) -> float:
-    """Milliseconds."""
-    if not (start.timed and end.timed and start.stream and end.stream):
-        raise CUDARuntimeError(400, "events without timing, or not recorded")
-    return (end.time - start.time) * 1e3
 
 
 class Graph:

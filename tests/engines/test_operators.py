@@ -1,0 +1,288 @@
+"""The operators of every engine against NumPy's plain ones, in each precision and in several memory orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from fcaffe.engines import NumpyEngine, cpu_engine, find_onednn
+from fcaffe.engines.normalization import Normalizer
+from fcaffe.engines.windows import Windows
+from tests.engines.cuda import emulator, stand_in_cupy, stand_in_engine
+
+pytestmark = pytest.mark.usefixtures("all_threads")
+
+PLAIN = NumpyEngine()
+KINDS = ["oneDNN fp32", "oneDNN bf16", "CUDA fp32", "CUDA fp16", "CUDA bf16"]
+DIGITS = {"fp32": 5e-6, "fp16": 2**-10, "bf16": 2**-7}  # of the largest value
+ORDERS = ["channels last", "C order", "slice", "unaligned"]
+every_order = pytest.mark.parametrize("order", ORDERS)
+
+Shape = tuple[int, ...]
+
+
+class Wide(NamedTuple):
+    """Parameters, their gradients and indices, which are float32 in each precision: values, or the shape of an
+    output."""
+
+    of: Any
+
+
+@pytest.fixture(params=KINDS)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    name, math = request.param.split()
+    if name == "CUDA":
+        if not emulator.has_compiler:
+            pytest.skip("the emulator of kernels needs g++")
+        stand_in_engine.install(monkeypatch)
+        yield stand_in_engine.engine(math=math)
+        stand_in_cupy.reset()
+        return
+    if not find_onednn():
+        pytest.skip("needs onednn-cpu-gomp")
+    if math == "bf16" and not cpu_engine(name="onednn").library.has_bf16():  # type: ignore[attr-defined]
+        pytest.skip("this processor has neither AVX-512 BF16 nor AMX: nothing of bfloat16 was checked")
+    yield cpu_engine(math, "onednn")
+
+
+def drawn(*shape: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape, np.float32)
+
+
+def put(engine: Any, values: np.ndarray, order: str, wide: bool) -> Any:
+    """The values on the engine, in this order, and in 16 bits unless `wide`."""
+    xp, shape = engine.xp, values.shape
+    dtype = np.dtype(np.float32) if wide or engine.half_dtype is None else engine.half_dtype
+    if len(shape) < 3 or order == "C order" or wide:
+        array = xp.empty(shape, dtype)
+    else:
+        extra = 3 if order == "slice" else 0
+        last = shape[0], *shape[2:], shape[1] + extra
+        count, offset = int(np.prod(last)), int(order == "unaligned")
+        flat = xp.empty(count + offset, dtype)[offset:]
+        array = xp.moveaxis(flat.reshape(last), -1, 1)[:, : shape[1]]
+    engine.copy(engine.from_numpy(values), array)
+    return array
+
+
+def get(engine: Any, array: Any) -> np.ndarray:
+    return engine.to_numpy(array).astype(np.float32)
+
+
+def check(
+    engine: Any, order: str, inputs: Sequence[Any], outputs: Sequence[Any], call: Callable[..., Any], times: float = 1
+) -> None:
+    """call(engine, *inputs, *outputs) gives what it gives on the plain engine, within `times` the digits."""
+    there, given = [], []
+    for each in inputs:
+        wide = isinstance(each, Wide)
+        there.append(put(engine, each.of if wide else each, order, wide))
+        given.append(get(engine, there[-1]))
+    shapes = [each.of if isinstance(each, Wide) else each for each in outputs]
+    expected = [np.full(shape, np.nan, np.float32) for shape in shapes]
+    found = [
+        put(engine, np.full(shape, np.nan, np.float32), order, isinstance(each, Wide))
+        for shape, each in zip(shapes, outputs, strict=True)
+    ]
+    with np.errstate(all="ignore"):
+        call(PLAIN, *given, *expected)
+        call(engine, *there, *found)
+    math = "fp32" if engine.half_dtype is None else "bf16" if engine.half_dtype.name != "float16" else "fp16"
+    for ours, exact, each in zip(found, expected, outputs, strict=True):
+        theirs = get(engine, put(engine, exact, order, isinstance(each, Wide)))  # -FLT_MAX is -inf in 16 bits
+        largest = np.abs(theirs[np.isfinite(theirs)]).max(initial=1e-3)
+        np.testing.assert_allclose(get(engine, ours), theirs, rtol=0, atol=times * DIGITS[math] * largest)
+
+
+CONVOLUTIONS = [
+    # n, c, size, m, kernel, stride, pad, dilation, group
+    (4, 3, (35, 35), 32, (11, 11), (4, 4), (0, 0), (1, 1), 1),
+    (2, 96, (13, 13), 64, (5, 5), (1, 1), (2, 2), (1, 1), 2),
+    (3, 20, (12, 12), 50, (5, 5), (1, 1), (0, 0), (1, 1), 1),
+    (2, 32, (9, 11), 32, (3, 3), (1, 1), (1, 1), (1, 1), 32),
+    (2, 16, (15, 15), 24, (3, 3), (2, 1), (1, 0), (2, 2), 1),
+    (2, 64, (14, 14), 128, (1, 1), (1, 1), (0, 0), (1, 1), 1),
+    (2, 64, (14, 14), 128, (1, 1), (2, 2), (0, 0), (1, 1), 1),
+    (2, 8, (30,), 16, (5,), (2,), (1,), (1,), 1),
+    (2, 8, (6, 7, 8), 16, (3, 2, 3), (1, 2, 1), (1, 0, 1), (1, 1, 1), 1),
+]
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+@every_order
+def test_convolution(engine: Any, case: Any, order: str) -> None:
+    n, c, size, m, kernel, stride, pad, dilation, group = case
+    windows = Windows(kernel, stride, pad, dilation)
+    x, w, b = drawn(n, c, *size), drawn(m, c // group, *kernel), drawn(m)
+    dy = drawn(n, m, *windows.convolved(size), seed=2)
+    for relu in (False, True):
+
+        def forward(e: Any, x: Any, w: Any, b: Any, y: Any, relu: bool = relu) -> None:
+            e.convolution_forward(x, w, b, y, windows, group, relu)
+
+        check(engine, order, [x, Wide(w), Wide(b)], [dy.shape], forward, 4)
+        check(engine, order, [x, Wide(w)], [dy.shape], lambda e, x, w, y, call=forward: call(e, x, w, None, y), 4)
+
+    def weights(e: Any, x: Any, dy: Any, once: Any, twice: Any) -> None:
+        e.convolution_backward_weights(x, dy, once, windows, group, add=False)
+        e.copy(once, twice)
+        e.convolution_backward_weights(x, dy, twice, windows, group, add=True)
+
+    def data(e: Any, dy: Any, w: Any, dx: Any) -> None:
+        e.convolution_backward_data(dy, w, dx, windows, group)
+
+    check(engine, order, [dy, Wide(w)], [x.shape], data, 4)
+    check(engine, order, [x, dy], [Wide(w.shape)] * 2, weights, 4)
+
+
+POOLINGS = [
+    # size, kernel, stride, pad, output size: also clipped, beyond the padding, separate, whole, outside
+    ((28, 28), (2, 2), (2, 2), (0, 0), (14, 14)),
+    ((27, 27), (3, 3), (2, 2), (0, 0), (13, 13)),
+    ((32, 32), (3, 3), (2, 2), (0, 0), (16, 16)),
+    ((14, 14), (3, 3), (1, 1), (1, 1), (14, 14)),
+    ((7, 7), (7, 7), (1, 1), (0, 0), (1, 1)),
+    ((5, 5), (2, 2), (3, 3), (1, 1), (3, 3)),
+    ((5, 7), (3, 2), (1, 2), (1, 0), (5, 4)),
+    ((8, 8), (2, 2), (3, 3), (0, 0), (3, 3)),
+    ((3, 3), (5, 4), (2, 2), (2, 3), (2, 3)),
+]
+
+
+@pytest.mark.parametrize("case", POOLINGS, ids=str)
+@pytest.mark.parametrize("channels", [7, 32])
+@every_order
+def test_pooling(engine: Any, case: Any, channels: int, order: str) -> None:
+    size, kernel, stride, pad, output_size = case
+    windows, shape = Windows(kernel, stride, pad, (1, 1)), (2, channels, *output_size)
+    x, dy = np.round(drawn(2, channels, *size) * 4), drawn(*shape, seed=2)  # with many equal values
+    x.reshape(-1)[5::11], x.reshape(-1)[3::17] = np.nan, -np.inf
+
+    def largest(e: Any, x: Any, dy: Any, y: Any, forgetful: Any, dx: Any) -> None:
+        memory = e.xp.empty(dy.shape, np.float32)
+        e.max_pool_forward(x, y, memory, windows)
+        e.max_pool_forward(x, forgetful, None, windows)
+        e.max_pool_backward(dy, memory, dx, windows)
+
+    def indices(e: Any, x: Any, dy: Any, wide: Any, y: Any, mask: Any, dx: Any, scattered: Any) -> None:
+        e.max_pool_with_indices(x, y, mask, windows)
+        e.index_backward(dy, mask, dx, windows)
+        e.scatter_to_plane(wide, mask, scattered)
+
+    def mean(e: Any, x: Any, dy: Any, y: Any, dx: Any) -> None:
+        e.average_pool_forward(x, y, windows)
+        e.average_pool_backward(dy, dx, windows)
+
+    check(engine, order, [x, dy], [shape, shape, x.shape], largest, 4)
+    check(engine, order, [x, dy, Wide(dy)], [shape, Wide(shape), x.shape, Wide(x.shape)], indices, 4)
+    check(engine, order, [np.nan_to_num(x, neginf=1), dy], [shape, x.shape], mean, 4)
+
+
+@pytest.mark.parametrize("channels", [7, 20, 32, 96])
+@pytest.mark.parametrize(("size", "beta"), [(1, 0.75), (3, 0.75), (5, 0.75), (5, 0.5), (15, 0.75)])
+@every_order
+def test_lrn(engine: Any, channels: int, size: int, beta: float, order: str) -> None:
+    shape, numbers = (2, channels, 6, 5), (size, 0.3, beta, 2.0)
+
+    def call(e: Any, x: Any, dy: Any, y: Any, forgetful: Any, dx: Any) -> None:
+        memory = e.xp.empty((2 * e.lrn_memory, *shape[1:]), np.float32)
+        e.lrn_forward(x, y, memory, *numbers)
+        e.lrn_forward(x, forgetful, None, *numbers)
+        e.lrn_backward(x, y, memory, dy, dx, *numbers)
+
+    check(engine, order, [drawn(*shape) * 3, drawn(*shape, seed=2)], [shape] * 3, call, 2)
+
+
+@pytest.mark.parametrize("shape", [(4, 7, 16, 15), (2, 32, 9, 7), (3, 4, 2, 2, 5), (40, 256)], ids=str)
+@pytest.mark.parametrize(("affine", "relu"), [(False, False), (True, False), (True, True)])
+@every_order
+def test_batch_norm(engine: Any, shape: Shape, affine: bool, relu: bool, order: str) -> None:
+    x, dy, each = drawn(*shape) * 3 + 1, drawn(*shape, seed=2), Wide(shape[1:2])
+    pair = [Wide(drawn(shape[1], seed=seed)) for seed in (3, 4)] if affine else []
+
+    def call(e: Any, x: Any, dy: Any, *others: Any) -> None:
+        scale, shift = others[: len(pair)] or (None, None)
+        y, dx, applied, added, mean, variance, *gradients = others[len(pair) :]
+        norm = Normalizer(mean, variance, 1e-5, scale, shift, relu)
+        memory = e.xp.empty(int(e.batch_norm_memory * x.size) + 1, np.float32)
+        e.batch_norm_moments(x, mean, variance)
+        e.batch_norm_train(x, y, norm, memory)
+        e.batch_norm_train_backward(x, dy, dx, norm, gradients, memory)
+        e.batch_norm_apply(x, applied, norm)
+        e.batch_norm_add_relu(x, dy, added, norm._replace(relu=False))
+
+    check(engine, order, [x, dy, *pair], [*[shape] * 4, each, each, *[each] * len(pair)], call, 2)
+
+
+@pytest.mark.parametrize("shape", [(4, 32, 9, 10), (2, 7, 5, 3), (2, 8, 3, 2, 5), (9, 40)], ids=str)
+@every_order
+def test_value_by_value_and_by_channel(engine: Any, shape: Shape, order: str) -> None:
+    a, b, c, channels = drawn(*shape), drawn(*shape, seed=2), drawn(*shape, seed=3), Wide(shape[1:2])
+    scale, shift = (Wide(drawn(shape[1], seed=seed)) for seed in (4, 5))
+    for slope in 0.0, 0.25, -1.5:
+        check(engine, order, [a], [shape], lambda e, a, y, slope=slope: e.relu_forward(a, y, slope))
+        check(engine, order, [a, b], [shape], lambda e, a, b, y, slope=slope: e.relu_backward(a, b, y, slope))
+    check(engine, order, [a], [shape], lambda e, a, y: (e.copy(a, y), e.relu_of_maxima(y)))
+    check(engine, order, [a], [shape], lambda e, a, y: e.weighted_sum([a], [-0.5], y))
+    check(engine, order, [a, b, c], [shape], lambda e, a, b, c, y: e.weighted_sum([a, b, c], [1, -0.5, 2], y), 2)
+    check(engine, order, [a, b], [shape], lambda e, a, b, y: e.add_relu(a, b, y))
+    check(engine, order, [a, b], [shape], lambda e, a, b, y: e.multiply(a, b, y))
+    check(engine, order, [a, shift], [shape], lambda e, a, shift, y: (e.copy(a, y), e.add_bias(y, shift)), 2)
+    check(engine, order, [a], [channels], lambda e, a, sums: e.copy(e.channel_sums(a), sums))
+    check(engine, order, [a], [channels], lambda e, a, db: [e.bias_backward(a, db, add) for add in (False, True)])
+
+    def scaled(e: Any, x: Any, dy: Any, scale: Any, shift: Any, y: Any, dx: Any, ds: Any, db: Any) -> None:
+        e.scale_channels(x, y, scale, shift, relu=True)
+        e.scale_channels_backward(x, dy, dx, scale, ds, db)
+
+    check(engine, order, [a, b, scale, shift], [shape, shape, channels, channels], scaled)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+@every_order
+def test_concat_and_split(engine: Any, axis: int, order: str) -> None:
+    sizes, whole = (8, 3, 5), [4, 16, 16, 7]
+    parts = [drawn(*whole[:axis], size, *whole[axis + 1 :]) for size in sizes]
+    shapes = [part.shape for part in parts]
+    check(engine, order, parts, [tuple(whole)], lambda e, a, b, c, y: e.concat([a, b, c], y, axis))
+    check(engine, order, [drawn(*whole)], shapes[1:], lambda e, x, b, c: e.split(x, [None, b, c], sizes, axis))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((3, 40, 5, 6), 1), ((3, 40, 5, 6), 3), ((5, 1), 1), ((3, 1500), 1), ((4, 3), 0), ((9,), 0)]
+)
+@every_order
+def test_softmax(engine: Any, shape: Shape, axis: int, order: str) -> None:
+    def call(e: Any, x: Any, dy: Any, y: Any, dx: Any) -> None:
+        e.softmax_forward(x, y, axis)
+        e.softmax_backward(y, dy, dx, axis)
+
+    check(engine, order, [drawn(*shape) * 4, drawn(*shape, seed=2)], [shape, shape], call, 4)
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize(
+    ("m", "k", "n"),
+    [(1, 300, 70), (64, 1, 5), (64, 130, 10), (128, 160, 130), (7, 33, 1), (0, 5, 6), (1, 2048, 520), (16, 1030, 1021)],
+)
+def test_inner_product(engine: Any, m: int, k: int, n: int, transpose: bool) -> None:
+    x, dy, w, b = drawn(m, k), drawn(m, n), drawn(*((k, n) if transpose else (n, k))), drawn(n)
+
+    def weights(e: Any, x: Any, dy: Any, once: Any, twice: Any) -> None:
+        e.inner_product_backward_weights(x, dy, once, transpose, add=False)
+        e.copy(once, twice)
+        e.inner_product_backward_weights(x, dy, twice, transpose, add=True)
+
+    def forward(e: Any, x: Any, w: Any, b: Any, y: Any, plain: Any) -> None:
+        e.inner_product_forward(x, w, b, y, transpose)
+        e.inner_product_forward(x, w, None, plain, transpose)
+
+    def data(e: Any, dy: Any, w: Any, dx: Any) -> None:
+        e.inner_product_backward_data(dy, w, dx, transpose)
+
+    check(engine, "C order", [x, Wide(w), Wide(b)], [dy.shape] * 2, forward)
+    check(engine, "C order", [dy, Wide(w)], [x.shape], data)
+    check(engine, "C order", [x, dy], [Wide(w.shape)] * 2, weights)
