@@ -129,33 +129,6 @@ def test_shapes_come_with_setup_and_are_told(capfd):
     layer.close()
 
 
-def test_labels_are_optional_and_tops_keep_their_memory():
-    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb", tops=1)
-    address = top[0].data.ctypes.data
-    layer.forward([], top)
-    assert top[0].data.ctypes.data == address and top[0].data.any()
-    layer.close()
-
-
-def test_fills_a_top_that_is_in_c_order():
-    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb")
-    other, plain = data_layer(GOLDEN / "interop" / "gray_lmdb")
-    plain[0].make_contiguous()
-    layer.forward([], top)
-    other.forward([], plain)
-    assert np.array_equal(top[0].data, plain[0].data)
-    layer.close()
-    other.close()
-
-
-def test_rand_skip_is_ignored_aloud(capfd):
-    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb", data_param="backend: LMDB rand_skip: 10")
-    assert "rand_skip is ignored" in capfd.readouterr().err
-    layer.forward([], top)
-    assert layer.reader_state()[0] == 2
-    layer.close()
-
-
 def write_images(folder, shapes):
     records = ((b"%03d" % k, array_to_datum(np.full(s, k, np.uint8), k)) for k, s in enumerate(shapes))
     write_lmdb(str(folder), ((key, datum.SerializeToString()) for key, datum in records))
@@ -167,14 +140,6 @@ def test_images_of_different_sizes_can_be_read_one_by_one(tmp_path):
     for shape in [(1, 1, 4, 5), (1, 3, 2, 2), (1, 1, 4, 5)]:
         layer.forward([], top)
         assert top[0].shape == shape
-    layer.close()
-
-
-def test_images_of_different_sizes_fit_into_a_batch_when_cropped(tmp_path):
-    source = write_images(tmp_path / "db", [(1, 4, 5), (1, 6, 3)])
-    layer, top = data_layer(source, transform="crop_size: 3 mirror: true", phase=pb.TRAIN)
-    layer.forward([], top)
-    assert top[0].data[:, 0, 0, 0].tolist() == [0, 1]
     layer.close()
 
 
@@ -277,13 +242,6 @@ def test_the_state_is_that_of_the_last_batch_had_and_continues_the_series(consum
             reader.forward([], blobs)
             assert np.array_equal(blobs[0].data, data) and np.array_equal(blobs[1].data, labels)
         reader.close()
-
-
-def test_without_anything_random_the_state_is_the_position():
-    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb")
-    layer.forward([], top)
-    assert layer.reader_state() == (2, b"")
-    layer.close()
 
 
 def test_close_ends_the_thread():

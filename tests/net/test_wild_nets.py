@@ -47,11 +47,6 @@ def test_nets_and_layers_without_a_name(net_from: NetFrom, tmp_path: Path) -> No
     assert list(PyNet._of(net).params) == [""]
 
 
-def test_splits_of_nameless_layers_have_caffes_names(net_from: NetFrom) -> None:
-    text = INPUT.replace('name: "in"', "") + ip("a", "x", "a", 2) + ip("b", "x", "b", 2)
-    assert net_from(text).layer_names == ["", "x__0_split", "a", "b"]
-
-
 def test_two_layers_of_one_name(net_from: NetFrom, tmp_path: Path) -> None:
     """Both are built and trained; `params` and `layer_dict` show the last, weights are loaded into the first."""
     text = INPUT + ip("ip", "x", "a", 3) + ip("ip", "a", "b", 5)
@@ -174,18 +169,6 @@ def test_two_nets_in_a_solver_are_refused(solver_from: Callable[..., Any]) -> No
 # --- deprecated fields of layers --------------------------------------------------------------------------------------
 
 
-def test_concat_dim_and_slice_dim(net_from: NetFrom) -> None:
-    text = INPUT + (
-        'layer { name: "s" type: "Slice" bottom: "x" top: "a" top: "b" slice_param { slice_dim: 2 slice_point: 3 } }'
-        'layer { name: "c" type: "Concat" bottom: "b" bottom: "a" top: "y" concat_param { concat_dim: 2 } }'
-    )
-    net = net_from(text)
-    assert [net.blob(name).shape for name in "aby"] == [(2, 3, 3, 4), (2, 3, 1, 4), (2, 3, 4, 4)]
-    net.blob("x").data[...] = np.arange(96).reshape(2, 3, 4, 4)
-    net.forward()
-    np.testing.assert_array_equal(net.blob("y").data, np.roll(net.blob("x").data, 1, axis=2))
-
-
 @pytest.mark.parametrize(
     ("fields", "divisor"),
     [("normalize: true", 9), ("normalize: false", 2), ("normalize: false normalization: FULL", 12)],
@@ -217,22 +200,6 @@ def test_a_slice_point_at_the_end_gives_a_blob_of_no_channels(net_from: NetFrom)
     text = text.replace("slice_point: 3", "slice_point: 4")
     with pytest.raises(NetError, match='layer "s"'):
         net_from(text)
-
-
-def test_forward_backward_over_a_blob_of_no_channels(net_from: NetFrom) -> None:
-    text = (
-        "force_backward: true "
-        + INPUT
-        + 'layer { name: "s" type: "Slice" bottom: "x" top: "a" top: "b" slice_param { slice_point: 3 } }'
-        + 'layer { name: "quiet" type: "Silence" bottom: "b" }'
-        + ip("ip", "a", "y", 1)
-        + 'layer { name: "sum" type: "Reduction" bottom: "y" top: "sum" loss_weight: 1 }'
-    )
-    net = net_from(text)
-    net.forward()
-    net.backward()
-    weights = net.layers[3].blobs[0].data.reshape(1, 3, 4, 4)
-    np.testing.assert_allclose(net.blob("x").diff, np.repeat(weights, 2, axis=0), rtol=1e-6)
 
 
 def data(name: str, top: str, rules: str) -> str:
