@@ -1,4 +1,4 @@
-"""Random nets for inference, fed with other batch sizes from pass to pass: whole passes give what single layers give."""
+"""Random nets for inference, fed with other batch sizes from pass to pass: whole passes give what layers give."""
 
 from __future__ import annotations
 
