@@ -30,7 +30,7 @@ Moves = dict[int, list[tuple[Storage, Array]]]  # before the backward of a node,
 class Memory:
     """Bytes that a net takes for one pass.
 
-    `activations`, `gradients` and `internal` (values that layers save for backward, and workspaces) are the sizes of
+    `activations`, `gradients` and `internal` (values that layers save for backward) are the sizes of
     separate buffers. `peak` is the size with shared memory, `recomputed` the size of the recomputed activations.
     """
 
@@ -128,11 +128,10 @@ def memory_of(program: Program, again: Again, in_arena: bool) -> Memory:
     parameters = {blob.data_storage for node in program.nodes for layer in node.layers for blob in layer.blobs}
     data = {blob.data_storage for node in program.nodes for blob in node.blobs}
     activations, gradients = bytes_of(data - parameters), bytes_of(program.gradients)
-    working = sum(node.layer.own_bytes() for node in program.nodes)
-    internal = bytes_of(program.internal) + working
+    internal = bytes_of(program.internal)
     peak = activations + gradients + internal
     if in_arena:
-        peak = layout(uses(program, again))[1] + activations - bytes_of(program.activations) + working
+        peak = layout(uses(program, again))[1] + activations - bytes_of(program.activations)
     return Memory(
         parameters=bytes_of(parameters),
         activations=activations,

@@ -17,8 +17,6 @@ from fcaffe.net.workers import UnheardWorkers, Workers
 from fcaffe.rng import CaffeRandom, counter
 from fcaffe.timeline import Timeline
 
-AT_ONCE = 1 << 18  # values of a mask that a thread draws in one go
-
 
 @dataclass
 class Context:
@@ -96,16 +94,7 @@ class Context:
         if self.noise == "caffe":
             keep = 1.0 - float(np.float32(ratio))
             return self.random.bernoulli(keep, int(np.prod(shape))).reshape(shape).astype(bool)
-        kept = np.empty(shape, bool)
-
-        def draw(start: int, stop: int) -> None:
-            part, first = kept[start:stop], self.first_sample + start
-            part[...] = counter.keep_mask(self.seed, layer, self.iteration, first, part.shape, ratio)
-
-        together = max(1, AT_ONCE * shape[0] // max(1, kept.size))
-        starts = range(0, shape[0], together)
-        self.engine.for_each(draw, [(start, min(start + together, shape[0])) for start in starts], fewest=2)
-        return kept
+        return counter.keep_mask(self.seed, layer, self.iteration, self.first_sample, shape, ratio)
 
     def uniform(self, layer: str, shape: tuple[int, ...]) -> np.ndarray:
         """float32 in [0, 1) for stochastic pooling."""

@@ -219,10 +219,6 @@ def test_cache_blocking(monkeypatch):
         for net in whole, plain:
             net.blob("x").reshape(images, 16, 20, 20)
             net.reshape()
-        told = whole.memory().internal
         check_recordings_of(whole, plain, (images, 16, 20, 20))
         nodes = [node for node in whole.fused.nodes if node.layer.type == "CacheBlocked"]
         assert not nodes or not any(step in nodes for step in whole.fused.replay._steps)
-        arenas = [node.layer.own_memory()[0].buffer.base for node in nodes]
-        assert told <= sum(arena.nbytes for arena in arenas) <= told + 64 * len(arenas)
-        assert told > 0 or not used.records
