@@ -142,7 +142,9 @@ class HostViews:
         """Update the arrays that user code holds. To be called after the engine has changed blobs."""
         for exposure in tuple(self._copies):
             storage, blob = exposure.storage(), exposure.blob()
-            if not exposure.may_differ and storage is not None and blob is not None and blob.uses(storage):
+            if exposure.may_differ or storage is None or blob is None:
+                continue
+            if storage in (blob.data_storage, blob.diff_storage):
                 self._fill(exposure, storage, blob)
         for storage in self.exposed():
             storage.settle()
