@@ -12,18 +12,13 @@ import io
 import os
 import select
 import stat
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from fcaffe import log
 from fcaffe.errors import FcaffeError
 
 LARGEST = 2**31 - 1  # bytes read from a pipe
-UNOPENED = 1.0  # seconds within which a writer must open a pipe
-SILENT = 60.0  # seconds within which a writer must write
-TOLD = 1.0  # seconds of waiting after which the log says so
-STEP = 0.05  # seconds between two polls of a pipe without a writer
+SILENT = 60.0  # seconds in which a writer must open a pipe, or write again
 
 # zlib compresses at most about a thousandfold; a file that claims more is damaged, and nothing is allocated for it.
 MOST_PACKED = 2000
@@ -52,7 +47,7 @@ def open_input(path: Path, most: int = LARGEST, look: bool = False) -> BinaryIO:
         key = (status.st_dev, status.st_ino)
         content = _peeked.pop(key, None)
         if content is None:
-            content = _drain(descriptor, path, most)
+            content = _drain(descriptor, most)
         if look:
             _peeked[key] = content
         return io.BytesIO(content)
@@ -119,37 +114,19 @@ def opened_by(library: Callable[[Path], Any], path: Path) -> Iterator[Any]:
         yield file
 
 
-def _drain(descriptor: int, path: Path, most: int) -> bytes:
+def _drain(descriptor: int, most: int) -> bytes:
     """Read a non-blocking pipe until all writers have closed it."""
     poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    pieces: list[bytes] = []
-    size, told, since = 0, False, time.monotonic()
-    while True:
-        hung_up = any(event & select.POLLHUP for _, event in poll.poll(1000 * STEP))
-        try:
-            piece = os.read(descriptor, 1 << 20)
-            opened = bool(piece)
-        except BlockingIOError:  # a writer has it open, and has written nothing new
-            piece, opened = b"", True
-        if piece:
-            pieces.append(piece)
-            size += len(piece)
-            if size > most:
-                raise _too_large(most)
-            since = time.monotonic()
-            continue
-        if not opened and (pieces or hung_up):
-            return b"".join(pieces)
-        waited = time.monotonic() - since
-        if waited > (SILENT if opened else UNOPENED):
-            what = f"nothing has come from it for {waited:.0f} s" if opened else "nobody writes to it"
-            raise OSError(errno.ETIMEDOUT, f"it is a pipe, and {what}; give a file, or start its writer first")
-        if waited > TOLD and not told:
-            told = True
-            log.warning(f"Waiting for data from the pipe {os.fspath(path)}")
-        if not opened:
-            time.sleep(STEP)
+    poll.register(descriptor, select.POLLIN)  # and POLLHUP, once a writer has had it open
+    content = bytearray()
+    while len(content) <= most:
+        if not poll.poll(1000 * SILENT):
+            raise OSError(errno.ETIMEDOUT, "it is a pipe that nobody writes to; give a file, or start its writer first")
+        piece = os.read(descriptor, 1 << 20)
+        if not piece:
+            return bytes(content)
+        content += piece
+    raise _too_large(most)
 
 
 def _too_large(most: int) -> OSError:

@@ -37,8 +37,10 @@ def replacing(
 
     A device or a pipe, such as /dev/stdout, is not replaced: the body's file is copied into it. If anything fails, the
     temporary file is removed and an old file at `path` stays. An OSError (no space, no permission, no such folder)
-    becomes an `error` that names `path` and the `noun` that was written.
+    becomes an `error` that names `path` and the `noun` that was written. Unfinished files of killed processes with the
+    same target are removed before.
     """
+    remove_leftovers(os.fspath(path))
     target = Path(os.path.realpath(path))  # a link stays a link
     stays = _takes_bytes(path)
     folder = Path(tempfile.gettempdir()) if stays else target.parent

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 
 
@@ -81,22 +79,3 @@ def test_a_folder_imports_only_from_those_above_it() -> None:
             allowed = order[: min((order.index(user) for user in users.get(module, ()) if user in order), default=None)]
         below = {name for name in names if folder_of(name) in order and folder_of(name) not in allowed}
         assert not below, f"{module} imports {below}"
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "from fcaffe.b import f",
-        "from fcaffe import b",
-        "import fcaffe.b",
-        "def f():\n    from fcaffe.b import f",
-        "import importlib\ndef f():\n    return importlib.import_module('fcaffe.b')",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import fcaffe.b as b",
-    ],
-)
-def test_a_circle_is_found_wherever_the_import_stands(statement: str, tmp_path: Path) -> None:
-    (tmp_path / "fcaffe").mkdir()
-    (tmp_path / "fcaffe" / "__init__.py").write_text("")
-    (tmp_path / "fcaffe" / "a.py").write_text(statement)
-    (tmp_path / "fcaffe" / "b.py").write_text("from fcaffe.a import f")
-    assert set(circle(imports(tmp_path))) == {"fcaffe.a", "fcaffe.b"}

@@ -68,7 +68,7 @@ def writer(path: str, content: bytes, wait: float = 0.0) -> threading.Thread:
 
 @pytest.mark.parametrize("what", READERS)
 def test_no_reader_waits_for_ever(what: str, fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_files, "UNOPENED", 0.05)
+    monkeypatch.setattr(input_files, "SILENT", 0.05)
     if what in ("HDF5 model", "rows"):
         pytest.importorskip("h5py")
     for path, message in ((fifo, "it is a pipe"), ("/dev/zero", "it is a device|it is a pipe or a device")):
@@ -93,14 +93,12 @@ def test_who_looks_into_a_pipe_leaves_it_full(fifo: str, golden: Path) -> None:
     thread.join()
 
 
-def test_a_writer_that_writes_nothing(fifo: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_writer_that_writes_nothing(fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_files, "SILENT", 0.2)
-    monkeypatch.setattr(input_files, "TOLD", 0.1)
     thread = writer(fifo, b"", wait=0.6)
-    with pytest.raises(FcaffeError, match="it is a pipe, and nothing has come from it for 0 s"):
+    with pytest.raises(FcaffeError, match="it is a pipe that nobody writes to"):
         read_net(fifo)
     thread.join()
-    assert f"Waiting for data from the pipe {fifo}" in capsys.readouterr().err
 
 
 def test_too_much(tmp_path: Path, fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:

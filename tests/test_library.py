@@ -93,16 +93,6 @@ def test_importing_and_using_it_changes_nothing(tmp_path: Path) -> None:
     assert {key: value for key, value in used.items() if value != before[key]} == {}
 
 
-def test_the_limit_of_pictures_is_for_opencv_alone(tmp_path: Path) -> None:
-    pytest.importorskip("cv2")
-    code = (
-        "import json, os\nfrom fcaffe.data.images import opencv\n"
-        "opencv(); print(json.dumps(os.environ.get('OPENCV_IO_MAX_IMAGE_PIXELS')))"
-    )
-    assert run(code, tmp_path) is None
-    assert run(code, tmp_path, OPENCV_IO_MAX_IMAGE_PIXELS="7") == "7"
-
-
 def test_importing_loads_next_to_nothing(tmp_path: Path) -> None:
     code = "import sys, json, fcaffe; print(json.dumps(['numpy' in sys.modules, sorted(dir(fcaffe))]))"
     has_numpy, names = run(code, tmp_path)

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from fcaffe.timeline import BACKWARD, DATA, EXCHANGE, FORWARD, KINDS, OTHER, Event, Timeline
-from fcaffe.tools.time_summary import summarize
+from fcaffe.timeline import BACKWARD, DATA, EXCHANGE, FORWARD, KINDS, OTHER, Event, Timeline, summarize
 
 
 def test_own_times_add_up_to_the_whole() -> None:

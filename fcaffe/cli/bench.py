@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 import click
 import numpy as np
-from click.core import ParameterSource
 
 from fcaffe.cli import glog, usage
 from fcaffe.cli.flags import common_flags, numbers, numbers_of_shape, with_options
@@ -29,12 +28,6 @@ COLUMNS = ("reduction", "ranks", "hosts", "bytes", "ms", "busbw GB/s", "messages
 GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the paper's measurement
 
 
-OF_REDUCE = ("sizes", "device", "plot")  # arguments of one of the two measurements only
-OF_STEP = (
-    "net", "solver", "data", "batch_size", "input_shape", "buckets", "compress", "no_overlap", "rounds", "iterations",
-)  # fmt: skip
-
-
 @click.command(
     cls=Command,
     example="bench reduce --workers 2,4",
@@ -44,7 +37,7 @@ OF_STEP = (
     "--net or --solver, split by kinds of time, on average over the ranks. Each round measures every variant once; "
     "the table has medians.",
 )
-@click.argument("what", required=False, metavar="reduce|step", shell_complete=usage.one_of(("reduce", "step")))
+@click.argument("what", metavar="reduce|step", type=click.Choice(["reduce", "step"]))
 @click.option(
     "--reduce", "names", default="", metavar="NAME,...", help="Reductions (all that fit the hosts; step: auto)."
 )
@@ -61,7 +54,6 @@ OF_STEP = (
     default="cpu",
     help="reduce: where the gradients lie: in the memory of the host, or on GPUs, of which each rank takes one (cpu).",
 )
-@click.option("--plot", default="", metavar="FILE", help="reduce: draw the times of the largest size.")
 @click.option("--net", default="", metavar="FILE", help="step: train this net, with SGD.")
 @click.option("--solver", default="", metavar="FILE", help="step: train as this solver does.")
 @click.option(
@@ -85,11 +77,8 @@ OF_STEP = (
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @with_options(LAUNCH[1:], usage.WORKERS)  # all but --workers, of which there may be several here
 @common_flags
-def bench(what: str | None, names: str, workers: str, as_json: bool, **more: Any) -> int:
-    if what not in ("reduce", "step"):
-        raise UsageError("bench needs what to measure: bench reduce or bench step")
+def bench(what: str, names: str, workers: str, as_json: bool, **more: Any) -> int:
     launching = {field.name: more.pop(field.name) for field in fields(LaunchFlags) if field.name in more}
-    _refuse(what, OF_STEP if what == "reduce" else OF_REDUCE)
     glog.begin("", None, "", True)
     counts = numbers("--workers", workers)
     chosen = [name for name in names.split(",") if name]
@@ -106,14 +95,6 @@ def bench(what: str | None, names: str, workers: str, as_json: bool, **more: Any
     return 0
 
 
-def _refuse(what: str, arguments: Sequence[str]) -> None:
-    """Raises UsageError for a flag that is not for this measurement."""
-    context = click.get_current_context()
-    for option in context.command.params:
-        if option.name in arguments and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"{option.opts[0]} is not for bench {what}: leave it out")
-
-
 def _reduce(counts: list[int], names: list[str], as_json: bool, **flags: Any) -> Callable[[World], None]:
     """What measures reductions, once all flags have been found to make sense. Raises UsageError."""
     sizes = numbers("--bytes", flags["sizes"])
@@ -122,7 +103,7 @@ def _reduce(counts: list[int], names: list[str], as_json: bool, **flags: Any) ->
 
     def run(world: World) -> None:
         xp = _cupy(world) if flags["device"] == "gpu" else np
-        _bench(world, names, sizes, counts, flags["plot"], as_json, xp)
+        _bench(world, names, sizes, counts, as_json, xp)
 
     return run
 
@@ -170,14 +151,11 @@ def _cupy(world: World) -> Any:
     return cupy
 
 
-def _bench(
-    world: World, names: list[str], sizes: list[int], counts: list[int], picture: str, as_json: bool, xp: Any
-) -> None:
+def _bench(world: World, names: list[str], sizes: list[int], counts: list[int], as_json: bool, xp: Any) -> None:
     try:
         from mpi4py import MPI
 
         from fcaffe.parallel.bench import measure
-        from fcaffe.tools.plot import plot_sums
     except ImportError as problem:
         raise UsageError(
             "The reductions need MPI: pip install 'fcaffe[mpi]' (or pip install mpi4py mpich)"
@@ -188,8 +166,6 @@ def _bench(
     results = measure(comm, names, sizes, counts or [comm.size], world.watchdog.beat, xp)
     if world.rank > 0:
         return
-    if picture:
-        plot_sums(results, picture)
     if as_json:
         print(json.dumps([result._asdict() for result in results], indent=2))
         return
@@ -203,4 +179,4 @@ def _bench(
         )
         for result in results
     ]
-    print_table("Sums of gradients", COLUMNS, rows, (), numbers_from=1)
+    print_table("Sums of gradients", COLUMNS, rows, numbers_from=1)

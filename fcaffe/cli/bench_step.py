@@ -85,7 +85,7 @@ def bench_step(
         print(json.dumps({"source": source, "hosts": len(set(world.hosts)), "results": results}, indent=2))
         return
     title = f"Milliseconds an iteration: {results[0]['batch']} samples of {source}, {world.size} workers"
-    print_table(title, COLUMNS, [_row(result) for result in results], ("variant",), numbers_from=1)
+    print_table(title, COLUMNS, [_row(result) for result in results], numbers_from=1)
 
 
 def _row(result: dict[str, Any]) -> tuple[str, ...]:

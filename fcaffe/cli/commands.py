@@ -28,6 +28,7 @@ TOOLS = {  # separate programs in Caffe
 OTHERS = {
     "summary": "show layers, shapes and costs of a net: NET [--phase TRAIN|TEST] [--json]",
     "solver": "show a solver's fields and learning rate: SOLVER [--json]",
+    "detect-objects": "find objects in pictures: --model FILE --weights FILE [--out FOLDER] IMAGE...",
     "report": "write a page about a training: LOG PAGE.html [--solver FILE [--weights FILE]]",
     "plot": "draw the curves of trainings: LOG... [--out PICTURE] [--x time]",
     "convert": "convert a model, solver state, net, solver or mean to another format: IN OUT",

@@ -10,8 +10,7 @@ from click.shell_completion import get_completion_class, shell_complete
 
 from fcaffe.cli.commands import COMMANDS
 from fcaffe.cli.flags import common_flags
-from fcaffe.cli.usage import Command, one_of, required
-from fcaffe.errors import UsageError
+from fcaffe.cli.usage import Command
 
 PROGRAMS = ("fcaffe", "caffe")
 SHELLS = ("bash", "zsh", "fish")
@@ -23,12 +22,9 @@ SHELLS = ("bash", "zsh", "fish")
     example="completion bash >> ~/.bashrc   (zsh: ~/.zshrc; fish: ~/.config/fish/config.fish)",
     help="Print a script that lets bash, zsh or fish complete fcaffe's and caffe's commands, flags and files.",
 )
-@click.argument("words", nargs=-1, metavar="SHELL", shell_complete=one_of(SHELLS))
+@click.argument("shell", metavar="SHELL", type=click.Choice(SHELLS))
 @common_flags
-def completion(words: tuple[str, ...]) -> int:
-    (shell,) = required(words, 1)
-    if shell not in SHELLS:
-        raise UsageError(f"completion knows {', '.join(SHELLS)}, not '{shell}'")
+def completion(shell: str) -> int:
     kind = get_completion_class(shell)
     assert kind is not None
     for program in PROGRAMS:

@@ -30,7 +30,8 @@ Windows = list[tuple[str, list[np.ndarray]]]
     example="detect windows.csv scores.csv --crop_mode list --model_def net.prototxt --pretrained_model net.caffemodel",
     help="Write the scores of windows of pictures to the file OUT: a .csv, or else a pandas DataFrame in HDF5. IN "
     "is, with --crop_mode list, a .csv whose first line names the columns filename, ymin, xmin, ymax and xmax; with "
-    "selective_search, a .txt with the name of a picture on each line.",
+    "selective_search, a .txt with the name of a picture on each line. Nets whose output is boxes (SSD, YOLO) run by "
+    "detect-objects.",
 )
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")

@@ -9,7 +9,7 @@ from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
-from fcaffe.pycaffe.draw import draw_net_to_file, usual_rankdir
+from fcaffe.pycaffe.draw import draw_net_to_file
 
 PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
 
@@ -23,9 +23,7 @@ PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
 )
 @click.argument("net", metavar="IN")
 @click.argument("picture", metavar="OUT")
-@click.option(
-    "--rankdir", default="", metavar="LR|TB|RL|BT", help="Direction of the net: right, down, ... (LR; deep nets TB)."
-)
+@click.option("--rankdir", default="LR", metavar="LR|TB|RL|BT", help="Direction of the net: right, down, ... (LR).")
 @click.option("--phase", default="ALL", metavar="TRAIN|TEST|ALL", help="Draw the layers of this phase only (ALL).")
 @click.option("--display_lrm", is_flag=True, help="Show the lr_mult of layers that learn.")
 @common_flags
@@ -34,5 +32,5 @@ def draw_net(net: str, picture: str, rankdir: str, phase: str, display_lrm: bool
         raise UsageError(f'phase must be "TRAIN", "TEST" or "ALL", not "{phase}"')
     param = read_net(net)
     print(f"Drawing net to {picture}")
-    draw_net_to_file(param, picture, rankdir or usual_rankdir(param, PHASES[phase]), PHASES[phase], display_lrm)
+    draw_net_to_file(param, picture, rankdir, PHASES[phase], display_lrm)
     return 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import click
+
 from fcaffe import log
 from fcaffe.cli import usage
-from fcaffe.cli.flags import ENGINE, with_flags
+from fcaffe.cli.flags import flag, options_of, with_flags
 from fcaffe.engines import MISSING, Engine, cpu_engine, find_onednn, gpu_engine
 from fcaffe.errors import UsageError
 from fcaffe.threads import describe_threads
@@ -15,24 +17,45 @@ from fcaffe.threads import describe_threads
 
 @dataclass(frozen=True)
 class EngineFlags:
-    engine: str | None
-    math: str
-    graphs: bool
-    loss_scale: str
-    nondeterministic: bool
+    engine: str | None = flag(
+        None,
+        "Engine for CPUs (oneDNN, or NumPy where that is missing).",
+        default=None,
+        type=click.Choice(["onednn", "numpy"]),
+    )
+    math: str = flag(
+        None,
+        "Type of the factors in convolutions and inner products; sums and weights are float32. fp16 and bf16 are also "
+        "the types of activations; tf32 and fp16 need a GPU (fp32).",
+        default="fp32",
+        type=click.Choice(["fp32", "tf32", "fp16", "bf16"]),
+    )
+    graphs: bool = flag(None, "On GPUs: no CUDA graphs, to debug.", "--no-graph", default=True, flag_value=False)
+    loss_scale: str = flag(
+        "N",
+        "With --math fp16: multiply gradients by N, or adapt N during training (dynamic, the default).",
+        "--loss-scale",
+    )
+    nondeterministic: bool = flag(
+        None,
+        "On GPUs: allow faster algorithms whose last bits differ from run to run.",
+        "--fast-nondeterministic",
+        default=False,
+        is_flag=True,
+    )
 
     def create(self, gpu: int | None = None) -> Engine:
         """Create the engine, on this GPU or on the CPU, and log its name. Raises UsageError."""
         return self._on_cpu() if gpu is None else self._on_gpu(gpu)
 
     def _on_cpu(self) -> Engine:
-        for flag, given in (
+        for name, given in (
             ("--no-graph", not self.graphs),
             ("--loss-scale", self.loss_scale),
             ("--fast-nondeterministic", self.nondeterministic),
         ):
             if given:
-                raise UsageError(f"{flag} is for GPUs: give --gpu 0 as well, or leave it out")
+                raise UsageError(f"{name} is for GPUs: give --gpu 0 as well, or leave it out")
         engine = cpu_engine(self.math, self.engine or "")
         missing = "" if self.engine or find_onednn() else f"; {MISSING}"
         log.info(f"{engine.name} engine, {describe_threads()}{missing}")
@@ -62,4 +85,4 @@ def _scale(text: str) -> float | None:
     return scale
 
 
-engine_flags = with_flags("engines", EngineFlags, ENGINE, usage.ENGINE)
+engine_flags = with_flags("engines", EngineFlags, options_of(EngineFlags), usage.ENGINE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import click
@@ -17,21 +17,37 @@ PHASES = ("TRAIN", "TEST")  # by their numbers in caffe.proto
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 
+def flag(metavar: str | None, text: str, *names: str, default: Any = "", **settings: Any) -> Any:
+    """A field of a dataclass of flags: a click option of these names, or of the field's own, for `options_of`."""
+    settings = {"metavar": metavar, "help": text, "default": default, **settings}
+    return field(metadata={"names": names, "settings": settings})
+
+
+def options_of(kind: Any) -> list[Decorator]:
+    """The click options of the fields of a dataclass, which `flag` defined."""
+    return [
+        click.option(*(one.metadata["names"] or (f"--{one.name}",)), one.name, **one.metadata["settings"])
+        for one in fields(kind)
+    ]
+
+
 @dataclass(frozen=True)
 class Flags:
     """The values of Caffe's flags. Each of Caffe's commands accepts all of them, and uses some."""
 
-    solver: str
-    model: str
-    weights: str
-    snapshot: str
-    iterations: int
-    gpu: str
-    phase: str
-    level: int
-    stage: str
-    sigint_effect: str
-    sighup_effect: str
+    solver: str = flag("FILE", "Solver prototxt (train).")
+    model: str = flag("FILE", "Net prototxt (test, time).")
+    weights: str = flag("FILE,...", "Models to copy weights from, in this order (train, test, time).")
+    snapshot: str = flag("FILE", "Solver state to resume from; 'auto': the newest whole one, if any (train).")
+    iterations: int = flag("N", "Batches to run (test, time; 50).", default=50)
+    gpu: str = flag("ID,...", "GPUs to use, or all: to train, one worker on each; else the first (the CPU).")
+    phase: str = flag("TRAIN|TEST", "Phase of the net (time; TRAIN).")
+    level: int = flag("N", "Level of the net, for its include and exclude rules.", default=0)
+    stage: str = flag("NAME,...", "Stages of the net, for its include and exclude rules.")
+    sigint_effect: str = flag("EFFECT", "On SIGINT: stop (after a snapshot), snapshot or none (train).", default="stop")
+    sighup_effect: str = flag(
+        "EFFECT", "On SIGHUP: stop (after a snapshot), snapshot or none (train).", default="snapshot"
+    )
 
     @property
     def stages(self) -> list[str]:
@@ -66,52 +82,6 @@ def numbers_of_shape(text: str) -> tuple[int, ...] | None:
         raise UsageError(f"--input-shape takes three positive numbers, channels, height and width, not '{text}'")
     return shape or None
 
-
-def _option(name: str, default: Any, meta: str, text: str) -> Decorator:
-    return click.option(f"--{name}", name, default=default, type=type(default), metavar=meta, help=text)
-
-
-CAFFE = [
-    _option("solver", "", "FILE", "Solver prototxt (train)."),
-    _option("model", "", "FILE", "Net prototxt (test, time)."),
-    _option("weights", "", "FILE,...", "Models to copy weights from, in this order (train, test, time)."),
-    _option("snapshot", "", "FILE", "Solver state to resume from; 'auto': the newest whole one, if any (train)."),
-    _option("iterations", 50, "N", "Batches to run (test, time; 50)."),
-    _option("gpu", "", "ID,...", "GPUs to use, or all: to train, one worker on each; else the first (the CPU)."),
-    _option("phase", "", "TRAIN|TEST", "Phase of the net (time; TRAIN)."),
-    _option("level", 0, "N", "Level of the net, for its include and exclude rules."),
-    _option("stage", "", "NAME,...", "Stages of the net, for its include and exclude rules."),
-    _option("sigint_effect", "stop", "EFFECT", "On SIGINT: stop (after a snapshot), snapshot or none (train)."),
-    _option("sighup_effect", "snapshot", "EFFECT", "On SIGHUP: stop (after a snapshot), snapshot or none (train)."),
-]
-
-ENGINE: list[Decorator] = [
-    click.option(
-        "--engine",
-        type=click.Choice(["onednn", "numpy"]),
-        help="Engine for CPUs (oneDNN, or NumPy where that is missing).",
-    ),
-    click.option(
-        "--math",
-        type=click.Choice(["fp32", "tf32", "fp16", "bf16"]),
-        default="fp32",
-        help="Type of the factors in convolutions and inner products; sums and weights are float32. fp16 and bf16 are "
-        "also the types of activations; tf32 and fp16 need a GPU (fp32).",
-    ),
-    click.option("--no-graph", "graphs", flag_value=False, default=True, help="On GPUs: no CUDA graphs, to debug."),
-    click.option(
-        "--loss-scale",
-        default="",
-        metavar="N",
-        help="With --math fp16: multiply gradients by N, or adapt N during training (dynamic, the default).",
-    ),
-    click.option(
-        "--fast-nondeterministic",
-        "nondeterministic",
-        is_flag=True,
-        help="On GPUs: allow faster algorithms whose last bits differ from run to run.",
-    ),
-]
 
 # glog's other flags, which are accepted and have no effect.
 _WITHOUT_EFFECT: list[tuple[str, Any]] = [
@@ -191,7 +161,7 @@ def with_flags(argument: str, kind: Any, options: Sequence[Decorator], heading: 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(function)
         def with_instance(**values: Any) -> int:
-            flags = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+            flags = kind(**{one.name: values.pop(one.name) for one in fields(kind)})
             return function(**{argument: flags}, **values)
 
         return with_options(options, heading)(with_instance)
@@ -224,12 +194,12 @@ def caffe_flags(*used: str) -> Decorator:
         @functools.wraps(function)
         def with_warnings(**values: Any) -> int:
             context = click.get_current_context()
-            for field in fields(Flags):
-                given = context.get_parameter_source(field.name) is click.core.ParameterSource.COMMANDLINE
-                if given and field.name not in used:
-                    log.warning(f"--{field.name} has no effect on {context.command.name}")
+            for one in fields(Flags):
+                given = context.get_parameter_source(one.name) is click.core.ParameterSource.COMMANDLINE
+                if given and one.name not in used:
+                    log.warning(f"--{one.name} has no effect on {context.command.name}")
             return function(**values)
 
-        return with_flags("flags", Flags, CAFFE, usage.CAFFE)(log_flags(with_warnings))
+        return with_flags("flags", Flags, options_of(Flags), usage.CAFFE)(log_flags(with_warnings))
 
     return decorate

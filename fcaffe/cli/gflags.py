@@ -6,13 +6,11 @@ gflags takes one dash or two, `-` or `_` in names, `--flag value` or `--flag=val
 
 from __future__ import annotations
 
-import fnmatch
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 import click
 
-from fcaffe.cli import glog
 from fcaffe.errors import FcaffeError
 from fcaffe.input_files import read_input, reading
 from fcaffe.suggestions import did_you_mean
@@ -26,10 +24,10 @@ def flag_name(word: str) -> str:
     return name.removeprefix("-").removeprefix("-").replace("-", "_") if name.startswith("-") else ""
 
 
-def inline(words: Iterable[str], opened: tuple[str, ...] = ()) -> Iterator[str]:
+def inline(words: Iterable[str]) -> Iterator[str]:
     """Yield `words`, with --flagfile, --fromenv and --tryfromenv replaced by the flags that they stand for.
 
-    `opened` are the flag files that are being read, outermost first. Raises click.UsageError and FcaffeError.
+    Raises click.UsageError and FcaffeError.
     """
     rest = iter(words)
     for word in rest:
@@ -39,10 +37,17 @@ def inline(words: Iterable[str], opened: tuple[str, ...] = ()) -> Iterator[str]:
             yield from rest
         elif name == "flagfile":
             for path in filter(None, _value(word, rest).split(",")):
-                yield from _lines(path, opened)
+                with reading(path, FcaffeError, "flag file"):
+                    text = read_input(path, LARGEST).decode(errors="surrogateescape")
+                lines = map(str.strip, text.splitlines())
+                yield from inline(line for line in lines if line.startswith("-"))
         elif name in ("fromenv", "tryfromenv"):
             for flag in filter(None, _value(word, rest).split(",")):
-                yield from _from_environment(flag, required=name == "fromenv")
+                variable = f"FLAGS_{flag}"
+                if variable in os.environ:
+                    yield f"--{flag}={os.environ[variable]}"
+                elif name == "fromenv":
+                    raise click.UsageError(f"{variable} not found in environment; set it, or give --tryfromenv={flag}")
         else:
             yield word
 
@@ -92,33 +97,6 @@ def spell(words: Iterable[str], params: Iterable[click.Parameter]) -> list[str]:
         lines = (f"unknown command line flag '{name}'{_hint(name, options)}" for name in refused)
         raise click.UsageError("\n".join(lines))
     return spelled
-
-
-def _lines(path: str, opened: tuple[str, ...]) -> Iterator[str]:
-    """Yield the flags of a file. A line of name patterns says which programs the lines after it are for."""
-    real = os.path.realpath(path)
-    if real in opened:
-        raise click.UsageError(f"flag file {path} reads itself; take --flagfile={path} out of it")
-    with reading(path, FcaffeError, "flag file"):
-        text = read_input(path, LARGEST).decode(errors="surrogateescape")
-    applies = True
-    for line in map(str.strip, text.splitlines()):
-        if not line or line.startswith("#"):
-            continue
-        if not line.startswith("-"):
-            applies = any(fnmatch.fnmatch(glog.program(), pattern) for pattern in line.split())
-        elif applies:
-            yield from inline([line], (*opened, real))
-
-
-def _from_environment(flag: str, required: bool) -> Iterator[str]:
-    if flag in ("fromenv", "tryfromenv"):
-        raise click.UsageError(f"--fromenv cannot read the flag {flag} from the environment; name other flags")
-    variable = f"FLAGS_{flag}"
-    if variable in os.environ:
-        yield f"--{flag}={os.environ[variable]}"
-    elif required:
-        raise click.UsageError(f"{variable} not found in environment; set it, or give --tryfromenv={flag}")
 
 
 def _value(word: str, rest: Iterator[str], flags: Container[str] = ()) -> str:

@@ -12,7 +12,7 @@ from fcaffe import log
 from fcaffe.cli.flags import common_flags
 from fcaffe.cli.progress import counted
 from fcaffe.cli.table import bar
-from fcaffe.cli.usage import Command, one_of, required
+from fcaffe.cli.usage import Command
 from fcaffe.data import open_database, parse_datum
 from fcaffe.data.backends import new_database
 from fcaffe.data.database import Database, Record
@@ -20,7 +20,13 @@ from fcaffe.errors import UsageError
 from fcaffe.tools.records import Contents, export, form_of, merged, shape_of, shuffled
 
 MOST_LABELS = 40  # in the histogram
-ACTIONS = ("info", "cat", "merge", "shuffle", "export")
+PATHS = {  # of each action: the least and the largest number of paths, and what they name
+    "info": (1, 1, "a database"),
+    "cat": (1, 1, "a database"),
+    "merge": (2, 1000, "databases and the name of a new one"),
+    "shuffle": (2, 2, "a database and the name of a new one"),
+    "export": (2, 2, "a database and the name of a new folder"),
+}
 
 
 @click.command(
@@ -32,19 +38,17 @@ ACTIONS = ("info", "cat", "merge", "shuffle", "export")
     "another order. export DB FOLDER: the pictures as files, with a list for convert_imageset. Keys of new databases "
     "are numbered anew; what exists is not overwritten.",
 )
-@click.argument("words", nargs=-1, metavar="ACTION DB...", shell_complete=one_of(ACTIONS))
+@click.argument("action", metavar="ACTION", type=click.Choice(list(PATHS)))
+@click.argument("paths", nargs=-1, metavar="DB...")
 @click.option("--count", default=0, metavar="N", help="Only the first N records (cat, export; all).")
 @click.option("--seed", default=1, metavar="N", help="Which order (shuffle; 1).")
 @click.option("--backend", default="", metavar="KIND", help="Kind of OUT: lmdb or leveldb (that of the first DB).")
 @common_flags
-def lmdb(words: tuple[str, ...], count: int, seed: int, backend: str) -> int:
-    action, *paths = required(words, 2, 1000)
-    if action not in ACTIONS:
-        raise UsageError(f"lmdb {action}: give one of {', '.join(ACTIONS)}")
-    expected = {"info": 1, "cat": 1, "merge": len(paths), "shuffle": 2, "export": 2}[action]
-    if len(paths) != expected or (action == "merge" and len(paths) < 2):
-        raise UsageError(f"lmdb {action} takes {_PATHS[action]}, not {len(paths)} names")
-    sources = paths if expected == 1 else paths[:-1]
+def lmdb(action: str, paths: tuple[str, ...], count: int, seed: int, backend: str) -> int:
+    least, most, what = PATHS[action]
+    if not least <= len(paths) <= most:
+        raise UsageError(f"lmdb {action} takes {what}, not {len(paths)} names")
+    sources = paths if most == 1 else paths[:-1]
     with log.quiet(), contextlib.ExitStack() as opened:
         databases = [opened.enter_context(contextlib.closing(open_database(path))) for path in sources]
         if action == "info":
@@ -59,15 +63,6 @@ def lmdb(words: tuple[str, ...], count: int, seed: int, backend: str) -> int:
             made = shuffled(databases[0], seed) if action == "shuffle" else merged(databases)
             _write(made, databases, paths[-1], backend)
     return 0
-
-
-_PATHS = {
-    "info": "a database",
-    "cat": "a database",
-    "merge": "databases and the name of a new one",
-    "shuffle": "a database and the name of a new one",
-    "export": "a database and the name of a new folder",
-}
 
 
 def _write(records: Iterator[Record], sources: Sequence[Database], path: str, backend: str) -> None:

@@ -12,7 +12,6 @@ from fcaffe.cli.table import print_table
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.model_files import read_model, write_model
-from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import read_net, write_text
 from fcaffe.tools.low_rank import low_rank
 
@@ -45,7 +44,7 @@ def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: A
         param, model, done = low_rank(read_net(net), old, ranks, energy)
     scores = []
     if engine is not None:
-        from fcaffe.tools.model_scores import model_scores  # which loads all layers
+        from fcaffe.tools.scoring import model_scores  # which loads all layers
 
         chosen = {one.layer: one.rank for one in done}
 
@@ -55,17 +54,15 @@ def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: A
             return low_rank(test_net, old, own, energy)[0] if own else test_net
 
         scores = [model_scores(solver, old, engine), model_scores(solver, model, engine, factored)]
-    for path in (new_net, new_weights):
-        remove_leftovers(path)
     write_text(new_net, param)
     write_model(new_weights, model)
     rows = [(one.layer, str(one.rank), str(one.full), f"{100 * one.error:.2f} %") for one in done]
     if rows:
-        print_table(new_net, ("layer", "rank", "of", "error of weights"), rows, ("layer",), numbers_from=1)
+        print_table(new_net, ("layer", "rank", "of", "error of weights"), rows, numbers_from=1)
     if scores:
         pairs = zip(*scores, strict=True)
         shown = [(name, f"{before:.4f}", f"{after:.4f}") for (name, before), (_, after) in pairs]
-        print_table("Test nets", ("output", "before", "after"), shown, ("output",), numbers_from=1)
+        print_table("Test nets", ("output", "before", "after"), shown, numbers_from=1)
     print(f"{new_net}: {len(done)} layers were factored; fcaffe summary shows the multiply-adds")
 
 

@@ -8,7 +8,6 @@ from fcaffe import log
 from fcaffe.cli.flags import common_flags
 from fcaffe.cli.usage import Command
 from fcaffe.model_files import read_model, write_model
-from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import read_net, write_text
 from fcaffe.tools.merge_bn import merge_bn as merge
 
@@ -29,8 +28,6 @@ from fcaffe.tools.merge_bn import merge_bn as merge
 def merge_bn(net: str, weights: str, new_net: str, new_weights: str) -> int:
     with log.quiet():
         merged = merge(read_net(net), read_model(weights))
-    for path in (new_net, new_weights):
-        remove_leftovers(path)
     write_text(new_net, merged.net)
     write_model(new_weights, merged.model)
     for layer, others in merged.folded.items():

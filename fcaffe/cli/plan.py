@@ -21,7 +21,7 @@ from fcaffe.plan.machine import MACHINES
 from fcaffe.plan.machine_file import MACHINE, read_machine
 from fcaffe.plan.prediction import Prediction, Question, Row
 from fcaffe.plan.reductions import check_names
-from fcaffe.plan.work import Work, work_of_net, work_of_solver
+from fcaffe.plan.work import Work, work_of_net
 
 MOST_WORKERS = 10_000_000
 WORKERS = "1,2,4,8,16,32,64,128"
@@ -33,8 +33,7 @@ COLUMNS = "workers reduce ms/iteration compute exposed data update speedup effic
     cls=Command,
     example="plan --net train_val.prototxt --batch 1024 --machine h200 --workers 1,8,64",
     help="Predict what a training takes on several workers: seconds of an iteration by parts, speedup, time of the "
-    "training, the best reduction, where communication takes over, the batch for an efficiency, memory. The net's data "
-    "sets need not exist.",
+    "training, the best reduction, where communication takes over, memory. The net's data sets need not exist.",
 )
 @click.option("--solver", default="", metavar="FILE", help="Solver prototxt, whose net is planned for.")
 @click.option("--net", "--model", "net", default="", metavar="FILE", help="Net prototxt, in place of a solver.")
@@ -54,10 +53,8 @@ COLUMNS = "workers reduce ms/iteration compute exposed data update speedup effic
 @click.option("--bucket-mb", type=float, metavar="X", help="Size of buckets (fcaffe's rule).")
 @click.option("--epochs", type=float, metavar="X", help="Epochs of the training, of --images.")
 @click.option("--images", type=int, metavar="N", help="Images of the training set.")
-@click.option("--efficiency", "wanted", default=0.9, metavar="X", help="For which the batch is looked for (0.9).")
 @click.option("--input-shape", default="", metavar="C,H,W", help="Shape of the records of a data set that is missing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--plot", default="", metavar="FILE", help="Draw server, tree and ring: .png, .pdf or .svg.")
 @click.option("--explain", "explained", is_flag=True, help="Show formula, inputs and their sources for each number.")
 @click.option("--calibrate", is_flag=True, help="Measure this machine, and its links if started under several ranks.")
 @click.option("--out", default=MACHINE, metavar="FILE", help=f"With --calibrate: the file ({MACHINE}).")
@@ -86,10 +83,6 @@ def plan(engines: EngineFlags, **flags: Any) -> int:
         )
     prediction = Prediction(Question(work, machine, size, per_worker, engines.math, **_settings(flags)))
     rows = prediction.rows(counts, reductions)
-    if flags["plot"]:
-        from fcaffe.plan.picture import draw
-
-        draw(prediction, counts, flags["plot"])
     if flags["as_json"]:
         print(json.dumps([_row_to_json(prediction, row, flags["explained"]) for row in rows], indent=2))
         return 0
@@ -105,19 +98,17 @@ def _settings(flags: dict[str, Any]) -> dict[str, Any]:
     for name in ("bucket_mb", "epochs", "images"):
         if flags[name] is not None and not 0 < flags[name] < math.inf:
             raise UsageError(f"--{name.replace('_', '-')} must be above 0, not {flags[name]:g}")
-    if not 0 < flags["wanted"] < 1:
-        raise UsageError("--efficiency takes a number between 0 and 1")
     if (flags["epochs"] is None) != (flags["images"] is None):
         raise UsageError("--epochs and --images belong together: epochs of how many images, or how often")
     bucket = None if flags["bucket_mb"] is None else flags["bucket_mb"] * (1 << 20)
-    return {"bucket": bucket} | {name: flags[name] for name in ("overlap", "epochs", "images", "wanted")}
+    return {"bucket": bucket} | {name: flags[name] for name in ("overlap", "epochs", "images")}
 
 
 def _work(flags: dict[str, Any]) -> Work:
     solver, net, shape = flags["solver"], flags["net"], numbers_of_shape(flags["input_shape"])
     if bool(solver) == bool(net):
         raise UsageError("plan needs the prototxt of a solver or of a net: --solver FILE or --net FILE")
-    return work_of_solver(solver, shape) if solver else work_of_net(net, shape)
+    return work_of_net(solver or net, shape, bool(solver))
 
 
 def _calibrate(engines: EngineFlags, flags: dict[str, Any]) -> int:
@@ -161,12 +152,11 @@ def _print_rows(prediction: Prediction, rows: Sequence[Row]) -> None:
         f"{asked.work.name or asked.work.path}, {asked.batch:,} images {'a worker' if asked.per_worker else 'in all'}, "
         f"on {asked.machine.name} ({asked.machine.device.name}, {asked.math})"
     )
-    columns = [*COLUMNS.split(), f"batch for {asked.wanted:.0%}"]
-    print_table(title, columns, [_cells(prediction, row) for row in rows], (), numbers_from=2)
+    print_table(title, COLUMNS.split(), [_cells(prediction, row) for row in rows], numbers_from=2)
 
 
 def _cells(prediction: Prediction, row: Row) -> tuple[str, ...]:
-    hours, batch = prediction.hours(row), prediction.batch_for(row.workers, row.reduce)
+    hours = prediction.hours(row)
     need = prediction.memory(row.share)["total"]
     return (
         f"{row.workers:,}",
@@ -178,7 +168,6 @@ def _cells(prediction: Prediction, row: Row) -> tuple[str, ...]:
         "" if hours is None else _number(hours),
         f"{need / 1e9:.2f}",
         "yes" if need <= prediction.question.machine.device.memory else "no",
-        "none" if batch is None else f"{batch:,}",
     )
 
 
@@ -210,7 +199,6 @@ def _row_to_json(prediction: Prediction, row: Row, explained: bool) -> dict[str,
         "speedup": row.speedup,
         "efficiency": row.efficiency,
         "images_per_second": row.images_per_second,
-        "batch_for_efficiency": prediction.batch_for(row.workers, row.reduce),
         "communication_exceeds_compute_from": prediction.crossover(row.reduce),
         "memory": memory,
         "fits": memory["total"] <= memory["device"],

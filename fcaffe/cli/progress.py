@@ -7,10 +7,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
+import click
+
 from fcaffe import log
 from fcaffe.solvers import Observer, Solver
 
 Item = TypeVar("Item")
+
+CLEAR_LINE = "\r\x1b[K"
 
 
 @contextlib.contextmanager
@@ -19,25 +23,16 @@ def progress_of(solver: Solver) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from rich.progress import ProgressColumn, Task, TextColumn  # which takes a while to load
-    from rich.text import Text
-
-    class Images(ProgressColumn):
-        """Images per second, from iterations per second."""
-
-        def render(self, task: Task) -> Text:
-            images = solver.net.batch_size * solver.passes
-            return Text(f"{task.speed * images:.0f} images/s" if task.speed else "")
-
-    bar = _bar("Iteration {task.completed:.0f} of {task.total:.0f}", TextColumn("{task.fields[state]}"), Images())
-    task = bar.add_task("training", total=solver.schedule.max_iter, completed=solver.iteration, state="")
+    iterations = max(0, solver.schedule.max_iter - solver.iteration)
+    bar = _bar(None, iterations, "Training", item_show_func=lambda text: text)
 
     class Advance(Observer):
         looks = False
 
         def iteration_ends(self, loss: float, rate: float) -> None:
-            state = f"loss {log.number(loss)}  lr {log.number(rate)}"
-            bar.update(task, completed=solver.iteration, state=state)
+            seconds = bar.time_per_iteration
+            images = f"  {solver.net.batch_size * solver.passes / seconds:.0f} images/s" if seconds else ""
+            bar.update(1, f"loss {log.number(loss)}  lr {log.number(rate)}{images}")
 
     solver.observers.append(advance := Advance())
     try:
@@ -52,42 +47,24 @@ def counted(items: Iterable[Item], total: int, noun: str) -> Iterator[Item]:
     if not sys.stderr.isatty():
         yield from items
         return
-    bar = _bar("{task.completed:.0f} of {task.total:.0f} " + noun)
-    task = bar.add_task(noun, total=total)
-    with _shown(bar):
-        for item in items:
-            yield item
-            bar.update(task, advance=1)
+    with _shown(_bar(items, total, noun)) as bar:
+        yield from bar
 
 
-def _bar(words: str, *columns: Any) -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn(words),
-        BarColumn(bar_width=None),
-        *columns,
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        refresh_per_second=4,
-        redirect_stdout=False,
-        redirect_stderr=False,
-        expand=True,
-    )
+def _bar(items: Iterable[Any] | None, total: int, label: str, **settings: Any) -> Any:
+    return click.progressbar(items, total, label, show_pos=True, file=sys.stderr, **settings)
 
 
 @contextlib.contextmanager
-def _shown(bar: Any) -> Iterator[None]:
-    """Show the bar; log lines appear above it."""
+def _shown(bar: Any) -> Iterator[Any]:
+    """Show the bar. A log line takes its row, and the next update draws it below."""
 
     def show(line: str) -> None:
-        bar.console.print(line, end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
+        sys.stderr.write(CLEAR_LINE + line)
 
     log.set_show(show)
     try:
         with bar:
-            yield
+            yield bar
     finally:
         log.set_show(None)

@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Iterator
 
 from fcaffe import log
-from fcaffe.cli.timing import Timing
 from fcaffe.solvers import Solver
 
 
 @contextlib.contextmanager
-def recorded(solver: Solver, timing: Timing, solver_file: str, report: str, tensorboard: str) -> Iterator[None]:
+def recorded(solver: Solver, solver_file: str, report: str, tensorboard: str) -> Iterator[None]:
     """Record the training in the body of the `with`. Worker 0 writes the page `report` and the folder `tensorboard`."""
     if solver.workers.rank or not (report or tensorboard):
         yield
@@ -28,7 +27,7 @@ def recorded(solver: Solver, timing: Timing, solver_file: str, report: str, tens
 
             recorder = Recorder(report, solver, solver_file)
             solver.observers.append(recorder)
-            stack.push(lambda kind, error, _: recorder.end(timing.by_worker(), "" if error is None else _words(error)))
+            stack.push(lambda kind, error, _: recorder.end("" if error is None else _words(error)))
             log.info(f"A page about this training is in {report}; it renews itself while open")
         yield
 

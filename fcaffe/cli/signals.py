@@ -8,7 +8,6 @@ from types import FrameType
 from typing import Any
 
 from fcaffe.errors import UsageError
-from fcaffe.parallel.world import told_to_end
 from fcaffe.solvers import Action
 
 EFFECTS = {"stop": Action.STOP, "snapshot": Action.SNAPSHOT, "none": Action.NONE}
@@ -43,8 +42,6 @@ class Signals:
 
     def __enter__(self) -> Signals:
         self._before = {number: signal.signal(number, self._note) for number in self._effects}
-        if told_to_end:
-            self._noted.append(Action.TERMINATE)
         return self
 
     def __exit__(self, *_: object) -> None:

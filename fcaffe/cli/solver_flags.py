@@ -10,7 +10,7 @@ import click
 
 from fcaffe import log
 from fcaffe.cli import usage
-from fcaffe.cli.flags import with_flags
+from fcaffe.cli.flags import flag, options_of, with_flags
 from fcaffe.engines import Engine
 from fcaffe.net.workers import Workers
 from fcaffe.solvers import Action, Solver
@@ -20,11 +20,39 @@ from fcaffe.timeline import Timeline
 
 @dataclass(frozen=True)
 class SolverFlags:
-    on_nan: str
-    rng: str
-    scale_lr: str | None
-    grow_batch: int | None
-    recompute: bool
+    on_nan: str = flag(
+        None,
+        "If the loss is not finite: stop, stop after a snapshot of the last good state, or continue (stop).",
+        "--on-nan",
+        default="stop",
+        type=click.Choice(["stop", "snapshot", "continue"]),
+    )
+    rng: str = flag(
+        None,
+        "Stream that Dropout and other noise in the net draw from (counter).",
+        default="counter",
+        type=click.Choice(["caffe", "counter"]),
+    )
+    scale_lr: str | None = flag(
+        None,
+        "Scale base_lr from the solver's batch to the effective one, which --batch per-worker makes larger.",
+        "--scale-lr",
+        default=None,
+        type=click.Choice(list(SCALES)),
+    )
+    grow_batch: int | None = flag(
+        "SAMPLES",
+        "Where the policy (step, multistep) would lower the rate, let the batch grow instead, up to SAMPLES.",
+        "--grow-batch",
+        default=None,
+        type=click.IntRange(min=1),
+    )
+    recompute: bool = flag(
+        None,
+        "Save only some activations and recompute the others for backward: less memory, more time.",
+        default=False,
+        is_flag=True,
+    )
 
     def solver(
         self, param: Any, engine: Engine, timeline: Timeline, requested: Callable[[], Action], options: dict[str, Any]
@@ -62,35 +90,4 @@ def _scale_rate(param: Any, scale: str, workers: Workers) -> None:
     log.info(f"--scale-lr {scale}: {change}, since the batch is {workers.size} times the solver's")
 
 
-SOLVER = [
-    click.option(
-        "--on-nan",
-        type=click.Choice(["stop", "snapshot", "continue"]),
-        default="stop",
-        help="If the loss is not finite: stop, stop after a snapshot of the last good state, or continue (stop).",
-    ),
-    click.option(
-        "--rng",
-        type=click.Choice(["caffe", "counter"]),
-        default="counter",
-        help="Stream that Dropout and other noise in the net draw from (counter).",
-    ),
-    click.option(
-        "--scale-lr",
-        type=click.Choice(list(SCALES)),
-        help="Scale base_lr from the solver's batch to the effective one, which --batch per-worker makes larger.",
-    ),
-    click.option(
-        "--grow-batch",
-        type=click.IntRange(min=1),
-        metavar="SAMPLES",
-        help="Where the policy (step, multistep) would lower the rate, let the batch grow instead, up to SAMPLES.",
-    ),
-    click.option(
-        "--recompute",
-        is_flag=True,
-        help="Save only some activations and recompute the others for backward: less memory, more time.",
-    ),
-]
-
-solver_flags = with_flags("solving", SolverFlags, SOLVER, usage.OWN)
+solver_flags = with_flags("solving", SolverFlags, options_of(SolverFlags), usage.OWN)

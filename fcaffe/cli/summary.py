@@ -13,11 +13,9 @@ from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import Command
 from fcaffe.model_files import Model, read_model
 from fcaffe.proto import file_start, is_text
-from fcaffe.tools.model_summary import model_to_json, total_params
-from fcaffe.tools.summary import COLUMNS, Summary, shape_text, summarize
+from fcaffe.tools.summary import COLUMNS, Summary, model_to_json, shape_text, summarize, total_params
 
 MODEL_COLUMNS = ("layer", "type", "blobs", "parameters")
-FOLDING = ("layer", "top shapes")
 
 
 @click.command(
@@ -54,7 +52,7 @@ def summary(net: str, phase: str, level: int, stage: str, input_shape: str, as_j
 
 def _print(made: Summary) -> None:
     rows = [layer.cells() for layer in made.layers]
-    print_table(f"{made.name or 'net'} ({made.phase})", COLUMNS, rows, FOLDING, numbers_from=3)
+    print_table(f"{made.name or 'net'} ({made.phase})", COLUMNS, rows, numbers_from=3)
     print(f"Parameters      {made.total_params:,}")
     of_channels = f"; {made.channel_macs:,} of them BatchNorm, Scale and Bias" if made.channel_macs else ""
     print(f"Multiply-adds   {made.macs:,} (one batch forward{of_channels})")
@@ -67,6 +65,6 @@ def _print_model(path: str, model: Model) -> None:
         blobs = [shape_text(blob.shape) for blob in layer.blobs]
         count = sum(math.prod(blob.shape) for blob in layer.blobs)
         rows.append((layer.name, layer.param.type, ", ".join(blobs), f"{count:,}" if count else ""))
-    print_table(f"{model.param.name or 'model'} ({path})", MODEL_COLUMNS, rows, ("layer", "blobs"), numbers_from=3)
+    print_table(f"{model.param.name or 'model'} ({path})", MODEL_COLUMNS, rows, numbers_from=3)
     print(f"Layers          {len(model.layers):,}")
     print(f"Parameters      {total_params(model):,}")

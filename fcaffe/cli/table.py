@@ -1,31 +1,15 @@
-"""Tables on standard output: with lines on a terminal, plain columns in a file or pipe."""
+"""Tables on standard output."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 BAR = 40  # characters
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], folding: Sequence[str], numbers_from: int
-) -> None:
-    """Print a table. Columns from index `numbers_from` on are numbers; narrow terminals fold the columns `folding`."""
-    if sys.stdout.isatty():
-        from rich.box import SIMPLE_HEAD  # slow to import
-        from rich.console import Console, JustifyMethod
-        from rich.table import Table
-
-        table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
-        for index, column in enumerate(columns):
-            justify: JustifyMethod = "right" if index >= numbers_from else "left"
-            table.add_column(column, justify=justify, overflow="fold", no_wrap=column not in folding)
-        for row in rows:
-            table.add_row(*row)
-        Console(markup=False, highlight=False).print(table)
-        return
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int) -> None:
+    """Print a table. Columns from index `numbers_from` on are numbers."""
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     print(title)
     for row in (columns, *rows):

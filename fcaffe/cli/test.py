@@ -12,6 +12,7 @@ from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
 from fcaffe.tools.nets import load_net
 from fcaffe.tools.scoring import score
 
@@ -21,11 +22,17 @@ from fcaffe.tools.scoring import score
     example="test --model train_val.prototxt --weights net.caffemodel --iterations 100",
     file_flag="--model",
     help="Run --iterations batches of the net --model FILE in phase TEST with --weights FILE, and print each of its "
-    "outputs and their means.",
+    "outputs and their means; for DetectionEvaluate layers the mean average precision.",
 )
+@click.option(
+    "--ap-version",
+    type=click.Choice(AP_VERSIONS),
+    help="Average precision of DetectionEvaluate layers: as ap_version of SSD's solvers (Integral).",
+)
+@click.option("--per-class", is_flag=True, help="Print the average precision of each class.")
 @engine_flags
 @caffe_flags("model", "weights", "iterations", "gpu", "level", "stage")
-def test(flags: Flags, engines: EngineFlags) -> int:
+def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: bool) -> int:
     if not flags.model:
         raise UsageError("Need a model definition to score. Give it as --model FILE")
     if not flags.weights:
@@ -38,10 +45,13 @@ def test(flags: Flags, engines: EngineFlags) -> int:
     engine = engines.create(gpu and gpu[0])
     net = load_net(flags.model, pb.TEST, engine, flags.level, flags.stages, inference=True)
     try:
+        if (ap_version or per_class) and not any(isinstance(one, Detections) for one in collectors(net)):
+            raise UsageError(
+                f"--ap-version and --per-class are for nets with an output of DetectionEvaluate: {flags.model} has none"
+            )
         model = load_weights(net, flags.weights)
         tell_untouched(net, {layer.name for layer in model.layers}, flags.weights)
-        with engine.fixed_weights():
-            score(net, iterations)
+        score(net, iterations, ap_version or AP_VERSIONS[0], per_class)
     finally:
         net.close()
     return 0

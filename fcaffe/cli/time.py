@@ -40,10 +40,8 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
     if not flags.model:
         raise UsageError("Need a model definition to time. Give it as --model FILE")
     if scaling:
-        _scaling(flags, engines, profiled, input_shape)
+        _scaling(flags, engines, input_shape)
         return 0
-    if input_shape:
-        raise UsageError("--input-shape is for --scaling: leave it out")
     phase = phase_number(flags.phase)
     iterations = flags.checked_iterations()
     if gpu := first_gpu(flags.gpu):
@@ -56,7 +54,7 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
             load_weights(net, flags.weights)
         if profiled:
             found = profile(net, iterations)
-            print_table(f"Layers of {net.name or 'the net'}", COLUMNS, rows_of(found), ("layer",), numbers_from=2)
+            print_table(f"Layers of {net.name or 'the net'}", COLUMNS, rows_of(found), numbers_from=2)
             click.echo(totals(found))
         else:
             benchmark(net, iterations)
@@ -65,19 +63,10 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
     return 0
 
 
-def _scaling(flags: Flags, engines: EngineFlags, profiled: bool, input_shape: str) -> None:
+def _scaling(flags: Flags, engines: EngineFlags, input_shape: str) -> None:
     """Measure the splits of the cores; print them and the advice. Raises UsageError for incompatible flags."""
-    refused = {
-        "--profile": profiled,
-        "--gpu": flags.gpu,
-        "--phase TEST": flags.phase == "TEST",
-        "--level": flags.level,
-        "--stage": flags.stage,
-        "--engine": engines.engine,
-        "--math": engines.math != "fp32",
-    }
-    if given := [flag for flag, value in refused.items() if value]:
-        raise UsageError(f"--scaling trains on CPUs in float32 and does not go with {', '.join(given)}: leave it out")
+    if flags.gpu or engines.engine or engines.math != "fp32":
+        raise UsageError("--scaling trains on CPUs in float32: leave out --gpu, --engine and --math")
     if (cores := available_cpus()) == 1:
         raise UsageError("--scaling: this process may run on one CPU only, so there is nothing to split")
     results = measure_splits([f"--net={flags.model}", f"--input-shape={input_shape}"], cores, log.info)
@@ -89,5 +78,5 @@ def _scaling(flags: Flags, engines: EngineFlags, profiled: bool, input_shape: st
         speed = result.batch / result.seconds
         rows.append((str(result.workers), str(result.threads), f"{1000 * result.seconds:.4g}", f"{speed:,.1f}"))
     batch = max(result.batch for result in results)
-    print_table(f"Training steps of {batch} samples", ("workers", "threads", "ms", "images/s"), rows, (), 0)
+    print_table(f"Training steps of {batch} samples", ("workers", "threads", "ms", "images/s"), rows, 0)
     click.echo(advice(results))

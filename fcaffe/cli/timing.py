@@ -9,27 +9,19 @@ from fcaffe import log
 from fcaffe.errors import FcaffeError
 from fcaffe.parallel.world import World
 from fcaffe.solvers import Solver
-from fcaffe.timeline import KEPT, KEPT_BY_ALL, OTHER, Timeline
+from fcaffe.timeline import KEPT, KEPT_BY_ALL, OTHER, Timeline, summarize
 from fcaffe.tools import trace
-from fcaffe.tools.time_summary import summarize
 
 
 class Timing:
-    """The timeline of this worker. `path` is the file of the trace, or ""; UsageError if it cannot be written."""
+    """The timeline of this worker. `path` is the file of the trace, or "". FcaffeError if that is not writable."""
 
     def __init__(self, path: str, world: World) -> None:
         self.path = path
         self.world = world
         if path and world.rank == 0:
-            trace.check_writable(path)
+            trace.write(path, [])  # so that a wrong path ends the command before the training
         self.timeline = Timeline(min(KEPT, KEPT_BY_ALL // world.size) if path else 0)
-        self._everyone: list[dict[str, float]] = []  # the seconds of all workers, at worker 0 after the training
-
-    def by_worker(self) -> dict[str, dict[str, float]]:
-        """The seconds of each worker by kind of work. Before the training ends, those of worker 0 alone."""
-        everyone = self._everyone or [dict(self.timeline.seconds)]
-        hosts = self.world.hosts if len(set(self.world.hosts)) > 1 else [""] * len(everyone)
-        return {f"worker {rank} {hosts[rank]}".strip(): seconds for rank, seconds in enumerate(everyone)}
 
     @contextlib.contextmanager
     def of(self, solver: Solver) -> Iterator[None]:
@@ -46,15 +38,15 @@ class Timing:
         self._tell(solver)
 
     def _tell(self, solver: Solver) -> None:
-        self._everyone = solver.workers.gather(dict(self.timeline.seconds)) or []
-        for line in summarize(self._everyone, self.world.hosts) if self._everyone else []:
+        everyone = solver.workers.gather(dict(self.timeline.seconds))
+        for line in summarize(everyone, self.world.hosts) if everyone else []:
             log.info(line)
         if summary := solver.exchange.summary():
             log.info(summary)
         if not self.path:
             return
         own = trace.events_of(self.timeline, self.world.rank, self.world.hosts)
-        if everyone := solver.workers.gather(own):
-            trace.write(self.path, [event for events in everyone for event in events])
+        if gathered := solver.workers.gather(own):
+            trace.write(self.path, [event for events in gathered for event in events])
             dropped = f"; it begins after {self.timeline.dropped} events of worker 0" if self.timeline.dropped else ""
             log.info(f"Trace in {self.path}, for chrome://tracing or ui.perfetto.dev{dropped}")

@@ -105,7 +105,7 @@ def train(
         solver.observers.append(Heartbeat(solver, world.watchdog))
         try:
             _restore(solver, flags.snapshot)
-            with signals, progress_of(solver), recorded(solver, timing, flags.solver, report, tensorboard):
+            with signals, progress_of(solver), recorded(solver, flags.solver, report, tensorboard):
                 log.starting_optimization()
                 with timing.of(solver):
                     solver.solve()

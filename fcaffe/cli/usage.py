@@ -91,17 +91,6 @@ def required(words: Sequence[str], least: int, most: int | None = None) -> Seque
     context.exit(1)
 
 
-def one_of(names: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return a shell completion for a command whose first word is one of `names`; its other words are files."""
-
-    def complete(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
-        if context.params.get(str(param.name)):
-            return [CompletionItem(begun, type="file")]
-        return [CompletionItem(name) for name in names if name.startswith(begun)]
-
-    return complete
-
-
 def names_of(list_names: Callable[[], Sequence[str]]) -> Callable[..., list[CompletionItem]]:
     """Return a shell completion for the value of an option: one of the names that `list_names` returns."""
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import shutil
 import sys
 import tempfile
 import weakref
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 from fcaffe import log
 from fcaffe.data.database import Database, Record, Writer, register_database
@@ -63,8 +61,6 @@ class LevelDb(Database):
         self.problems = (library.Error, OSError)
         self._entries: int | None = None
         with self._errors_named(), contextlib.ExitStack() as opened:
-            if lock := _shared_lock(source):
-                opened.enter_context(lock)
             folder = opened.enter_context(temporary_folder(os.path.join(tempfile.gettempdir(), PREFIX), 0o700))
             _link(source, folder)
             self._db = library.DB(folder, create_if_missing=False, paranoid_checks=True, **OPTIONS)
@@ -116,22 +112,6 @@ def _link(source: str, folder: str) -> None:
             os.symlink(path, os.path.join(folder, name))
         elif extension in (".ldb", ".sst"):
             os.symlink(path, os.path.join(folder, f"{stem}.sst"))
-
-
-def _shared_lock(source: str) -> IO[bytes] | None:
-    """Lock out writers as LevelDB does. Raises DataError if another process has the lock."""
-    with contextlib.suppress(FileNotFoundError, PermissionError):
-        file = open(os.path.join(source, "LOCK"), "rb")  # noqa: SIM115 - open as long as the database
-        try:
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as problem:
-            if problem.errno in (errno.EACCES, errno.EAGAIN):
-                file.close()
-                raise DataError(
-                    f'LevelDB "{source}" is open in another process that may write to it: wait until that has ended'
-                ) from problem
-        return file
-    return None
 
 
 class LevelDbWriter(Writer):

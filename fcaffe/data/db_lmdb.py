@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from fcaffe import log
 from fcaffe.data.database import Database, Record, Writer, register_database
@@ -70,22 +68,16 @@ class Lmdb(Database):
         with self._errors_named():
             return self._snapshot.entries
 
-    def version(self) -> tuple[Any, int, int]:
-        return self._identity(), self._snapshot.transaction.id(), self.entries
+    def version(self) -> int:
+        return self.entries
 
-    def agree_on(self, version: tuple[Any, int, int]) -> None:
-        """Raise DataError if the other process reads another transaction of this file, or a copy of another size."""
-        identity, transaction, entries = version
-        same_file = identity == self._identity()
-        if entries != self.entries or (same_file and transaction != self._snapshot.transaction.id()):
+    def agree_on(self, version: int) -> None:
+        """Raise DataError if the other process reads another number of records."""
+        if version != self.entries:
             raise DataError(
-                f'the LMDB "{self.source}" has {self.entries} records here, but {entries} where worker 0 reads it, or '
-                "other ones: wait until no process writes to it, or copy it again"
+                f'the LMDB "{self.source}" has {self.entries} records here, but {version} where worker 0 reads it: '
+                "wait until no process writes to it, or copy it again"
             )
-
-    def _identity(self) -> tuple[str, tuple[int, int]]:
-        """The host and the file."""
-        return _host(), self._snapshot.identity
 
     def close(self) -> None:
         self._snapshot.close()
@@ -127,15 +119,6 @@ def _lacks_pages(folder: str) -> bool:
     """Whether a page that holds records is beyond the end of the file. Free pages at the end may never be written."""
     probe = subprocess.run([sys.executable, "-c", PROBE, folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return probe.returncode != 0
-
-
-def _host() -> str:
-    """An identifier of the host that all its processes have in common, also those in containers."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read()
-    except OSError:  # not Linux
-        return socket.gethostname()
 
 
 class LmdbWriter(Writer):

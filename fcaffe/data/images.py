@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
-import struct
-import sys
-import threading
 from typing import Any
 
 import numpy as np
@@ -14,17 +10,7 @@ import numpy as np
 from fcaffe.errors import DataError
 from fcaffe.input_files import read_input
 
-# A picture that claims more pixels is refused before memory is allocated. OpenCV reads this variable when it is
-# loaded; set it for larger pictures.
-LIMIT_VARIABLE = "OPENCV_IO_MAX_IMAGE_PIXELS"
-LIMIT = str(1 << 27)
 LARGEST_FILE = 1 << 30  # bytes
-
-_LOADING = threading.Lock()  # several threads decode, and cv2 is in sys.modules before it is loaded
-
-PNG = b"\x89PNG\r\n\x1a\n"
-CHUNK = struct.Struct(">I4s")  # of a PNG: the length of what follows, the name
-CHECK_SUM = 4  # bytes behind each chunk
 
 
 class Color(enum.Enum):
@@ -37,22 +23,14 @@ class Color(enum.Enum):
 
 def opencv() -> Any:
     """The cv2 module. Raises DataError, which says what to install, if it is missing."""
-    with _LOADING:
-        if loaded := sys.modules.get("cv2"):
-            return loaded
-        is_set = LIMIT_VARIABLE in os.environ
-        os.environ.setdefault(LIMIT_VARIABLE, LIMIT)
-        try:
-            import cv2
-        except ImportError as problem:
-            raise DataError(
-                "reading and writing encoded pictures (JPEG, PNG) needs OpenCV: pip install 'fcaffe[images]' "
-                "(or pip install opencv-python-headless)"
-            ) from problem
-        finally:
-            if not is_set:
-                del os.environ[LIMIT_VARIABLE]  # not for subprocesses
-        return cv2
+    try:
+        import cv2
+    except ImportError as problem:
+        raise DataError(
+            "reading and writing encoded pictures (JPEG, PNG) needs OpenCV: pip install 'fcaffe[images]' "
+            "(or pip install opencv-python-headless)"
+        ) from problem
+    return cv2
 
 
 def decode_image(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.ndarray:
@@ -74,28 +52,15 @@ def decode_pixels(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.
         Color.GRAY: cv2.IMREAD_GRAYSCALE,
     }[color]
     try:
-        decodable = data and not _claims_too_much(data)
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if decodable else None
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if data else None
     except cv2.error as problem:
-        limit = os.environ.get(LIMIT_VARIABLE, LIMIT)
         raise DataError(
-            f"{what} cannot be decoded as a picture: it is damaged, or has more than {limit} pixels (set "
-            f"{LIMIT_VARIABLE} higher)"
+            f"{what} cannot be decoded as a picture: it is damaged, or has more pixels than OpenCV allows (see "
+            "OPENCV_IO_MAX_IMAGE_PIXELS)"
         ) from problem
     if pixels is None:
         raise DataError(f"{what} cannot be decoded as a picture ({len(data)} bytes)")
     return pixels
-
-
-def _claims_too_much(data: bytes) -> bool:
-    """Whether a chunk of a PNG is longer than the file. OpenCV would allocate its length first."""
-    offset, name = len(PNG), b""
-    while data.startswith(PNG) and name != b"IEND" and offset + CHUNK.size <= len(data):
-        length, name = CHUNK.unpack_from(data, offset)
-        if length > len(data):
-            return True
-        offset += CHUNK.size + length + CHECK_SUM
-    return False
 
 
 def read_file(path: str) -> bytes:

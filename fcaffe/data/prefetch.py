@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -126,14 +126,11 @@ class Prefetcher:
     def _start(self) -> None:
         self._free: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._full: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
-        unmade = (Batch(self.allocate) for _ in range(self.depth))
+        for _ in range(self.depth):
+            self._free.put(Batch(self.allocate))
         stopping = threading.Event()
-        self._thread = threading.Thread(
-            target=_read_ahead,
-            args=(self.source, unmade, self._free, self._full, stopping),
-            name="prefetch",
-            daemon=True,
-        )
+        arguments = self.source, self._free, self._full, stopping
+        self._thread = threading.Thread(target=_read_ahead, args=arguments, name="prefetch", daemon=True)
         self._thread.start()
         self._taken = 0
         self._end = weakref.finalize(self, _end, self._thread, self._free, stopping)
@@ -166,26 +163,17 @@ class Prefetcher:
 
 def _read_ahead(
     source: BatchSource,
-    unmade: Iterator[Batch],
     free: queue.SimpleQueue[Batch | None],
     full: queue.SimpleQueue[Batch | BaseException],
     stopping: threading.Event,
 ) -> None:
     try:
-        while (batch := _free_batch(unmade, free)) is not None and not stopping.is_set():
+        while (batch := free.get()) is not None and not stopping.is_set():
             source.fill(batch)
             batch.state = source.state()
             full.put(batch)
     except BaseException as error:  # for the waiting thread
         full.put(error)
-
-
-def _free_batch(unmade: Iterator[Batch], free: queue.SimpleQueue[Batch | None]) -> Batch | None:
-    """A free batch, or a new one while there are fewer than `depth`, or the next one to become free. None: stop."""
-    try:
-        return free.get_nowait()
-    except queue.Empty:
-        return next(unmade, None) or free.get()
 
 
 def _end(thread: threading.Thread, free: queue.SimpleQueue[Batch | None], stopping: threading.Event) -> None:

@@ -26,13 +26,7 @@ def check_batches(shapes: Sequence[Sequence[int]], batches: int = 1, reading: in
     if available is None or size * batches + reading <= available:
         return
     what = " + ".join(" x ".join(map(str, shape)) for shape in shapes)
-    if size + reading > available:
-        raise DataError(
-            f"to read a batch of {what} values takes {readable_size(size + reading)}, but this process can have "
-            f"{readable_size(available)}: lower batch_size, or the size of the images"
-        )
-    most = (available - reading) // size
     raise DataError(
-        f"data_param.prefetch: {batches} batches of {readable_size(size)} take {readable_size(size * batches)}, but "
-        f"this process can have {readable_size(available)}: lower it to {most} or less (Caffe's default is 4)"
+        f"{batches} batch(es) of {what} values take {readable_size(size * batches + reading)}, but this process can "
+        f"have {readable_size(available)}: lower batch_size, the size of the images or data_param.prefetch"
     )

@@ -7,29 +7,25 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.batches import ITEM_BYTES
-from fcaffe.data.decoding import Decoders
+from fcaffe.data.batches import ImageBatches
 from fcaffe.data.images import Color, decode_image, read_file
 from fcaffe.data.prefetch import Batch
-from fcaffe.data.share import Share, Turns
-from fcaffe.data.transformer import Transformer
+from fcaffe.data.transformer import Decision, Transformer
 from fcaffe.data.windows import CHANNELS, Window, crop_window, read_window_file, warp
 from fcaffe.errors import DataError
 from fcaffe.rng import CaffeRandom
 
 
-class WindowBatches:
+class WindowBatches(ImageBatches[tuple[Window, bool]]):
     """A BatchSource for a WindowDataParameter: background windows first, then floor(batch_size * fg_fraction) others.
 
     As in Caffe, its own generator draws for each window its index, and then whether it is mirrored. Pixels outside of
     the image are 0. `scale` is that of window_data_param, the mean that of the transformer.
     """
 
-    item_bytes = ITEM_BYTES
-
     def __init__(self, param: Any, transformer: Transformer, random: CaffeRandom) -> None:
+        super().__init__(transformer, param.batch_size)
         self.param = param
-        self.transformer = transformer
         self.scale = np.float32(param.scale)
         crop_size = transformer.crop_size
         if crop_size < 1:
@@ -50,29 +46,27 @@ class WindowBatches:
         if param.crop_mode not in ("square", "warp"):
             log.warning(f'crop_mode "{param.crop_mode}" is neither warp nor square; it counts as warp, as in Caffe')
         log.window_crops(param.context_pad, param.crop_mode)
-        self.batch_size = param.batch_size
-        self.share, self.turns = Share(0, param.batch_size, param.batch_size), Turns()
         self.shape = (param.batch_size, CHANNELS, crop_size, crop_size)
         self._mean = self._mean_of_crop(crop_size)
         self._files = [read_file(path) for path in self.file.images] if param.cache_images else None
         self._drawn = 0
-        self.decoders = Decoders()
 
-    def divide(self, share: Share, turns: Turns) -> None:
-        self.share, self.turns = share, turns
-        self.shape = (share.count, *self.shape[1:])
+    @property
+    def position(self) -> int:
+        return self._drawn
 
-    def fill(self, batch: Batch) -> None:
-        batch.reshape(self.shape)
-        batch.data[...] = 0
-        for _ in range(self.turns.skipped_before(self._drawn // self.share.total)):
-            self._draw_batch()
-        number = self._drawn // self.share.total
-        chosen = self._draw_batch()[self.share.first : self.share.first + self.share.count]
-        for _ in range(self.turns.skipped_after(number)):
-            self._draw_batch()
-        batch.labels[...] = [window.label for window, _ in chosen]
-        self.decoders.each(lambda index: self._write(*chosen[index], batch.data[index]), len(chosen))
+    def take(self, count: int) -> list[tuple[Window, bool]]:
+        """Draw windows, each with whether it is mirrored."""
+        return [self._draw() for _ in range(count)]
+
+    def load(self, item: tuple[Window, bool]) -> tuple[np.ndarray, int]:
+        window, _ = item
+        path = self.file.images[window.image]
+        content = self._files[window.image] if self._files is not None else read_file(path)
+        return decode_image(content, f'"{path}"', Color.COLOR), window.label
+
+    def name(self, item: tuple[Window, bool]) -> str:
+        return f'"{self.file.images[item[0].image]}"'
 
     def state(self) -> tuple[int, bytes]:
         return self._drawn, self.random.state()
@@ -81,30 +75,29 @@ class WindowBatches:
         self._drawn = position
         self.random.set_state(random)
 
-    def close(self) -> None:
-        self.decoders.close()
-
-    def _draw_batch(self) -> list[tuple[Window, bool]]:
-        """Draw the windows of a whole batch, each with whether it is mirrored."""
-        foreground = int(np.float32(self.share.total) * np.float32(self.param.fg_fraction))
-        chosen = [self._draw(self.file.background) for _ in range(self.share.total - foreground)]
-        return chosen + [self._draw(self.file.foreground) for _ in range(foreground)]
-
-    def _draw(self, windows: np.ndarray) -> tuple[Window, bool]:
+    def _draw(self) -> tuple[Window, bool]:
+        total = self.share.total
+        foreground = int(np.float32(total) * np.float32(self.param.fg_fraction))
+        is_background = self._drawn % total < total - foreground
+        windows = self.file.background if is_background else self.file.foreground
         window = Window(*windows[self.random.draw() % len(windows)].tolist())
         self._drawn += 1
         return window, self.transformer.mirror and self.random.draw() % 2 == 1
 
-    def _write(self, window: Window, mirror: bool, out: np.ndarray) -> None:
-        path = self.file.images[window.image]
-        content = self._files[window.image] if self._files is not None else read_file(path)
-        image = decode_image(content, f'"{path}"', Color.COLOR)
+    def _transform(self, items: list[tuple[Window, bool]], decisions: list[Decision], batch: Batch) -> None:
+        batch.reshape(self.shape)
+        batch.data[...] = 0
+        batch.labels[...] = [window.label for window, _ in items]
+        self.decoders.each(lambda index: self._write(items[index], batch.data[index]), len(items))
+
+    def _write(self, item: tuple[Window, bool], out: np.ndarray) -> None:
+        (image, _), (window, mirror) = self.load(item), item
         _, height, width = image.shape
         crop_size, context_pad = self.transformer.crop_size, self.param.context_pad
         try:
             crop = crop_window(window, height, width, crop_size, context_pad, self.square, mirror)
         except DataError as problem:
-            raise DataError(f'{problem} ("{path}")') from problem
+            raise DataError(f"{problem} ({self.name(item)})") from problem
         part = np.s_[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
         mean = self._mean[part] if self._mean.shape[1:] != (1, 1) else self._mean
         np.subtract(warp(image, crop, mirror), mean, out=out[part], dtype=np.float32)

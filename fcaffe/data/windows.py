@@ -139,7 +139,8 @@ class _Words:
         return table
 
     def _lines(self, file: IO[bytes]) -> Iterator[list[bytes]]:
-        for self._number, line in numbered_lines(file, self.source):
+        for number, line in numbered_lines(file, self.source):
+            self._number = number
             yield line.split()
 
 

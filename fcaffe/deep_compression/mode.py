@@ -17,7 +17,6 @@ from fcaffe.deep_compression.pruning import MOST_BITS, Aim, aims, pruned, shared
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model
-from fcaffe.output_files import remove_leftovers
 from fcaffe.tools.solver_fields import rates
 
 _DEFAULT = "a tenth of max_iter"
@@ -98,12 +97,11 @@ def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, eng
     else:
         assert engine is not None
         model = _with_training(model, wanted, flags, solver, engine, rows)
-    remove_leftovers(target)
     sizes = dcmodel.write(target, model)
     _print_sizes(source, target, model, wanted, sizes)
     if rows:
         names = [name for name, _ in rows[0][1]]
-        print_table("Test nets", ("", *names), [(what, *(f"{v:.4f}" for _, v in found)) for what, found in rows], (), 1)
+        print_table("Test nets", ("", *names), [(what, *(f"{v:.4f}" for _, v in found)) for what, found in rows], 1)
     before, after = os.path.getsize(source), os.path.getsize(target)
     print(f"{target}: {after} bytes, {before / after:.1f} times fewer than the {before} of {source}")
 
@@ -118,7 +116,7 @@ def _with_training(
 ) -> Model:
     """Compress with training between the steps. The scores after each step are appended to `rows`."""
     from fcaffe.deep_compression.retraining import Masked, Retraining, Shared
-    from fcaffe.tools.model_scores import model_scores  # which loads all layers
+    from fcaffe.tools.scoring import model_scores  # which loads all layers
 
     def tell(what: str) -> None:
         scores = model_scores(solver, model, engine)
@@ -169,7 +167,7 @@ def _print_sizes(source: str, target: str, model: Model, wanted: dict[str, Aim],
     add("all else", "", "", "", left[0], left[1])
     add("the file", "", "", "", os.path.getsize(source), os.path.getsize(target))
     columns = ("weights of", "not 0", "values", "bits each", "bytes before", "after", "times fewer")
-    print_table(target, columns, rows, ("weights of",), numbers_from=1)
+    print_table(target, columns, rows, numbers_from=1)
 
 
 def _numbers_of(flags: DeepFlags) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:

@@ -13,7 +13,6 @@ import numpy as np
 
 Array = Any
 ForEach = Callable[[Callable[..., None], Sequence[tuple[Any, ...]]], None]  # as Engine.for_each
-AddRows = Callable[[Array], Array]  # (rows, columns) float32, few rows -> the sums of the columns, each in float32
 
 FEWEST, MOST = 16, 64  # values that are added in float32
 PIECE = 1 << 16  # values per step, which stay in a core's cache between two sums
@@ -34,18 +33,13 @@ def channel_sums(xp: Any, x: Array) -> Array:
     return xp.ones(rows.shape[0], xp.float32) @ rows
 
 
-def add_rows(rows: Array) -> Array:
-    """The sums of the columns."""
-    return np.add.reduce(rows, axis=0)
-
-
-def sum_channels(x: Array, add_rows: AddRows = add_rows) -> Array:
-    """`channel_sums` of a NumPy array. `add_rows` is the fastest routine for sums of columns."""
+def sum_channels(x: Array) -> Array:
+    """`channel_sums` of a NumPy array."""
     rows = channels_last(x).reshape(-1, x.shape[1]) if x.size > FEW and not x.flags.c_contiguous else None
     if rows is None or rows.dtype != np.float32 or x.ndim < 3 or len(rows) < MOST:
         return _add_up(None, x, None, one_by_one)[0].astype(np.float32)
     count = len(rows) // MOST * MOST
-    sums = add_rows(rows[:count].reshape(MOST, -1))  # each of distant rows
+    sums = rows[:count].reshape(MOST, -1).sum(axis=0)  # each of distant rows
     total = sums.reshape(-1, x.shape[1]).sum(axis=0, dtype=np.float64)
     return (total + rows[count:].sum(axis=0, dtype=np.float64)).astype(np.float32)
 

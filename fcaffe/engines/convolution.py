@@ -31,8 +31,6 @@ class PlainConvolution:
 
     if TYPE_CHECKING:
 
-        def channel_sums(self, x: Array) -> Array: ...
-
         def add_relu(self, a: Array, b: Array, y: Array) -> None: ...
 
         def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
@@ -95,14 +93,12 @@ class PlainConvolution:
                 self._fold(columns, target, windows)
 
     def convolution_backward_weights(
-        self, x: Array, dy: Array, dweights: Array, dbias: Array | None, windows: Windows, group: int, add: bool
+        self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
     ) -> None:
-        """dweights, dbias = the gradients of the weights and of the bias; with `add` += them."""
+        """dweights = the gradient of the weights; with `add` += it."""
         xp = self.xp
         if not add:
             dweights[...] = 0
-        if dbias is not None:
-            self.convolution_backward_bias(dy, dbias, add)
         if not x.shape[0]:
             return
         dy = channels_last(dy)
@@ -115,11 +111,6 @@ class PlainConvolution:
                 sums[index] = sums[index] + rows.T @ self._unfold(columns, windows, output_size)
         kernel_first = xp.concatenate(sums).reshape(dweights.shape[0], *windows.kernel, dweights.shape[1])
         dweights += xp.moveaxis(kernel_first, -1, 1)
-
-    def convolution_backward_bias(self, dy: Array, dbias: Array, add: bool) -> None:
-        """dbias = dy summed over everything but channels; with `add` += it."""
-        sums = self.channel_sums(dy)
-        dbias[...] = dbias + sums if add else sums
 
     def im2col(self, x: Array, y: Array, windows: Windows) -> None:
         """y (N, C * kernel, output_size...) = the windows of x side by side, for each channel its whole window."""

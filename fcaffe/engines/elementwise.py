@@ -53,11 +53,6 @@ class PlainElementwise:
         self.xp.add(a, b, out=y)
         PlainElementwise.relu_forward(self, y, y, 0)
 
-    def add_relu_backward(self, y: Array, dy: Array, da: Array, db: Array) -> None:
-        """da = db = dy where y > 0, else 0; either may be dy."""
-        self.relu_backward(y, dy, da, 0)
-        self.copy(da, db)
-
     def multiply(self, a: Array, b: Array, y: Array) -> None:
         """y = a * b."""
         self.xp.multiply(a, b, out=y)
@@ -77,11 +72,9 @@ class PlainElementwise:
             if part is not None:
                 self.copy(whole[slice_], part)
 
-    def add_bias(self, y: Array, bias: Array, relu: bool) -> None:
-        """y (N, C, ...) += bias (C,), followed by ReLU with `relu`."""
+    def add_bias(self, y: Array, bias: Array) -> None:
+        """y (N, C, ...) += bias (C,)."""
         y += bias.reshape(-1, *(1,) * (y.ndim - 2))
-        if relu:
-            PlainElementwise.relu_forward(self, y, y, 0)
 
     def bias_backward(self, dy: Array, dbias: Array, add: bool) -> None:
         """dbias (C,) = dy (N, C, ...) summed over all axes but 1; with `add` the sums are added to dbias."""
@@ -91,12 +84,6 @@ class PlainElementwise:
     def channel_sums(self, x: Array) -> Array:
         """x (N, C, ...) summed over all axes but 1, (C,) in float32."""
         return channel_sums(self.xp, x)
-
-    def relu_bias_backward(self, y: Array, dy: Array, dx: Array, dbias: Array | None, add: bool) -> None:
-        """relu_backward without a slope, and, unless dbias is None, bias_backward of its dx."""
-        self.relu_backward(y, dy, dx, 0)
-        if dbias is not None:
-            self.bias_backward(dx, dbias, add)
 
 
 def _slices(sizes: Sequence[int], axis: int) -> list[tuple[slice, ...]]:

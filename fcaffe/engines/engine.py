@@ -73,8 +73,6 @@ class Engine(
     weights_channels_last = False  # weights of convolutions have the memory order (outputs, kernel..., inputs)
     half_dtype: numpy.dtype[Any] | None = None
     half_arithmetic = True  # `xp` computes with arrays of that dtype
-    fuses_relu_backward = False  # relu_bias_backward is one pass over memory
-    folds_weights = False  # folded_convolution is fast
     records = False  # see recorded
     cache: WeightCache | None = None  # set while weights do not change
     updates_at_once = False  # update_all updates all parameters in one call
@@ -168,15 +166,6 @@ class Engine(
 
     def restore_state(self, state: dict[str, numpy.ndarray]) -> None:
         """Continue from the `state` of an engine, possibly of another kind."""
-
-    def adopt_parameters(self, data: Any, diff: Any) -> None:
-        """Take note of the flat buffers of the trained net: its parameters and their gradients."""
-
-    def settle_gradients(self) -> None:
-        """Write all deferred gradients. To be called before gradients of the flat buffer are read."""
-
-    def refresh_parameters(self) -> None:
-        """To be called after something other than the update has written the parameters."""
 
     def set_counters(self, iteration: int, first_sample: int) -> None:
         """Set the counters that the noise of later passes depends on, for engines that draw it themselves."""

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fcaffe.engines.channels import Array, channel_sums
 
-Affine = tuple[Array, Array] | None
+
+class Normalizer(NamedTuple):
+    """y = (x - mean) / sqrt(variance + eps), unless None times scale plus shift, then ReLU with `relu`.
+
+    The arrays have one value for each channel.
+    """
+
+    mean: Array
+    variance: Array
+    eps: float
+    scale: Array | None = None
+    shift: Array | None = None
+    relu: bool = False
 
 
 class Whole(NamedTuple):
@@ -26,6 +38,7 @@ class PlainNormalization:
 
         def channel_sums(self, x: Array) -> Array: ...
         def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
+        def add_relu(self, a: Array, b: Array, y: Array) -> None: ...
 
     def lrn_forward(
         self, x: Array, y: Array, memory: Array | None, size: int, alpha: float, beta: float, k: float
@@ -55,15 +68,12 @@ class PlainNormalization:
             total[:, :-distance] += values[:, distance:]
         return total
 
-    def batch_norm_train(
-        self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool, memory: Array
-    ) -> None:
-        """y = (x - mean) / sqrt(variance + eps), times scale plus shift (each (C,)) if there is an `affine`, then
-        ReLU with `relu`. Mean and variance are those of the batch, of which x is all or a part.
+    def batch_norm_train(self, x: Array, y: Array, norm: Normalizer, memory: Array) -> None:
+        """As batch_norm_apply, by mean and variance of the batch, of which x is all or a part.
 
         `memory`, at least batch_norm_memory times as large as x, is saved for backward.
         """
-        self.batch_norm_apply(x, y, mean, variance, affine, eps, relu)
+        self.batch_norm_apply(x, y, norm)
 
     def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
         """mean, variance (C,) = those of x over all axes but 1."""
@@ -95,16 +105,14 @@ class PlainNormalization:
             total *= fraction
             total += value
 
-    def batch_norm_apply(
-        self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool
-    ) -> None:
-        """As batch_norm_train, without a backward pass."""
-        self.xp.subtract(x, self._along_channels(mean, x), out=y)
-        y /= self._along_channels(self.xp.sqrt(variance + self.xp.float32(eps)), y)
-        if affine:
-            y *= self._along_channels(affine[0], x)
-            y += self._along_channels(affine[1], x)
-        if relu:
+    def batch_norm_apply(self, x: Array, y: Array, norm: Normalizer) -> None:
+        """y = the normalised x, see Normalizer."""
+        self.xp.subtract(x, self._along_channels(norm.mean, x), out=y)
+        y /= self._along_channels(self.xp.sqrt(norm.variance + self.xp.float32(norm.eps)), y)
+        if norm.scale is not None:
+            y *= self._along_channels(norm.scale, x)
+            y += self._along_channels(norm.shift, x)
+        if norm.relu:
             self.relu_forward(y, y, 0)
 
     def batch_norm_train_backward(
@@ -112,63 +120,35 @@ class PlainNormalization:
         x: Array,
         dy: Array,
         dx: Array,
-        mean: Array,
-        variance: Array,
-        affine: Affine,
-        gradients: Affine,
-        eps: float,
-        relu: bool,
+        norm: Normalizer,
+        gradients: Sequence[Array],
         memory: Array,
         whole: Whole | None = None,
     ) -> None:
-        """dx = the gradient of x, also through mean and variance; `gradients` = those of scale and shift.
+        """dx = the gradient of x, also through mean and variance; `gradients` = those of scale and shift, or none.
 
         If x is a part of a batch, `whole` adds up the sums that dx needs over the workers.
         """
         xp = self.xp
-        deviation = self._along_channels(xp.sqrt(variance + xp.float32(eps)), x)
-        normalized = (x - self._along_channels(mean, x)) / deviation
-        if affine and gradients:
-            if relu:
-                y = normalized * self._along_channels(affine[0], x) + self._along_channels(affine[1], x)
+        deviation = self._along_channels(xp.sqrt(norm.variance + xp.float32(norm.eps)), x)
+        normalized = (x - self._along_channels(norm.mean, x)) / deviation
+        if norm.scale is not None and gradients:
+            if norm.relu:
+                y = normalized * self._along_channels(norm.scale, x) + self._along_channels(norm.shift, x)
                 dy = dy * (y > 0)
             gradients[0][...] = channel_sums(xp, dy * normalized)
             gradients[1][...] = channel_sums(xp, dy)
-            dy = dy * self._along_channels(affine[0], x)
+            dy = dy * self._along_channels(norm.scale, x)
         sums, values = xp.stack([channel_sums(xp, dy * normalized), channel_sums(xp, dy)]), x.size // x.shape[1]
         if whole is not None:
             sums, values = whole.sum(sums).astype(xp.float32), whole.values
         mean_product, mean_dy = (self._along_channels(each, x) for each in sums / xp.float32(max(1, values)))
         dx[...] = (dy - mean_dy - mean_product * normalized) / deviation
 
-    def batch_norm_add_relu(
-        self, x: Array, other: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float
-    ) -> None:
+    def batch_norm_add_relu(self, x: Array, other: Array, y: Array, norm: Normalizer) -> None:
         """y = ReLU of the sum of `other` and of x as batch_norm_apply normalises it."""
-        self.batch_norm_apply(x, y, mean, variance, affine, eps, False)
-        y += other
-        self.relu_forward(y, y, 0)
-
-    def batch_norm_add_relu_backward(
-        self,
-        x: Array,
-        y: Array,
-        dys: list[Array],
-        dother: Array,
-        dx: Array,
-        mean: Array,
-        variance: Array,
-        affine: Affine,
-        gradients: Affine,
-        eps: float,
-        memory: Array,
-        whole: Whole | None = None,
-    ) -> None:
-        """dother = the sum of `dys`, one or two, where y > 0; dx and `gradients` are as of batch_norm_train_backward
-        from that. No two of these arrays share memory."""
-        self.xp.multiply(sum(dys[1:], dys[0]), y > 0, out=dother)
-        numbers = mean, variance, affine, gradients, eps, False, memory
-        self.batch_norm_train_backward(x, dother, dx, *numbers, whole)
+        self.batch_norm_apply(x, y, norm)
+        self.add_relu(y, other, y)
 
     def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:
         """y (N, C, ...) = x * scale + shift, each (C,), followed by ReLU with `relu`; y may be x."""

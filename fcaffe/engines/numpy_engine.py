@@ -17,7 +17,6 @@ class NumpyEngine(Engine):
     """The CPU engine that is always there: NumPy and its BLAS."""
 
     name = "NumPy"
-    folds_weights = True
 
     def __init__(self) -> None:
         super().__init__(numpy)

@@ -16,3 +16,9 @@ class PlainRows:
         rows (indices..., values...), indices int64, all of them in range, target (N, values...).
         """
         self.xp.add.at(target, indices, rows)
+
+    def scattered(self, values: Array, indices: Array, count: int) -> Array:
+        """(count,): the values (n,) at their indices (n,), of those with equal indices the last one; 0 elsewhere."""
+        target = self.xp.zeros(count, values.dtype)
+        target[indices] = values
+        return target

@@ -32,17 +32,13 @@ class PlainUpdate:
     """
 
     xp: Any
-    sgd_takes_all_cores = False  # sgd_update computes with all cores, so blocks are updated one after the other
-    update_block = 1 << 17  # values of a block, which stays in a core's cache from one operation to the next
 
     def add_decay(self, w: Array, g: Array, decay: float, kind: str) -> None:
         """g += decay * w (L2) or decay * sign(w) (L1)."""
         g += self.xp.float32(decay) * (w if kind == "L2" else self.xp.sign(w))
 
-    def sgd_update(self, w: Array, g: Array, h: Array, rate: float, momentum: float, decay: float = 0.0) -> None:
-        """h = momentum * h + rate * (g + decay * w); w -= h."""
-        if decay:
-            self.add_decay(w, g, decay, "L2")
+    def sgd_update(self, w: Array, g: Array, h: Array, rate: float, momentum: float) -> None:
+        """h = momentum * h + rate * g; w -= h."""
         h *= self.xp.float32(momentum)
         g *= self.xp.float32(rate)
         h += g
@@ -120,11 +116,9 @@ class PlainUpdate:
         diff: Array,
         history: Sequence[Array],
         settings: Settings,
-        half: Array | None = None,
     ) -> None:
         """Scale the gradients, regularise, and apply the rule of solver type `rule` to all parameters of the `table`.
 
-        `set_step` has set the rate, which includes Adam's bias correction, and the factor of the gradients. `half`, if
-        given, receives the new weights in 16 bits.
+        `set_step` has set the rate, which includes Adam's bias correction, and the factor of the gradients.
         """
         raise NotImplementedError

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fcaffe.engines.affine import Affine, normalization, scaling
-from fcaffe.engines.normalization import Whole
+from fcaffe.engines.normalization import Normalizer, Whole
 from fcaffe.layers.running_statistics import RunningStatistics
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
@@ -124,12 +124,15 @@ class BatchNorm(Layer):
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         source = self.keep_bottom(bottom, top) if self.reads_bottom else bottom[0]
         x, y = with_channels(source.data), with_channels(top[0].data)
-        mean, variance = self.mean.data, self.variance.data
         if self.use_global_stats:
             self.statistics.read(self.mean, self.variance)
-            self.engine.batch_norm_apply(x, y, mean, variance, self.affine, self.eps, False)
+            self.engine.batch_norm_apply(x, y, self.normalizer)
         else:
-            self.engine.batch_norm_train(x, y, mean, variance, self.affine, self.eps, False, self.memory.data)
+            self.engine.batch_norm_train(x, y, self.normalizer, self.memory.data)
+
+    @property
+    def normalizer(self) -> Normalizer:
+        return Normalizer(self.mean.data, self.variance.data, self.eps, *(self.affine or (None, None)))
 
     def take_moments(self, bottom: Blob) -> None:
         """Once for each batch: write `mean` and `variance` of that of all workers; not with use_global_stats."""
@@ -172,23 +175,23 @@ class BatchNorm(Layer):
         learned = self.learned
         if not propagate_down[0] and not learned:
             return
-        mean, variance, dy = self.mean.data, self.variance.data, with_channels(top[0].diff)
+        mean, dy = self.mean.data, with_channels(top[0].diff)
         dx = with_channels(bottom[0].diff if propagate_down[0] else self.xp.empty_like(bottom[0].data))
+        inverse = 1 / self.xp.sqrt(self.variance.data + self.eps)
         if not self.differentiates_statistics and not learned:
-            factor: Any = (self.affine[0] if self.affine else 1) / self.xp.sqrt(variance + self.eps)
+            factor = self.affine[0] * inverse if self.affine else inverse
             with self.engine.in_float32([dy], [dx]) as (dy_, dx_):
                 self.xp.multiply(dy_, factor.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx_)
             return
         x = with_channels(self.kept_bottom(bottom, top).data)
         with gradients_to_add(self.affine_blobs, learned) as gradients:
             if self.differentiates_statistics:
-                numbers = mean, variance, self.affine, gradients, self.eps, False, self.memory.data
-                self.engine.batch_norm_train_backward(x, dy, dx, *numbers, self.whole)
+                numbers = self.normalizer, gradients, self.memory.data, self.whole
+                self.engine.batch_norm_train_backward(x, dy, dx, *numbers)
             else:
-                assert self.affine is not None and gradients is not None
-                factor = 1 / self.xp.sqrt(variance + self.eps)
-                self.engine.scale_channels_backward(x, dy, dx, self.affine[0] * factor, *gradients)
-                gradients[0][...] = (gradients[0] - mean * gradients[1]) * factor
+                assert self.affine is not None
+                self.engine.scale_channels_backward(x, dy, dx, self.affine[0] * inverse, *gradients)
+                gradients[0][...] = (gradients[0] - mean * gradients[1]) * inverse
 
     def _workers(self) -> Workers:
         """Those whose batches are one batch to this layer."""
@@ -196,11 +199,11 @@ class BatchNorm(Layer):
 
 
 @contextlib.contextmanager
-def gradients_to_add(blobs: Sequence[Blob], learned: Sequence[Blob]) -> Iterator[tuple[Array, ...] | None]:
-    """Yields arrays (C,) for the gradients of the blobs; None if there are none. After the body those of the `learned`
+def gradients_to_add(blobs: Sequence[Blob], learned: Sequence[Blob]) -> Iterator[tuple[Array, ...]]:
+    """Yields arrays (C,) for the gradients of the blobs, if there are any. After the body those of the `learned`
     blobs are added to theirs."""
     if not blobs:
-        yield None
+        yield ()
         return
     written, added = [], []
     for blob in blobs:

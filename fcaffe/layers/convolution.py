@@ -88,6 +88,7 @@ class Convolution(Sliding):
         by_sample=True,
         reads_before_writing=True,
     )
+    transposed = False  # a Deconvolution, which is a Convolution run backward
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.find_windows(bottom[0])
@@ -132,7 +133,7 @@ class Convolution(Sliding):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         for x, y, down in zip(bottom, top, propagate_down, strict=True):
             dy = self.images(y.diff)
-            self.backward_parameters(self.images(x.data), dy, self.learns_bias)
+            self.backward_parameters(self.images(x.data), dy)
             if down:
                 self.backward_bottom(dy, x)
 
@@ -146,13 +147,13 @@ class Convolution(Sliding):
         """Write y, the outputs for x, or with `relu` the larger of these and 0; both (N, channels, spatial...)."""
         self.engine.convolution_forward(x, self.blobs[0].data, self.bias(), y, self.windows, self.group, relu)
 
-    def backward_parameters(self, x: Array, dy: Array, learns_bias: bool) -> None:
-        """Add the gradients of the weights to theirs, and, if it `learns_bias` here, those of the bias."""
-        if learns_bias:
-            self.engine.convolution_backward_bias(dy, *self.blobs[1].diff_to_add())
+    def backward_parameters(self, x: Array, dy: Array) -> None:
+        """Add the gradients of the weights and of the bias to theirs."""
+        if self.learns_bias:
+            self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
         if self.param_propagate_down[0]:
             dweights, add = self.blobs[0].diff_to_add()
-            self.engine.convolution_backward_weights(x, dy, dweights, None, self.windows, self.group, add)
+            self.engine.convolution_backward_weights(x, dy, dweights, self.windows, self.group, add)
 
     def backward_images(self, dy: Array, dx: Array) -> None:
         """Write dx, the gradient of x."""

@@ -91,7 +91,8 @@ class ReadingLayer(Reader):
         self.prefetcher = Prefetcher(source, depth, self.engine.host_array)
         self._state = source.state()
         rows = self.context.workers.rows(self.share)
-        self._reshape(top, (rows.stop - rows.start, *source.shape[1:]), (rows.stop - rows.start,))
+        images = rows.stop - rows.start
+        self._reshape(top, (images, *source.shape[1:]), self.label_shape(images))
         log.output_data_size(source.shape, self.size_logged_at)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -107,6 +108,10 @@ class ReadingLayer(Reader):
         if rows.stop == self.share.count:
             self._state = self._batch.state
             self.prefetcher.give_back(self._batch, self._copies)
+
+    def label_shape(self, images: int) -> tuple[int, ...]:
+        """The shape of the top label before the first batch."""
+        return (images,)
 
     def labels(self, batch: Batch, rows: slice) -> np.ndarray:
         """The values of the top label for these images of a batch."""

@@ -16,6 +16,8 @@ class Deconvolution(Convolution):
     stride * (n - 1) + extent - 2 pad.
     """
 
+    transposed = True
+
     def weight_shape(self) -> tuple[int, ...]:
         return (self.channels, self.param.convolution_param.num_output // self.group, *self.windows.kernel)
 
@@ -26,14 +28,14 @@ class Deconvolution(Convolution):
         self.engine.convolution_backward_data(x, self.blobs[0].data, y, self.windows, self.group)
         bias = self.bias()
         if bias is not None:
-            self.engine.add_bias(y, bias, relu=False)
+            self.engine.add_bias(y, bias)
 
-    def backward_parameters(self, x: Array, dy: Array, learns_bias: bool) -> None:
-        if learns_bias:
-            self.engine.convolution_backward_bias(dy, *self.blobs[1].diff_to_add())
+    def backward_parameters(self, x: Array, dy: Array) -> None:
+        if self.learns_bias:
+            self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
         if self.param_propagate_down[0]:
             dweights, add = self.blobs[0].diff_to_add()
-            self.engine.convolution_backward_weights(dy, x, dweights, None, self.windows, self.group, add)
+            self.engine.convolution_backward_weights(dy, x, dweights, self.windows, self.group, add)
 
     def backward_images(self, dy: Array, dx: Array) -> None:
         self.engine.convolution_forward(dy, self.blobs[0].data, None, dx, self.windows, self.group)

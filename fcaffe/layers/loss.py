@@ -46,6 +46,9 @@ class LossLayer(Layer):
             raise self.error(f"its bottoms must agree in the first dimension: {self.named_shapes(bottom)}")
         top[0].reshape()
 
+    def warn_of_loss_weight(self) -> None:
+        log.warning(str(self.error("without loss_weight its loss does not count, as in its fork; set loss_weight: 1")))
+
     def has_gradient(self, bottom_index: int) -> bool:
         return bottom_index != 1
 

@@ -77,6 +77,8 @@ final_loss = Sentence("Iteration {index:d}, loss = {loss:.6g}", "solver.cpp:327"
 testing = Sentence("Iteration {index:d}, Testing net (#{net:d})", "solver.cpp:347")
 test_loss = Sentence("Test loss: {loss:.6g}", "solver.cpp:401")
 test_interrupted = Sentence("Test interrupted.", "solver.cpp:394")
+missing_detections = Sentence("Missing true_pos for label: {label:d}", "solver.cpp:524", level="W")  # SSD
+class_precision = Sentence("class{label:d}: {precision:.6g}", "solver.cpp:540")
 
 
 def snapshotting_model(path: str, kind: str) -> None:

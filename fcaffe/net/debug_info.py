@@ -17,7 +17,6 @@ def debug_forward(net: Graph, node: Node) -> None:
 
 
 def debug_backward(net: Graph, node: Node) -> None:
-    net.context.engine.settle_gradients()
     for blob_id, blob, needed in zip(node.bottom_ids, node.bottoms, node.bottom_need_backward, strict=True):
         if needed:
             log.debug_backward(node.name, "bottom blob", net.blob_names[blob_id], _mean_magnitude(net, blob.diff))

@@ -29,8 +29,6 @@ class DeviceViews(HostViews):
         for exposure in copies:
             self._write_back(exposure)
             exposure.copy, exposure.may_differ = None, False
-        if any(storage is not None and storage.has_moved for storage in (exposure.storage() for exposure in copies)):
-            self._engine.refresh_parameters()
 
     def pull(self) -> None:
         pass

@@ -242,9 +242,7 @@ class Net(Graph):
             for hook in self.hooks.after_backward:
                 hook(index)
             if exchange is not None:
-                engine.settle_gradients()
                 exchange.ready(self.program.final_from[index])
-        engine.settle_gradients()
 
     def _repeat(self, what: str, work: Callable[[], None]) -> None:
         """Do the work of a whole pass, which an engine may record for as long as no blob changes its shape or memory,

@@ -55,7 +55,6 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
     for blob, values in copies:
         assert values.data is not None
         blob.data[...] = blob.xp.asarray(values.data.reshape(blob.shape), dtype=blob.xp.float32)
-    net.context.engine.refresh_parameters()
 
 
 def tell_untouched(net: Net, given: Container[str], source: str) -> None:

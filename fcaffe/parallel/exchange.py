@@ -97,9 +97,9 @@ class ReducingExchange(GradientExchange):
         if wanted:
             with self.watchdog.waiting("the sum of the gradients"), self.timeline.span(REDUCE):
                 for bucket in wanted:
-                    if not self.overlap:
+                    if not (self.overlap or bucket.sum.done()):
                         self._lane.sum(bucket, TRAINING)
-                    bucket.wait()
+                    bucket.sum.result()
         self.reduction.finish()
         self.reduction.raise_failed()
         self.exposed += time.perf_counter() - began
@@ -148,8 +148,7 @@ class ReducingExchange(GradientExchange):
         """Hand over the bucket from offset `start` to the start of the last one."""
         if start >= self._end:
             return
-        values = self._gradients[start : self._end]
-        bucket = Bucket(start, values, self.reduction.mark())
+        bucket = Bucket(start, self._gradients[start : self._end], self.reduction.mark())
         self._buckets.append(bucket)
         self.cut.append(4 * (self._end - start))
         self._end = start
@@ -157,6 +156,6 @@ class ReducingExchange(GradientExchange):
             return
         if self.on_streams:
             self._lane.sum(bucket, TRAINING)
-            bucket.wait()
+            bucket.sum.result()
         else:
             self._lane.put(bucket, front=start == 0)

@@ -34,9 +34,8 @@ class Job:
     says in the log how. Their processes on this host have `name` in their environment.
 
     `started`: all ranks have found one another. `fault`: it did not end by itself, nor by an error that would come
-    again. `asked_to_end`: one of the signals `stops` has come, which make ranks end, if they still can. `reason`: why
-    it ended, if nobody has told it yet. `iteration`: the last that is known. `unwritten`: the error because of which
-    the ranks' standard output, where it is more than a log, is incomplete.
+    again. `asked_to_end`: one of the signals `stops` has come, which make ranks end, if they still can. `iteration`:
+    the last that is known. `unwritten`: the error because of which the ranks' standard output is incomplete.
     """
 
     def __init__(
@@ -58,15 +57,14 @@ class Job:
         self.started = False
         self.fault = False
         self.asked_to_end = False
-        self.reason = ""
         self.iteration = -1
         self.code = 0
         self.unwritten: OSError | None = None
         self._interrupted = 0  # by this signal
         self._ending: dict[str, Any] | None = None  # the first record of why the job ends
         self._ending_since = 0.0
-        self._banner = False  # mpiexec tells on standard output which ranks it has killed
         self._reports = 0
+        self._silence = ""  # the message that rank 0 has said nothing for too long
 
     def run(self) -> None:
         with self._signals():
@@ -98,7 +96,7 @@ class Job:
             silence = silence + min(now - before, 2 * TICK) if self._reports == heard else 0.0
             heard, before = self._reports, now
             if 0 < self.timeout < silence - 2 * MARGIN:
-                self.reason = f"No sign of life of rank 0 for {silence:.0f} s, {self._last()}. "
+                self._silence = f"No sign of life of rank 0 for {silence:.0f} s, {self._last()}"
                 self._kill()
             elif self._ending is not None and now - self._ending_since > AFTERMATH:
                 self._kill()
@@ -126,9 +124,10 @@ class Job:
         return left
 
     def _conclude(self, code: int) -> None:
-        """Set what the attributes say of the end, from the record of it, or else from the exit code of the process."""
-        ending = self._ending
-        if ending is None:
+        """Set `fault` and `code` from the record of the end, or else from the exit code of the process; log why the job
+        ended if nobody has done so."""
+        ending = self._ending or {}
+        if not ending:
             number = -code if code < 0 else code if code in RELAYED and not (self.by_agent or self.started) else 0
             orderly = code in (*ORDERLY, *ASKED_FOR)
         else:
@@ -142,21 +141,19 @@ class Job:
             self.code = 128 + self._interrupted
         else:
             self.code = code if orderly else FATAL
-        if not self.fault or (ending is not None and "message" in ending):
-            self.reason = ""
-        elif not self.reason:
-            self.reason = self._why(ending or {}, code, number)
+        if self.fault and "message" not in ending:
+            log.fatal(self._silence or self._why(ending, code, number))
 
     def _why(self, ending: dict[str, Any], code: int, number: int) -> str:
         process = self.process.pid if self.process else 0
         if self.by_agent and number and not ending:
-            return f"the agent (process {process}) on {host_name()} died, {self._last()}, and the ranks with it. "
-        who = f"rank {ending['rank']}" if "rank" in ending else self.command.split()[0]
+            return f"the agent (process {process}) on {host_name()} died, {self._last()}, and the ranks with it"
+        who = f"rank {ending['rank']}" if "rank" in ending else f"{self.command.split()[0]} (process {process})"
         if number:
-            return f"{who} was killed by signal {number}, {self._last()}. "
+            return f"{who} was killed by signal {number}, {self._last()}"
         unstarted = not (self.by_agent or self.started)
         more = ", and docs/distributed.md has a section on hosts that do not start" * unstarted
-        return f"{who} ended with code {code}, {self._last()}; what it said stands above{more}. "
+        return f"{who} ended with code {code}, {self._last()}; what it said stands above{more}"
 
     def _last(self) -> str:
         if not self.started:
@@ -178,8 +175,7 @@ class Job:
 
     def _pass_out(self, line: bytes) -> bytes:
         """Without mpiexec's own words on the end of a job whose cause is known: it names ranks that it has killed."""
-        self._banner |= self._ending is not None and not self.by_agent and line.startswith(b"==========")
-        return b"" if self._banner else line
+        return line if self._ending is None or self.by_agent else b""
 
     def _pass_err(self, line: bytes) -> bytes:
         if self._ending is not None:  # what the others, and mpiexec, say now has its cause in that end

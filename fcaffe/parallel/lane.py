@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import queue
 import threading
 import time
 from collections import deque
+from concurrent.futures import Future
 from typing import Any
 
 from fcaffe.net.blob import Array
@@ -20,27 +22,16 @@ class Bucket:
         start: Offset of its first gradient.
         values: The gradients.
         ready: The `Reduction.mark` after which the values are written.
+        sum: Is done when the sum has ended; `result` raises the error of a sum that failed.
     """
 
     def __init__(self, start: int, values: Array, ready: Any) -> None:
         self.start, self.values, self.ready = start, values, ready
-        self._ended = threading.Event()
-        self._error: BaseException | None = None
+        self.sum: Future[None] = Future()
 
     @property
     def is_summed(self) -> bool:
-        return self._ended.is_set() and self._error is None
-
-    def end(self, error: BaseException | None) -> None:
-        """Mark the bucket as summed, or as failed."""
-        self._error = error
-        self._ended.set()
-
-    def wait(self) -> None:
-        """Wait for the end of the sum. Raises its error."""
-        self._ended.wait()
-        if self._error is not None:
-            raise self._error
+        return self.sum.done() and self.sum.exception() is None
 
 
 class Lane:
@@ -63,11 +54,11 @@ class Lane:
         self.front_after: float = math.inf
         self.front_position = 0
         self._error: BaseException | None = None
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._buckets: deque[Bucket] = deque()
         self._front: Bucket | None = None
         self._begun = 0  # buckets of this iteration whose sum began before that of the front bucket
-        self._closing = False
+        self._wakes: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False ends the thread
         self._thread: threading.Thread | None = None
 
     def begin(self, front_after: float) -> None:
@@ -76,19 +67,19 @@ class Lane:
 
     def put(self, bucket: Bucket, front: bool) -> None:
         """Let the thread sum this bucket."""
-        with self._changed:
+        with self._lock:
             if front:
                 self._front = bucket
                 self.front_position = self._begun + (self._begun >= self.front_after and bool(self._buckets))
             else:
                 self._buckets.append(bucket)
-            self._changed.notify()
+        self._wakes.put(True)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gradient exchange", daemon=True)
             self._thread.start()
 
     def sum(self, bucket: Bucket, thread: int) -> None:
-        """Sum a bucket in the calling thread, which is `thread` of the timeline. Its `wait` raises the error."""
+        """Sum a bucket in the calling thread, which is `thread` of the timeline."""
         iteration, began = self.timeline.iteration, time.perf_counter()
         if self._error is None:
             try:
@@ -98,33 +89,33 @@ class Lane:
         ended = time.perf_counter()
         self.seconds += ended - began
         self.timeline.add(Event("reduce", thread, began, ended, iteration))
-        bucket.end(self._error)
+        if self._error is None:
+            bucket.sum.set_result(None)
+        else:
+            bucket.sum.set_exception(self._error)
 
     def close(self) -> None:
         """End the thread, and close the reduction. Collective."""
         if self._thread is not None:
-            with self._changed:
-                self._closing = True
-                self._changed.notify()
+            self._wakes.put(False)
             self._thread.join()
             self._thread = None
         self.reduction.close()
 
     def _run(self) -> None:
-        while (bucket := self._take()) is not None:
-            self.sum(bucket, EXCHANGE)
+        while self._wakes.get():
+            while (bucket := self._take()) is not None:
+                self.sum(bucket, EXCHANGE)
 
     def _take(self) -> Bucket | None:
-        """Wait for the bucket that comes next; None at the end."""
-        with self._changed:
-            while not self._closing:
-                is_its_turn = self._begun >= self.front_after
-                if self._front is not None and (is_its_turn or not self._buckets):
-                    bucket, self._front = self._front, None
-                    self.front_after = math.inf
-                    return bucket
-                if self._buckets and not is_its_turn:
-                    self._begun += 1
-                    return self._buckets.popleft()
-                self._changed.wait()
-            return None
+        """The bucket that comes next; None if it has not been put yet."""
+        with self._lock:
+            is_fronts_turn = self._begun >= self.front_after
+            if self._front is not None and (is_fronts_turn or not self._buckets):
+                bucket, self._front = self._front, None
+                self.front_after = math.inf
+                return bucket
+            if is_fronts_turn or not self._buckets:
+                return None
+            self._begun += 1
+            return self._buckets.popleft()

@@ -6,6 +6,7 @@ them. However a run ends, nothing of it is left on this host when the next one s
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import shlex
@@ -19,7 +20,7 @@ from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.parallel import agent
 from fcaffe.parallel.job import Job
-from fcaffe.parallel.mpiexec import Mpiexec, find_mpiexec, outside_environment
+from fcaffe.parallel.mpiexec import find_mpiexec, outside_environment
 from fcaffe.parallel.processes import JOB, LAUNCHER, dies_with
 from fcaffe.parallel.started import LAUNCHED, host_name
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT, SECRET
@@ -53,7 +54,7 @@ def launch(
     """
     if sys.platform != "linux":
         raise UsageError("Several workers and --restarts need Linux: train with one worker, without these flags")
-    mpiexec = find_mpiexec() if plan.workers > 1 else Mpiexec("", open_mpi=False, speaks_pmi=True)
+    mpiexec = find_mpiexec() if plan.workers > 1 else None
     environment = {
         **outside_environment(),
         LAUNCHED: str(plan.workers),
@@ -64,16 +65,13 @@ def launch(
     def run(*more: str) -> Job:
         program = [*_program(), *words, *more]
         own = {**environment, JOB: secrets.token_hex(8)}
-        by_agent = mpiexec.speaks_pmi and not plan.hosts and not plan.mpi_args
-        if by_agent:
-            told = f"{plan.workers} x {shlex.join(program)}"
+        if mpiexec is None or (mpiexec.speaks_pmi and not plan.hosts and not plan.mpi_args):
+            told, by_agent = f"{plan.workers} x {shlex.join(program)}", True
+            start = functools.partial(_start_agent, plan, program, own)
         else:
             command = mpiexec.command(plan.workers, plan.hosts, plan.mpi_args, program, own)
-            told = shlex.join(command)
-
-        def start() -> subprocess.Popen[bytes]:
-            return _start_agent(plan, program, own) if by_agent else _start_mpiexec(command, own)
-
+            told, by_agent = shlex.join(command), False
+            start = functools.partial(_start_mpiexec, command, own)
         job = Job(told, start, by_agent, own[JOB], plan.timeout, stops)
         job.run()
         return job
@@ -83,20 +81,16 @@ def launch(
         if not job.fault or job.asked_to_end:
             break
         path = newest_snapshot()
-        log.warning(
-            f"{job.reason}Restart {restart} of {plan.restarts}, " + (f"from {path}" if path else "from the start")
-        )
+        log.warning(f"Restart {restart} of {plan.restarts}, " + (f"from {path}" if path else "from the start"))
         more = [f"--snapshot={path}", "--weights="] if path else []
         deadline, pause = time.monotonic() + PATIENCE, RETRY
         job = run(*more)
         while job.fault and not (job.started or job.asked_to_end) and time.monotonic() < deadline:
             left = f"attempts end after {PATIENCE // 60} minutes"
-            log.warning(f"{job.reason}The next attempt to start the ranks is in {pause} s; {left}")
+            log.warning(f"The next attempt to start the ranks is in {pause} s; {left}")
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_RETRY)
             job = run(*more)
-    if job.reason:
-        log.fatal(job.reason.rstrip())
     if job.unwritten is not None and not job.code:
         raise job.unwritten
     return job.code

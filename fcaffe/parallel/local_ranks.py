@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fcaffe.parallel import records
+from fcaffe.parallel.blame import names
 from fcaffe.parallel.network import Network
 from fcaffe.parallel.pmi import PmiServer
-from fcaffe.parallel.processes import JOB, LAUNCHER, LAUNCHER_NAME, Process, dies_with, processes_of
+from fcaffe.parallel.processes import JOB, LAUNCHER, Process, dies_with, processes_of
 from fcaffe.parallel.table import FAILED, LEAVING, SLOT, STARTING, Slot, create_table
 from fcaffe.parallel.watch import GRACE, TICK, Watch
 
@@ -107,9 +108,13 @@ class LocalRanks(Watch):
         if self.pmi.aborted is not None:
             self.code, self.fault = self.pmi.aborted, True
             self.kill_ranks()
-        elif self.launcher_gone is not None and living:
-            starter = f"{LAUNCHER_NAME} (process {os.environ.get(LAUNCHER)})"
-            self.end_orphans(starter, slots, self.stderr, launched=False)
+        elif self.launcher_gone and living:
+            os.dup2(self.stderr, 2)
+            self.launched = False
+            self.end(
+                f"fcaffe's launcher (process {os.environ.get(LAUNCHER)}) on {self.hosts[0]} died, which had started "
+                f"{names(slots, self.hosts)}; so do they"
+            )
         elif gone and not self.failed:
             self._end_for(gone[0])
         elif overdue and not self.failed:
@@ -139,7 +144,7 @@ class LocalRanks(Watch):
 
     def finish(self) -> int:
         """Returns the exit code of MPI_Abort, or of the first rank that ended with one; 128 and more for a signal."""
-        if self.launcher_gone is not None:
+        if self.launcher_gone:
             for process in processes_of(os.environ.get(JOB, "")):
                 if process != os.getpid():
                     Process(process).kill()

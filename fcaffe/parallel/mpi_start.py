@@ -1,45 +1,34 @@
-"""MPI under watch while it starts: what goes wrong with it, or with a launcher that it does not know, is told by us."""
+"""Starts MPI, and says what is wrong with it or with a launcher that it does not know."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
-import signal
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from fcaffe.errors import UsageError
-from fcaffe.parallel import processes, records
-from fcaffe.parallel.started import LAUNCHED, Start, host_name, wait_for_turn
+from fcaffe.parallel.started import Start, wait_for_turn
 from fcaffe.parallel.waiting import end_sleeps_by
-from fcaffe.parallel.watch import MARGIN
 from fcaffe.threads import ranks_on_host
 
 # UCX's own segments over TCP have 8 kB. Where TCP is its only transport, MPICH asserts that one fits its own buffers.
 SEGMENTS = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "512k", "MPIR_CVAR_CH4_PACK_BUFFER_SIZE": "262144"}
-SHARED_MEMORY = {"all", "shm", "sm", "mm", "posix", "sysv", "xpmem"}  # among UCX's transports
 NETWORK_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NCCL_SOCKET_IFNAME")
 
 
 def prepare_environment(start: Start) -> None:
     """Set what the libraries read when MPI starts, where the user has not. If all ranks are on this host, nothing is
     to be open to the network: MPI and NCCL use the loopback only. UCX, which carries the messages of MPICH and of some
-    Open MPIs, moves them over TCP in few pieces."""
+    Open MPIs, moves them over TCP in few pieces. If the user has chosen its transports, it also chooses the interface:
+    without shared memory it finds no route over the loopback."""
     if start.size and ranks_on_host() == start.size:
         for variable in NETWORK_INTERFACES:
-            if variable != "UCX_NET_DEVICES" or uses_shared_memory(os.environ.get("UCX_TLS", "all")):
+            if variable != "UCX_NET_DEVICES" or "UCX_TLS" not in os.environ:
                 os.environ.setdefault(variable, "lo")
     for variable, size in SEGMENTS.items():
         os.environ.setdefault(variable, size)
-
-
-def uses_shared_memory(transports: str) -> bool:
-    """Whether UCX_TLS lets ranks of a host exchange messages by shared memory. If not, they need a network interface:
-    by TCP over the loopback UCX finds no route."""
-    named = set(transports.lstrip("^").split(","))
-    return not named & {"shm", "sm", "mm"} if transports.startswith("^") else bool(named & SHARED_MEMORY)
 
 
 def load_mpi(start: Start) -> Any:
@@ -105,49 +94,7 @@ def _library(mpi: Any) -> str:
 
 @contextlib.contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Of variables of another MPI's launcher, which we tell in our own words; of forking, see below."""
+    """Without warnings of variables of another MPI's launcher, which we tell in our own words."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-@contextlib.contextmanager
-def starting(start: Start, mpi: Any, timeout: float) -> Iterator[None]:
-    """While MPI starts under mpiexec or srun it may end this process, or hang, and there is no agent yet: a child that
-    waits for the end of the `with` says so then."""
-    read, write = os.pipe()
-    parent = os.getpid()
-    with _no_warnings():  # Python warns if there are threads, here BLAS's, which the child does not use
-        child = os.fork()
-    if child == 0:
-        try:
-            os.setsid()  # survive it if mpiexec kills our parent for another rank's failure
-            os.close(write)
-            _watch_start(start, _library(mpi), read, parent, timeout)
-        finally:
-            os._exit(0)
-    os.close(read)
-    try:
-        yield
-    finally:
-        os.kill(child, signal.SIGKILL)  # it may be stopped, and would not read a message then
-        os.close(write)
-        os.waitpid(child, 0)
-
-
-def _watch_start(start: Start, library: str, read: int, parent: int, timeout: float) -> None:
-    launched = LAUNCHED in os.environ
-    heard, _, _ = select.select([read], [], [], timeout + MARGIN if timeout else None)
-    if heard and processes.was_killed(parent):
-        return  # or it started; who has killed it knows why
-    wait_for_turn(start.rank)
-    if heard:
-        remedy = "what it said stands above" if launched else f"{start.remedy}, unless it has said another cause above"
-        records.tell_fault(f"{start} on {host_name()}, but {library} did not start: {remedy}", launched)
-    else:
-        records.tell_fault(
-            f"{start} on {host_name()}, but the ranks did not find one another within {timeout:g} s (--timeout): see "
-            f"that all hosts reach one another on the network that {library} uses",
-            launched,
-        )
-        os.kill(parent, signal.SIGKILL)

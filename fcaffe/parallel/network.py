@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hmac
+import json
 import socket
-import struct
-import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from fcaffe.parallel.table import Slot, read_slots
+from fcaffe.parallel.table import Slot
 
-FAULT = struct.Struct("<dq")  # when, and a rank of the host whose agent has found it
-HEADER = struct.Struct("<4sqqc")  # word of the job, number of the sender, sequence number, kind of the content
-SLOTS_INSIDE, FAULT_INSIDE = b"s", b"f"
 SEAL = 32  # bytes of the HMAC at the end of a datagram
 BATCH = 200  # datagrams that are read before the agent looks after its ranks again
 HEARING = 0.3  # seconds to hear whether the agent of another host has found the fault before
 SILENCE = 3.5  # seconds without a table after which a host counts as cut off
-SO_ATTACH_FILTER = 26  # Linux's number
 Peer = tuple[str, str, int]
+Fault = tuple[float, int]  # when, and the number of the agent that has found it
+
+
+@dataclass
+class Status:
+    """What the agent of another host has sent last, and when."""
+
+    count: int
+    heard: float
+    slots: list[Slot]
+    fault: Fault | None
 
 
 class Network:
@@ -29,69 +35,33 @@ class Network:
 
     `agents` has the host's name of each as its launcher has it, the name that the host gives itself, and the UDP port.
 
-    Each datagram ends with an HMAC under the job's `key` over the sender's number and a sequence number, so nobody else
-    can write one, and none counts twice. The key itself is never sent. It begins with a word derived from the key, by
-    which the kernel drops what strangers send. Without a socket there are no other hosts.
+    A datagram is a line of JSON: the sender's number, a sequence number, the fault that it has found, and its table. It
+    ends with an HMAC under the job's `key`, so nobody else can write one, and none counts twice. The key itself is
+    never sent. Without a socket there are no other hosts.
     """
-
-    fault_heard: float | None = None  # when another agent has first told of one
 
     def __init__(self, agents: list[Peer], handle: int | None, key: bytes, number: int) -> None:
         self.socket = None if handle is None else socket.socket(fileno=handle)
         self.key = key
         self.number = number
         self.sent = 0
-        self.last: dict[int, int] = {}  # sequence number of the last datagram from each agent
+        self.fault: Fault | None = None  # that this agent has found
+        self.fault_heard: float | None = None  # when another agent has first told of one
+        self.others: dict[int, Status] = {}  # by their numbers
         self.addresses: list[tuple[str, int]] = []
-        self.slots: dict[str, list[Slot]] = {}  # by the number of the agent that sent them
-        self.heard: dict[str, float] = {}
-        self.faults: list[tuple[float, int]] = []
-        self.word = self.seal(b"word")[:4]
-        if self.socket is None:
-            return
-        self.socket.setblocking(False)
-        drop_others(self.socket, self.word)
-        resolving = threading.Thread(target=self.resolve, args=(agents,), daemon=True)
-        resolving.start()
-        resolving.join(0.5)  # a name service that is down would take much longer
-
-    def resolve(self, agents: list[Peer]) -> None:
+        if self.socket is not None:
+            self.socket.setblocking(False)
         for *names, port in agents:
             for name in names:
                 with contextlib.suppress(OSError):  # without a name service we know less of the other hosts
                     self.addresses.append((socket.gethostbyname(name), port))
                     break
 
-    def send(self, slots: Iterable[Slot]) -> None:
-        self._send(SLOTS_INSIDE, b"".join(slot.pack() for slot in slots))
-
-    def send_fault(self, when: float, rank: int) -> None:
-        """Tell the other agents that this rank's agent has found a fault."""
-        self._send(FAULT_INSIDE, FAULT.pack(when, rank))
-
-    def knows_of_fault(self, rank: int) -> bool:
-        """Whether another agent has found a fault before this rank's agent, which does so now, and tells the others.
-
-        If two find one before they hear of one another, the clocks of their hosts decide.
-        """
-        self.receive()
-        own, known = (time.time(), rank), bool(self.faults)
-        if not known:
-            self.send_fault(*own)
-        deadline = time.monotonic() + HEARING * bool(self.addresses)
-        while time.monotonic() < deadline:
-            time.sleep(0.02)
-            self.receive()
-        known = known or any(fault < own for fault in self.faults)
-        if known:
-            time.sleep(HEARING)  # till it has said so: what we end now may take mpiexec with it
-        return known
-
-    def _send(self, kind: bytes, content: bytes) -> None:
+    def send(self, slots: Sequence[Slot]) -> None:
         if self.socket is None:
             return
         self.sent += 1
-        message = HEADER.pack(self.word, self.number, self.sent, kind) + content
+        message = json.dumps([self.number, self.sent, self.fault, slots]).encode()
         for address in self.addresses:
             with contextlib.suppress(OSError):
                 self.socket.sendto(message + self.seal(message), address)
@@ -107,39 +77,39 @@ class Network:
             except OSError:
                 return
             message, seal = sealed[:-SEAL], sealed[-SEAL:]
-            if (
-                message.startswith(self.word)
-                and len(message) >= HEADER.size
-                and hmac.compare_digest(seal, self.seal(message))
-            ):
-                _, sender, count, kind = HEADER.unpack_from(message)
-                self.take(sender, count, kind, message[HEADER.size :])
+            if not hmac.compare_digest(seal, self.seal(message)):
+                continue
+            number, count, fault, slots = json.loads(message)
+            if number == self.number or (number in self.others and count <= self.others[number].count):
+                continue  # a datagram that somebody has recorded and sends again
+            now = time.monotonic()
+            self.others[number] = Status(count, now, [Slot(*slot) for slot in slots], fault and tuple(fault))
+            if fault and self.fault_heard is None:
+                self.fault_heard = now
 
-    def take(self, sender: int, count: int, kind: bytes, content: bytes) -> None:
-        if sender == self.number or count <= self.last.get(sender, 0):
-            return  # a datagram that somebody has recorded and sends again
-        self.last[sender] = count
-        if kind == FAULT_INSIDE:
-            self.faults.append(FAULT.unpack(content))
-            self.fault_heard = self.fault_heard or time.monotonic()
-        else:
-            self.slots[str(sender)] = read_slots(content)
-            self.heard[str(sender)] = time.monotonic()
+    def knows_of_fault(self, slots: Sequence[Slot]) -> bool:
+        """Whether another agent has found a fault before this one, which does so now, and tells the others.
+
+        If two find one before they hear of one another, the clocks of their hosts decide.
+        """
+        self.receive()
+        known = self.fault_heard is not None
+        if not known:
+            self.fault = self.fault or (time.time(), self.number)
+            self.send(slots)
+        deadline = time.monotonic() + HEARING * bool(self.addresses)
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
+            self.receive()
+        known = known or any(other.fault < self.fault for other in self.others.values() if other.fault and self.fault)
+        if known:
+            time.sleep(HEARING)  # till it has said so: what we end now may take mpiexec with it
+        return known
 
     def silent(self) -> list[Slot]:
         """The ranks of hosts that were heard of, but no longer are."""
         now = time.monotonic()
-        return [slot for name, slots in self.slots.items() if now - self.heard[name] > SILENCE for slot in slots]
+        return [slot for other in self.others.values() if now - other.heard > SILENCE for slot in other.slots]
 
     def everyone(self) -> list[Slot]:
-        return [slot for slots in self.slots.values() for slot in slots]
-
-
-def drop_others(udp: socket.socket, word: bytes) -> None:
-    """Let the kernel drop datagrams that do not begin with this word, so that a flood of them fills no buffer."""
-    (number,) = struct.unpack(">I", word)
-    load, jump, give = 0x20, 0x15, 0x06  # of the classic Berkeley packet filter; the UDP header has 8 bytes
-    program = [(load, 0, 0, 8), (jump, 0, 1, number), (give, 0, 0, 0xFFFFFFFF), (give, 0, 0, 0)]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in program))
-    with contextlib.suppress(OSError):  # another kernel: `receive` drops them
-        udp.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", len(program), ctypes.addressof(code)))
+        return [slot for other in self.others.values() for slot in other.slots]

@@ -1,4 +1,4 @@
-"""Processes as Linux shows them in /proc: which belong to a run, who started them, how they ended, what they left."""
+"""Processes as Linux shows them in /proc: which belong to a run, whether they have ended, and what they left."""
 
 from __future__ import annotations
 
@@ -12,15 +12,10 @@ from collections.abc import Callable
 
 JOB = "FCAFFE_JOB"  # in the environment of every process that a launcher has started: the name of the run
 LAUNCHER = "FCAFFE_LAUNCHER"  # the process number of fcaffe's own launcher
-LAUNCHER_NAME = "fcaffe's launcher"
 DAEMONS = ("hydra_pmi_proxy", "pmi_proxy", "orted", "prted")
-STARTERS = ("mpiexec", "mpiexec.hydra", "mpirun", "orterun", "prterun")
 SHARED = "/dev/shm"
 # MPICH's segments, those of its shared windows, and UCX's: of these MPICH removes the first only when it ends in order.
 OF_MPI = re.compile(r"mpich_shm_|mpich_shar_tmp|ucx_shm_posix_")
-PF_EXITING, PF_SIGNALED = 4, 0x400  # among a process's flags
-SIGNAL_OF_STATUS = 0x7F
-PIDFD_GETFD = 438  # number of this system call, on every processor
 PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None)
@@ -36,77 +31,20 @@ def _stat(pid: int) -> list[str]:
 
 
 class Process:
-    """A process that is no child of ours, or that others wait for."""
+    """A process that is no child of ours."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.name = process_name(pid)
         self.began = _stat(pid)[19:20]  # against another process that gets the same number later
 
     def gone(self) -> bool:
         now = _stat(self.pid)
         return now[19:20] != self.began or bool(now and now[0] == "Z" and int(now[17]) <= 1)  # with its last thread
 
-    def exit_status(self) -> int | None:
-        """As wait() gives it, while the process is a zombie; None if it is not known."""
-        now = _stat(self.pid)
-        return int(now[49]) if now[19:20] == self.began and now[:1] == ["Z"] and len(now) > 49 else None
-
-    def is_ending(self) -> bool:
-        """Whether the kernel is taking it down, or has done so."""
-        now = _stat(self.pid)
-        return self.gone() or bool(now and int(now[6]) & PF_EXITING)
-
     def kill(self, number: int = signal.SIGKILL) -> None:
         if not self.gone():
             with contextlib.suppress(OSError):
                 os.kill(self.pid, number)
-
-
-class Starter(Process):
-    """What has started ranks: MPI's daemon on their host, mpiexec, or fcaffe's launcher.
-
-    `stderr` is a handle of its standard error, if that can be had: what is written there reaches the user also after
-    this process, and with it the way on which the errors of ranks travel, has gone.
-    """
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(pid)
-        self.is_daemon = self.name in DAEMONS
-        self.is_launcher = str(pid) == os.environ.get(LAUNCHER)
-        self.stderr = None if self.is_daemon else _errors_of(pid)
-
-    def __str__(self) -> str:
-        return f"{LAUNCHER_NAME if self.is_launcher else self.name or 'the process'} (process {self.pid})"
-
-
-def starters_above(pid: int) -> list[int]:
-    """Those processes above a rank that have started it, the nearest first: its parent, and on from there to MPI's
-    daemon, to mpiexec, and to fcaffe's launcher."""
-    chain, known = [], 1
-    while (pid := parent_of(pid)) > 1:
-        chain.append(pid)
-        if _starts_ranks(pid):
-            known = len(chain)
-    return [one for one in chain[:known] if one == chain[0] or _starts_ranks(one)]
-
-
-def _starts_ranks(pid: int) -> bool:
-    return process_name(pid) in (*DAEMONS, *STARTERS) or str(pid) == os.environ.get(LAUNCHER)
-
-
-def _errors_of(pid: int) -> int | None:
-    """A handle of what a process has as its standard error; None if it may not be had.
-
-    It should be the same open file: one that is opened anew has a file offset of its own, and would overwrite.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        number = _libc.syscall(PIDFD_GETFD, os.pidfd_open(pid), 2, 0)
-        if number >= 0:
-            return int(number)
-    with contextlib.suppress(OSError):
-        return os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK)
-    return None
 
 
 def process_name(pid: int) -> str:
@@ -126,12 +64,6 @@ def is_stopped(pid: int) -> bool:
     return _stat(pid)[:1] in (["T"], ["t"])
 
 
-def was_killed(pid: int) -> bool:
-    """Whether a process that is ending does so by a signal, as far as that can still be seen."""
-    now = _stat(pid)
-    return bool(now and int(now[6]) & PF_SIGNALED)
-
-
 def dies_with(parent: int) -> Callable[[], None]:
     """For the child's side of a fork by process `parent`: the kernel kills the child when the parent dies."""
 
@@ -143,15 +75,11 @@ def dies_with(parent: int) -> Callable[[], None]:
     return prepare
 
 
-def waits_for_cores(pid: int) -> dict[str, float]:
-    """For how many seconds each thread of a process could have run, but others had the cores; of none where the kernel
-    does not tell."""
-    found = {}
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/task/{thread}/schedstat") as file:
-                found[thread] = int(file.read().split()[1]) / 1e9
-    return found
+def waited_for_core(pid: int) -> float:
+    """For how many seconds the first thread of a process could have run, but others had the cores; 0 if unknown."""
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/schedstat") as file:
+        return int(file.read().split()[1]) / 1e9
+    return 0.0
 
 
 # --- what a run has left ----------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ MARK = b"\x1efcaffe "
 FATAL = 134  # exit code of a job that an error or a fault has ended
 
 
-def send(record: dict[str, Any], stream: int = 2) -> None:
+def send(record: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):  # nobody reads any more
-        os.write(stream, MARK + json.dumps(record).encode() + b"\n")
+        os.write(2, MARK + json.dumps(record).encode() + b"\n")
 
 
 def split(line: bytes) -> tuple[bytes, dict[str, Any] | None]:
@@ -31,12 +31,9 @@ def split(line: bytes) -> tuple[bytes, dict[str, Any] | None]:
     return line, None
 
 
-def tell_fault(message: str, launched: bool, stream: int | None = None) -> None:
-    """Say why the job ends: to fcaffe's launcher if there is one, else in the log. On `stream`, if not on standard
-    error."""
+def tell_fault(message: str, launched: bool) -> None:
+    """Say why the job ends: to fcaffe's launcher if there is one, else in the log."""
     if launched:
-        send({"code": FATAL, "fault": True, "message": message}, 2 if stream is None else stream)
-        return
-    if stream is not None:
-        os.dup2(stream, 2)
-    log.fatal(message)
+        send({"code": FATAL, "fault": True, "message": message})
+    else:
+        log.fatal(message)

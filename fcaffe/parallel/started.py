@@ -31,7 +31,7 @@ SLURM_REMEDY = (
     "start it with srun --mpi=pmi2 if this MPI is MPICH, with srun --mpi=pmix if it is Open MPI (srun --mpi=list shows "
     "what this Slurm has), or with this MPI's own mpiexec"
 )
-TURN = 0.5  # seconds that rank 0 has to say, before others do, what is wrong with all
+TURN = 1.0  # seconds that rank 0 has to say, before others do, what is wrong with all
 
 
 class Start(NamedTuple):

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from fcaffe.parallel import processes, records
 from fcaffe.parallel.blame import hang_message, names, with_stopped
 from fcaffe.parallel.network import Network
-from fcaffe.parallel.processes import is_stopped
 from fcaffe.parallel.table import FAILED, LEAVING, STARTING, WORKING, Slot, read_slots
 
 TICK = 0.25  # seconds
@@ -60,8 +59,8 @@ class Watch:
         self.deaths: list[int] = []  # indices of slots, in the order in which the ranks ended
         self.quiet = [0.0] * count  # seconds without a beat
         self.beats = [-1] * count
-        self.waits: dict[int, dict[str, float]] = {}  # of ranks for cores, at the last look
-        self.launcher_gone: float | None = None  # when its end of our standard input was closed
+        self.waits: dict[int, float] = {}  # of ranks for cores, at the last look
+        self.launcher_gone = False  # its end of our standard input was closed
         self.fault = self.failed = False
         self.next_report = 0.0
 
@@ -132,7 +131,8 @@ class Watch:
         overdue = [slot for index, slot in enumerate(slots) if self.overdue(index, slot, seconds)]
         failed = any(slot.state == FAILED for slot in slots)
         if failed and not self.failed:
-            self.network.send_fault(0.0, slots[0].rank)  # before all others: what it says of itself says more
+            self.network.fault = (0.0, self.network.number)  # before all others: what a rank says itself says more
+            self.network.send(with_stopped(slots))
         self.failed = failed
         if not self.fault:
             self.judge(slots, overdue)
@@ -153,16 +153,9 @@ class Watch:
     def starved(self, slots: list[Slot]) -> float:
         """For how many seconds since the last look one of those ranks here on which the others wait had no core: of
         those that work, or, if none does, of all."""
-        before, self.waits = self.waits, {}
-        if all(slot.beats != beats for slot, beats in zip(slots, self.beats, strict=True)):
-            return 0.0  # nobody's time is counted
-        if any(is_stopped(slot.pid) for slot in slots):
-            return 0.0
         late = [slot.pid for slot in slots if slot.state in (STARTING, WORKING)] or [slot.pid for slot in slots]
-        self.waits = {pid: processes.waits_for_cores(pid) for pid in late}
-        then = {pid: before.get(pid, now) for pid, now in self.waits.items()}
-        threads = [(pid, thread) for pid, now in self.waits.items() for thread in now if thread in then[pid]]
-        return max((self.waits[pid][thread] - then[pid][thread] for pid, thread in threads), default=0.0)
+        before, self.waits = self.waits, {pid: processes.waited_for_core(pid) for pid in late}
+        return max(now - before.get(pid, now) for pid, now in self.waits.items())
 
     def overdue(self, index: int, slot: Slot, seconds: float) -> bool:
         if slot.beats != self.beats[index]:
@@ -180,22 +173,11 @@ class Watch:
     def end_dead(self, slot: Slot, how: str = "killed, or crashed outside of Python") -> None:
         self.end(f"{names([slot], self.hosts)} died in {slot.where()}: {how}")
 
-    def end_orphans(self, starter: object, slots: list[Slot], stderr: int | None, launched: bool) -> None:
-        """What had started the ranks has died before them: end them."""
-        host = self.hosts[slots[0].rank]
-        self.end(
-            f"{starter} on {host} died, which had started {names(slots, self.hosts)}; so do they", stderr, launched
-        )
-
-    def end(self, message: str, stderr: int | None = None, launched: bool | None = None) -> None:
-        """Say why, and end all ranks of this host; mpiexec, if it can still be reached, ends those of the others.
-
-        `stderr` is where to say it, if not where ranks write their errors; `launched`: to a launcher of fcaffe's own.
-        """
+    def end(self, message: str) -> None:
+        """Say why, and end all ranks of this host; mpiexec, if it can still be reached, ends those of the others."""
         self.fault = True
-        slots = self.slots()
-        if not self.network.knows_of_fault(slots[0].rank):  # of which this one is a consequence
-            records.tell_fault(message, self.launched if launched is None else launched, stderr)
+        if not self.network.knows_of_fault(self.slots()):  # of which this one is a consequence
+            records.tell_fault(message, self.launched)
         self.kill_ranks()
 
     # --- the launcher -------------------------------------------------------------------------------------------------
@@ -208,7 +190,7 @@ class Watch:
             data = b""
         if not data:
             self.selector.unregister(0)
-            self.launcher_gone = time.monotonic()
+            self.launcher_gone = True
         for word in data.split():
             if word.isdigit() and 0 not in self.deaths:
                 processes.Process(self.slots()[0].pid).kill(int(word))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
+import faulthandler
 import os
 import signal
 import sys
-import termios
 import time
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
@@ -16,14 +14,14 @@ from typing import Any
 from fcaffe import log
 from fcaffe.errors import LostRankError, RankError
 from fcaffe.parallel import records, watchdog
-from fcaffe.parallel.mpi_start import comm_world, load_mpi, prepare_environment, starting
+from fcaffe.parallel.local_ranks import TABLE
+from fcaffe.parallel.mpi_start import comm_world, load_mpi, prepare_environment
 from fcaffe.parallel.processes import DAEMONS, dies_with, process_name
 from fcaffe.parallel.started import LAUNCHED, RANK_PROCESS, host_name, started_as, wait_for_turn
-from fcaffe.parallel.watch import GRACE
+from fcaffe.parallel.watch import GRACE, MARGIN
 from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT, Watchdog
 
-told_to_end: list[int] = []  # signals that have raised SystemExit
-TAKEN, PASSED_ON = 2.0, 0.05  # seconds, at most, that mpiexec has to read what a rank wrote, and to pass it on
+PASSED_ON = 0.3  # seconds that mpiexec has to pass on what a rank wrote
 
 
 @dataclass
@@ -52,11 +50,6 @@ class World:
         return message if self.size == 1 else f"rank {self.rank} on {host_name()}: {message}"
 
     def __enter__(self) -> World:
-        if self.size > 1:
-            try:
-                _raise_signals()
-            except BaseException as error:
-                raise RankError(self) from error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -97,16 +90,26 @@ class World:
         if self.rank == 0 or LAUNCHED not in os.environ:
             log.fatal(self.error["message"], source)
 
-    def abort(self, code: int) -> None:
-        """End all ranks with this exit code, and tell the launcher why."""
+    def abort(self, code: int, number: int = 0) -> None:
+        """End all ranks with this exit code, and tell the launcher why: for an error, or for the signal `number`."""
         sys.stdout.flush()
         sys.stderr.flush()
         if LAUNCHED in os.environ:
-            told = {"rank": self.rank, "code": code, "logged": self.rank == 0, "signal": (told_to_end or [0])[0]}
+            told = {"rank": self.rank, "code": code, "logged": self.rank == 0, "signal": number}
             records.send({**told, **self.error})
-        _wait_for_readers()
+        if self.comm is None:
+            os._exit(code)
+        if TABLE not in os.environ:
+            time.sleep(PASSED_ON)  # once a rank aborts mpiexec throws away what is still on its way
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI's own words would follow ours
         self.comm.Abort(code)
+
+    def end_by_signal(self, number: int, _: FrameType | None) -> None:
+        """Handle a signal that asks this rank to end, and so all: at once, since a library's code that calls ours may
+        lose an exception."""
+        _handle_signals(signal.SIG_IGN)
+        self.watchdog.leave(failed=True)
+        self.abort(128 + number, number)
 
 
 def join(timeout: float = DEFAULT_TIMEOUT) -> World:
@@ -114,9 +117,7 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
 
     `timeout` in seconds: how long an operation may take before the job is ended; 0 for ever. Raises UsageError.
 
-    From here on SIGTERM, SIGHUP and SIGINT raise SystemExit in a rank, so that one that is told to end says so to all.
-    Between the start of the agent and the body of the `with` they are only noted: an exception would get past it, and
-    the agent would take the rank for one that was killed.
+    From here on SIGTERM, SIGHUP and SIGINT end all ranks, unless other handlers are set.
     """
     start = started_as()
     own = watchdog.of_started_rank(start.rank if start else 0)
@@ -128,26 +129,27 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
         own.beat("the start")
         records.send({"iteration": -1})
         return World(watchdog=own)
-    _raise_signals()
+    world = World(rank=start.rank)
+    _handle_signals(world.end_by_signal)
     if process_name(os.getppid()) in DAEMONS:  # nothing else would end this rank if it is stopped, or the agent dead
         dies_with(os.getppid())()
     prepare_environment(start)
-    world = World()
     try:
         mpi = load_mpi(start)
-        with starting(start, mpi, timeout) if own is None else contextlib.nullcontext():
-            world.comm, world.threads = comm_world(start, mpi)
-            world.rank, world.size = world.comm.rank, world.comm.size
-            local = world.comm.Split_type(mpi.COMM_TYPE_SHARED)
-            world.local_rank, world.local_size = local.rank, local.size
-            world.hosts = tuple(world.comm.allgather(host_name()))
-            _handle_signals(_note)
-            launched = LAUNCHED in os.environ
-            reports = launched and world.rank == 0
-            if own is None:
-                own = watchdog.start_agent(world.comm, local, world.hosts, timeout, reports, launched)
-            world.watchdog = own
-            own.beat("the start")
+        launched = LAUNCHED in os.environ
+        if timeout and not launched:  # no launcher of fcaffe's and no agent watches yet
+            faulthandler.dump_traceback_later(timeout + MARGIN, exit=True, file=2)
+        world.comm, world.threads = comm_world(start, mpi)
+        world.rank, world.size = world.comm.rank, world.comm.size
+        local = world.comm.Split_type(mpi.COMM_TYPE_SHARED)
+        world.local_rank, world.local_size = local.rank, local.size
+        world.hosts = tuple(world.comm.allgather(host_name()))
+        reports = launched and world.rank == 0
+        if own is None:
+            own = watchdog.start_agent(world.comm, local, world.hosts, timeout, reports, launched)
+        faulthandler.cancel_dump_traceback_later()
+        world.watchdog = own
+        own.beat("the start")
         if reports:
             records.send({"iteration": -1})  # all ranks have found one another
         local.Free()
@@ -155,50 +157,11 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
         if world.size == 1:
             if own is not None:
                 own.leave(failed=True)
-            if told_to_end and LAUNCHED in os.environ:
-                records.send({"rank": start.rank, "code": 128 + told_to_end[0], "signal": told_to_end[0]})
             raise
         raise RankError(world) from error
     return world
 
 
-def _wait_for_readers() -> None:
-    """Until mpiexec has taken what we wrote: once a rank aborts it throws away what is still on its way."""
-    until = time.monotonic() + TAKEN
-    while time.monotonic() < until and any(_unread(stream) for stream in (1, 2)):
-        time.sleep(0.01)
-    time.sleep(PASSED_ON)
-
-
-def _unread(stream: int) -> int:
-    """Bytes in a pipe; 0 for what is none."""
-    count = bytearray(4)
-    try:
-        fcntl.ioctl(stream, termios.FIONREAD, count)
-    except OSError:
-        return 0
-    return int.from_bytes(count, sys.byteorder)
-
-
 def _handle_signals(handler: Any) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, handler)
-
-
-def _raise_signals() -> None:
-    """From now on, and for those that were noted before, signals raise SystemExit."""
-    _handle_signals(_exit)
-    if told_to_end:
-        _exit(told_to_end[0], None)
-
-
-def _note(number: int, _: FrameType | None) -> None:
-    told_to_end.append(number)
-
-
-def _exit(number: int, _: FrameType | None) -> None:
-    """Once; a second signal would cut short what the first has begun. It is noted as well, since a library's code that
-    calls ours may lose an exception."""
-    _handle_signals(signal.SIG_IGN)
-    told_to_end.append(number)
-    sys.exit(128 + number)

@@ -28,11 +28,8 @@ def explain(prediction: Prediction, row: Row) -> list[Fact]:
 
 def _inputs(prediction: Prediction, row: Row) -> Facts:
     asked, work, machine = prediction.question, prediction.question.work, prediction.question.machine
-    device, volume = machine.device, work.volume
+    device = machine.device
     yield "gradients", f"{work.gradient_bytes / 1e6:.3f} MB", f"4 bytes for each of {work.parameters:,} parameters"
-    yield "operations of an image", f"{volume.flops / 1e9:.3f} GFLOP", "6 for each multiply-add, 2 of them forward"
-    yield "weights, no biases", f"{volume.weights / 1e6:.3f} MB", "FireCaffe's equation (1)"
-    yield "inputs of products, an image", f"{volume.data / 1e6:.3f} MB", "FireCaffe's equation (2)"
     yield "device", device.name, f"machine {machine.name}: {machine.source}"
     yield "peak", f"{device.peak_of(asked.math) / 1e12:g} TFLOP/s in {asked.math}", device.source
     known = machine.speed_of(work.name)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from fcaffe.plan.machine import FCAFFE, TEXTBOOK, Machine
 from fcaffe.plan.reductions import COMPARED, Sum, sum_of
@@ -13,7 +13,6 @@ from fcaffe.plan.simulation import Bucket, Outcome, buckets, pipelined, simulate
 from fcaffe.plan.work import Compute, Work, compute_of
 
 MOST_WORKERS = 1 << 20  # among which the crossover is searched
-LARGEST_SHARE = 1 << 20  # samples of a worker, among which the batch for an efficiency is searched
 ACCESSES = 3  # of weights and each history: the gradient is read, they are read and written
 
 
@@ -30,7 +29,6 @@ class Question:
     bucket: float | None = None  # bytes; None: fcaffe's rule
     epochs: float | None = None  # of `images`
     images: int | None = None  # of the training set
-    wanted: float = 0.9  # the efficiency for which the batch is searched
 
     def share(self, workers: int) -> int:
         """Samples of the worker with the most. More workers than samples leave some without any."""
@@ -78,11 +76,9 @@ class Row:
 
 @dataclass
 class Prediction:
-    """Answers to one question. Caches what sums and shares cost, since searches ask for it again and again."""
+    """Answers to one question."""
 
     question: Question
-    _sums: dict[tuple[str, int, int], Sum] = field(default_factory=dict)
-    _passes: dict[tuple[int, int], Compute] = field(default_factory=dict)
 
     def row(self, workers: int, name: str) -> Row:
         """Raises UsageError for a reduction that does not fit."""
@@ -114,17 +110,11 @@ class Prediction:
             row = self._row(workers, name)
             return row.communication > row.compute
 
-        return _first(overtaken, 2, MOST_WORKERS) if name != "shared" else None
-
-    def batch_for(self, workers: int, name: str) -> int | None:
-        """The smallest batch of all workers, in equal shares, that has the wanted efficiency; None if none has."""
-
-        def suffices(share: int) -> bool:
-            grown = Prediction(replace(self.question, batch=share, per_worker=True), self._sums, self._passes)
-            return grown.row(workers, name).efficiency >= self.question.wanted
-
-        share = _first(suffices, 1, LARGEST_SHARE)
-        return None if share is None else share * workers * self.question.work.passes
+        if name == "shared":
+            return None
+        numbers = range(2, MOST_WORKERS + 1)
+        index = bisect_left(numbers, True, key=overtaken)
+        return numbers[index] if index < len(numbers) else None
 
     def memory(self, share: int) -> dict[str, float]:
         """Bytes that a worker needs."""
@@ -200,10 +190,7 @@ class Prediction:
 
     def sum(self, name: str, workers: int, size: int) -> Sum:
         """One sum of so many bytes."""
-        key = name, workers, size
-        if key not in self._sums:
-            self._sums[key] = sum_of(name, self.question.machine, workers, size)
-        return self._sums[key]
+        return sum_of(name, self.question.machine, workers, size)
 
     @property
     def update_bytes(self) -> float:
@@ -220,18 +207,4 @@ class Prediction:
     def _pass(self, share: int, workers: int) -> Compute:
         machine = self.question.machine
         workers = min(workers, machine.devices_per_node)  # more are on other nodes, with cores of their own
-        key = share, workers
-        if key not in self._passes:
-            self._passes[key] = compute_of(self.question.work, machine, self.question.math, share, workers)
-        return self._passes[key]
-
-
-def _first(holds: Callable[[int], bool], least: int, most: int) -> int | None:
-    """The smallest number from `least` to `most` for which `holds` is true, if it is true for all larger ones too."""
-    high = least
-    while not holds(high):
-        if high >= most:
-            return None
-        high = min(2 * high, most)
-    numbers = range(high // 2 + 1 if high > least else least, high + 1)
-    return numbers[bisect_left(numbers, True, key=holds)]
+        return compute_of(self.question.work, machine, self.question.math, share, workers)

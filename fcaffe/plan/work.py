@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.net import Net
-from fcaffe.net.filter import filter_net
 from fcaffe.net.graph import Node
 from fcaffe.plan.devices import MEMORY_SUSTAINED, Device
 from fcaffe.plan.machine import Machine
-from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import read_solver
-from fcaffe.solvers.nets import train_net_param
 from fcaffe.solvers.rules import create_rule
-from fcaffe.tools.nets import read_net_for
+from fcaffe.tools.nets import read_training
 from fcaffe.tools.shapes import hollow_net_of
+from fcaffe.tools.summary import work_of_passes
 
 
 @dataclass(frozen=True)
@@ -35,17 +30,6 @@ class LayerWork:
 
 
 @dataclass(frozen=True)
-class Volume:
-    """Equations (1) and (2) of FireCaffe's paper over all convolutions and inner products: bytes of their weights
-    without biases, and for each sample the bytes of their inputs and the operations of a pass forward and backward,
-    6 for each multiply-add."""
-
-    weights: float
-    data: float
-    flops: float
-
-
-@dataclass(frozen=True)
 class Work:
     """A net and how it is trained."""
 
@@ -55,7 +39,6 @@ class Work:
     batch: int  # samples of a pass
     parameters: int
     activations: float  # bytes for each sample at the peak of a pass
-    volume: Volume
     histories: int = 1  # of the solver's rule
     passes: int = 1  # of an iteration (iter_size)
     iterations: int | None = None  # of the training; None: not known
@@ -65,30 +48,19 @@ class Work:
         return 4 * self.parameters
 
 
-def work_of_net(path: str, input_shape: Sequence[int] | None = None, param: Any = None) -> Work:
-    """The training net of a prototxt, or `param` that was read from it; its data sets need not exist. Raises
-    FcaffeError."""
+def work_of_net(path: str, input_shape: Sequence[int] | None = None, is_solver: bool = False) -> Work:
+    """The training net of a prototxt, or of a solver's prototxt; its data sets need not exist. Raises FcaffeError."""
     with log.quiet():
-        read = filter_net(read_net_for(path, pb.TRAIN) if param is None else param)
-        net, _ = hollow_net_of(read, path, input_shape, whole_passes=True)
+        solver, read, source = read_training(path, is_solver)
+        net, _ = hollow_net_of(read, source, input_shape, whole_passes=True)
         try:
             if not net.parameters.count:
-                raise UsageError(f"{path}: this net has no parameters, so there is nothing to train")
-            return _work(net, path)
+                raise UsageError(f"{source}: this net has no parameters, so there is nothing to train")
+            work = _work(net, source)
         finally:
             net.close()
-
-
-def work_of_solver(path: str, input_shape: Sequence[int] | None = None) -> Work:
-    """Likewise of the solver of a prototxt. Raises FcaffeError."""
-    param = read_solver(path)
-    with log.quiet():
-        net, field = train_net_param(param)
-    source = getattr(param, field) if field in ("net", "train_net") else path
-    histories = create_rule(param, None).histories  # type: ignore[arg-type]  # nothing is updated
-    work = work_of_net(source, input_shape, net)
-    passes = max(1, param.iter_size)
-    return replace(work, histories=histories, passes=passes, iterations=param.max_iter or None)
+    histories = create_rule(solver, None).histories  # type: ignore[arg-type]  # nothing is updated
+    return replace(work, histories=histories, passes=max(1, solver.iter_size), iterations=solver.max_iter or None)
 
 
 def _work(net: Net, path: str) -> Work:
@@ -104,38 +76,19 @@ def _work(net: Net, path: str) -> Work:
         batch=batch,
         parameters=net.parameters.count,
         activations=net.memory().peak / batch,
-        volume=_volume(net.nodes, batch),
     )
 
 
 def _layer(node: Node, batch: int, final_from: int, needs_until: int, trained: bool) -> LayerWork:
-    """As `fcaffe time --profile` counts: backward makes the gradients of the weights and, where they are wanted, those
-    of the bottoms. In a net that is not `trained` every layer is taken to have both."""
-    layer = node.layer
-    macs = layer.macs(node.bottoms, node.tops) if hasattr(layer, "macs") else 0
-    bottoms, tops = (4 * sum(blob.count for blob in blobs) for blobs in (node.bottoms, node.tops))
-    backward = node.needs_backward or not trained
-    ways = any(layer.param_propagate_down) + (any(node.bottom_need_backward) or not trained) if backward else 0
-    backward_bytes = 2 * bottoms + tops if backward and node.bottoms else 0
-    reads = not node.bottoms  # what a layer without bottoms does is the reading of data
+    (operations, moved), (back_operations, back_moved) = work_of_passes(node, trained)
     return LayerWork(
         node.name,
-        (2 * macs / batch, 0.0 if reads else (bottoms + tops) / batch),
-        (2 * ways * macs / batch, backward_bytes / batch),
-        4 * sum(blob.count for blob in layer.blobs),
+        (operations / batch, moved / batch),
+        (back_operations / batch, back_moved / batch),
+        4 * sum(blob.count for blob in node.layer.blobs),
         final_from,
         needs_until,
     )
-
-
-def _volume(nodes: Sequence[Node], batch: int) -> Volume:
-    weights = data = flops = 0.0
-    for node in nodes:
-        if node.layer.type in ("Convolution", "Deconvolution", "InnerProduct"):
-            weights += 4 * math.prod(node.layer.blobs[0].shape)
-            data += 4 * sum(blob.count for blob in node.bottoms) / batch
-            flops += 6 * node.layer.macs(node.bottoms, node.tops) / batch  # type: ignore[attr-defined]
-    return Volume(weights, data, flops)
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,7 @@ _WORKING = {
     "InnerProductParameter": "relu negative_slope",
     "BatchNormParameter": "scale_bias scale_filler bias_filler relu",
     "DropoutParameter": "scale_train sample_weights_test",
+    "PythonParameter": "param_str_",
     "PoolingParameter": "ceil_mode avg_include_pad torch_pooling",
     "SolverParameter": "rampup_interval rampup_lr larc larc_policy larc_eta"
     " warmup_iter warmup_start_lr local_lr_auto local_gw_ratio eval_type ap_version show_per_class_result",

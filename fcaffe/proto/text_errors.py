@@ -16,27 +16,6 @@ _UNKNOWN_FIELD = re.compile(r'Message type "caffe\.(.+)" has no field named "(.+
 _UNKNOWN_VALUE = re.compile(r'Enum type "caffe\.(.+)" has no value (?:named|with number) (.+)')
 _LONGEST = 200  # characters of protobuf's message, which quotes strings
 
-# Names of a solver's fields in other programs.
-_ELSEWHERE = {
-    "learning_rate": "base_lr",
-    "lr": "base_lr",
-    "lr_schedule": "lr_policy",
-    "optimizer": "type",
-    "iterations": "max_iter",
-    "num_iterations": "max_iter",
-    "max_steps": "max_iter",
-    "seed": "random_seed",
-    "beta1": "momentum",
-    "beta2": "momentum2",
-    "epsilon": "delta",
-    "decay": "weight_decay",
-    "l2": "weight_decay",
-    "clip_norm": "clip_gradients",
-    "grad_clip": "clip_gradients",
-    "milestones": "stepvalue",
-    "device": "solver_mode",
-}
-
 
 def explain(text: str, error: ParseError) -> str:
     """Return `line:column: what is wrong` for an error in parsing `text`."""
@@ -67,8 +46,7 @@ def _descriptor(name: str) -> Any:
 def _unknown_field(message: Any, name: str) -> str:
     net, solver, layer = (kind.DESCRIPTOR for kind in (pb.NetParameter, pb.SolverParameter, pb.LayerParameter))
     what = f'{message.name} has no field named "{name[:40]}"'
-    near = _ELSEWHERE.get(name.lower()) if message is solver else None
-    near = near or nearest(name, _caffes(message.fields))
+    near = nearest(name, _caffes(message.fields))
     own = message.name in ("LayerParameter", "V1LayerParameter") and name.endswith("_param")
     of_layer = f"; if it is of a fork's layer, {PYTHON_INSTEAD}" if own else ""
     if near:

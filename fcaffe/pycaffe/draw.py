@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +24,6 @@ BLOB_STYLE = {"shape": "octagon", "fillcolor": "#E0E0E0", "style": "filled"}
 _COLORS = {"Convolution": "#FF5050", "Deconvolution": "#FF5050", "Pooling": "#FF9900", "InnerProduct": "#CC33FF"}
 _LEARNING = ("Convolution", "Deconvolution", "InnerProduct")
 _DIRECTIONS = ("TB", "BT", "LR", "RL")
-_DEEP = 16  # layers, not counting in-place ones; a deeper net runs down the page by default
 _MANY = 600  # nodes; in a larger graph the layout does not make room for labels of edges
 _SETTINGS = """ranksep=0.3;
 node [fontname="Helvetica,Arial,sans-serif"];
@@ -52,7 +50,6 @@ class Graph:
         self.rankdir = rankdir
         self.nodes: dict[str, tuple[Sequence[str], dict[str, str]]] = {}  # words of the label, attributes
         self.edges: dict[tuple[str, str], list[str]] = {}  # (source, target) -> labels
-        self.rows: list[tuple[str, str]] = []  # nodes to draw side by side: in-place layers and their blobs
 
     def add_edge(self, source: str, target: str, label: str = "") -> None:
         """Add an edge, or a label to the edge that is already there."""
@@ -72,7 +69,6 @@ class Graph:
         for (source, target), labels in self.edges.items():
             label = r"\n".join(map(_label, labels))
             lines.append(f"{_quoted(source)} -> {_quoted(target)}" + (f' [{attribute}="{label}"];' if label else ";"))
-        lines += [f"{{rank=same; {_quoted(one)}; {_quoted(other)};}}" for one, other in self.rows]
         return "\n".join([*lines, "}", ""])
 
     def create(self, prog: str | None = None, format: str = "ps") -> bytes:
@@ -177,37 +173,21 @@ def get_pydot_graph(
     The result is a `Graph`, whose methods for pictures are pydot's; pydot itself is not needed.
     """
     graph = Graph(caffe_net.name or "Net", rankdir)
-    last: dict[str, str] = {}  # blob -> node of the last layer that has changed it in place
     for layer in caffe_net.layer:
         if phase is not None and not _is_in(layer, phase):
             continue
         name = f"{layer.name}_{layer.type}"
-        in_place = _is_in_place(layer)
+        in_place = len(layer.bottom) == 1 and list(layer.bottom) == list(layer.top)
         color = choose_color_by_layertype(layer.type)
         style = NEURON_LAYER_STYLE if in_place else {**LAYER_STYLE_DEFAULT, "fillcolor": color}
         graph.nodes[name] = (_layer_words(layer, display_lrm), style)
         for bottom in layer.bottom:
             graph.nodes[f"{bottom}_blob"] = ([bottom], BLOB_STYLE)
-        for top in layer.top:
-            graph.nodes[f"{top}_blob"] = ([top], {})
-        if in_place:
-            neighbor = last.get(layer.top[0], f"{layer.top[0]}_blob")
-            graph.add_edge(neighbor, name)
-            graph.add_edge(name, neighbor)
-            graph.rows.append((neighbor, name))
-            last[layer.top[0]] = name
-            continue
-        for bottom in layer.bottom:
             graph.add_edge(f"{bottom}_blob", name)
         for top in layer.top:
+            graph.nodes[f"{top}_blob"] = ([top], {})
             graph.add_edge(name, f"{top}_blob", get_edge_label(layer).strip('"') if label_edges else "")
     return graph
-
-
-def usual_rankdir(caffe_net: Any, phase: int | None = None) -> str:
-    """The direction that keeps the picture of a NetParameter narrow: "TB" for a deep net, else "LR"."""
-    layers = [layer for layer in caffe_net.layer if phase is None or _is_in(layer, phase)]
-    return "TB" if sum(not _is_in_place(layer) for layer in layers) > _DEEP else "LR"
 
 
 def draw_net(
@@ -234,10 +214,6 @@ def _is_in(layer: Any, phase: int) -> bool:
     return all(rule.phase != phase for rule in layer.exclude)
 
 
-def _is_in_place(layer: Any) -> bool:
-    return len(layer.bottom) == 1 and list(layer.bottom) == list(layer.top)
-
-
 def _graphviz(prog: str, format: str) -> list[str]:
     """The command that reads a graph from stdin and writes its picture to stdout. FcaffeError if there is none."""
     if program := shutil.which(prog):
@@ -252,14 +228,9 @@ def _graphviz(prog: str, format: str) -> list[str]:
 
 def _quoted(text: str) -> str:
     """The name of a node or graph as a string of Graphviz's language."""
-    return '"' + _printable(text).replace("\\", r"\\").replace('"', r"\"") + '"'
+    return '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
 
 
 def _label(text: str) -> str:
     """Text as part of a label, in which Graphviz replaces escapes and entities."""
-    return _printable(text).replace("\\", r"\\").replace("&", "&amp;").replace('"', r"\"")
-
-
-def _printable(text: str) -> str:
-    """Text with control characters as Python writes them."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]", lambda match: repr(match[0])[1:-1], text)
+    return text.replace("\\", r"\\").replace("&", "&amp;").replace('"', r"\"")

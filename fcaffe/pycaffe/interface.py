@@ -93,18 +93,10 @@ LATER = {
 }
 
 
-# Names that Caffe has had until 2014, and what to write instead.
-GONE = {
-    "set_phase_test": "give the phase to the net, caffe.Net(file, weights, caffe.TEST)",
-    "set_phase_train": "give the phase to the net, caffe.Net(file, weights, caffe.TRAIN)",
-}
-
-
 def load(name: str, wanted_of: str = __name__) -> Any:
     """The object of a name in LATER. AttributeError for any other, which a script wanted of the module `wanted_of`."""
     if name not in LATER:
-        remedy = f", which Caffe had until 2014: {GONE[name]}" if name in GONE else ""
-        raise AttributeError(f"module {wanted_of!r} has no attribute {name!r}{remedy}")
+        raise AttributeError(f"module {wanted_of!r} has no attribute {name!r}")
     module = importlib.import_module(f"fcaffe.pycaffe.{LATER[name] or name}")
     return getattr(module, name) if LATER[name] else module
 

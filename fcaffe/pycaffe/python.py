@@ -6,8 +6,8 @@ import contextlib
 import importlib
 import os
 import sys
-import sysconfig
 import traceback
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -83,11 +83,9 @@ class Python(UserLayer):
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         """Call the user's method and return its result."""
-        try:
+        cls = type(self.user_layer)
+        with self._errors_named(f"{cls.__module__}.{cls.__name__}.{method}"):
             return getattr(self.user_layer, method)(*arguments)
-        except Exception as problem:
-            cls = type(self.user_layer)
-            raise self._user_error(f"{cls.__module__}.{cls.__name__}.{method}", problem) from problem
 
     def _weigh_losses(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Weight a loss of user code, a mean over this worker's samples, by their share of the batch."""
@@ -100,12 +98,8 @@ class Python(UserLayer):
 
     def _call(self, method: str, *arguments: list[Any]) -> None:
         """Call the user's method with pycaffe's blobs."""
-        try:
-            with self.views.user_at_work():
-                getattr(self.user_layer, method)(*([self._face(value) for value in values] for values in arguments))
-        except Exception as problem:
-            cls = type(self.user_layer)
-            raise self._user_error(f"{cls.__module__}.{cls.__name__}.{method}", problem) from problem
+        with self.views.user_at_work():
+            self._ask(method, *([self._face(value) for value in values] for values in arguments))
 
     def _face(self, value: Any) -> Any:
         return BlobFace(value, self.views) if isinstance(value, Blob) else value
@@ -116,12 +110,10 @@ class Python(UserLayer):
             raise self.error("python_param needs module, a Python module, and layer, a class in it")
         log.info(f"{code_of(self.param)} runs from here on")
         cls = self._find_class(self._import(p.module), p.layer)
-        try:
+        with self._errors_named(f"making a {p.module}.{p.layer}"):
             user_layer = cls(self.param)
-        except Exception as problem:
-            raise self._user_error(f"making a {p.module}.{p.layer}", problem) from problem
         Layer._bind(user_layer, self)
-        user_layer.param_str = p.param_str
+        user_layer.param_str = p.param_str or p.param_str_
         user_layer.phase = self.phase
         return user_layer
 
@@ -139,15 +131,16 @@ class Python(UserLayer):
 
     def _import_from_path(self, name: str) -> ModuleType:
         importlib.invalidate_caches()  # the file may be younger than Python's list of its folder
-        try:
-            return importlib.import_module(name)
-        except Exception as problem:
-            if isinstance(problem, ModuleNotFoundError) and f"{name}.".startswith(f"{problem.name}."):
-                raise self.error(
-                    f'there is no Python module "{name}" in {", ".join(_users_folders())} or where packages are '
-                    "installed; start in its folder or add it to PYTHONPATH"
-                ) from None
-            raise self._user_error(f"importing {name}", problem) from problem
+        with self._errors_named(f"importing {name}"):
+            try:
+                return importlib.import_module(name)
+            except ModuleNotFoundError as problem:
+                if not f"{name}.".startswith(f"{problem.name}."):
+                    raise
+        raise self.error(
+            f'there is no Python module "{name}" in {os.getcwd()}, on PYTHONPATH or where packages are installed; '
+            "start in its folder or add it to PYTHONPATH"
+        )
 
     def _find_class(self, module: ModuleType, name: str) -> Any:
         where = f"module {module.__name__} ({getattr(module, '__file__', None) or 'without a file'})"
@@ -164,10 +157,16 @@ class Python(UserLayer):
             raise self.error(message)
         return cls
 
-    def _user_error(self, what: str, problem: Exception) -> UserCodeError:
-        said = " ".join(str(problem).split())
-        said = f"{type(problem).__name__}: {said}" if said else type(problem).__name__
-        return _error_class(type(problem))(str(self.error(f"{what}: {said}{_line_of(problem)}")))
+    @contextlib.contextmanager
+    def _errors_named(self, what: str) -> Iterator[None]:
+        """Turn an exception of user code into a UserCodeError."""
+        try:
+            yield
+        except Exception as problem:
+            said = " ".join(str(problem).split())
+            said = f"{type(problem).__name__}: {said}" if said else type(problem).__name__
+            error = self.error(f"{what}: {said}{_line_of(problem)}")
+            raise _error_class(type(problem))(str(error)) from problem
 
 
 def code_of(param: Any) -> str:
@@ -186,14 +185,6 @@ def _error_class(kind: type[Exception]) -> type[UserCodeError]:
     except TypeError:
         return UserCodeError
     return made
-
-
-def _users_folders() -> list[str]:
-    """Return the folders of sys.path, without those of Python and of installed packages."""
-    folders = dict.fromkeys(folder or os.getcwd() for folder in sys.path)
-    own = sysconfig.get_paths()["stdlib"]
-    installed = ("site-packages", "dist-packages", ".zip")
-    return [folder for folder in folders if not (folder.startswith(own) or folder.endswith(installed))]
 
 
 def _is_user_layer(value: Any) -> bool:

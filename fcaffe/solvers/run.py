@@ -19,8 +19,9 @@ from fcaffe.net.memory_need import check_memory
 from fcaffe.net.shards import Shards
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
-from fcaffe.solvers import nonsense, trust_ratio
+from fcaffe.solvers import missing_fields, trust_ratio
 from fcaffe.solvers.batch_growth import GrowingBatch
+from fcaffe.solvers.evaluation import check_evaluation
 from fcaffe.solvers.learning_rate import learning_rate
 from fcaffe.solvers.losses import SmoothedLoss
 from fcaffe.solvers.nets import check_same, finetune, test_net_params, train_net_param
@@ -79,7 +80,7 @@ class Run:
 
         log.initializing_solver(str(param))
         self.rule = _checked_rule(param, engine, self.exchange)
-        for line in nonsense.of_parameters(param):
+        for line in missing_fields.of_parameters(param):
             log.warning(line)
         if workers.rank == 0:
             check_writable(param)
@@ -102,6 +103,7 @@ class Run:
         self.net = self._train_net()
         self.schedule = self._schedule(grow_batch)
         self.test_nets = self._test_nets({**of_all_nets, "inference": whole_passes, "on_demand": on_demand})
+        check_evaluation(param, self.test_nets)
         need = check_memory(self.net, self.rule.histories)
         if whole_passes and workers.rank == 0:
             log.info(f"Memory for training: {need}")
@@ -123,8 +125,11 @@ class Run:
         log.creating_train_net(field, "" if field.endswith("_param") else getattr(self.param, field))
         net = Net(net_param, self.context)
         finetune(net, self.param.weights, tell=True)
-        for line in nonsense.of_net(net):
-            log.warning(line)
+        if not any(node.has_loss for node in net.nodes):
+            log.warning(
+                "the training net has no loss, so nothing is learned; add a layer such as SoftmaxWithLoss, or give a "
+                "layer a loss_weight"
+            )
         parts = self.shards or self.workers  # as the training net's layers see them
         if parts.size > 1 and self.context.share is None and not parts.per_worker:
             raise SolverError(f"the training net has no layer that reads a batch, {parts.splitting}")
@@ -159,7 +164,6 @@ class Run:
         self.net.parameters.flatten(self.data, self.diff)
         self.history: list[Array] = [aligned_zeros(self.engine.xp, count) for _ in range(self.rule.histories)]
         self.workers.broadcast(self.data)
-        self.engine.adopt_parameters(self.data, self.diff)
 
     @property
     def share(self) -> Share:

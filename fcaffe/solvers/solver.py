@@ -9,7 +9,7 @@ from typing import Any
 from fcaffe import log
 from fcaffe.engines import Engine
 from fcaffe.net.memory_need import memory_errors
-from fcaffe.solvers import nonsense, testing
+from fcaffe.solvers import missing_fields, testing
 from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.batches import ShardedBatches, WholeBatches
 from fcaffe.solvers.losses import StartedIterations
@@ -52,7 +52,7 @@ class Solver(Run):
     def solve(self, resume: str | None = None) -> None:
         """Train up to max_iter, then snapshot, display and test once more, as the solver's parameters ask."""
         param, last = self.param, self.schedule.max_iter
-        for line in nonsense.of_solving(param):
+        for line in missing_fields.of_solving(param):
             log.warning(line)
         log.solving(self.net.name, param.lr_policy)
         if resume:

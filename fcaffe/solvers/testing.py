@@ -1,4 +1,4 @@
-"""Testing: the mean outputs of a test net with the training net's weights."""
+"""Testing: the outputs of a test net with the training net's weights."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.net.weights import share_weights
+from fcaffe.solvers.evaluation import collectors
 from fcaffe.solvers.run import Run
 
 
 def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
     """Log the mean of every output over test_iter batches of test net `index`, unless `asked_to_stop` ends the test.
+
+    In place of the rows of DetectionEvaluate their mean average precision is logged.
 
     Workers take turns with the batches. Worker 0 adds them in their order, so that the sums equal those of one worker.
     """
@@ -30,22 +33,21 @@ def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
         for observer in run.observers:
             observer.test_batch_begins()
         loss = net.forward()
-        values = [run.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in net.outputs()]
-        mine.append((loss, np.concatenate([np.zeros(0, np.float32), *values])))
+        mine.append((loss, [run.engine.to_numpy(blob.data).reshape(-1).copy() for _, blob, _ in net.outputs()]))
     net.complete()  # before the weights change
     gathered = run.workers.gather(mine)
     if gathered is None:
         return
-    counts = [blob.count for _, blob, _ in net.outputs()]
-    total, scores = np.float32(0), np.zeros(sum(counts), np.float32)
+    total, collected = np.float32(0), collectors(net, run.param.ap_version, run.param.show_per_class_result)
     for batch in range(batches):
-        loss, values = gathered[batch % len(gathered)][batch // len(gathered)]
+        loss, outputs = gathered[batch % len(gathered)][batch // len(gathered)]
         total += np.float32(loss)
-        scores += values
+        for collector, values in zip(collected, outputs, strict=True):
+            collector.add(values)
     if run.param.test_compute_loss:
         log.test_loss(float(total / np.float32(batches)))
-    means = np.split(scores / np.float32(batches), np.cumsum(counts, dtype=int))[:-1]  # empty for a net without outputs
-    log.net_outputs("Test", net.outputs(), means)
-    outputs = [(name, values, weight) for (name, _, weight), values in zip(net.outputs(), means, strict=True)]
+    results = [collector.result() for collector in collected]
+    log.net_outputs("Test", net.outputs(), results)
+    named = [(name, values, weight) for (name, _, weight), values in zip(net.outputs(), results, strict=True)]
     for observer in run.observers:
-        observer.test_ends(index, outputs)
+        observer.test_ends(index, named)

@@ -17,6 +17,8 @@ from fcaffe.solvers import trust_ratio
 from fcaffe.solvers.run import Run
 from fcaffe.timeline import UPDATE
 
+BLOCK = 1 << 17  # values that are updated at a time; they stay in a core's cache from one operation to the next
+
 
 class Update:
     """Clips, normalises and regularises gradients, and applies the run's rule to them.
@@ -63,13 +65,12 @@ class Update:
     @silent_arithmetic
     def _apply_summed(self) -> None:
         """Update the parameters whose gradients are summed by now."""
-        run, engine = self.run, self.run.engine
+        run = self.run
         until = run.exchange.final_until
         number = sum(own.stop <= until for _, own in self._left)
         now, self._left = self._left[:number], self._left[number:]
         with self._brought_in(now):
             self._lower(now)
-        engine.refresh_parameters()
 
     def _lower(self, now: list[tuple[Parameter, slice]]) -> None:
         run, param, engine = self.run, self.run.param, self.run.engine
@@ -80,18 +81,14 @@ class Update:
             decay = np.float32(param.weight_decay) * np.float32(parameter.decay_mult)
             rate = trust_ratio.local_rate(param, engine.xp, run.data[own], run.diff[own], self._rate)
             rate = float(np.float32(rate) * np.float32(parameter.lr_mult)) * self._correction
-            for start in range(own.start, own.stop, engine.update_block):
-                blocks.append((slice(start, min(start + engine.update_block, own.stop)), float(decay), rate))
+            for start in range(own.start, own.stop, BLOCK):
+                blocks.append((slice(start, min(start + BLOCK, own.stop)), float(decay), rate))
 
         def update(block: slice, decay: float, rate: float) -> None:
             histories = [history[block] for history in run.history]
             run.rule.decay_and_update(run.data[block], run.diff[block], histories, rate, decay)
 
-        if run.rule.takes_all_cores:
-            for block in blocks:
-                update(*block)
-        else:
-            engine.for_each(update, blocks)
+        engine.for_each(update, blocks)
 
     def _apply_at_once(self) -> None:
         """Update all parameters by one operator of the engine."""

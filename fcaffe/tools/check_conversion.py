@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from fcaffe import log
-from fcaffe.model_files import Model, read_model
+from fcaffe.model_files import read_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.numpy_files import load_numpy
@@ -43,7 +43,8 @@ def check(
         SnapshotError, UsageError: a file cannot be read or does not fit the net.
     """
     if net is None:
-        yield from _blobs(_model(source), _model(target))
+        blobs, others = _blobs(source), _blobs(target)
+        yield from (("weights", one) for one in differences(blobs, {name: others.get(name) for name in blobs}))
         return
     param = read_net_for(net, pb.TEST)
     param.state.phase = pb.TEST
@@ -65,23 +66,10 @@ def check(
             yield what, difference
 
 
-def _model(path: str) -> Model:
-    return read_weights(path) if path.endswith(".onnx") else read_model(path)
-
-
-def _blobs(ours: Model, theirs: Model) -> Iterator[tuple[str, Difference]]:
-    others = {layer.name: layer for layer in theirs.layers}
-    for layer in ours.layers:
-        for index, blob in enumerate(layer.blobs):
-            found = others[layer.name].blobs if layer.name in others else []
-            name = f"{layer.name}/{index}"
-            if blob.data is None:
-                continue
-            other = found[index].data if index < len(found) else None
-            if other is None:
-                yield "weights", Difference(name, float("inf"), 0.0)
-            else:
-                yield from (("weights", one) for one in differences({name: blob.data}, {name: other}))
+def _blobs(path: str) -> dict[str, np.ndarray]:
+    model = read_weights(path) if path.endswith(".onnx") else read_model(path)
+    named = ((f"{layer.name}/{index}", blob) for layer in model.layers for index, blob in enumerate(layer.blobs))
+    return {name: blob.data for name, blob in named if blob.data is not None}
 
 
 def _read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:

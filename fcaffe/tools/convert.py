@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data import datum_to_array, open_database, parse_datum
-from fcaffe.data.mean import mean_image
+from fcaffe.data import open_database
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.filter import filter_net
 from fcaffe.net.splits import insert_splits
-from fcaffe.output_files import remove_leftovers, replacing
+from fcaffe.output_files import replacing
 from fcaffe.proto import (
     StoredBlob,
     binary_class,
@@ -34,6 +34,7 @@ from fcaffe.proto import (
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.binary import HDF5_MAGIC
 from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
+from fcaffe.tools.image_mean import mean_of_records
 from fcaffe.tools.numpy_files import load_numpy
 
 _NPY_MAGIC = b"\x93NUMPY"
@@ -106,7 +107,6 @@ def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", 
         from fcaffe.tools.onnx.files import write_state_dict
 
         assert net is not None
-        remove_leftovers(target)
         write_state_dict(target, found, source, net)
         return "state dict"
     if net is not None:
@@ -170,13 +170,11 @@ def _write_onnx(source: str, target: str, model: Model, net: str | None, how: To
 
     if net is None:
         raise UsageError(f"an ONNX file is of a net: give the deploy prototxt of {source} as --model")
-    remove_leftovers(target)
     opset = {} if how.opset is None else {"opset": how.opset}
     model_to_onnx(model, source, target, net, how.preprocessing, how.fold, **opset)
 
 
 def _write(path: str, found: Any, nvidia: bool) -> None:
-    remove_leftovers(path)
     if isinstance(found, State):
         write_state(path, found)
     elif isinstance(found, StoredBlob):
@@ -207,11 +205,8 @@ def _read_prototxt(path: str) -> Any:
 
 
 def _mean_of(folder: str) -> StoredBlob:
-    with_mean = open_database(folder)
-    try:
-        mean = mean_image(datum_to_array(parse_datum(key, value), key) for key, value in with_mean)
-    finally:
-        with_mean.close()
+    with log.quiet(), contextlib.closing(open_database(folder)) as database:
+        mean = mean_of_records(database)
     return StoredBlob((1, *mean.shape), mean[np.newaxis], legacy=True)
 
 

@@ -97,15 +97,16 @@ def _factors(
     matrix = weights.reshape(outputs, -1)
     if not np.isfinite(matrix).all():
         raise SnapshotError(f'the model has weights of layer "{layer.name}" that are not finite')
-    squares, vectors = _squares(matrix)
-    retained = np.cumsum(squares) / max(squares.sum(), np.finfo(np.float64).tiny)
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    retained = np.cumsum(values**2) / max(np.sum(values**2), np.finfo(np.float64).tiny)
     if rank is None:
         rank = int(np.searchsorted(retained, energy - 1e-12) + 1)
         if rank * (outputs + math.prod(kernel)) >= outputs * math.prod(kernel):
             return None
-    if not 1 <= rank <= len(squares):
-        raise UsageError(f'the rank of layer "{layer.name}" is from 1 to {len(squares)}, not {rank}')
-    arrays = _pair(matrix, squares[:rank], vectors[:, :rank])
+    if not 1 <= rank <= len(values):
+        raise UsageError(f'the rank of layer "{layer.name}" is from 1 to {len(values)}, not {rank}')
+    root = np.sqrt(values[:rank])  # so that activations between the layers have the magnitude of their neighbours
+    arrays = root[:, None] * right[:rank], left[:, :rank] * root
     first, second = pb.LayerParameter(), pb.LayerParameter()
     for one, ending in ((first, FIRST), (second, SECOND)):
         one.CopyFrom(layer)
@@ -132,26 +133,4 @@ def _factors(
     ]
     error = math.sqrt(max(0.0, 1 - retained[rank - 1]))
     pair = [StoredLayer(first, made[:1]), StoredLayer(second, [made[1], *blobs[1:]])]
-    return pair, Factored(layer.name, rank, len(squares), error)
-
-
-def _squares(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The squared singular values of a matrix (M, K), descending, and the singular vectors of its shorter axis.
-
-    They are eigenvalues and eigenvectors of the matrix times its transpose, which is much faster than an SVD. float64
-    is precise enough for float32 weights.
-    """
-    wide = matrix.shape[0] <= matrix.shape[1]
-    squares, vectors = np.linalg.eigh(matrix @ matrix.T if wide else matrix.T @ matrix)
-    return np.maximum(squares[::-1], 0), vectors[:, ::-1]
-
-
-def _pair(matrix: np.ndarray, squares: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The weights (r, K) and (M, r) of the two layers, each scaled by the square root of the singular values.
-
-    So the activations between the layers have the magnitude of their neighbours.
-    """
-    root = np.where(squares > 0, squares, 1) ** 0.25
-    if matrix.shape[0] <= matrix.shape[1]:
-        return vectors.T @ matrix / root[:, None], vectors * root
-    return vectors.T * root[:, None], matrix @ vectors / root
+    return pair, Factored(layer.name, rank, len(values), error)

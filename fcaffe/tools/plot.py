@@ -90,28 +90,6 @@ def plot_chart(chart: int, picture_path: Path, log_paths: Sequence[Path]) -> Non
         axes.legend(loc="lower right" if kind == "Test accuracy" else "upper right", frameon=False, fontsize=9)
 
 
-def plot_sums(results: Sequence[Any], picture_path: Path) -> None:
-    """Draw the time of each reduction over the number of ranks, for the largest size: Figure 4 of FireCaffe.
-
-    `results` are those of `fcaffe.parallel.bench`. Raises FcaffeError."""
-    size = max(result.bytes for result in results)
-    chosen = [result for result in results if result.bytes == size]
-    hosts = max(result.hosts for result in chosen)
-    with new_picture(picture_path, (8, 5)) as figure:
-        axes = figure.subplots()
-        for index, name in enumerate(dict.fromkeys(result.reduction for result in chosen)):
-            points = sorted((result.ranks, 1e3 * result.seconds) for result in chosen if result.reduction == name)
-            axes.plot(*zip(*points, strict=True), marker="o", color=RUN_COLORS[index % len(RUN_COLORS)], label=name)
-        axes.set_title(f"Summing {size / 1e6:g} MB of gradients on {f'{hosts} hosts' if hosts > 1 else 'one host'}")
-        axes.set_xlabel("workers")
-        axes.set_xticks(sorted({result.ranks for result in chosen}))
-        axes.set_xlim(left=0)
-        axes.set_ylabel("time of one sum (ms)")
-        axes.set_ylim(bottom=0)
-        style(axes)
-        axes.legend(frameon=False)
-
-
 def run_names(paths: Sequence[Path]) -> list[str]:
     """The file names without folders and ending; the whole paths without ending if two names are the same."""
     texts = [os.path.splitext(os.fspath(path))[0] for path in paths]

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 
 from fcaffe.net import Net
-from fcaffe.net.graph import Node
 from fcaffe.tools.peaks import gemm_gflops, memory_gbytes
+from fcaffe.tools.summary import work_of_passes
 from fcaffe.tools.timing import time_backward, time_forward
 
 COLUMNS = ("layer", "type", "fwd ms", "bwd ms", "share", "GFLOP/s", "GB/s", "of peak")
@@ -48,17 +48,12 @@ def profile(net: Net, iterations: int) -> Profile:
     for _ in range(iterations):
         time_forward(net, forwards)
         time_backward(net, backwards)
-    rows = [
-        Row(
-            node.name,
-            node.layer.type,
-            1000 * forward / iterations,
-            1000 * backward / iterations,
-            _flops(node),
-            _bytes(node),
-        )
-        for node, forward, backward in zip(net.nodes, forwards, backwards, strict=True)
-    ]
+    rows = []
+    for node, forward, backward in zip(net.nodes, forwards, backwards, strict=True):
+        flops, moved = map(sum, zip(*work_of_passes(node), strict=True))
+        moved += (1 + 2 * node.needs_backward) * 4 * sum(blob.count for blob in node.layer.blobs)
+        times = 1000 * forward / iterations, 1000 * backward / iterations
+        rows.append(Row(node.name, node.layer.type, *times, flops, moved))
     with net.whole_passes():
         net.forward()
         net.backward()
@@ -93,25 +88,3 @@ def totals(found: Profile) -> str:
         f"Of peak: the better of the two.\n"
         f"A pass forward and backward: {found.pass_ms:.2f} ms, {flops / found.pass_ms / 1e6:.0f} GFLOP/s"
     )
-
-
-def _flops(node: Node) -> float:
-    """Operations of the layer's matrix products: forward, and backward for weights and, if needed, the bottom."""
-    if not hasattr(node.layer, "macs"):
-        return 0.0
-    passes = 1 + node.needs_backward * (any(node.layer.param_propagate_down) + any(node.bottom_need_backward))
-    return 2.0 * passes * node.layer.macs(node.bottoms, node.tops)
-
-
-def _bytes(node: Node) -> float:
-    """Bytes of the arrays that the layer reads and writes.
-
-    Forward reads bottoms and parameters and writes tops. Backward reads bottoms, parameters and the tops' gradients,
-    and writes the gradients of bottoms and parameters.
-    """
-    bottoms, tops, parameters = (
-        sum(blob.count for blob in blobs) for blobs in (node.bottoms, node.tops, node.layer.blobs)
-    )
-    forward = bottoms + tops + parameters
-    backward = (2 * bottoms + tops + 2 * parameters) if node.needs_backward else 0
-    return 4.0 * (forward + backward)

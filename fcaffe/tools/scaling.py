@@ -6,13 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import NamedTuple
 
 from fcaffe.errors import FcaffeError
 from fcaffe.threads import VARIABLES, environment_of_others
 
-ROUNDS = 3
 MARGIN = 1.03  # repeated measurements of one split differ by so much
 
 
@@ -36,32 +34,22 @@ def splits(cores: int) -> list[Split]:
     return [Split(workers, cores // workers) for workers in range(1, cores + 1) if cores % workers == 0]
 
 
-def measure_splits(flags: Sequence[str], cores: int, tell: Callable[[str], None], rounds: int = ROUNDS) -> list[Split]:
+def measure_splits(flags: Sequence[str], cores: int, tell: Callable[[str], None]) -> list[Split]:
     """Measure each split of the cores by `fcaffe bench step`.
-
-    Each round starts every split anew, so that other load of the machine affects all alike.
 
     Args:
         flags: Flags of `fcaffe bench step`, which name the net.
         cores: Number of cores.
         tell: Called with a line before each measurement.
-        rounds: Number of measurements of each split.
 
     Raises:
         FcaffeError: No split can be measured.
     """
-    found = splits(cores)
-    seconds: dict[Split, list[float]] = {split: [] for split in found}
-    measured: dict[Split, Split] = {}
-    for number in range(rounds):
-        for split in found:
-            if split in measured and measured[split].problem:
-                continue
-            tell(f"Measuring {split}, round {number + 1} of {rounds}")
-            batch, ms, problem = _run(split, flags)
-            seconds[split].append(ms / 1000)
-            measured[split] = split._replace(seconds=median(seconds[split]), batch=batch, problem=problem)
-    results = [measured[split] for split in found]
+    results = []
+    for split in splits(cores):
+        tell(f"Measuring {split}")
+        batch, ms, problem = _run(split, flags)
+        results.append(split._replace(seconds=ms / 1000, batch=batch, problem=problem))
     if all(result.problem for result in results):
         raise FcaffeError(results[0].problem)
     return results
@@ -83,7 +71,7 @@ def _run(split: Split, flags: Sequence[str]) -> tuple[int, float, str]:
     command = [sys.executable, "-m", "fcaffe", "bench", "step", *flags, f"--workers={split.workers}"]
     environment = environment_of_others() | dict.fromkeys(VARIABLES, str(split.threads))
     done = subprocess.run(
-        [*command, "--rounds=1", "--json"], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        [*command, "--json"], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.startswith(("F", "ERROR"))] or [

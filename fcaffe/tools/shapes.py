@@ -85,21 +85,28 @@ def reader_of(layer: Any) -> Any:
 
 
 def _stand_in(layer: Any, path: str, input_shape: Sequence[int] | None) -> None:
-    reader = reader_of(layer)
-    shape, origin = record_shape(layer, path, input_shape)
+    source = reader_of(layer).source
+    (_, *shape), origin = replace_reader(layer, "Input", path, input_shape)
     log.warning(
-        f'layer "{layer.name}": {reader.source or "its source"} does not exist; '
+        f'layer "{layer.name}": {source or "its source"} does not exist; '
         f"records of {' x '.join(map(str, shape))} are assumed ({origin})"
     )
-    labels = (1, 1, reader.batch_size, 8) if layer.type == "AnnotatedData" else (reader.batch_size,)
-    shapes = [(reader.batch_size, *shape)] + [labels] * (len(layer.top) - 1)
-    _become_input(layer, shapes)
 
 
-def _become_input(layer: Any, shapes: Sequence[Shape]) -> None:
-    made = pb.LayerParameter(name=layer.name, type="Input", top=layer.top)
-    made.input_param.shape.extend(pb.BlobShape(dim=dims) for dims in shapes)
+def replace_reader(layer: Any, kind: str, path: str, input_shape: Sequence[int] | None) -> tuple[Shape, str]:
+    """Replace a layer that reads files by one of this type, whose input_param has the shapes of its tops.
+
+    Returns the shape of the first top, and its origin.
+    """
+    batch = reader_of(layer).batch_size
+    shape, origin = record_shape(layer, path, input_shape)
+    labels = (1, 1, batch, 8) if layer.type == "AnnotatedData" else (batch,)
+    made = pb.LayerParameter(name=layer.name, type=kind, top=layer.top)
+    made.input_param.shape.extend(
+        pb.BlobShape(dim=dims) for dims in [(batch, *shape)] + [labels] * (len(layer.top) - 1)
+    )
     layer.CopyFrom(made)
+    return (batch, *shape), origin
 
 
 def record_shape(layer: Any, path: str, input_shape: Sequence[int] | None) -> tuple[Shape, str]:

@@ -1,4 +1,4 @@
-"""Summary of a net: its layers with their shapes, parameters, multiply-adds and memory."""
+"""Summaries of a net (its layers with their shapes, parameters, multiply-adds and memory) and of a model file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.layers.scale import Broadcasting
+from fcaffe.model_files import Model
 from fcaffe.net import Net
 from fcaffe.net.node import Node
 from fcaffe.proto import caffe_pb2 as pb
@@ -94,6 +95,21 @@ def multiply_adds(node: Node) -> int:
     return count
 
 
+def work_of_passes(node: Node, trained: bool = True) -> tuple[tuple[float, float], tuple[float, float]]:
+    """(operations of products, bytes of bottoms and tops) for the forward and the backward pass of a layer.
+
+    Backward computes the gradients of the weights and, where they are wanted, those of the bottoms. In a net that is
+    not `trained` every layer is taken to have both. Reading data counts nothing.
+    """
+    layer = node.layer
+    macs = layer.macs(node.bottoms, node.tops) if hasattr(layer, "macs") else 0
+    bottoms, tops = (4 * sum(blob.count for blob in blobs) for blobs in (node.bottoms, node.tops))
+    backward = node.needs_backward or not trained
+    ways = any(layer.param_propagate_down) + (any(node.bottom_need_backward) or not trained) if backward else 0
+    moved = (bottoms + tops, 2 * bottoms + tops if backward else 0) if node.bottoms else (0, 0)
+    return (2 * macs, moved[0]), (2 * ways * macs, moved[1])
+
+
 def summarize(
     path: str,
     phase: int = pb.TRAIN,
@@ -137,3 +153,33 @@ def layer_summaries(net: Net, stood_in: Mapping[str, str] | None = None) -> list
 def shape_text(shape: Shape) -> str:
     """A shape for people: "2 x 3 x 4", or "scalar"."""
     return " x ".join(map(str, shape)) or "scalar"
+
+
+def model_to_json(model: Model) -> dict[str, Any]:
+    """Layers with their blobs, and totals. Shared blobs count once."""
+    return {
+        "name": model.param.name,
+        "layers": [
+            {
+                "name": layer.name,
+                "type": layer.param.type,
+                "blobs": [list(blob.shape) for blob in layer.blobs],
+                "dtypes": ["" if blob.data is None else str(blob.data.dtype) for blob in layer.blobs],
+                "diffs": any(blob.diff is not None for blob in layer.blobs),
+            }
+            for layer in model.layers
+        ],
+        "params": {layer.name: [list(blob.shape) for blob in layer.blobs] for layer in model.layers if layer.blobs},
+        "total_params": total_params(model),
+        "bytes": sum(blob.nbytes for layer in model.layers for blob in layer.blobs),
+    }
+
+
+def total_params(model: Model) -> int:
+    shared = {(id(layer), index) for layer, index, _, _ in model.shared()}
+    return sum(
+        math.prod(blob.shape)
+        for layer in model.layers
+        for index, blob in enumerate(layer.blobs)
+        if blob.has_data and (id(layer), index) not in shared
+    )

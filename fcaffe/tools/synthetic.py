@@ -11,16 +11,13 @@ import numpy as np
 from fcaffe import log
 from fcaffe.errors import NetError, UsageError
 from fcaffe.net import Blob, Layer, Traits, register
-from fcaffe.net.filter import filter_net
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import read_net, read_solver
-from fcaffe.solvers.nets import train_net_param
 from fcaffe.timeline import DATA
-from fcaffe.tools.shapes import READERS, reader_of, record_shape
+from fcaffe.tools.nets import read_training
+from fcaffe.tools.shapes import READERS, reader_of, replace_reader
 
 # At this rate no net fits its one batch, whose gradients would become denormal numbers, or diverges: both change speed.
 RATE = 1e-9
-PLAIN = {"type": "SGD", "momentum": 0.9, "weight_decay": 0.0005}  # where there is no solver's prototxt
 
 
 @register("SyntheticBatch", of_tool=True)
@@ -65,24 +62,12 @@ def steps_only(
     `synthetic`: layers that read files give way to batches in memory, of the record's shape (see `hollow_net`).
     `batch_size`: of the batch of all workers, if it is not to be the net's. Raises FcaffeError.
     """
+    given, net, file = read_training(path, is_solver, level, stages)
     param = pb.SolverParameter()
-    if is_solver:
-        given = read_solver(path)
-        given.train_state.level = level
-        given.train_state.stage.extend(stages)
-        net, field = train_net_param(given)
-        file = getattr(given, field) if not field.endswith("_param") else path
-        for name in ("type", "momentum", "momentum2", "delta", "rms_decay", "weight_decay", "regularization_type",
-                     "iter_size", "clip_gradients"):  # fmt: skip
-            if given.HasField(name):
-                setattr(param, name, getattr(given, name))
-    else:
-        net, file = read_net(path), path
-        net.state.phase, net.state.level = pb.TRAIN, level
-        net.state.stage.extend(stages)
-        for name, value in PLAIN.items():
-            setattr(param, name, value)
-    net = filter_net(net)
+    for name in ("type", "momentum", "momentum2", "delta", "rms_decay", "weight_decay", "regularization_type",
+                 "iter_size", "clip_gradients"):  # fmt: skip
+        if given.HasField(name):
+            setattr(param, name, getattr(given, name))
     readers = [layer for layer in net.layer if layer.type in READERS]
     if batch_size < 0:
         raise UsageError(f"the size of a batch must be positive, not {batch_size}")
@@ -99,13 +84,9 @@ def steps_only(
 
 
 def _replace(layer: Any, path: str, input_shape: Sequence[int] | None) -> None:
-    batch = reader_of(layer).batch_size
-    shape, origin = record_shape(layer, path, input_shape)
+    source = reader_of(layer).source
+    shape, origin = replace_reader(layer, "SyntheticBatch", path, input_shape)
     log.info(
-        f'Layer "{layer.name}": synthetic batches of {" x ".join(map(str, (batch, *shape)))} in memory '
-        f"({origin}), in place of {reader_of(layer).source or 'a data set'}"
+        f'Layer "{layer.name}": synthetic batches of {" x ".join(map(str, shape))} in memory '
+        f"({origin}), in place of {source or 'a data set'}"
     )
-    made = pb.LayerParameter(name=layer.name, type="SyntheticBatch", top=layer.top)
-    for dims in [(batch, *shape)] + [(batch,)] * (len(layer.top) - 1):
-        made.input_param.shape.add(dim=dims)
-    layer.CopyFrom(made)

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from fcaffe.errors import UsageError
 from fcaffe.net.workers import Workers
-from fcaffe.output_files import remove_leftovers, replacing, temporary_name
+from fcaffe.output_files import replacing
 from fcaffe.timeline import EXCHANGE, TRAINING, Timeline
 
 THREADS = {TRAINING: "training", EXCHANGE: "gradient exchange"}
-
-
-def check_writable(path: str) -> None:
-    """Raises UsageError if no file can be written at `path`."""
-    target = Path(os.path.realpath(path))
-    remove_leftovers(str(target))
-    probe = target.with_name(temporary_name(target.name))
-    try:
-        if target.is_dir():
-            raise IsADirectoryError(0, "it is a folder")
-        probe.touch()
-        probe.unlink()
-    except OSError as problem:
-        raise UsageError(f"--trace {path}: cannot write there ({problem.strerror}); name another file") from problem
 
 
 def begin_together(timeline: Timeline, workers: Workers) -> None:
@@ -66,5 +49,6 @@ def events_of(timeline: Timeline, rank: int, hosts: Sequence[str]) -> list[dict[
 
 
 def write(path: str, events: list[dict[str, Any]]) -> None:
+    """Write the file of a trace. Raises FcaffeError."""
     with replacing(path, "trace") as temporary, open(temporary, "w") as file:
         json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)

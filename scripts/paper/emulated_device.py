@@ -11,7 +11,8 @@ from typing import Any
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.plan.work import Compute, Work
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.synthetic import PLAIN, RATE
+from fcaffe.tools.nets import PLAIN
+from fcaffe.tools.synthetic import RATE
 
 
 class Device:

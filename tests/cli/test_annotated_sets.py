@@ -94,6 +94,7 @@ def test_boxes_reach_the_net(run, label_type, stored):
 def test_batches_without_objects_and_mirrored_ones(run):
     run("convert_annoset", "--anno_type=detection", "--label_map_file=map.prototxt", "./", "xml.lst", "db")
     net = make_net(NET % (1, "transform_param { mirror: true }"), seed=3)
+    assert net.blob("label").shape == (1, 1, 1, 8)  # before the first batch, for the layers behind
     shapes = []
     for _ in range(9):
         net.forward()

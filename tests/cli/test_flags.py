@@ -76,9 +76,7 @@ def test_wrong_flags(words: str, message: str) -> None:
 def test_flags_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("more").write_text("-level=3\n")
-    Path("flags").write_text(
-        "# a comment\n\n  --solver=a b\n-json\n--flagfile=more\nother_* caffe\n--note=x\nfcaf*\n-note=y\n"
-    )
+    Path("flags").write_text("# a comment\n\n  --solver=a b\n-json\n--flagfile=more\n-note=y\n")
     spelled = ["--solver=a b", "--json", "--level=3", "--note=y"]
     assert read(["--flagfile=flags", "train"]) == [*spelled, "train"]
     assert read(["-flagfile", "flags,more", "-level=4"]) == [*spelled, "--level=3", "--level=4"]
@@ -87,7 +85,6 @@ def test_flags_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("--flagfile=flags", "flag file flags reads itself; take --flagfile=flags out of it"),
         ("\n--solver", "flag 'solver' is missing its argument"),
         ("--solver\n-json", "flag 'solver' is missing its argument"),
         ("--json=maybe", "Invalid value for '--json': 'maybe' is not a valid boolean."),
@@ -115,8 +112,6 @@ def test_flags_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(["--tryfromenv=solver,level"]) == ["--solver=a b"]
     with pytest.raises(click.UsageError, match="FLAGS_level not found in environment; set it, or give --tryfromenv"):
         read(["--fromenv=level"])
-    with pytest.raises(click.UsageError, match="cannot read the flag tryfromenv from the environment"):
-        read(["--fromenv=tryfromenv"])
 
 
 def test_what_is_misspelt_has_a_suggestion(run: Run) -> None:
@@ -128,7 +123,7 @@ def test_what_is_misspelt_has_a_suggestion(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("learning_rate", "base_lr"), ("LR", "base_lr"), ("maxiter", "max_iter"), ("seed", "random_seed")],
+    [("maxiter", "max_iter"), ("base_Ir", "base_lr")],
 )
 def test_fields_of_solvers_by_other_names(given: str, meant: str, run: Run, folder: Path) -> None:
     solver = folder / "solver.prototxt"
@@ -164,11 +159,6 @@ def test_an_unknown_verb_lists_the_known_ones(run: Run) -> None:
     assert result.fatal == "Unknown action: foo"
     assert [line[0] for line in result.err.splitlines()] == ["E"] * (1 + len(COMMANDS)) + ["F"]
     assert result.messages[:-1] == ["Available caffe actions:", *(f"\t{name}" for name in sorted(COMMANDS))]
-
-
-@pytest.mark.parametrize(("words", "way"), [("a.caffemodel a.pth", "safetensors"), ("a.pt a.caffemodel", "save_file")])
-def test_models_of_pytorch(words: str, way: str, run: Run) -> None:
-    assert way in run(f"convert {words}").fatal
 
 
 def test_an_unknown_flag(run: Run) -> None:

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fcaffe.cli import engine as cli_engine
 from fcaffe.cli.gpus import TrainingGpus
-from fcaffe.cli.workers import LaunchFlags, SharingFlags
+from fcaffe.cli.workers import LaunchFlags
 from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda import driver, libraries
 from fcaffe.errors import UsageError
@@ -23,8 +22,7 @@ from fcaffe.parallel.placement import ranks_of_hosts
 from fcaffe.parallel.started import host_name
 from fcaffe.parallel.world import World
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.timeline import Timeline
-from tests.cli.conftest import NET, SOLVER, Result
+from tests.cli.conftest import SOLVER, Result
 from tests.engines.cuda import stand_in_engine
 from tests.engines.cuda.emulator import has_compiler
 from tests.engines.cuda.fake_driver import FakeDriver
@@ -191,13 +189,6 @@ def test_test_and_time_take_the_first(run: Run, machine: Machine) -> None:
     assert machine.engines[-1].synchronized >= 2 * layers * passes, "each layer's time ends when it has run"
 
 
-def test_a_profile_of_a_gpu(run: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fcaffe.tools.peaks.SIDE", 64)
-    monkeypatch.setattr("fcaffe.tools.peaks.FLOATS", 1 << 16)
-    assert run("time -model net.prototxt -iterations 1 -profile -gpu 0").code == 0
-    assert machine.engines[-1].synchronized > 0
-
-
 # --- flags of the engine ----------------------------------------------------------------------------------------------
 
 
@@ -302,62 +293,6 @@ def test_the_gpu_of_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
     assert taken(0) is None
 
 
-@pytest.mark.usefixtures("machine")
-def test_solver_mode_means_one_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    param = pb.SolverParameter(solver_mode=pb.SolverParameter.GPU)
-    world = World(size=4, hosts=(host_name(),) * 4)
-    assert TrainingGpus().take(param, world, on_cpu=False) is None
-    expected = "solver_mode: GPU, but that means one GPU, and there are 4 workers (--gpus 4 gives each of them one)"
-    assert expected in capsys.readouterr().err
-
-
-def sharing(**flags: Any) -> SharingFlags:
-    given = {"batch": None, "reduce": "auto", "compress": "", "bucket_mb": 4.0, "overlap": True, "bn": None}
-    return SharingFlags(**{**given, "reproducible": 0, **flags})
-
-
-def test_what_a_batch_is() -> None:
-    listed, counted = TrainingGpus("0,1"), TrainingGpus(number="2")
-    assert sharing().with_batch_of(listed, 2).batch == "per-worker"
-    assert sharing().with_batch_of(listed, 1).batch == sharing().with_batch_of(counted, 2).batch == "global"
-    assert sharing().with_batch_of(TrainingGpus(), 2).batch == "global"
-    assert sharing(batch="global").with_batch_of(listed, 2).batch == "global"
-    assert sharing(batch="per-worker").with_batch_of(counted, 2).batch == "per-worker"
-
-
-@needs_mpi
-def test_reductions_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mpi4py import MPI
-
-    from fcaffe.parallel import compression, reductions
-    from tests.engines.cuda.stand_in_cupy import cupy
-
-    made = []
-
-    class Recording(reductions.Reduction):
-        def keep_to_tree(self) -> None:
-            made.append("in tree order")
-
-    def create(name: str, comm: Any, xp: Any) -> Recording:
-        made.append((name, xp))
-        return Recording(comm, xp)
-
-    monkeypatch.setattr(reductions, "create_reduction", create)
-    monkeypatch.setattr(compression, "make_compression", create)
-    world = World(comm=MPI.COMM_SELF, size=2, hosts=("a", "a"))
-
-    def options(xp: Any, **flags: Any) -> Any:
-        made.clear()
-        sharing(**{"batch": "global", **flags}).for_solver(world, Timeline(), xp)
-        return made
-
-    assert options(cupy) == [("auto", cupy)] and options(np) == [("auto", np)]
-    assert options(cupy, reduce="staged:ring") == [("staged:ring", cupy)]
-    assert options(cupy, reproducible=2) == [("staged:auto", cupy), "in tree order"]
-    assert options(np, reproducible=2) == [("auto", np), "in tree order"]
-    assert options(cupy, compress="fp16") == [("fp16", cupy)]
-
-
 SITE = """
 import sys
 sys.path.insert(0, {root!r})
@@ -399,11 +334,11 @@ def test_each_worker_takes_its_own(folder: Path, flags: str, batch: int) -> None
 
 @needs_compiler
 @pytest.mark.parametrize("flags", ["", "-no-graph", "-math tf32", "-math fp16 -loss-scale 64", "-math bf16"])
-def test_every_command_on_the_engine(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str) -> None:
+def test_every_command_on_the_engine(run: Run, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
     monkeypatch.setattr(driver, "open_library", FakeDriver)
     assert run("train -solver solver.prototxt").code == 0
     scores = [run("test -model net.prototxt -iterations 3 -weights small_iter_8.caffemodel").messages[-1]]
-    stand_in_engine.install(monkeypatch, tmp_path)
+    stand_in_engine.install(monkeypatch)
     flags = f"-gpu 0 {flags}"
     scores.append(run(f"test -model net.prototxt -iterations 3 -weights small_iter_8.caffemodel {flags}").messages[-1])
     name, loss = zip(*(score.split(" (")[0].split(" = ") for score in scores), strict=True)
@@ -416,15 +351,13 @@ def test_every_command_on_the_engine(run: Run, monkeypatch: pytest.MonkeyPatch, 
 STAND_INS = """
 import sys
 sys.path.insert(0, {root!r})
-from pathlib import Path
 import pytest
 from fcaffe.engines.cuda import driver
-from tests.engines.cuda import stand_in_engine
 from tests.engines.cuda import stand_in_engine
 from tests.engines.cuda.emulator import has_compiler
 from tests.engines.cuda.fake_driver import FakeDriver
 
-stand_in_engine.install(pytest.MonkeyPatch(), Path({cache!r}))
+stand_in_engine.install(pytest.MonkeyPatch())
 driver.open_library = FakeDriver
 """
 
@@ -433,7 +366,7 @@ driver.open_library = FakeDriver
 @needs_compiler
 def test_workers_on_one_gpu_are_those_of_cpus(folder: Path) -> None:
     (folder / "site").mkdir()
-    (folder / "site" / "sitecustomize.py").write_text(STAND_INS.format(root=str(ROOT), cache=str(folder)))
+    (folder / "site" / "sitecustomize.py").write_text(STAND_INS.format(root=str(ROOT)))
 
     def losses(site: str, *flags: str) -> list[float]:
         environment = {
@@ -486,14 +419,3 @@ def test_what_is_missing_is_told_in_one_line(folder: Path, command: str) -> None
     lines = [line for line in result.stderr.splitlines() if "Querying" not in line]
     assert result.returncode == 134 and len(lines) == 1 and lines[0].startswith("F")
     assert f"--gpu 0: {host_name()} has no GPU (" in lines[0]
-
-
-def test_a_package_that_does_not_start(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(driver, "open_library", FakeDriver)
-    (tmp_path / "cupy.py").write_text(POISON)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    fatal = "the package cupy is here but does not start (RuntimeError: this package was imported): install it"
-    Path("net.prototxt").write_text(NET)
-    for command in ("train -solver solver.prototxt", "time -model net.prototxt"):
-        assert run(f"{command} -gpu 0").fatal.startswith(fatal)

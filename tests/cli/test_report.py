@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import importlib.util
 import json
 import math
 import re
-import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,15 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcaffe.cli.heartbeat import Heartbeat
 from fcaffe.errors import FcaffeError
 from fcaffe.log.reader import TrainingLog
 from fcaffe.solvers import Solver
 from fcaffe.tools.report import recorder
 from fcaffe.tools.report.evaluation import Evaluation, Mistake
-from fcaffe.tools.report.images import data_uri, picture, sheet
 from fcaffe.tools.report.net_content import NetContent
-from fcaffe.tools.report.page import Content, render, write_page
+from fcaffe.tools.report.page import Content, render
 from fcaffe.tools.summary import LayerSummary
 from tests.cli.conftest import Result
 from tests.conftest import GOLDEN
@@ -84,7 +80,7 @@ def test_a_training_writes_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
     assert [point[0] for point in scores["series"][0]["points"]] == [0, 4, 8]
     assert scores["series"][0]["name"] == "test accuracy" and rate["series"][0]["step"]
     assert "test accuracy, iteration 8" in texts[-1] and "samples are right" in texts[-1]
-    assert "Test net at iteration 8: " in texts[-1] and "forward ms" in texts[-1] and "Where the time goes" in texts[-1]
+    assert "Test net at iteration 8: " in texts[-1]
     assert "solver.prototxt" in texts[-1] and "base_lr" in texts[-1]
 
 
@@ -95,20 +91,6 @@ def test_the_numbers_of_a_training_stay(run: Run) -> None:
         assert run(f"train -solver solver.prototxt {flags}").code == 0
         models.append(Path("small_iter_8.caffemodel").read_bytes())
     assert models[0] == models[1]
-
-
-def test_looking_ends_in_time_and_is_heard_of(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long look holds no training up, and its watchdog, which takes silence for a hang, hears of each batch."""
-    heard: list[str] = []
-    monkeypatch.setattr(recorder, "LONGEST", -1)
-    monkeypatch.setattr(Heartbeat, "test_batch_begins", lambda self: heard.append("batch"))
-    assert run("train -solver solver.prototxt -report page.html").code == 0
-    tests = len(heard)
-    assert "samples are right" not in words_of(Path("page.html").read_text())
-    monkeypatch.setattr(recorder, "LONGEST", 30)
-    assert run("train -solver solver.prototxt -report page.html").code == 0
-    assert "samples are right" in words_of(Path("page.html").read_text())
-    assert len(heard) > 2 * tests
 
 
 def test_after_an_error_it_says_which(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,15 +132,6 @@ def test_from_a_log_alone(run: Run, log_file: Path) -> None:
     assert charts_of(page)[0]["series"][0]["points"]
 
 
-def test_a_log_to_which_a_run_is_added_that_has_not_tested_yet(run: Run) -> None:
-    """What it does again takes the place of the first run's, whose outputs are left with no value."""
-    assert run("train -solver solver.prototxt -log train.log").code == 0
-    lines = Path("train.log").read_text().splitlines(keepends=True)
-    again = [line for line in lines if "Solving" in line or "Iteration 0, lr" in line]
-    Path("train.log").write_text("".join(lines + again))
-    assert run("report train.log page.html").code == 0
-
-
 def test_with_solver_and_weights(run: Run) -> None:
     assert run("train -solver solver.prototxt -log train.log").code == 0
     assert run("report train.log page.html --solver solver.prototxt --weights small_iter_8.caffemodel").code == 0
@@ -187,15 +160,6 @@ def test_what_is_not_finite_is_not_drawn() -> None:
     assert charts_of(render(Content("t", "s", log)))[0]["series"][0]["points"] == [[0, 1.0], [3, 0.5]]
 
 
-def test_a_running_page_says_when_it_is_too_old() -> None:
-    """The script in the page compares its age with `patience`."""
-    before = time.time()
-    page = render(Content("t", "s", TrainingLog(), left="About 14 s left.", refresh=10, patience=77))
-    found = re.search(r"refresh = 10, written = (\d+), patience = 77\b", page)
-    assert found and before - 1 <= int(found[1]) <= time.time() + 1
-    assert "<span id=left>About 14 s left.</span>" in page and "id=written" in page and "Not running" in page
-
-
 def test_the_drawing_shows_the_net_of_the_table(run: Run) -> None:
     """Of the net that is tested, if there is one: batch, layers and times are its own."""
     pytest.importorskip("pygraphviz", reason="needs the extra fcaffe[plot]")
@@ -216,13 +180,6 @@ def test_without_graphviz_the_page_says_what_to_install(run: Run, monkeypatch: p
     assert "needs Graphviz (its program dot): pip install 'fcaffe[plot]'" in words_of(Path("page.html").read_text())
 
 
-def test_a_cell_names_its_column_for_narrow_screens() -> None:
-    layer = LayerSummary("conv", "Convolution", [], ["conv"], [(1, 2)], [(3,)], 5)
-    page = render(Content("t", "s", TrainingLog(), net=NetContent("test", [layer])))
-    for name, value in (("top shapes", "1 x 2"), ("parameters", "3"), ("multiply-adds", "5")):
-        assert re.search(rf"<td[^>]* data-column='{name}'>{value}</td>", page)
-
-
 def test_a_long_curve_is_thinned_and_keeps_its_end() -> None:
     log = TrainingLog(loss={index: 1 + index % 7 for index in range(100_001)})
     points = charts_of(render(Content("t", "s", log)))[0]["series"][0]["points"]
@@ -234,7 +191,6 @@ def test_names_are_escaped_wherever_they_stand() -> None:
     log = TrainingLog(net=evil, loss={0: 1.0})
     net = NetContent("test", [LayerSummary(evil, evil, [], [], [], [], 0)], "", evil, np.zeros((1, 1, 2, 2)))
     content = Content(evil, evil, log, evil, tiles=[(evil, evil)], net=net, prototxts=[(evil, evil)])
-    content.seconds = {evil: {"forward": 1.0}}
     page = render(content)
     assert "<b>&'" not in page and page.count("</script>") == 1
     assert evil in words_of(page)
@@ -245,32 +201,7 @@ def test_few_classes_make_a_matrix_and_many_a_list(classes: int) -> None:
     counts = np.eye(classes, dtype=np.int64) * 5
     counts[0, 1] = 3
     mistake = Mistake(0.75, 0, 1, np.zeros((3, 4, 4), np.float32))
-    page = render(Content("t", "s", TrainingLog(loss={0: 1.0}), evaluation=Evaluation(counts, [mistake], {}, "now")))
+    page = render(Content("t", "s", TrainingLog(loss={0: 1.0}), evaluation=Evaluation(counts, [mistake], "now")))
     right = f"Test net now: {5 * classes / (5 * classes + 3):.2%} of {5 * classes + 3:,} samples are right"
     assert right in words_of(page) and "label 0 guess 1" in " ".join(words_of(page).split())
     assert ("class=matrix" in page) == (classes <= 40)
-
-
-@pytest.mark.parametrize("shape", [(1, 5, 7), (3, 6, 4), (2, 3, 3)])
-def test_pictures_survive_as_png(shape: tuple[int, ...]) -> None:
-    cv2 = pytest.importorskip("cv2", reason="needs the extra fcaffe[images]")
-    values = np.random.default_rng(1).normal(size=shape)
-    pixels = picture(values)
-    coded = base64.b64decode(data_uri(pixels).partition(",")[2])
-    read = cv2.imdecode(np.frombuffer(coded, np.uint8), cv2.IMREAD_UNCHANGED)
-    assert np.array_equal(read, pixels[..., ::-1] if shape[0] == 3 else pixels)
-    assert pixels.min() == 0 and pixels.max() == 255
-
-
-@pytest.mark.parametrize(
-    ("shape", "size"), [((20, 1, 5, 5), (17, 47)), ((4, 3, 2, 2), (2, 11)), ((3, 2, 3, 3), (11, 7))]
-)
-def test_filters_lie_side_by_side(shape: tuple[int, ...], size: tuple[int, int]) -> None:
-    assert sheet(np.random.default_rng(2).normal(size=shape)).shape[:2] == size
-
-
-def test_a_page_is_whole_or_not_there(tmp_path: Path) -> None:
-    write_page(tmp_path / "page.html", Content("t", "first", TrainingLog(loss={0: 1.0})))
-    with pytest.raises(AttributeError):
-        write_page(tmp_path / "page.html", Content("t", None, TrainingLog()))  # type: ignore[arg-type]
-    assert "first" in (tmp_path / "page.html").read_text() and not list(tmp_path.glob(".page*"))

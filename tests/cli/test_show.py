@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,14 +37,6 @@ def test_summary_of_the_other_phase(run: Run) -> None:
 def test_summary_as_json(run: Run) -> None:
     made = json.loads(run("--json summary net.prototxt --phase=TEST").out)
     assert made["phase"] == "TEST" and made["total_params"] == 51 and made["params"] == {"ip": [[3, 16], [3]]}
-
-
-def test_summary_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stdout", terminal)
-    assert run("summary net.prototxt").code == 0
-    assert "InnerProduct" in terminal.getvalue() and "Parameters      51" in terminal.getvalue()
 
 
 def test_summary_says_what_it_assumes(run: Run) -> None:

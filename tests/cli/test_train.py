@@ -173,14 +173,14 @@ def test_progress_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "stderr", Terminal())
     assert run("train -solver solver.prototxt").code == 0
     shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
-    assert "Iteration 8 of 8" in shown and "loss " in shown and "lr 0.001" in shown
+    assert "8/8" in shown and "loss " in shown and "lr 0.001" in shown
     assert "solver.cpp:332] Optimization Done.\n" in shown
     assert shown.count("Train net output #0") == 4, "log lines stay whole beside the bar"
 
 
 def test_no_progress_bar_in_a_pipe(run: Run) -> None:
     result = run("train -solver solver.prototxt")
-    assert "\x1b" not in result.err and "Iteration 8 of 8" not in result.err
+    assert "\x1b" not in result.err and "8/8" not in result.err
 
 
 def test_a_training_removes_what_killed_ones_left(run: Run) -> None:

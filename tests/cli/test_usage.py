@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 
 from fcaffe.cli import _load
@@ -38,14 +37,6 @@ def test_flags_are_in_groups_and_in_the_order_of_use(run: Run) -> None:
     assert found == HEADINGS
     flags = [line.split()[0] for line in out.splitlines() if line.startswith("  --")]
     assert flags[:4] == ["--solver", "--model", "--weights", "--snapshot"] and flags[-1] == "--version"
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_shows_every_flag(name: str, run: Run) -> None:
-    shown = set(run(name, "--help").out.split())
-    for param in _load(name).params:
-        if isinstance(param, click.Option) and not param.hidden:
-            assert {word.rstrip(",") for word in shown} >= {param.opts[0]}, param.opts
 
 
 @pytest.mark.parametrize(
@@ -94,11 +85,6 @@ def test_a_shell_takes_what_is_printed(shell: str, tmp_path: Path, run: Run) -> 
         [shell, "-c", asked], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert "train" in done.stdout and "test" not in done.stdout, done.stdout + done.stderr
-
-
-def test_another_shell(run: Run) -> None:
-    assert run("completion tcsh").fatal == "completion knows bash, zsh, fish, not 'tcsh'"
-    assert run("completion").code == 1
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ SAMPLES = {
     "iterations": Sample("--iterations 3"),
     "gpu": Sample("--gpu 0"),
     "gpu_count": Sample("--gpus 2"),
+    "ap_version": Sample("--ap-version 11point"),
+    "per_class": Sample("--per-class"),
     "phase": Sample("--phase TEST"),
     "level": Sample("--level 3"),
     "stage": Sample("--stage few"),
@@ -192,7 +194,8 @@ def values(command: str, words: list[str]) -> dict[str, Any]:
     """The values that a command takes from these words, and from some word for each argument that it needs."""
     loaded = _load(command)
     needed = [param for param in loaded.params if isinstance(param, click.Argument) and param.required]
-    return loaded.make_context(command, [*words, *("word" for _ in needed)], resilient_parsing=False).params
+    given = [next(iter(getattr(param.type, "choices", ["word"]))) for param in needed]
+    return loaded.make_context(command, [*words, *given], resilient_parsing=False).params
 
 
 @pytest.mark.parametrize("way", ["--workers=2", "--hosts=a:1,b:1", "--hostfile=hosts"])

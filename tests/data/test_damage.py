@@ -130,7 +130,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("what", ENDLESS)
 def test_what_never_ends_is_refused_at_once(what, tmp_path, monkeypatch):
-    monkeypatch.setattr(input_files, "UNOPENED", 0.05)
+    monkeypatch.setattr(input_files, "SILENT", 0.05)
     if what == "HDF5 file":
         pytest.importorskip("h5py", reason="the hdf5 extra (h5py) is not installed")
     read, *arguments = ENDLESS[what]
@@ -182,18 +182,9 @@ class TestPictures:
         with pytest.raises(DataError, match="it cannot be decoded as a picture"):
             decode_image(png, "it")
 
-    def test_a_png_whose_chunk_is_longer_than_the_file_takes_no_memory(self, monkeypatch):
-        whole = encode_image(np.zeros((3, 16, 16), np.uint8), "png")
-        assert decode_image(whole + b"\xff" * 20, "it").shape == (3, 16, 16), "what follows its end is nobody's"
-        place = whole.index(b"IDAT") - 4
-        claiming = whole[:place] + b"\x6c\0\0\0" + whole[place + 4 :]
-        monkeypatch.setattr("cv2.imdecode", lambda *_: pytest.fail("OpenCV would take 1.8 GB"))
-        with pytest.raises(DataError, match="it cannot be decoded as a picture"):
-            decode_image(claiming, "it")
-
     def test_a_jpeg_of_absurd_size(self):
         jpeg = bytearray(encode_image(np.zeros((3, 16, 16), np.uint8), "jpg"))
         place = jpeg.index(b"\xff\xc0") + 5
         jpeg[place : place + 4] = struct.pack(">HH", 65000, 65000)
-        with pytest.raises(DataError, match=r"more than \d+ pixels \(set OPENCV_IO_MAX_IMAGE_PIXELS higher\)"):
+        with pytest.raises(DataError, match="more pixels than OpenCV allows"):
             decode_image(bytes(jpeg), "it")

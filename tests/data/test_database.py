@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -88,17 +86,6 @@ def test_seek_continues_as_if_so_many_had_been_read(write, opened, tmp_path, pos
     assert [int(key) for key, _ in database.read(3)] == [(position + step) % 5 for step in range(3)]
 
 
-def test_two_readers_of_one_folder_go_their_own_ways(write, opened, tmp_path):
-    write(str(tmp_path / "db"), numbered(5))
-    first, second = opened(tmp_path / "db"), opened(tmp_path / "db")
-    assert first.read(3) == second.read(3)
-    first.close()
-    assert int(second.read(1)[0][0]) == 3
-    second.close()
-    second.close()
-    assert int(opened(tmp_path / "db").read(1)[0][0]) == 0
-
-
 def test_reading_changes_nothing_and_works_in_a_read_only_folder(write, opened, tmp_path):
     folder = tmp_path / "db"
     write(str(folder), numbered(5))
@@ -143,16 +130,6 @@ def test_a_failed_write_leaves_nothing(write, tmp_path):
 def test_keys_may_come_in_any_order(write, opened, tmp_path):
     write(str(tmp_path / "db"), [(bytes([key]), b"1") for key in b"cab"])
     assert [key for key, _ in opened(tmp_path / "db")] == [b"a", b"b", b"c"]
-
-
-def test_a_process_with_an_open_database_ends_cleanly(kind, tmp_path):
-    code = f"from fcaffe.data import open_database; d = open_database({str(INTEROP / f'gray_{kind}')!r}); d.read(3)"
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0
-    assert f"Opened {kind}" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert os.listdir(tmp_path) == []
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -1,13 +1,10 @@
-import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from fcaffe.data import decoding
-from fcaffe.data.decoding import Decoders, decoding_threads
+from fcaffe.data.decoding import Decoders
 from fcaffe.errors import DataError
 
 
@@ -46,22 +43,3 @@ def test_raises_the_first_error_in_order(threads):
     with pytest.raises(DataError, match="picture 5"):
         decoders.each(work, 40)
     decoders.close()
-
-
-def test_one_thread_per_cpu_of_this_process_within_reason(monkeypatch):
-    for cpus, threads in ((1, 1), (2, 2), (500, decoding.MOST_THREADS)):
-        monkeypatch.setattr(decoding, "available_cpus", lambda cpus=cpus: cpus)
-        assert decoding_threads() == Decoders().threads == threads
-
-
-def test_threads_that_load_opencv_at_once() -> None:
-    """The first pictures of a WindowData layer are decoded by several threads; a module is known before it is whole."""
-    pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
-    threads = (
-        "from concurrent.futures import ThreadPoolExecutor; from time import sleep; "
-        "from fcaffe.data.images import opencv; "
-        "look = lambda number: (sleep(number / 1000), hasattr(opencv(), 'IMREAD_COLOR'))[1]; "
-        "print(*ThreadPoolExecutor(50).map(look, range(0, 200, 4)))"
-    )
-    done = subprocess.run([sys.executable, "-c", threads], capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["True"] * 50, done.stderr[-2000:]

@@ -38,18 +38,6 @@ class TestWithPlyvel:
         plyvel.DB(str(tmp_path), create_if_missing=True).close()
         refused(tmp_path, "holds no records", backend=LEVELDB)
 
-    def test_a_leveldb_that_another_process_has_open(self, tmp_path):
-        write_leveldb(str(tmp_path / "db"), numbered(3))
-        code = (
-            f"import plyvel; db = plyvel.DB({str(tmp_path / 'db')!r}); print('open', flush=True); input(); db.close()"
-        )
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        with subprocess.Popen([sys.executable, "-c", code], **pipes) as other:
-            assert other.stdout.readline() == "open\n"
-            refused(tmp_path / "db", "is open in another process", backend=LEVELDB)
-            other.communicate("\n", timeout=300)
-        assert len(open_database(str(tmp_path / "db")).read(3)) == 3
-
     @pytest.mark.parametrize("name", ["gray_leveldb", "colour_jpg_leveldb"])
     def test_damage_anywhere_is_an_error_or_shortens_the_log(self, name, tmp_path):
         """LevelDB drops the end of a log that is cut short, as what was written last when a machine failed."""

@@ -1,9 +1,6 @@
 """LMDBs that other processes write to, that a script of this process opens too, or that are damaged."""
 
-import collections
 import os
-import random
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +9,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from fcaffe.data import db_lmdb, lmdb_library, open_database, write_lmdb
+from fcaffe.data import open_database, write_lmdb
 from fcaffe.data.backends import LMDB
 from fcaffe.errors import DataError
 from tests.conftest import GOLDEN
@@ -35,7 +32,6 @@ while not select.select([sys.stdin], [], [], 0)[0]:
     if number == 10_200:
         print("appending", flush=True)
 """
-READING = "import lmdb; e = lmdb.open({!r}, readonly=True); t = e.begin(); print(t.id(), flush=True); input()"
 
 
 def values(numbers):
@@ -54,13 +50,6 @@ def start(code, *arguments):
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], **pipes)
     assert process.stdout.readline()
     return process
-
-
-def registered(folder):
-    """The transactions in the lock file's table, oldest first."""
-    status = os.stat(os.path.join(folder, "data.mdb"))
-    lines = lmdb_library._environments[status.st_dev, status.st_ino].readers().splitlines()[1:]
-    return sorted(int(line.split()[2]) for line in lines if line.split()[2] != "-")
 
 
 def append(folder, count=1, size=10, first=90_000_000):
@@ -103,27 +92,6 @@ def test_a_database_that_has_grown_beyond_the_map_is_opened_again_beside_the_fir
     before.close()
     assert after.read(20)[-1] == (b"90000019", b"x" * (1 << 20))
     after.close()
-
-
-def test_snapshots_are_registered_until_they_are_closed_however_the_file_grows(folder):
-    opened = []
-    for size in (1 << 20, 9 << 20, 1 << 20, 60 << 20):  # across what liblmdb maps by default, and what the writer did
-        opened.append(open_database(folder))
-        append(folder, 1, size)
-    while opened:
-        assert registered(folder) == [database.version()[1] for database in opened]
-        opened.pop().close()
-
-
-def test_slots_of_killed_readers_are_freed(folder):
-    process = start(READING.format(folder))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    database = open_database(folder)
-    environment = next(iter(lmdb_library._environments.values()))
-    lines = environment.readers().splitlines()
-    assert len(lines) == 2 and lines[1].split()[0] == str(os.getpid())  # a heading, and we
-    database.close()
 
 
 @pytest.mark.parametrize("why", ["the folder cannot be written", "lock.mdb"])
@@ -174,30 +142,13 @@ def test_a_script_that_writes_to_the_database_of_a_data_layer_is_an_error(script
     database.close()
 
 
-def test_a_database_without_lock_does_not_hide_what_a_script_reads(folder):
-    """The opposite order of closing: the layer goes first."""
-    with lmdb.open(folder, readonly=True, lock=False) as environment, environment.begin() as transaction:
-        database = open_database(folder)
-        database.read(5)
-        database.close()
-        assert list(transaction.cursor()) == values(range(200))
-
-
-def test_with_a_lock_the_log_says_nothing(folder, capfd):
-    open_database(folder).close()
-    assert "without a lock" not in capfd.readouterr().err
-    assert Path(folder, "lock.mdb").exists()
-
-
-def test_workers_that_read_other_records_than_worker_0_refuse(folder, monkeypatch):
+def test_workers_that_read_other_records_than_worker_0_refuse(folder):
     first, same = open_database(folder), open_database(folder)
     same.agree_on(first.version())
     append(folder, 3)
     second = open_database(folder)
-    for host in (db_lmdb._host, lambda: "another"):
-        monkeypatch.setattr(db_lmdb, "_host", host)
-        with pytest.raises(DataError, match="has 203 records here, but 200 where worker 0"):
-            second.agree_on(first.version())
+    with pytest.raises(DataError, match="has 203 records here, but 200 where worker 0"):
+        second.agree_on(first.version())
     for database in (first, same, second):
         database.close()
 
@@ -220,79 +171,3 @@ def test_free_pages_at_the_end_may_be_missing(tmp_path):
     database = open_database(str(tmp_path), LMDB)
     assert list(database) == list(open_database(str(GRAY)))
     database.close()
-
-
-def damages(content, page, number):
-    """So many variants of a file, each damaged in another way."""
-    drawn = random.Random(number)
-    pages = len(content) // page
-    for _ in range(number):
-        damaged = bytearray(content)
-        first, second = (page * drawn.randrange(pages) for _ in range(2))
-        kind = drawn.choice(["flip", "zero", "cut", "garbage", "header", "swap", "meta"])
-        if kind == "flip":
-            for offset in drawn.sample(range(len(content)), drawn.randint(1, 20)):
-                damaged[offset] ^= 1 << drawn.randrange(8)
-        elif kind == "zero":
-            damaged[first : first + page] = bytes(page)
-        elif kind == "cut":
-            del damaged[drawn.randrange(len(content)) :]
-        elif kind == "garbage":
-            damaged[first : first + page] = drawn.randbytes(page)
-        elif kind == "header":
-            offset = first + drawn.randrange(40)
-            damaged[offset : offset + 4] = drawn.randbytes(4)
-        elif kind == "swap":
-            damaged[first : first + page], damaged[second : second + page] = (
-                damaged[second : second + page],
-                damaged[first : first + page],
-            )
-        else:
-            damaged[drawn.randrange(2) * page + drawn.randrange(160)] ^= 1 << drawn.randrange(8)
-        yield kind, bytes(damaged)
-
-
-def outcome(path):
-    """Reads a database in a process of its own: "read", "refused", or the signal that ended it."""
-    code = (
-        "import sys; from fcaffe.cli import last_words; from fcaffe.data import open_database; last_words.begin()\n"
-        "from fcaffe.errors import DataError\n"
-        "for line in sys.stdin:\n"
-        "    try: d = open_database(line.strip()); d.read(min(d.entries, 1000) + 1); print('read', flush=True)\n"
-        "    except DataError as e: print('refused' if line.strip() in str(e) else e, flush=True)\n"
-    )
-    return subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def test_damage_is_an_error_that_names_the_database(tmp_path):
-    """liblmdb believes the pages, and ends the process by an assertion in some cases; the log then names the database.
-
-    What is changed within a key or value is not found out: LMDB has no checksums.
-    """
-    drawn = random.Random(1)
-    records = [(b"%08d" % k, drawn.randbytes(drawn.choice([100, 800, 3000, 9000]))) for k in range(400)]
-    write_lmdb(str(tmp_path / "db"), records)
-    content = (tmp_path / "db" / "data.mdb").read_bytes()
-    zeros = [("zeros", content[:k] + bytes(4096) + content[k + 4096 :]) for k in range(8192, len(content), 4096 * 40)]
-    outcomes = collections.Counter()
-    reader = None
-    for number, (kind, damaged) in enumerate([*damages(content, 4096, 80), *zeros]):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "data.mdb").write_bytes(damaged)
-        reader = reader or outcome(tmp_path)
-        reader.stdin.write(f"{tmp_path / str(number)}\n")
-        reader.stdin.flush()
-        answer = reader.stdout.readline().strip()
-        if not answer:
-            error = reader.communicate(timeout=60)[1]
-            assert f'while reading the LMDB "{tmp_path / str(number)}"' in error, error
-            assert reader.returncode in (-signal.SIGABRT, -signal.SIGBUS)
-            reader, answer = None, "ended"
-        assert answer in ("read", "refused", "ended")
-        outcomes[kind, answer] += 1
-    if reader is not None:
-        reader.communicate()
-    assert all(outcomes[kind, "refused"] for kind in ("cut", "garbage", "meta"))
-    assert outcomes.total() - sum(n for (_, answer), n in outcomes.items() if answer == "ended") > 70

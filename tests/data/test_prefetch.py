@@ -63,14 +63,6 @@ def test_batches_come_in_order_with_the_state_after_each():
     prefetcher.stop()
 
 
-def test_the_batches_are_channels_last():
-    prefetcher = Prefetcher(Counting(), 1)
-    batch = prefetcher.take()
-    assert batch.data.shape == (2, 3, 4, 5)
-    assert batch.data.transpose(0, 2, 3, 1).flags.c_contiguous
-    prefetcher.stop()
-
-
 def test_reads_ahead_no_further_than_its_depth():
     source = Counting()
     prefetcher = Prefetcher(source, 3)

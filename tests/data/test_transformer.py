@@ -75,15 +75,6 @@ def test_draws_come_from_a_generator_of_its_own():
     assert random.state() == before
 
 
-def test_the_state_of_its_generator_repeats_its_decisions():
-    made = transformer("crop_size: 3 mirror: true", pb.TRAIN)
-    run(made)
-    state = made.random.state()
-    expected = run(made)
-    made.random.set_state(state)
-    assert np.array_equal(run(made), expected)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fcaffe.engines.windows import Windows
+from fcaffe.engines.normalization import Normalizer
 from fcaffe.net import Context
 from fcaffe.net.blob import Blob
 from fcaffe.net.registry import create_layer
@@ -48,8 +48,9 @@ def test_batch_normalisation(shape, relu, order):
     gradients = np.empty((2, channels), np.float32)
     memory = np.empty(int(ops.batch_norm_memory * x.size) + 1, np.float32)
     ops.batch_norm_moments(x, mean, variance)
-    ops.batch_norm_train(x, y, mean, variance, affine, EPS, relu, memory)
-    ops.batch_norm_train_backward(x, dy, dx, mean, variance, affine, (gradients[0], gradients[1]), EPS, relu, memory)
+    norm = Normalizer(mean, variance, EPS, *affine, relu)
+    ops.batch_norm_train(x, y, norm, memory)
+    ops.batch_norm_train_backward(x, dy, dx, norm, (gradients[0], gradients[1]), memory)
     wide, slope = x.astype(np.float64), dy.astype(np.float64) * ((y > 0) if relu else 1)
     true_mean, true_variance = wide.mean(axes), wide.var(axes)
     assert np.abs(mean - true_mean).max() <= OF_MEAN * DEVIATION
@@ -86,15 +87,6 @@ def test_sums_of_channels(shape, order):
     ops.bias_backward(dy, found, False)
     for sums in (found, ops.channel_sums(dy)):
         assert np.abs(sums / true - 1).max() <= OF_SUM
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_bias_of_convolution(shape):
-    dy, x = drawn(shape, 6), drawn((shape[0], 3, *shape[2:]), 7)
-    dweights, dbias = np.empty((16, 3, 1, 1), np.float32), np.empty(16, np.float32)
-    windows = Windows((1, 1), (1, 1), (0, 0), (1, 1))
-    engine().convolution_backward_weights(x, dy, dweights, dbias, windows, 1, False)
-    assert np.abs(dbias / dy.astype(np.float64).sum((0, 2, 3)) - 1).max() <= OF_SUM
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -11,6 +11,7 @@ import pytest
 
 from fcaffe.engines import cpu_engine, find_onednn
 from fcaffe.engines.convolution import Folded
+from fcaffe.engines.normalization import Normalizer
 from fcaffe.engines.onednn.primitives import Description
 from fcaffe.engines.windows import Windows
 
@@ -128,7 +129,7 @@ def test_convolution(engine: Any, chosen: Chosen, channels: tuple[int, int, int]
         windows = Windows(kernel, (stride,) * axes, (pad,) * axes, (dilation,) * axes)
         x, y = (2, c, *size), (2, m, *windows.convolved(size))
         w, b = drawn((m, c // group, *kernel), 7), drawn((m,), 8)
-        dw, db = np.empty_like(w), np.empty_like(b)
+        dw = np.empty_like(w)
         check(chosen, [x], [y], lambda x, y, w=w, b=b, o=windows: engine.convolution_forward(x, w, b, y, o, group))
         check(chosen, [y], [x], lambda dy, dx, w=w, o=windows: engine.convolution_backward_data(dy, w, dx, o, group))
 
@@ -139,10 +140,10 @@ def test_convolution(engine: Any, chosen: Chosen, channels: tuple[int, int, int]
 
         check(chosen, [x, y], [y], folded)
 
-        def weights(x: Any, dy: Any, dw: Any = dw, db: Any = db, o: Any = windows) -> None:
-            engine.convolution_backward_weights(x, dy, dw, db, o, group, add=False)
+        def weights(x: Any, dy: Any, dw: Any = dw, o: Any = windows) -> None:
+            engine.convolution_backward_weights(x, dy, dw, o, group, add=False)
 
-        check(chosen, [x, y], [], weights, fixed=[dw, db], sums=True)
+        check(chosen, [x, y], [], weights, fixed=[dw], sums=True)
 
 
 POOLINGS: list[tuple[Shape, Shape, Shape, Shape, Shape]] = [  # size, kernel, stride, pad, places
@@ -200,17 +201,17 @@ def test_batch_norm_and_scale(engine: Any, chosen: Chosen, shape: Shape) -> None
     mean, variance, dscale, dshift = np.zeros((4, channels), np.float32)
     memory = np.empty(int(np.prod(shape)), np.float32)
 
-    for affine, relu in ((None, False), (pair, False), (pair, True)):
+    for affine, relu in ((None, None), False), (pair, False), (pair, True):
+        norm = Normalizer(mean, variance, 1e-5, *affine, relu)
 
-        def train(x: Any, dy: Any, y: Any, dx: Any, affine: Any = affine, relu: bool = relu) -> None:
-            gradients = (dscale, dshift) if affine else None
+        def train(x: Any, dy: Any, y: Any, dx: Any, norm: Normalizer = norm) -> None:
+            gradients = () if norm.scale is None else (dscale, dshift)
             engine.batch_norm_moments(x, mean, variance)
-            engine.batch_norm_train(x, y, mean, variance, affine, 1e-5, relu, memory)
-            numbers = mean, variance, affine, gradients, 1e-5, relu, memory
-            engine.batch_norm_train_backward(x, dy, dx, *numbers)
+            engine.batch_norm_train(x, y, norm, memory)
+            engine.batch_norm_train_backward(x, dy, dx, norm, gradients, memory)
 
-        def apply(x: Any, y: Any, affine: Any = affine, relu: bool = relu) -> None:
-            engine.batch_norm_apply(x, y, mean, variance, affine, 1e-5, relu)
+        def apply(x: Any, y: Any, norm: Normalizer = norm) -> None:
+            engine.batch_norm_apply(x, y, norm)
 
         check(chosen, [shape, shape], [shape, shape], train, fixed=[mean, variance, dscale, dshift], sums=True)
         check(chosen, [shape], [shape], apply)
@@ -222,7 +223,7 @@ def test_batch_norm_and_scale(engine: Any, chosen: Chosen, shape: Shape) -> None
     check(chosen, [shape, shape], [shape, shape], scale, fixed=[dscale, dshift], sums=True)
 
 
-@pytest.mark.parametrize("shape", [(3, 40, 9, 10), (2, 5, 30, 31), (1, 1000, 3, 4), (2, 7, 9, 10, 11), (40, 300)])
+@pytest.mark.parametrize("shape", [(3, 40, 9, 10), (2, 5, 30, 31), (2, 7, 9, 10, 11)])
 def test_softmax(engine: Any, chosen: Chosen, shape: Shape) -> None:
     for axis in range(len(shape)):
 

@@ -2,11 +2,16 @@
 
 from tests.layers.example import Example
 
-IMAGES = ((2, 4, 5, 3),)
+IMAGE = (2, 4, 5, 3)
+IMAGES = (IMAGE,)
 MATRIX = (3, 4)
+CONVOLUTION = 'weight_filler { type: "gaussian" std: 0.3 } bias_filler { type: "uniform" }'
 
 # Shapes, normalisation, resizing, faces.
+MARGIN = 'margin_inner_product_param { num_output: 3 gamma: 0.1 weight_filler { type: "xavier" }'
+
 PLAIN: dict[str, list[Example]] = {
+    "Axpy": [Example("", ((2, 4), IMAGE, IMAGE)), Example("", ((2, 4, 1, 1), IMAGE, IMAGE))],
     "BN": [
         Example("", IMAGES, in_place=True),
         Example("bn_param { momentum: 0.7 }", ((6, 3),), in_place=True),
@@ -16,7 +21,25 @@ PLAIN: dict[str, list[Example]] = {
         Example("bn_param { bn_mode: LEARN }", ((6, 3),), tops=3, smooth=False),
         Example("bn_param { bn_mode: INFERENCE }", IMAGES),
     ],
+    "CenterLoss": [
+        Example("loss_weight: 1 center_loss_param { num_output: 3 }", (MATRIX, (3,)), labels={1: 3}, smooth=False),
+    ],
+    "ConvolutionDepthwise": [
+        Example(f"convolution_param {{ kernel_size: 3 stride: 2 pad: 1 {CONVOLUTION} }}", IMAGES),
+    ],
+    "DepthwiseConvolution": [
+        Example(f"convolution_param {{ num_output: 4 group: 4 kernel_size: 3 {CONVOLUTION} }}", IMAGES),
+    ],
     "Flip": [Example("flip_param { flip_height: true }", IMAGES)],
+    "Interp": [
+        Example("interp_param { zoom_factor: 3 }", IMAGES),
+        Example("interp_param { height: 3 width: 1 pad_beg: -1 }", IMAGES),
+    ],
+    "L1Loss": [Example("", (IMAGE, IMAGE)), Example("", ((2, 3, 2, 2), (2, 12)))],
+    "MarginInnerProduct": [
+        Example(f"{MARGIN} }}", (MATRIX, (3,)), labels={1: 3}, tops=2, smooth=False, batched=()),
+        Example(f"{MARGIN} type: QUADRUPLE }}", (IMAGE, (2,)), labels={1: 3}, tops=2, smooth=False, batched=()),
+    ],
     "Normalize": [
         Example("", IMAGES, in_place=True),
         Example("norm_param { across_spatial: false }", IMAGES, in_place=True),
@@ -28,6 +51,11 @@ PLAIN: dict[str, list[Example]] = {
         Example("permute_param { order: 0 order: 2 order: 3 order: 1 }", IMAGES),
         Example("permute_param { order: 2 order: 1 }", ((2, 3, 2, 3, 2),), batched=()),
     ],
+    "ReLU6": [
+        Example("", IMAGES, in_place=True),
+        Example("relu6_param { negative_slope: 0.2 }", (MATRIX,), in_place=True),
+        Example("relu6_param { negative_slope: -0.2 }", (MATRIX,)),
+    ],
     "Reorg": [
         Example("reorg_param { stride: 2 }", ((2, 4, 4, 6),), smooth=False),
         Example("reorg_param { stride: 2 reverse: true }", ((2, 8, 2, 3),), smooth=False),
@@ -35,6 +63,11 @@ PLAIN: dict[str, list[Example]] = {
     "Reverse": [Example("", IMAGES), Example("reverse_param { axis: 1 }", (MATRIX,))],
     "ShuffleChannel": [Example("shuffle_channel_param { group: 2 }", IMAGES)],
     "Transpose": [Example("transpose_param { dim: 2 dim: 0 dim: 1 }", ((2, 3, 4),))],
+    "TripletLoss": [Example("triplet_loss_param { margin: 2 }", (MATRIX,) * 3)],
+    "Upsample": [
+        Example("", ((2, 3, 2, 3),) * 2, labels={1: 24}),
+        Example("upsample_param { scale: 2 }", IMAGES),
+    ],
 }
 
 # SSD.
@@ -95,6 +128,13 @@ ROIS = [0, -2, 1, 9, 6, 1, 3, 0, 14, 13, 0, 5, 5, 5, 5, 1, 20, 2, 30, 9]  # over
 MAPS = (2, 4, 7, 7)
 POOLED = "pooled_h: 2 pooled_w: 3 spatial_scale: 0.5"
 
+BOXES_OF_IMAGE = [1, 0.3, 0.4, 0.5, 0.2, 0, 0.8, 0.7, 0.3, 0.6, *[0] * 5]  # class, x, y, w, h of three rows
+ANCHORS = "num: 2 biases: 0.7 biases: 0.5 biases: 1.2 biases: 1.4"
+PIXELS = "biases: 10 biases: 14 biases: 40 biases: 30"
+OBJECTS = [0] * 4 + [0, 1, 0, 1] + [0, 1, 0, 0] + [0] * 4 + [0.6, 0.2, 0.3, 0.4] + [0] * 4 + [0.7, 0.9, 0.5, 0.3]
+
+FILLERS = 'weight_filler { type: "uniform" min: -1 } bias_filler { type: "uniform" min: -1 }'
+
 REGIONS: dict[str, list[Example]] = {
     "ROIPooling": [
         Example(f"roi_pooling_param {{ {POOLED} }}", (MAPS, (4, 5)), values={1: ROIS}, constants=(1,), batched=(1,)),
@@ -149,6 +189,62 @@ REGIONS: dict[str, list[Example]] = {
             tops=2,
             values={2: [12, 16, 1]},
             constants=(0, 1, 2),
+        ),
+    ],
+    "RegionLoss": [
+        Example(
+            f"region_loss_param {{ side: 2 num_class: 3 {ANCHORS} }}",
+            ((2, 16, 2, 2), (2, 15)),
+            labels={1: 3},
+            values={1: BOXES_OF_IMAGE},
+            smooth=False,
+        ),
+    ],
+    "Yolov3": [
+        Example(
+            f"yolov3_param {{ num_class: 2 num: 2 {PIXELS} mask: 0 mask: 1 anchors_scale: 16 {more} }}",
+            ((2, 14, 3, 2), (2, 15)),
+            labels={1: 3},
+            values={1: BOXES_OF_IMAGE},
+            smooth=False,
+        )
+        for more in ("", "iou_loss: CIOU", "use_logic_gradient: true use_focal_loss: true")
+    ],
+    "Yolov3DetectionOutput": [
+        Example(
+            f"yolov3_detection_output_param {{ num_classes: 2 num_box: 2 mask_group_num: 1 {PIXELS} mask: 1 mask: 0 "
+            "anchors_scale: 16 }",
+            ((2, 14, 3, 2),),
+            has_gradient=False,
+        ),
+    ],
+    "DetectionLoss": [
+        Example(
+            "detection_loss_param { side: 2 num_class: 2 constriant: true }",
+            ((2, 48), (2, 28)),
+            labels={1: 2},
+            values={1: OBJECTS},
+            smooth=False,
+        ),
+    ],
+    "EvalDetection": [
+        Example(
+            f"eval_detection_param {{ side: 2 num_class: 2 {more} }}",
+            ((2, 48), (2, 28)),
+            values={1: OBJECTS},
+            has_gradient=False,
+        )
+        for more in ("", "nms: 0.3 threshold: 0")
+    ],
+    "Lstm": [
+        Example(f"lstm_param {{ num_output: 3 batch_size: 2 {FILLERS} }}", ((6, 2, 2),), batched=()),
+        Example(f"lstm_param {{ num_output: 3 {FILLERS} }}", ((4, 2),)),
+        Example(
+            f"lstm_param {{ num_output: 2 clipping_threshold: 0.01 {FILLERS} }}",
+            ((3, 4), (3,)),
+            labels={1: 2},
+            batched=(),
+            smooth=False,
         ),
     ],
     "BoxAnnotatorOHEM": [

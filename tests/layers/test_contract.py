@@ -37,6 +37,7 @@ class Case:
         self.context = Context(engine(), CaffeRandom(5))
         param = parse_text(example.text, pb.LayerParameter)
         param.name, param.type, param.phase = "it", kind, pb.Phase.Value(example.phase)
+        param.bottom.extend(f"x{index}" for index in range(len(example.bottoms)))
         self.layer = create_layer(param, self.context)
         xp = self.context.engine.xp
         self.bottom = [Blob(xp, shape, channels_last=True) for shape in example.bottoms]

@@ -263,10 +263,10 @@ def test_close_ends_the_thread():
         (
             {"data_param": f"backend: LMDB prefetch: {2**31 - 1}"},
             DataError,
-            "prefetch: 2147483647 batches.* lower it to",
+            "2147483647 batch.* take .* lower batch_size",
         ),
-        ({"batch_size": 2**31 - 1}, DataError, "a batch of 2147483647 x 1 x 28 x 28 .*lower batch_size"),
-        ({"batch_size": 2**32 - 1}, DataError, "a batch of 4294967295 x 1 x 28 x 28 .*lower batch_size"),
+        ({"batch_size": 2**31 - 1}, DataError, "2147483647 x 1 x 28 x 28 .*lower batch_size"),
+        ({"batch_size": 2**32 - 1}, DataError, "4294967295 x 1 x 28 x 28 .*lower batch_size"),
         ({"transform": f"crop_size: {2**32 - 1}"}, DataError, "crop_size 4294967295 is larger than the images"),
         ({"transform": "crop_size: 29"}, DataError, "crop_size 29 is larger than the images, which are 28 x 28"),
         ({"transform": "mean_value: 1 mean_value: 2"}, DataError, "2 mean_value, but the images have 1 channel"),

@@ -23,8 +23,11 @@ EXACT = {
     "Transpose",
 }
 
+TOLERANCE = {"RegionLoss": 4e-6}  # the fork adds up all squares one after the other, in float32
+
 # Cases in which the fork's code is wrong and fcaffe is not; their tests say what it does instead.
 WRONG_IN_THE_FORK = {
+    "layers/DetectionLoss/no_objects.npz",  # test_yolo.py
     "layers/MultiBoxLoss/no_mining_logistic_two_images.npz",  # test_multibox_loss.py
     "layers/MultiBoxLoss/twice_forward_only.npz",
 }
@@ -34,6 +37,8 @@ CASES = [case for case in CASES if case["file"] not in WRONG_IN_THE_FORK]
 @pytest.mark.parametrize("case", CASES, ids=[case["file"].removesuffix(".npz") for case in CASES])
 def test_layer(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    compare = assert_same if case["type"] in EXACT else assert_close
     for value in replay(case, FOLDER):
-        compare(value.ours, value.golden, value.name)
+        if case["type"] in EXACT:
+            assert_same(value.ours, value.golden, value.name)
+        else:
+            assert_close(value.ours, value.golden, value.name, TOLERANCE.get(case["type"], 2e-6))

@@ -59,7 +59,7 @@ def test_says_what_caffe_says_and_draws_nothing(golden, capfd):
     ("arguments", "kind", "words"),
     [
         ({"parameters": ""}, NetError, "batch_size must be positive"),
-        ({"parameters": f"batch_size: {2**32 - 1}"}, DataError, "a batch of 4294967295 x .*lower batch_size"),
+        ({"parameters": f"batch_size: {2**32 - 1}"}, DataError, "4294967295 x .*lower batch_size"),
         ({"more": "transform_param { scale: 2 }"}, NetError, "does not transform data"),
         ({"source": "none"}, DataError, "cannot read the list of HDF5 files"),
         ({"source": "records.json"}, DataError, "cannot read"),

@@ -48,7 +48,7 @@ def gradients(kind: str, example: Example, down: bool, one: bool = False) -> lis
     net.layer.append(layer)
     if kind == "Reduction":
         net.layer[-1].loss_weight.append(1)
-    for name in () if kind == "Reduction" or "Loss" in kind else layer.top:
+    for name in () if kind in ("Reduction", "Yolov3") or "Loss" in kind else layer.top:
         square = net.layer.add(name=f"square {name}", type="Reduction", bottom=[name], top=[f"s{name}"])
         square.loss_weight.append(1)
         square.reduction_param.operation = pb.ReductionParameter.SUMSQ

@@ -54,6 +54,7 @@ class Run:
         self.context = Context(engine(), CaffeRandom(seed), seed=7)
         param = parse_text(example.text, pb.LayerParameter)
         param.name, param.type, param.phase = "it", kind, pb.Phase.Value(example.phase)
+        param.bottom.extend(f"x{index}" for index in range(len(example.bottoms)))
         self.layer: Any = create_layer(param, self.context)
         xp = self.context.engine.xp
         self.bottom = [Blob(xp, shape, channels_last=True) for shape in example.bottoms]

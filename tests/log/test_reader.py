@@ -8,7 +8,7 @@ import pytest
 
 from fcaffe import log
 from fcaffe.errors import FcaffeError
-from fcaffe.log.reader import Curve, parse_log, read_log
+from fcaffe.log.reader import parse_log, read_log
 from tests.conftest import GOLDEN
 
 LOGS = GOLDEN / "logs"
@@ -77,9 +77,3 @@ def test_a_file_that_is_no_log(tmp_path: Path) -> None:
         read_log(GOLDEN / "runs" / "lenet" / "solver.prototxt")
     with pytest.raises(FcaffeError, match=r"cannot read .*: No such file"):
         read_log(tmp_path / "none")
-
-
-def test_curves_are_of_numbers() -> None:
-    curves: list[Curve] = read_log(LOGS / "train_resume.log").curves()
-    assert all(isinstance(value, float) for curve in curves for value in curve.values())
-    assert min(read_log(LOGS / "train_resume.log").loss) == 4

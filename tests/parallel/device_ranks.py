@@ -16,12 +16,10 @@ from mpi4py import MPI
 from fcaffe.engines.cuda.transfers import Copying
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.parallel import waiting
-from fcaffe.parallel.bench import measure
 from fcaffe.parallel.compression import compressions, make_compression
 from fcaffe.parallel.exchange import ReducingExchange
 from fcaffe.parallel.reductions import create_reduction
 from fcaffe.parallel.reductions.gpu import staged
-from fcaffe.parallel.reductions.gpu.nccl import Nccl
 from fcaffe.parallel.workers import MpiWorkers
 from tests.engines.cuda import stand_in_cupy
 from tests.parallel.refusals import refused
@@ -151,16 +149,6 @@ def workers() -> None:
         reduction.close()
 
 
-def bench() -> None:
-    """Without names all are measured that go with these GPUs."""
-    stand_in_cupy.runtime.current = comm.rank
-    apart = [result.reduction for result in measure(comm, [], [4000], [comm.size], xp=cupy)]
-    stand_in_cupy.runtime.current = 0
-    shared = [result.reduction for result in measure(comm, [], [4000], [comm.size], xp=cupy)]
-    if comm.rank == 0:
-        assert apart == ["nccl", "staged:auto"] and shared == ["staged:auto"]
-
-
 def compress() -> None:
     """On a device each scheme sends, and leaves behind, what it does on the host."""
     count = 300
@@ -201,20 +189,6 @@ def failing() -> None:
     with refused(FcaffeError, "NCCL failed: remote process has exited"):
         exchange.wait_for(Copying(event))
     assert stand_in_cupy.calls[-1] == ("abort",)
-
-
-def start_and_finish() -> None:
-    """Several sums are under way while the training stream goes on; it waits once, at the end."""
-    stand_in_cupy.runtime.current = comm.rank
-    reduction = create_reduction("nccl", comm, cupy)
-    assert isinstance(reduction, Nccl)
-    buffer = reduction.allocate(100)
-    for start in (50, 0):
-        write(buffer[start : start + 50], np.full(50, comm.rank + 1, np.float32))
-        reduction.start(buffer[start : start + 50])
-    assert not any(call[0] == "wait" and call[1] == 0 for call in stand_in_cupy.calls)
-    reduction.finish()
-    assert np.all(read(buffer) == comm.size * (comm.size + 1) // 2)
 
 
 def choices() -> None:
@@ -271,10 +245,8 @@ def fail() -> None:
 waiting.POLLS = 10  # more ranks than cores: what a rank waits for comes while it sleeps
 {
     "sums": sums,
-    "start-and-finish": start_and_finish,
     "choices": choices,
     "errors": errors,
-    "bench": bench,
     "compress": compress,
     "exchange": exchange,
     "failing": failing,

@@ -20,7 +20,6 @@ from fcaffe.parallel.reductions.auto import Auto, pick
 from fcaffe.parallel.reductions.hierarchical import BLOCK
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import reduction_class
-from fcaffe.parallel.sizes import segment_length
 from tests.parallel.refusals import refused
 
 SUMS = [name for name in reduction_names() if name != "null" and not reduction_class(name).on_device]
@@ -44,16 +43,13 @@ def check_sums(comm: MPI.Intracomm, names: list[str]) -> None:
     for name in names:
         reduction = create_reduction(name, comm)
         checksums: dict[str, int] = {}
-        traffic = []
         own = reduction.allocate(max(LENGTHS) + 5)
         assert own.dtype == np.float32 and not own.any()
         for length in LENGTHS:
             what = f"{name}, {comm.size} ranks, {length} floats"
             mine = gradients(comm.rank, length)
             foreign = mine.copy()
-            before = reduction.messages
             reduction.sum(foreign)
-            traffic.append((length, reduction.messages - before))
             own[:] = -1
             bucket = own[3 : 3 + length]
             bucket[:] = mine
@@ -62,7 +58,6 @@ def check_sums(comm: MPI.Intracomm, names: list[str]) -> None:
             assert np.all(own[:3] == -1) and np.all(own[3 + length :] == -1), f"{what}: wrote beyond the buffer"
             checksums |= check_sum(comm, results, what)
         check_same_bits(comm, checksums)
-        check_traffic(reduction, traffic)
         reduction.close()
 
 
@@ -81,33 +76,6 @@ def check_same_bits(comm: MPI.Intracomm, checksums: dict[str, int]) -> None:
         assert all(each[what] == checksum for each in everybodys), f"{what}: the ranks have different bits"
 
 
-def check_traffic(reduction: Reduction, sent: list[tuple[int, int]]) -> None:
-    """(length, messages) of sums as the formulas have them, at the busiest rank."""
-    name, ranks = reduction.name, reduction.ranks
-    everybodys = reduction.comm.gather([messages for _, messages in sent])
-    if everybodys is not None and name in FORMULAS:
-        busiest = [max(messages) for messages in zip(*everybodys, strict=True)]
-        assert busiest == [busiest_sends(name, ranks, length) for length, _ in sent], f"{name}, {ranks} ranks"
-
-
-FORMULAS = ("tree", "ring", "doubling", "halving", "server", "sharded-server", "shared")
-
-
-def busiest_sends(name: str, ranks: int, length: int) -> int:
-    """Messages of the rank that has most of them."""
-    power = ranks.bit_length() - 1
-    formula = {
-        "tree": 2 * (ranks - 1).bit_length() * -(-length // segment_length(max(length, 1))),
-        "ring": 2 * (ranks - 1),
-        "doubling": power + (2 if ranks != 1 << power else 0),
-        "halving": 2 * power + (2 if ranks != 1 << power else 0),
-        "server": 2 * (ranks - 1),
-        "sharded-server": 4 * (ranks - 1),
-        "shared": 0,
-    }
-    return formula[name] if length else 0
-
-
 def groups(sizes: list[int]) -> MPI.Intracomm:
     """Of this rank, with ranks in reverse order."""
     world = MPI.COMM_WORLD
@@ -118,7 +86,7 @@ def groups(sizes: list[int]) -> MPI.Intracomm:
 
 def one_host() -> None:
     check_sums(MPI.COMM_WORLD, SUMS)
-    for sizes in ([8, 1], [7, 2], [6, 3], [5, 4]):
+    for sizes in ([4, 1], [3, 2]):
         check_sums(groups(sizes), SUMS)
 
 

@@ -4,41 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 
 import pytest
 
-from tests.parallel.conftest import FCAFFE, MPIEXEC, ROOT, needs_mpi
+from tests.parallel.conftest import FCAFFE, ROOT, needs_mpi
 
 pytestmark = pytest.mark.alone
 
 LENET = "models/lenet/train_val.prototxt"
-SHARES = """
-import numpy as np
-from fcaffe import log
-log.set_minimum(1)
-from fcaffe.cli.bench_step import training
-from fcaffe.engines import cpu_engine
-from fcaffe.parallel.world import join
-from fcaffe.tools.synthetic import steps_only
-world = join()
-with world:
-    param = steps_only("models/lenet/solver.prototxt", True, batch_size=5)
-    measured = training("auto", param, world, cpu_engine())
-    before = measured.solver.data.copy()
-    turn = measured.take(3)
-    everyones = world.comm.gather((turn, measured.solver.net.blob("data").shape))
-    assert not np.array_equal(measured.solver.data, before) and np.allclose(measured.solver.data, before, atol=1e-4)
-    assert measured.solver.iteration == 4
-    if world.rank == 0:
-        turns, shapes = zip(*everyones)
-        assert set(shapes) == {(3, 1, 28, 28), (2, 1, 28, 28)} and turns[0] == turns[1]
-        assert turn.exposed > 0 and turn.sums > 0
-        assert 0.5 * turn.seconds < sum(turn.split.values()) <= turn.seconds * 1.01
-    measured.solver.close()
-    measured.solver.leave_workers()
-"""
 
 
 def bench(*flags: str, by: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
@@ -80,14 +54,6 @@ def test_variants_in_json() -> None:
         assert "no overlap" not in result["name"] or result["hidden_ms"] < 0.5 * result["sums_ms"]
 
 
-@needs_mpi
-def test_workers_split_the_synthetic_batch() -> None:
-    done = subprocess.run(
-        [MPIEXEC, "-n", "2", sys.executable, "-c", SHARES], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_one_worker_and_its_table() -> None:
     done = bench(*short("--solver", "models/cifar10_quick/solver.prototxt", "--workers", "1", "--batch-size", "2"))
     assert done.returncode == 0, done.stderr
@@ -103,7 +69,6 @@ def test_one_worker_and_its_table() -> None:
     [
         ([], "give --net FILE or --solver FILE"),
         (["--net", LENET, "--solver", LENET], "give --net FILE or --solver FILE"),
-        (["--net", LENET, "--bytes", "4"], "--bytes is not for bench step"),
         (["--net", LENET, "--workers", "1,2"], "one number of --workers"),
         (["--net", LENET, "--bucket-mb", "x"], "--bucket-mb takes numbers with commas between them, not 'x'"),
         (["--net", LENET, "--workers", "1", "--batch-size", "-2"], "must be positive, not -2"),

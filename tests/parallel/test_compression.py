@@ -20,7 +20,7 @@ from tests.parallel.conftest import needs_mpi, run_ranks
 
 MPI = pytest.importorskip("mpi4py.MPI", reason="needs the extra fcaffe[mpi]")
 
-from fcaffe.parallel.compression import compressions, make_compression  # noqa: E402
+from fcaffe.parallel.compression import make_compression  # noqa: E402
 from fcaffe.parallel.compression.sixteen_bit import Bf16, Fp16  # noqa: E402
 from fcaffe.parallel.compression.topk import TopK  # noqa: E402
 from fcaffe.parallel.exchange import ReducingExchange  # noqa: E402
@@ -192,9 +192,7 @@ def test_topk_drops_what_is_not_finite_beyond_its_density() -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("on_nan", ["stop", "continue"])
-@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize(("value", "on_nan", "last"), [(np.nan, "stop", True), (-np.inf, "continue", False)])
 def test_one_gradient_that_is_not_finite_ends_the_run(scheme: str, value: float, on_nan: str, last: bool) -> None:
     """As it does without compression. A run that goes on all the same keeps nothing of it in the residual."""
 
@@ -301,14 +299,8 @@ def test_refused(text: str, message: str) -> None:
     assert message in str(problem.value)
 
 
-def test_listed() -> None:
-    assert [make_compression(text, ALONE).name for text in compressions()] == [
-        "fp16", "bf16", "onebit", "threshold", "topk",
-    ]  # fmt: skip
-
-
 @needs_mpi
-@pytest.mark.parametrize(("ranks", "checks"), [(3, ["sums", "training"]), (4, ["sums"])])
-def test_ranks(ranks: int, checks: list[str]) -> None:
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_ranks(ranks: int) -> None:
     """See compression_ranks.py."""
-    run_ranks(ranks, "compression_ranks.py", *checks)
+    run_ranks(ranks, "compression_ranks.py")

@@ -34,10 +34,6 @@ def test_nccl(ranks: int, hosts: int) -> None:
     run(ranks, "sums", "nccl,hierarchical,hierarchical:tree,auto", MPIR_CVAR_NUM_CLIQUES=str(hosts))
 
 
-def test_sums_run_beside_the_training() -> None:
-    run(2, "start-and-finish")
-
-
 @pytest.mark.parametrize(("ranks", "hosts"), [(1, 1), (3, 1), (4, 2)])
 def test_gradients_leave_while_backward_runs(ranks: int, hosts: int) -> None:
     names = "nccl,hierarchical:ring,staged:ring,staged,direct:ring"
@@ -52,10 +48,6 @@ def test_compression(ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_workers(ranks: int) -> None:
     run(ranks, "workers")
-
-
-def test_bench() -> None:
-    run(2, "bench")
 
 
 def test_what_has_failed_on_a_device_is_told_by_who_waits() -> None:

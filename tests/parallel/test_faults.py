@@ -11,23 +11,18 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from fcaffe import output_files
-from fcaffe.parallel import job as launched
 from fcaffe.parallel import launch, processes
 from fcaffe.parallel.adopted import AdoptedRanks
 from fcaffe.parallel.blame import hang_message
-from fcaffe.parallel.mpi_start import starting
 from fcaffe.parallel.mpiexec import Mpiexec
-from fcaffe.parallel.network import Network
-from fcaffe.parallel.started import Start as Started
+from fcaffe.parallel.network import Network, Status
 from fcaffe.parallel.table import SLOT, STOPPED, WAITING, WORKING, Slot
 from fcaffe.parallel.watch import TICK
 from fcaffe.parallel.world import World
@@ -192,20 +187,33 @@ def test_no_rank_outlives_the_launcher(start: Start, number: signal.Signals) -> 
     assert [bool(re.fullmatch(launcher, line)) for line in job.fatal] == [True] * (number == signal.SIGKILL)
 
 
+UNDER_MPIEXEC = ["--workers", "2", "--mpi-args", "-launcher fork"]
+
+
 @needs_mpi
 @pytest.mark.parametrize(
-    ("under", "victim"), [([], "fcaffe.parallel.agent"), ([MPIEXEC, "-n", "2"], "hydra_pmi_proxy")]
+    ("flags", "under", "victim", "message"),
+    [
+        (["--workers", "2"], [], "fcaffe.parallel.agent", r"the agent \(process {}\) on \S+ died, .*"),
+        (UNDER_MPIEXEC, [], "mpiexec", r"\S+mpiexec \(process {}\) was killed by signal 9, .*iteration.*"),
+        (UNDER_MPIEXEC, [], "hydra_pmi_proxy", r"\S+mpiexec \(process \d+\) ended with code \d+, .*iteration.*"),
+        ([], [MPIEXEC, "-n", "2"], "hydra_pmi_proxy", ""),
+    ],
 )
-def test_whoever_of_a_job_is_killed_is_named_and_all_end(start: Start, under: list[object], victim: str) -> None:
-    job = start(*([] if under else ["--workers", "2"]), under=under, solver="long.prototxt")
+def test_whoever_of_a_job_is_killed_all_end(
+    start: Start, flags: list[str], under: list[object], victim: str, message: str
+) -> None:
+    job = start(*flags, under=under, solver="long.prototxt")
     job.wait_for("Iteration 0 (")
     commands = {process: Path(f"/proc/{process}/cmdline").read_text() for process in job.processes()}
-    (killed,) = [process for process, command in commands.items() if victim in command]
+    (killed,) = [
+        process for process, command in commands.items() if victim in command.split("-n")[0].split("\0train")[0]
+    ]
     os.kill(killed, signal.SIGKILL)
-    assert job.wait() not in (0, -signal.SIGKILL)
+    assert job.wait() == (134 if flags else job.process.returncode) != 0
     until(lambda: not job.processes(), SOON)
     assert not job.processes()
-    assert len(job.fatal) == 1 and f"(process {killed}) on " in job.fatal[0] and " died, " in job.fatal[0], job.text
+    assert not message or [bool(re.fullmatch(message.format(killed), line)) for line in job.fatal] == [True], job.text
 
 
 @needs_mpi
@@ -282,17 +290,18 @@ def test_agents_believe_nobody_but_one_another() -> None:
     assert first.socket and second.socket
     sent: list[bytes] = []
     first.seal = lambda message: sent.append(message + Network.seal(first, message)) or sent[-1][-32:]  # type: ignore
-    first.send_fault(1.0, 0)
-    until(lambda: second.receive() or second.faults, 5)  # type: ignore[func-returns-value]
-    assert second.faults == [(1.0, 0)]
+    first.fault = (1.0, 0)
+    first.send([])
+    until(lambda: second.receive() or second.others, 5)  # type: ignore[func-returns-value]
+    assert second.others[0].fault == (1.0, 0)
     assert b"key" not in sent[0]
     changed = bytearray(sent[0])
     changed[-40] ^= 1
     for forged in (sent[0], bytes(changed), sent[0][:-1], b"", b"x" * 32, b"x" * 200):  # the first: played again
         stranger.sendto(forged, address)
     first.send([slot(0, WORKING)])
-    until(lambda: second.receive() or second.slots, 5)  # type: ignore[func-returns-value]
-    assert second.faults == [(1.0, 0)] and [one.rank for one in second.everyone()] == [0]
+    until(lambda: second.receive() or second.everyone(), 5)  # type: ignore[func-returns-value]
+    assert second.others[0].count == 2 and [one.rank for one in second.everyone()] == [0]
     for each in (first.socket, second.socket, stranger):
         each.close()
 
@@ -300,11 +309,11 @@ def test_agents_believe_nobody_but_one_another() -> None:
 class Heard(Network):
     """What the agents of other hosts have said."""
 
-    socket = None
-
     def __init__(self, *slots: Slot, silent: tuple[int, ...] = ()) -> None:
-        self.slots = {str(slot.rank): [slot] for slot in slots}
-        self.heard = {str(slot.rank): 0.0 if slot.rank in silent else float("inf") for slot in slots}
+        super().__init__([], None, b"", 0)
+        for slot in slots:
+            heard = 0.0 if slot.rank in silent else float("inf")
+            self.others[slot.rank] = Status(1, heard, [slot], None)
 
     def receive(self) -> None:
         pass
@@ -355,7 +364,7 @@ def test_a_rank_that_waits_for_a_core_has_not_hung(monkeypatch: pytest.MonkeyPat
     """Where others have the cores for nine tenths of the time, ten times as much of it counts."""
     ended: list[str] = []
     waited = [0.0]
-    monkeypatch.setattr(processes, "waits_for_cores", lambda pid: {"1": waited[0]})
+    monkeypatch.setattr(processes, "waited_for_core", lambda pid: waited[0])
     for share, looks in ((0.0, 20), (0.9, 180), (1.5, 180)):
         watching = watch_over([slot(0, state)], Heard(), ["a"])
         monkeypatch.setattr(watching, "end", ended.append)
@@ -374,23 +383,14 @@ def test_ranks_end_with_those_of_another_host(monkeypatch: pytest.MonkeyPatch) -
     first, second, stranger, _ = pair_of_networks()
     watching, killed = watch_over([slot(0, WAITING)], second, ["a", "b"]), list[float]()
     monkeypatch.setattr(watching, "kill_ranks", lambda: killed.append(time.monotonic()))
-    first.send_fault(time.time(), 1)
+    first.fault = (time.time(), 1)
+    first.send([])
     told = time.monotonic()
     until(lambda: watching.look(0) or killed, 10)  # type: ignore[func-returns-value]
     assert killed and killed[0] - told > 2
     for each in (first.socket, second.socket, stranger):
         assert each
         each.close()
-
-
-@pytest.mark.parametrize("launcher_ends", [True, False])
-def test_a_launcher_is_to_blame_for_what_the_kernel_ends_with_it(launcher_ends: bool) -> None:
-    watching = watch_over([slot(0, WORKING)], Heard(), ["a"])
-    mpiexec = SimpleNamespace(is_launcher=False, exit_status=lambda: signal.SIGKILL, is_ending=lambda: True)
-    launcher = SimpleNamespace(is_launcher=True, exit_status=lambda: None, is_ending=lambda: launcher_ends)
-    watching.starters = [mpiexec, launcher]  # type: ignore[list-item]
-    watching.note_end_of(mpiexec)  # type: ignore[arg-type]
-    assert watching.dead_starter is (launcher if launcher_ends else mpiexec)
 
 
 def test_an_error_of_mpi_is_told_only_if_no_agent_tells_of_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,33 +408,6 @@ def test_an_error_of_mpi_is_told_only_if_no_agent_tells_of_a_death(monkeypatch: 
 
 
 # --- the launcher's ---------------------------------------------------------------------------------------------------
-
-
-def test_a_launcher_that_is_stopped_for_a_while_gives_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    for step, looks, lives in ((1000.0, 10, True), (1.0, 90, False)):
-        clock, killed = [0.0], list[float]()
-        ranks = SilentRanks(step, looks, clock, killed)
-        waiting = launched.Job("", lambda ranks=ranks: ranks, True, "", timeout=5)  # type: ignore
-        waiting.started, waiting._kill = True, ranks.kill  # type: ignore
-        monkeypatch.setattr(launched.time, "monotonic", lambda clock=clock: clock[0])
-        assert waiting._wait(ranks) == 0  # type: ignore[arg-type]
-        assert (not killed) is lives
-
-
-class SilentRanks:
-    """They run for so many looks of `step` seconds each, and say nothing."""
-
-    def __init__(self, step: float, looks: int, clock: list[float], killed: list[float]) -> None:
-        self.step, self.looks, self.clock, self.killed = step, looks, clock, killed
-
-    def wait(self, seconds: float) -> int:
-        self.clock[0] += self.step
-        if self.killed or self.clock[0] >= self.looks * self.step:
-            return 0
-        raise subprocess.TimeoutExpired("", seconds)
-
-    def kill(self) -> None:
-        self.killed.append(self.clock[0])
 
 
 DIES_OF_SIGINT = r"""
@@ -470,21 +443,6 @@ def test_an_mpi_that_does_not_start_is_no_sigterm(
     assert re.search(
         r"^F.* rank 0 ended with code 143, before the ranks had started; what", capfd.readouterr().err, re.M
     )
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks fork")
-def test_a_watcher_of_the_start_that_does_not_answer_holds_nothing_up() -> None:
-    started = Started("mpiexec", "PMI_SIZE", 0, 2)
-    mpi = SimpleNamespace(Get_library_version=lambda: "An MPI 1.0")
-    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
-    before = set(children.read_text().split())
-    with starting(started, mpi, 0):
-        (child,) = map(int, set(children.read_text().split()) - before)
-        os.kill(child, signal.SIGSTOP)
-        late = threading.Timer(5, os.kill, (child, signal.SIGKILL))
-        late.start()
-    assert late.is_alive()
-    late.cancel()
 
 
 # --- several hosts ----------------------------------------------------------------------------------------------------

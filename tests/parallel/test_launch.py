@@ -173,7 +173,6 @@ def test_started_alone_or_by_mpiexec_the_same(start: Start, folder: Path) -> Non
             "has one rank only: start it with srun --mpi=pmi2 if",
         ),
         ("PMI_RANK=0 PMI_SIZE=2", "mpiexec (PMI_SIZE=2)", "has one rank only: start it with this MPI's own mpiexec"),
-        ("PMI_RANK=0 PMI_SIZE=2 PMI_FD=99", "mpiexec (PMI_SIZE=2)", "did not start: start it with this MPI's own"),
         (
             "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 MPI4PY_LIBMPI=/no.so",
             "Slurm",

@@ -108,15 +108,6 @@ def test_a_name_that_caffe_does_not_have() -> None:
     assert in_fresh_process(code) == "module 'caffe' has no attribute 'nothing'"
 
 
-def test_a_name_that_caffe_has_no_more() -> None:
-    code = (
-        "import caffe, json\ntry: caffe.set_phase_test()\nexcept AttributeError as error: print(json.dumps(str(error)))"
-    )
-    assert in_fresh_process(code).endswith(
-        "'set_phase_test', which Caffe had until 2014: give the phase to the net, caffe.Net(file, weights, caffe.TEST)"
-    )
-
-
 def test_another_caffe_that_is_installed_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "caffe").mkdir()
     (tmp_path / "caffe" / "__init__.py").write_text("rival = 1\n")

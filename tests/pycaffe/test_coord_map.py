@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fcaffe.pycaffe.coord_map import (
-    AxisMismatchException,
     UndefinedMapException,
-    compose,
-    conv_params,
     coord_map,
     coord_map_from_to,
     crop,
     crop_params,
-    inverse,
 )
-from fcaffe.pycaffe.net_spec import Function, NetSpec, layers, params
+from fcaffe.pycaffe.net_spec import NetSpec, layers, params
 
 
 def spec(kernel: Any = 3, stride: Any = 1, pad: Any = 0, pool: int = 2, up: int = 2, up_pad: int = 0) -> NetSpec:
@@ -106,20 +101,3 @@ def test_layers_without_a_map() -> None:
         coord_map(n.ip.fn)
     with pytest.raises(RuntimeError):
         coord_map_from_to(n.ip, n.data)
-
-
-def test_maps_compose_and_have_inverses() -> None:
-    assert compose((None, 1, 0), (1, 2, 3)) == (1, 2, 3) == compose((1, 2, 3), (None, 1, 0))
-    assert compose((1, 2, 3), (1, 4, 5)) == (1, 8, 13)
-    assert compose((1, 4.0, 6.0), inverse((1, 4.0, 6.0))) == (1, 1, 0)
-    with pytest.raises(AxisMismatchException, match=r"axis 1.*axis 2"):
-        compose((1, 2, 3), (2, 4, 5))
-
-
-def test_parameters_of_convolutions() -> None:
-    axis, stride, kernel, pad = conv_params(Function("Convolution", [], {"kernel_size": 3, "dilation": 2, "axis": 2}))
-    assert (axis, *map(np.ndarray.tolist, (stride, kernel, pad))) == (2, [1], [5], [0])
-    with pytest.raises(AssertionError, match=r"legacy _h/_w params.*kernel_h"):
-        conv_params(Function("Convolution", [], {"kernel_h": 3, "kernel_w": 3}))
-    with pytest.raises(KeyError, match="kernel_size"):
-        conv_params(Function("Pooling", [], {"global_pooling": True}))

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fcaffe.net import layer_types
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, write_text
-from fcaffe.pycaffe import net_spec
 from fcaffe.pycaffe.net import Net
 from fcaffe.pycaffe.net_spec import NetSpec, assign_proto, layers, params, to_proto
 from fcaffe.pycaffe.session import TEST
@@ -140,30 +138,3 @@ def test_values_of_every_kind_are_assigned() -> None:
     )
     assign_proto(param, "dilation", [])
     assert not param.dilation
-
-
-def test_a_type_has_its_own_message_whatever_forks_added() -> None:
-    names = net_spec.param_name_dict()
-    assert {"Convolution": "convolution", "ReLU": "relu", "HDF5Data": "hdf5_data"}.items() <= names.items()
-    for type_name in layer_types():
-        field = f"{names.get(type_name, type_name)}_param"
-        if type_name in names:
-            message = pb.LayerParameter.DESCRIPTOR.fields_by_name[field].message_type
-            assert message.name == f"{type_name}Parameter"
-
-
-@pytest.mark.parametrize("name", sorted(net_spec.param_name_dict()))
-def test_every_field_of_every_message_can_be_given(name: str) -> None:
-    message = pb.LayerParameter.DESCRIPTOR.fields_by_name[f"{net_spec.param_name_dict()[name]}_param"].message_type
-    values: dict[str, Any] = {}
-    for field in message.fields:
-        if field.enum_type is not None:
-            values[field.name] = field.enum_type.values[0].number
-        elif field.message_type is None and not field.name.endswith("param"):
-            values[field.name] = "text" if field.cpp_type == field.CPPTYPE_STRING else 1
-    if "layer" in values and name != "Python":
-        del values["layer"]
-    made = to_proto(getattr(layers, name)(**values)).layer[0]
-    assert {field.name for field, _ in getattr(made, f"{net_spec.param_name_dict()[name]}_param").ListFields()} == set(
-        values
-    )

@@ -47,20 +47,6 @@ def test_unit_uniform_draws_again_what_rounds_to_one() -> None:
     assert unit_uniform(play(2**32 - 129)) == np.float32(1 - 2**-24)
 
 
-def test_lowest_bit_is_the_sign() -> None:
-    strip, place = 5, 1 << 23
-    first = place << 8 | strip << 1
-    expected = np.float32(0.5) * normal_table().x32[strip]
-    assert normal_try(first | 1, play()) == expected
-    assert normal_try(first, play()) == -expected
-
-
-def test_wedge_takes_one_draw_for_the_height() -> None:
-    first = (2**24 - 1) << 8 | 5 << 1 | 1  # the far end of strip 5, where the curve is at the strip's floor
-    assert normal_try(first, play(0)) is not None
-    assert normal_try(first, play(2**31)) is None
-
-
 def test_tail() -> None:
     first = 0xFFFFFF << 8 | 1
     zero, one = 0 << 8 | 1, int(2**24 / exponential_table().x[1]) << 8 | 1  # exponential draws of about 0 and 1

@@ -14,7 +14,6 @@ import pytest
 
 from fcaffe.data import datum_to_array, open_database, parse_datum
 from fcaffe.data.mean import read_mean
-from tests.golden_data import GOLDEN, make_mnist_lmdbs
 
 ROOT = Path(__file__).parents[2]
 IMAGES = np.random.default_rng(5).integers(0, 256, (7, 28, 28), np.uint8)
@@ -67,12 +66,6 @@ def digits(tmp_path_factory):
     return folder, records(folder / "digits_train_lmdb"), records(folder / "digits_test_lmdb")
 
 
-def test_training_and_test_digits_share_no_image(digits):
-    _, train, test = digits
-    shared = {image.tobytes() for _, image, _ in train} & {image.tobytes() for _, image, _ in test}
-    assert not shared
-
-
 def test_every_fifth_digit_is_held_out(digits):
     _, train, test = digits
     with np.load(ROOT / "scripts" / "data" / "uci_digits" / "digits.npz") as stored:
@@ -85,12 +78,6 @@ def test_every_fifth_digit_is_held_out(digits):
     for key, image, label in train + test:
         assert image.shape == (1, 8, 8) and image.max() <= 16 and len(key) == 8
         assert label == labels[index[image.tobytes()]]
-
-
-def test_neighbouring_digits_are_mixed(digits):
-    _, train, _ = digits
-    for start in range(0, len(train) - 64, 64):
-        assert len({label for _, _, label in train[start : start + 64]}) == 10
 
 
 def test_digits_that_are_there_stay(digits):
@@ -142,16 +129,6 @@ def test_mnist_files_that_are_missing_or_do_not_match(tmp_path):
     (tmp_path / "raw" / "t10k-labels-idx1-ubyte").write_bytes(labels)
     refused("do not go together", "mnist", "raw", "--out", "made", "--part", "test", cwd=tmp_path)
     assert not (tmp_path / "made").exists()
-
-
-def test_golden_run_databases(tmp_path):
-    make_mnist_lmdbs(tmp_path)
-    train, test = records(tmp_path / "train_lmdb"), records(tmp_path / "test_lmdb")
-    assert (len(train), len(test)) == (8000, 2000)
-    assert train[0][0] == test[0][0] == "00000000"
-    gray = records(GOLDEN / "interop" / "gray_lmdb")  # pictures in the same order, as Caffe stored them
-    for (_, image, label), (_, golden_image, golden_label) in zip(train, gray, strict=False):
-        assert np.array_equal(image, golden_image) and label == golden_label
 
 
 # --- cifar10 ----------------------------------------------------------------------------------------------------------

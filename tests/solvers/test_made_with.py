@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fcaffe.errors import FcaffeError, OtherRunError, SnapshotError
+from fcaffe.errors import OtherRunError, SnapshotError
 from fcaffe.model_files import read_model, write_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_binary
 from fcaffe.solvers import Solver
 from fcaffe.solvers.snapshot.read import restore_newest
-from fcaffe.solvers.snapshot.state_files import read_state, write_state
 from tests.solvers.training import weights_of
 
 NET = """
@@ -113,63 +112,6 @@ def test_the_same_run_is_told_nothing(made: Callable[..., Solver], capfd: pytest
 # --- files that were cut, mixed up, or are no states ------------------------------------------------------------------
 
 
-def ends_of_fields(content: bytes) -> Iterator[int]:
-    """Where a message is still a message if it is cut there: behind each field of a serialized one."""
-    place = 0
-
-    def varint() -> int:
-        nonlocal place
-        value = shift = 0
-        while True:
-            byte = content[place]
-            place, value, shift = place + 1, value | (byte & 0x7F) << shift, shift + 7
-            if byte < 0x80:
-                return value
-
-    while place < len(content):
-        if varint() & 7 == 2:
-            length = varint()
-            place += length
-        else:
-            varint()
-        yield place
-
-
-@pytest.mark.parametrize("kind", ["solverstate", "caffemodel"])
-def test_a_file_cut_behind_any_field_is_refused(made: Callable[..., Solver], kind: str) -> None:
-    trained(made())
-    path = Path(f"run_iter_3.{kind}")
-    content = path.read_bytes()
-    ends = list(ends_of_fields(content))
-    assert len(ends) > 6 and ends[-1] == len(content)
-    solver = made()
-    before = weights_of(solver)
-    for end in [0, *ends[:-1]]:
-        path.write_bytes(content[:end])
-        with pytest.raises(SnapshotError, match=rf"{path} is (cut off|damaged or cut off|empty)"):
-            solver.restore("run_iter_3.solverstate")
-        if kind == "caffemodel":
-            with pytest.raises(SnapshotError, match=rf"{path} is (cut off|damaged or cut off|empty)"):
-                made(weights=[str(path)])
-    assert all(np.array_equal(values, before[name]) for name, values in weights_of(solver).items())
-    path.write_bytes(content)
-    solver.restore("run_iter_3.solverstate")
-
-
-@pytest.mark.parametrize("ending", ["", ".h5"])
-@pytest.mark.parametrize(("field", "value"), [("iteration", -1), ("current_step", -2), ("learned_net", "")])
-def test_numbers_that_no_state_has(made: Callable[..., Solver], field: str, value: Any, ending: str) -> None:
-    if ending:
-        pytest.importorskip("h5py", reason="the hdf5 extra (h5py) is not installed")
-    state = read_state(trained(made()))
-    setattr(state, field, value)
-    write_state(f"bad.solverstate{ending}", state)
-    solver = made()
-    with pytest.raises(SnapshotError, match=rf"bad\.solverstate{ending}.*damaged"):
-        solver.restore(f"bad.solverstate{ending}")
-    assert solver.iteration == 0
-
-
 def test_a_model_that_is_not_the_states_is_refused(made: Callable[..., Solver]) -> None:
     state = trained(made())
     Path("kept").mkdir()
@@ -262,14 +204,6 @@ def test_layers_without_weights_are_named_in_one_line(
         told = [line for line in capfd.readouterr().err.splitlines() if "has no weights" in line]
         assert len(told) == (names is not None), told
         assert names is None or names in told[0]
-
-
-@pytest.mark.parametrize("weights", ["a.caffemodel,", ",", "missing.caffemodel"])
-def test_names_of_weights_that_are_none(made: Callable[..., Solver], weights: str) -> None:
-    trained(made())
-    shutil.copy("run_iter_3.caffemodel", "a.caffemodel")
-    with pytest.raises(FcaffeError, match=r"has an empty name in it|missing\.caffemodel does not exist"):
-        made(weights=[weights])
 
 
 def test_a_state_beyond_the_end_trains_nothing_and_says_so(

@@ -89,7 +89,7 @@ def test_a_state_without_what_is_carried_begins_anew_and_says_so(capfd: pytest.C
     resumed = solver_of(text)
     resumed.restore("run_iter_3.solverstate")
     assert not any(blob.data.any() for blob in resumed.net.layers[resumed.net.layer_names.index("rnn")].hidden)
-    assert 'no state that fits layer "rnn" of the train net' in capfd.readouterr().err
+    assert 'layer "rnn" of the train net: begun anew' in capfd.readouterr().err
     Trained(resumed, 1)
 
 

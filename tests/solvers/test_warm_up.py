@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,9 @@ import pytest
 
 from fcaffe.errors import SolverError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, read_solver
+from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
 from fcaffe.solvers.learning_rate import learning_rate, next_step, scale_rate
-from fcaffe.tools.solver_fields import rates
 
 POLICY = 'base_lr: 0.5 gamma: 0.5 max_iter: 100 lr_policy: "multistep" stepvalue: 2 stepvalue: 6 stepvalue: 90 '
 
@@ -46,16 +44,6 @@ def test_the_rate_rises_and_then_the_policy_has_it(text: str, rising: list[float
     assert curve(param(text), 9) == [*rising, 0.25, 0.25, 0.125, 0.125, 0.125]
 
 
-def test_a_summary_shows_the_rise() -> None:
-    rising = [(0, 0), (1, 0.125), (2, 0.25), (3, 0.375)]
-    solver = param("warmup_iter: 4")
-    assert rates(solver) == [*rising, (4, 0.25), (6, 0.125), (90, 0.0625)]
-    solver.lr_policy = "fixed"
-    assert rates(solver) == [*rising, (4, 0.5)]
-    solver.max_iter = 3
-    assert rates(solver) == rising[:3]
-
-
 def test_two_forms_at_once_are_refused() -> None:
     with pytest.raises(SolverError, match="warmup_iter and rampup_interval are both given"):
         learning_rate(param("warmup_iter: 4 rampup_interval: 4"), 0)
@@ -74,16 +62,6 @@ def test_scaled_for_a_larger_batch(scale: str, factor: float, text: str, base: f
     solver = param(text)
     scale_rate(solver, scale, factor)
     assert (solver.base_lr, learning_rate(solver, 0)) == (base, start)
-
-
-def test_fields_that_work_are_not_warned_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "solver.prototxt"
-    path.write_text(
-        'net: "x" base_lr: 1 lr_policy: "fixed" rampup_interval: 4 rampup_lr: 1 larc: true larc_policy: "clip" '
-        "larc_eta: 1 warmup_iter: 4 warmup_start_lr: 1 local_lr_auto: true local_gw_ratio: 1"
-    )
-    read_solver(path)
-    assert "without effect" not in capfd.readouterr().err
 
 
 def test_resumed_within_warm_up(interop: Callable[..., Solver]) -> None:

@@ -31,7 +31,9 @@ def layer_text(kind: str, example: Example, in_place: bool = False) -> str:
 def example_inputs(net: Net, example: Example) -> dict[str, np.ndarray]:
     inputs = random_inputs(net)
     for index, name in enumerate(inputs):
-        if index in example.labels:
+        if index in example.values:
+            inputs[name] = np.resize(example.values[index], inputs[name].shape)
+        elif index in example.labels:
             inputs[name] = np.random.default_rng(1).integers(0, example.labels[index], inputs[name].shape)
         elif example.positive:
             inputs[name] = np.abs(inputs[name]) + 0.1
@@ -50,7 +52,6 @@ def with_random_weights(net: Net, seed: int = 3) -> Net:
                 blob.data[...] = random.standard_normal(blob.shape) * (2 / width) ** 0.5
             else:
                 blob.data[...] = random.uniform(0.5 if index == 0 else -0.5, 1, blob.shape)
-    net.context.engine.refresh_parameters()
     return net
 
 

@@ -17,9 +17,6 @@ pytest.importorskip("cv2")
 @pytest.mark.parametrize("shape", [(10, 20), (20, 10), (12, 12), (7, 19)])
 def test_the_middle_square(shape: tuple[int, int]) -> None:
     assert crop_image(np.zeros((3, *shape), np.uint8), 8).shape == (3, 8, 8)
-
-
-def test_what_is_cut_off_is_at_both_sides() -> None:
     pixels = np.zeros((1, 8, 24), np.uint8)
     pixels[:, :, 8:16] = 200
     assert (crop_image(pixels, 8) == 200).all()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import struct
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from fcaffe.cli import main
 from fcaffe.errors import FcaffeError
 from fcaffe.tools import plot as plotting
-from fcaffe.tools.curves import smoothed
 from tests.conftest import GOLDEN
 
 pytest.importorskip("matplotlib")
@@ -76,12 +74,6 @@ def test_the_loss_is_smoothed_over_its_points(tmp_path: Path, monkeypatch: pytes
     assert all(1.7 < value < 2.3 for value in line.get_ydata())
     (points,) = line.axes.collections
     assert sorted({value for _, value in points.get_offsets()}) == [1, 3]
-
-
-def test_what_is_no_number_does_not_spread() -> None:
-    curve = {index: math.nan if index == 50 else 1.0 for index in range(100)}
-    made = smoothed(curve)
-    assert list(made) == list(curve) and math.isnan(made.pop(50)) and set(made.values()) == {1.0}
 
 
 def test_the_rate_goes_on_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

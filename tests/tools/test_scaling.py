@@ -10,17 +10,10 @@ import pytest
 
 from fcaffe.errors import FcaffeError
 from fcaffe.threads import available_cpus
-from fcaffe.tools.scaling import Split, advice, measure_splits, splits
+from fcaffe.tools.scaling import Split, advice, measure_splits
 
 ROOT = Path(__file__).parents[2]
 LENET = str(ROOT / "models" / "lenet" / "train_val.prototxt")
-
-
-@pytest.mark.parametrize("cores", [1, 2, 6, 16, 17])
-def test_splits_use_all_cores(cores: int) -> None:
-    found = splits(cores)
-    assert all(split.workers * split.threads == cores for split in found)
-    assert [found[0].workers, found[-1].workers] == [1, cores]
 
 
 @pytest.mark.parametrize(
@@ -44,20 +37,18 @@ def test_advice(milliseconds: dict[int, float], told: str) -> None:
 def test_on_this_machine() -> None:
     """A batch of 1 cannot be split: one worker is measured, and the rest say why not."""
     heard: list[str] = []
-    results = measure_splits([f"--net={LENET}", "--batch-size=1"], 2, heard.append, rounds=2)
+    results = measure_splits([f"--net={LENET}", "--batch-size=1"], 2, heard.append)
     assert [result.batch for result in results] == [1, 0] and results[0].seconds > 0
     assert "cannot split a batch of 1" in results[1].problem
-    first, second = "1 worker of 2 threads, round {} of 2", "2 workers of 1 thread, round 1 of 2"
-    assert heard == [f"Measuring {words}" for words in (first.format(1), second, first.format(2))]
+    assert heard == ["Measuring 1 worker of 2 threads", "Measuring 2 workers of 1 thread"]
     with pytest.raises(FcaffeError, match="does not exist"):
-        measure_splits(["--net=nothing.prototxt"], 2, heard.append, rounds=1)
+        measure_splits(["--net=nothing.prototxt"], 2, heard.append)
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--scaling", "--profile", "--gpu", "0"], "does not go with --profile, --gpu"),
-        (["--input-shape", "1,28,28"], "--input-shape is for --scaling"),
+        (["--scaling", "--gpu", "0"], "leave out --gpu, --engine and --math"),
         *([(["--scaling", "--iterations", "1"], "Training steps of 64 samples")] if available_cpus() > 1 else []),
     ],
 )

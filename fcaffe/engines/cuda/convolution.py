@@ -1,13 +1,12 @@
-"""Convolution and its gradients by cuDNN's graphs, fused with bias and ReLU where that is faster."""
+"""Convolution and its gradients by cuDNN's graphs, fused with bias and ReLU where cuDNN supports that."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fcaffe.engines.convolution import PlainConvolution
-from fcaffe.engines.cuda.gradients import Gradients
-from fcaffe.engines.cuda.operands import channels_last_strides, is_aligned, is_channels_last
-from fcaffe.engines.cuda.plans import Build, Plan, Plans
+from fcaffe.engines.cuda.operands import Operands, channels_last_strides, is_channels_last
+from fcaffe.engines.cuda.plans import Plans
 from fcaffe.engines.windows import Windows
 
 X, WEIGHTS, BIAS, Y = 1, 2, 3, 4  # numbers of the tensors in a graph
@@ -17,11 +16,11 @@ Array = Any
 Shape = tuple[int, ...]
 
 
-class Convolution(Gradients, PlainConvolution):
+class Convolution(Operands, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, output_size...).
 
-    One to three spatial axes; cuDNN tells the groups by the channels of the weights. What it gets is channels-last,
-    aligned and of one type, the engine's 16-bit one if it has one; anything else is copied first.
+    One to three spatial axes; cuDNN tells the groups by the channels of the weights. Its operands are channels-last,
+    aligned and of one type, the engine's 16-bit one if it has one; others are copied first.
     """
 
     plans: Plans
@@ -29,142 +28,114 @@ class Convolution(Gradients, PlainConvolution):
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
     ) -> None:
-        x, weights, windows, target = self._operands(x, weights, windows, y)
-        shapes = x.shape, weights.shape, target.shape
-        fused_bias = None if bias is None else self.factor(bias)
+        if not x.size or not _is_supported(windows):
+            super().convolution_forward(x, weights, bias, y, windows, group, relu)
+            return
+        x_, weights_, of = self._images(x), self._images(weights), _on_two_axes(windows)
+        target = self._target(y, x_.dtype)
+        narrow_bias = None if bias is None else self.factor(bias)
 
         def alone(graph: Any) -> None:
-            self._output(graph, self._convolve(graph, x.dtype, shapes, windows), Y, x.dtype, target.shape)
+            self._output(graph, self._convolve(graph, x_, weights_, of), Y, target)
 
         def fused(graph: Any) -> None:
-            result = self._convolve(graph, x.dtype, shapes, windows)
-            if fused_bias is not None:
+            result = self._convolve(graph, x_, weights_, of)
+            if narrow_bias is not None:
                 channels = (1, target.shape[1], *(1,) * (target.ndim - 2))
-                result = graph.bias(input=result, bias=self._tensor(graph, BIAS, x.dtype, channels))
+                result = graph.bias(input=result, bias=self._tensor(graph, BIAS, x_.dtype, channels))
             if relu:
                 result = graph.relu(input=result)
-            self._output(graph, result, Y, x.dtype, target.shape)
+            self._output(graph, result, Y, target)
 
-        def run(plan: Plan) -> None:
-            pointers = {X: x.data.ptr, WEIGHTS: weights.data.ptr, Y: target.data.ptr}
-            if plan.variant == FUSED and fused_bias is not None:
-                pointers[BIAS] = fused_bias.data.ptr
+        variants = {FUSED: fused, ALONE: alone} if relu or bias is not None else {ALONE: alone}
+        signature = ("forward", x_.dtype.name, x_.shape, weights_.shape, target.shape, of, bias is not None, relu)
+        plan = self.plans.find(signature, variants)
+        if plan is None:
+            super().convolution_forward(x_, weights_, bias, target, of, group, relu)
+        else:
+            pointers = {X: x_.data.ptr, WEIGHTS: weights_.data.ptr, Y: target.data.ptr}
+            if plan.variant == FUSED and narrow_bias is not None:
+                pointers[BIAS] = narrow_bias.data.ptr
             self.plans.execute(plan, pointers)
             if plan.variant == ALONE and bias is not None:
-                self.add_bias(target, bias, relu)
-            elif plan.variant == ALONE and relu:
+                self.add_bias(target, bias)
+            if plan.variant == ALONE and relu:
                 self.relu_forward(target, target, 0)
-
-        variants: dict[str, Build] = {ALONE: alone}
-        if bias is not None or relu:
-            variants[FUSED] = fused
-        signature = ("forward", x.dtype.name, *shapes, windows, bias is not None, relu)
-        plan = self.plans.find(signature, variants, run) if x.size else None
-        if plan is None:
-            super().convolution_forward(x, weights, bias, target, windows, group, relu)
-        else:
-            run(plan)
         self._deliver(target, y)
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
-        dy, weights, windows, target = self._operands(dy, weights, windows, dx)
+        if not dx.size or not dy.size or not _is_supported(windows):
+            super().convolution_backward_data(dy, weights, dx, windows, group)
+            return
+        dy_, weights_, of = self._images(dy), self._images(weights), _on_two_axes(windows)
+        target = self._target(dx, dy_.dtype)
 
         def build(graph: Any) -> None:
             result = graph.conv_dgrad(
-                loss=self._tensor(graph, Y, dy.dtype, dy.shape),
-                filter=self._tensor(graph, WEIGHTS, dy.dtype, weights.shape),
-                **_geometry(windows),
+                loss=self._tensor(graph, Y, dy_.dtype, dy_.shape),
+                filter=self._tensor(graph, WEIGHTS, dy_.dtype, weights_.shape),
+                **_geometry(of),
             )
-            self._output(graph, result, X, dy.dtype, target.shape)
+            self._output(graph, result, X, target)
 
-        def run(plan: Plan) -> None:
-            self.plans.execute(plan, {Y: dy.data.ptr, WEIGHTS: weights.data.ptr, X: target.data.ptr})
-
-        signature = ("data", dy.dtype.name, target.shape, weights.shape, dy.shape, windows)
-        plan = self.plans.find(signature, {ALONE: build}, run) if target.size and dy.size else None
+        plan = self.plans.find(("data", dy_.dtype.name, target.shape, weights_.shape, dy_.shape, of), {ALONE: build})
         if plan is None:
-            super().convolution_backward_data(dy, weights, target, windows, group)
+            super().convolution_backward_data(dy_, weights_, target, of, group)
         else:
-            run(plan)
+            self.plans.execute(plan, {Y: dy_.data.ptr, WEIGHTS: weights_.data.ptr, X: target.data.ptr})
         self._deliver(target, dx)
 
     def convolution_backward_weights(
-        self, x: Array, dy: Array, dweights: Array, dbias: Array | None, windows: Windows, group: int, add: bool
+        self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
     ) -> None:
-        if dbias is not None:
-            self.convolution_backward_bias(dy, dbias, add)
-        if not x.size or not 1 <= len(windows.kernel) <= 3:
-            super().convolution_backward_weights(x, dy, dweights, None, windows, group, add)
+        if not x.size or not _is_supported(windows):
+            super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
-        x, dy = self._images(x), self._images(dy)
-        gradients, windows = _with_two_axes(dweights), _on_two_axes(windows)
-        if add:
-            self.settle_gradients()  # these may be among them
-        narrow = None if add else self.narrow_gradient(gradients)
-        in_place = not add and gradients.dtype == x.dtype and is_channels_last(gradients) and is_aligned(gradients)
-        if in_place:
-            target = gradients
-        else:
-            target = self.empty_channels_last(gradients.shape, x.dtype) if narrow is None else narrow
+        x_, dy_, of = self._images(x), self._images(dy), _on_two_axes(windows)
+        gradients = _with_two_axes(dweights)
+        target = self.empty_channels_last(gradients.shape, x_.dtype) if add else self._target(dweights, x_.dtype)
 
         def build(graph: Any) -> None:
             result = graph.conv_wgrad(
-                image=self._tensor(graph, X, x.dtype, x.shape),
-                loss=self._tensor(graph, Y, x.dtype, dy.shape),
-                **_geometry(windows),
+                image=self._tensor(graph, X, x_.dtype, x_.shape),
+                loss=self._tensor(graph, Y, x_.dtype, dy_.shape),
+                **_geometry(of),
             )
-            self._output(graph, result, WEIGHTS, x.dtype, target.shape)
+            self._output(graph, result, WEIGHTS, target)
 
-        def run(plan: Plan) -> None:
-            self.plans.execute(plan, {X: x.data.ptr, Y: dy.data.ptr, WEIGHTS: target.data.ptr})
-
-        signature = ("weights", x.dtype.name, x.shape, target.shape, dy.shape, windows)
-        plan = self.plans.find(signature, {ALONE: build}, run)
+        plan = self.plans.find(("weights", x_.dtype.name, x_.shape, target.shape, dy_.shape, of), {ALONE: build})
         if plan is None:
-            super().convolution_backward_weights(x, dy, gradients, None, windows, group, add)
+            super().convolution_backward_weights(x_, dy_, gradients, of, group, add)
             return
-        run(plan)
+        self.plans.execute(plan, {X: x_.data.ptr, Y: dy_.data.ptr, WEIGHTS: target.data.ptr})
         if add:
             gradients += target
-        elif narrow is not None:
-            self.put_off(gradients)
-        elif not in_place:
-            self.copy(target, gradients)
-
-    def convolution_backward_bias(self, dy: Array, dbias: Array, add: bool) -> None:
-        self.bias_backward(dy, dbias, add)
-
-    def _operands(
-        self, images: Array, weights: Array, windows: Windows, output: Array
-    ) -> tuple[Array, Array, Windows, Array]:
-        """The images, the weights and the windows as cuDNN takes them, and memory for the output: its own if it can be
-        written as it is."""
-        if not 1 <= len(windows.kernel) <= 3:
-            return images, weights, windows, output
-        images, weights = self._images(images), self._images(weights)
-        target = _with_two_axes(output)
-        if target.dtype != images.dtype or not (is_channels_last(target) and is_aligned(target)):
-            target = self.empty_channels_last(target.shape, images.dtype)
-        return images, weights, _on_two_axes(windows), target
+        else:
+            self._deliver(target, dweights)
 
     def _images(self, array: Array) -> Array:
+        """The array as cuDNN takes it: itself or a copy."""
         images = self.channels_last(self.factor(_with_two_axes(array)))
-        if is_aligned(images):
-            return images
-        copied = self.empty_channels_last(images.shape, images.dtype)
-        self.copy(images, copied)
-        return copied
+        if not _is_aligned(images):
+            images, given = self.empty_channels_last(images.shape, images.dtype), images
+            self.copy(given, images)
+        return images
+
+    def _target(self, output: Array, dtype: Any) -> Array:
+        """Memory that cuDNN can write: the output's own or a temporary array."""
+        target = _with_two_axes(output)
+        if target.dtype == dtype and is_channels_last(target) and _is_aligned(target):
+            return target
+        return self.empty_channels_last(target.shape, dtype)
 
     def _deliver(self, target: Array, output: Array) -> None:
-        """Copy what was written into the target, unless that is the output's own memory."""
         if target.data.ptr != output.data.ptr:
             self.copy(target.reshape(output.shape), output)
 
-    def _convolve(self, graph: Any, dtype: Any, shapes: tuple[Shape, Shape, Shape], windows: Windows) -> Any:
-        x, weights, _ = shapes
+    def _convolve(self, graph: Any, x: Array, weights: Array, windows: Windows) -> Any:
         return graph.conv_fprop(
-            image=self._tensor(graph, X, dtype, x),
-            weight=self._tensor(graph, WEIGHTS, dtype, weights),
+            image=self._tensor(graph, X, x.dtype, x.shape),
+            weight=self._tensor(graph, WEIGHTS, x.dtype, weights.shape),
             **_geometry(windows),
         )
 
@@ -173,14 +144,23 @@ class Convolution(Gradients, PlainConvolution):
             dim=list(shape), stride=list(channels_last_strides(shape)), data_type=self._type(dtype), uid=number
         )
 
-    def _output(self, graph: Any, tensor: Any, number: int, dtype: Any, shape: Shape) -> None:
+    def _output(self, graph: Any, tensor: Any, number: int, target: Array) -> None:
         tensor.set_uid(number)
-        tensor.set_output(True).set_data_type(self._type(dtype))
-        tensor.set_dim(list(shape)).set_stride(list(channels_last_strides(shape)))
+        tensor.set_output(True).set_data_type(self._type(target.dtype))
+        tensor.set_dim(list(target.shape)).set_stride(list(channels_last_strides(target.shape)))
 
     def _type(self, dtype: Any) -> Any:
         types = self.plans.cudnn.data_type
         return {"float32": types.FLOAT, "float16": types.HALF, "bfloat16": types.BFLOAT16}[dtype.name]
+
+
+def _is_supported(windows: Windows) -> bool:
+    return 1 <= len(windows.kernel) <= 3
+
+
+def _is_aligned(array: Array) -> bool:
+    """Whether it begins at a multiple of 16 bytes, as cuDNN requires."""
+    return not array.data.ptr % 16
 
 
 def _geometry(windows: Windows) -> dict[str, list[int]]:

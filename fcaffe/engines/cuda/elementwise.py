@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.cuda.kernels import CPP_TYPES, FLOATS, THREADS, Kernels, blocks_for
+from fcaffe.engines.cuda.kernels import CPP_TYPES, FLOATS, MOST_BLOCKS, THREADS, Kernels, blocks_for
 from fcaffe.engines.cuda.layouts import Axis, alike, common_axes, is_flat, rows_of_channels, strides
-from fcaffe.engines.cuda.packs import NULL
+from fcaffe.engines.cuda.packs import NULL, pack_of
 from fcaffe.engines.elementwise import PlainElementwise
 
 SOURCE = "elementwise"
-MOST_TERMS = 8  # of a weighted sum or a concat
 TILE = 64  # of copy_transposed
 LARGEST = (1 << 31) - 1
-IN_FLIGHT = 4  # packs of 16 bytes that a thread loads at a time, if it has so many to do
-FULL = 132 * 4  # blocks that an H200's multiprocessors hold at a time, at 64 registers a thread
 
 Array = Any
 
@@ -50,26 +46,19 @@ class Elementwise(PlainElementwise):
         if not _is_fast(*arrays, y):
             super().weighted_sum(arrays, factors, y)
             return
-        if len(arrays) > MOST_TERMS:
-            self.weighted_sum(arrays[:MOST_TERMS], factors[:MOST_TERMS], y)
-            self.weighted_sum([y, *arrays[MOST_TERMS:]], [1, *factors[MOST_TERMS:]], y)
+        if len(arrays) > 2:
+            self.weighted_sum(arrays[:2], factors[:2], y)
+            self.weighted_sum([y, *arrays[2:]], [1, *factors[2:]], y)
             return
         terms = [term for array, factor in zip(arrays, factors, strict=True) for term in (array, np.float32(factor))]
-        terms += [NULL, np.float32(0)] * (MOST_TERMS - len(arrays))
-        types = y.dtype, len(arrays)
-        self.kernels.launch(SOURCE, "weighted_sum", types, _blocks(y), THREADS, y, np.int64(y.size), *terms)
+        terms += [NULL, np.float32(0)] * (2 - len(arrays))
+        self._map("weighted_sum", (y.dtype, len(arrays) == 2), y, *terms, y)
 
     def add_relu(self, a: Array, b: Array, y: Array) -> None:
         if _is_fast(a, b, y):
             self._map("add_relu", (y.dtype,), y, a, b, y)
         else:
             super().add_relu(a, b, y)
-
-    def add_relu_backward(self, y: Array, dy: Array, da: Array, db: Array) -> None:
-        if _is_fast(y, dy, da, db):
-            self._map("add_relu_backward", (y.dtype,), y, y, dy, da, db)
-        else:
-            super().add_relu_backward(y, dy, da, db)
 
     def multiply(self, a: Array, b: Array, y: Array) -> None:
         if _is_fast(a, b, y):
@@ -121,56 +110,24 @@ class Elementwise(PlainElementwise):
         """x[batch][row][column] to y[batch][column][row]."""
         types = x.dtype, y.dtype
         batches = np.int64(batch.x), np.int64(batch.y)
-        if rows.size == columns.y == 3 and x.dtype == np.float32:  # colour images
-            blocks = blocks_for(batch.size * columns.size, THREADS, IN_FLIGHT)
-            sizes = np.int32(columns.size), np.int64(batch.size), np.int64(rows.x), *batches
-            self.kernels.launch(SOURCE, "copy_interleaved", types, blocks, THREADS, x, y, *sizes)
-            return
         blocks = -(-rows.size // TILE) * -(-columns.size // TILE) * batch.size
         pitches = np.int64(rows.x), np.int64(columns.y), *batches
         extent = np.int32(rows.size), np.int32(columns.size)
         self.kernels.launch(SOURCE, "copy_transposed", types, blocks, THREADS, x, y, *extent, *pitches)
 
-    def concat(self, parts: Sequence[Array], whole: Array, axis: int) -> None:
-        if not self._move_channels(parts, [part.shape[axis] for part in parts], whole, axis, split=False):
-            super().concat(parts, whole, axis)
-
-    def split(self, whole: Array, parts: Sequence[Array | None], sizes: Sequence[int], axis: int) -> None:
-        if not self._move_channels(parts, sizes, whole, axis, split=True):
-            super().split(whole, parts, sizes, axis)
-
-    def _move_channels(
-        self, parts: Sequence[Array | None], sizes: Sequence[int], whole: Array, axis: int, split: bool
-    ) -> bool:
-        """Whether the parts are channels of the whole, lie as the kernel wants them, and are done."""
-        given = [part for part in parts if part is not None]
-        rows = rows_of_channels(whole)
-        usual = axis == 1 and rows is not None and _is_float(whole) and len(parts) <= MOST_TERMS
-        if not (usual and all(rows_of_channels(part) and part.dtype == whole.dtype for part in given)):
-            return False
-        pack = 16 // whole.dtype.itemsize
-        if any(size % pack for size in sizes) or any(array.data.ptr % 16 for array in (whole, *given)):
-            pack = 1
-        operands = [(NULL if part is None else part, np.int32(size)) for part, size in zip(parts, sizes, strict=True)]
-        operands += [(NULL, np.int32(0))] * (MOST_TERMS - len(parts))
-        count, channels = rows  # type: ignore[misc] # see `usual`
-        grid, block = _across_channels(count, channels // pack)
-        arguments = np.int64(count), np.int32(channels), *itertools.chain.from_iterable(operands)
-        self.kernels.launch("concat", "move_channels", (whole.dtype, pack, split), grid, block, whole, *arguments)
-        return True
-
-    def add_bias(self, y: Array, bias: Array, relu: bool) -> None:
+    def add_bias(self, y: Array, bias: Array) -> None:
         rows = rows_of_channels(y)
         if rows is None or not _is_float(y) or not _is_vector(bias):
-            super().add_bias(y, bias, relu)
+            super().add_bias(y, bias)
             return
         pack, grid, block = _by_channel(*rows, y)
-        sizes = np.int64(rows[0]), np.int32(rows[1]), np.int32(relu)
-        self.kernels.launch(SOURCE, "add_bias", (y.dtype, pack), grid, block, y, bias, *sizes)
+        self.kernels.launch(
+            SOURCE, "add_bias", (y.dtype, pack), grid, block, y, bias, np.int64(rows[0]), np.int32(rows[1])
+        )
 
     def bias_backward(self, dy: Array, dbias: Array, add: bool) -> None:
         if rows_of_channels(dy) and _is_float(dy) and _is_vector(dbias):
-            self._sum_by_channel(None, dy, None, dbias, add)
+            self._sum_by_channel(dy, dbias, add)
         else:
             super().bias_backward(dy, dbias, add)
 
@@ -178,56 +135,34 @@ class Elementwise(PlainElementwise):
         if not (rows_of_channels(x) and _is_float(x)):
             return x.sum(axis=(0, *range(2, x.ndim)), dtype=np.float32)
         sums = self.xp.empty(x.shape[1], np.float32)
-        self._sum_by_channel(None, x, None, sums, add=False)
+        self._sum_by_channel(x, sums, add=False)
         return sums
 
-    def relu_bias_backward(self, y: Array, dy: Array, dx: Array, dbias: Array | None, add: bool) -> None:
-        if dbias is None:
-            self.relu_backward(y, dy, dx, 0)
-        elif rows_of_channels(dy) and _is_fast(y, dy, dx) and _is_vector(dbias):
-            self._sum_by_channel(y, dy, dx, dbias, add)
-        else:
-            super().relu_bias_backward(y, dy, dx, dbias, add)
-
-    def _sum_by_channel(self, y: Array | None, dy: Array, dx: Array | None, dbias: Array, add: bool) -> None:
+    def _sum_by_channel(self, dy: Array, dbias: Array, add: bool) -> None:
         """In two steps, so that the order of the sum is always the same."""
         rows, channels = rows_of_channels(dy)  # type: ignore[misc] # the caller has asked
-        relu = y is not None
-        pack, grid, block = _by_channel(rows, channels, *((y, dy, dx) if relu else (dy,)))
+        pack, grid, block = _by_channel(rows, channels, dy)
         partials = self.xp.empty((grid[0], channels), np.float32)
-        arrays = (y, dy, dx) if relu else (NULL, dy, NULL)
         sizes = np.int64(rows), np.int32(channels)
-        self.kernels.launch(SOURCE, "bias_partials", (dy.dtype, pack, relu), grid, block, *arrays, partials, *sizes)
+        self.kernels.launch(SOURCE, "bias_partials", (dy.dtype, pack), grid, block, dy, partials, *sizes)
         last = np.int32(grid[0]), np.int32(channels), np.int32(add)
         self.kernels.launch(SOURCE, "bias_sums", (), -(-channels // 32), (32, 32), partials, dbias, *last)
 
 
-def _by_channel(rows: int, channels: int, *arrays: Array) -> tuple[int, tuple[int, int], tuple[int, int]]:
+def _by_channel(rows: int, channels: int, array: Array) -> tuple[int, tuple[int, int], tuple[int, int]]:
     """Values of a pack, grid and block for kernels that go by channel; blocks are powers of two wide and high."""
-    pack = 16 // arrays[0].dtype.itemsize
-    if channels % pack or any(array.data.ptr % 16 for array in arrays):
-        pack = 1
+    pack = pack_of(channels, array)
     packs = channels // pack
     width = min(32, 1 << (packs - 1).bit_length())
     height = THREADS // width
     across = -(-packs // width)
-    down = min(-(-rows // height), max(1, FULL // across))
+    down = min(-(-rows // height), max(1, MOST_BLOCKS // 4 // across))
     return pack, (down, across), (width, height)
 
 
-def _across_channels(rows: int, packs: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Grid and block for rows of so many packs, with few threads beyond a row's end."""
-    across = -(-packs // THREADS)
-    width = -(-packs // across)
-    height = THREADS // width
-    down = min(-(-rows // height), max(1, FULL * THREADS // (width * height * across)))
-    return (down, across), (width, height)
-
-
 def _blocks(array: Array) -> int:
-    """Blocks for threads that take packs of 16 bytes: all packs at once if the device can hold so many threads."""
-    packs = -(-array.size * array.dtype.itemsize // 16)
-    return min(blocks_for(packs), max(FULL, blocks_for(packs, THREADS, IN_FLIGHT)))
+    """Blocks for threads that take packs of 16 bytes."""
+    return blocks_for(-(-array.nbytes // 16))
 
 
 def _is_float(array: Array) -> bool:

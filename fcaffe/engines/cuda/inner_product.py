@@ -32,7 +32,7 @@ class InnerProduct(Operands, PlainInnerProduct):
             return
         self._multiply(x, weights, y, transpose_b=not transpose)
         if bias is not None:
-            self.add_bias(y, bias, relu=False)
+            self.add_bias(y, bias)
 
     def inner_product_backward_data(self, dy: Array, weights: Array, dx: Array, transpose: bool) -> None:
         if not _is_usual(dy, weights, dx):

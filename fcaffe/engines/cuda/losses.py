@@ -13,8 +13,7 @@ from fcaffe.engines.losses import PlainLosses
 
 Array = Any
 
-WARP = 32
-FEW_CLASSES, MANY_CLASSES = 8, 512  # up to so many a thread does a position alone, from so many on a whole block
+WARP = 32  # threads for a position
 
 
 class Losses(PlainLosses):
@@ -38,13 +37,13 @@ class Losses(PlainLosses):
         if not (strides[0] and strides[1] and scores.shape[axis]):
             super().softmax_loss_forward(scores, labels, probability, loss, valid, axis, ignored, divisor, wrong)
             return
-        lanes, positions, sizes = _cut(scores.shape, axis, strides[0])
-        blocks = max(1, blocks_for(positions * lanes))
+        positions, sizes = _cut(scores.shape, axis)
+        blocks = max(1, blocks_for(positions * WARP))
         partials = self.xp.empty(2 * blocks, np.float32)
         labels = self.xp.ascontiguousarray(labels)
         args = scores, labels, probability, partials, wrong
         numbers = *sizes, *strides[0], *strides[1], *_ignored(ignored)
-        self.kernels.launch("losses", "softmax_loss_forward", (scores.dtype, lanes), blocks, THREADS, *args, *numbers)
+        self.kernels.launch("losses", "softmax_loss_forward", (scores.dtype,), blocks, THREADS, *args, *numbers)
         sums = partials, np.int32(blocks), np.float32(divisor or 0), loss, valid, labels, wrong
         self.kernels.launch("losses", "softmax_loss_finish", (), 1, THREADS, *sums)
 
@@ -63,18 +62,11 @@ class Losses(PlainLosses):
         if not (strides[0] and strides[1]):
             super().softmax_loss_backward(probability, labels, dx, slope, valid, axis, ignored, divisor)
             return
-        lanes, positions, sizes = _cut(dx.shape, axis, strides[1])
+        positions, sizes = _cut(dx.shape, axis)
         args = probability, self.xp.ascontiguousarray(labels), dx, slope, valid, np.float32(divisor or 0)
         numbers = *sizes, *strides[0], *strides[1], *_ignored(ignored)
-        self.kernels.launch(
-            "losses",
-            "softmax_loss_backward",
-            (dx.dtype, lanes),
-            blocks_for(positions * lanes),
-            THREADS,
-            *args,
-            *numbers,
-        )
+        blocks = blocks_for(positions * WARP)
+        self.kernels.launch("losses", "softmax_loss_backward", (dx.dtype,), blocks, THREADS, *args, *numbers)
 
 
 def _strides(array: Array, axis: int) -> tuple[np.int64, ...]:
@@ -89,12 +81,11 @@ def _strides(array: Array, axis: int) -> tuple[np.int64, ...]:
     return tuple(map(np.int64, strides))
 
 
-def _cut(shape: tuple[int, ...], axis: int, strides: tuple[np.int64, ...]) -> tuple[int, int, tuple[np.int64, ...]]:
-    """Threads per position, positions, and for the kernels positions, classes, and positions behind the axis."""
+def _cut(shape: tuple[int, ...], axis: int) -> tuple[int, tuple[np.int64, ...]]:
+    """Positions, and for the kernels positions, classes, and positions behind the axis."""
     classes, inner = shape[axis], math.prod(shape[axis + 1 :])
     positions = math.prod(shape[:axis]) * inner
-    lanes = 1 if strides[2] != 1 or classes <= FEW_CLASSES else WARP if classes < MANY_CLASSES else THREADS
-    return lanes, positions, (np.int64(positions), np.int64(classes), np.int64(inner))
+    return positions, (np.int64(positions), np.int64(classes), np.int64(inner))
 
 
 def _ignored(label: int | None) -> tuple[np.int32, np.int32]:

@@ -13,8 +13,6 @@ from fcaffe.engines.noise import PlainNoise
 
 Array = Any
 
-WALK = 32  # positions that a thread of dropout_forward_channels_last walks over
-
 
 class Noise(PlainNoise):
     """A mask is 1 where a value was kept. Noise of the kind 'caffe' is drawn by the host."""
@@ -34,16 +32,15 @@ class Noise(PlainNoise):
             mask[...] = self.from_numpy(noise.keep_mask(layer, x.shape, ratio))
             self.dropout_backward(x, mask, y, scale)
             return
+        drawn = self.xp.ascontiguousarray(mask)  # the words of the stream are counted in C order
+        source, target = self._in_mask_order(x, drawn, y.dtype), self._output_in_mask_order(y, drawn)
         samples, size = x.shape[0], math.prod(x.shape[1:])
-        source, target = self._in_mask_order(x, mask, y.dtype), self._output_in_mask_order(y, mask)
-        kernel, sizes, threads = "dropout_forward", [samples, size], samples * -(-size // 8)
-        if not mask.flags.c_contiguous:
-            positions, channels = math.prod(x.shape[2:]), x.shape[1]
-            kernel, sizes = "dropout_forward_channels_last", [samples, positions, channels]
-            threads = samples * -(-positions // WALK) * channels
-        numbers = *noise.noise_key(layer), noise.keep_limit(ratio), np.float32(scale), *map(np.int64, sizes)
-        args = source, target, mask, self.counters, *numbers
-        self.kernels.launch("noise", kernel, (y.dtype,), blocks_for(threads), THREADS, *args)
+        numbers = *noise.noise_key(layer), noise.keep_limit(ratio), np.float32(scale), np.int64(samples), np.int64(size)
+        args = source, target, drawn, self.counters, *numbers
+        blocks = blocks_for(samples * -(-size // 8))
+        self.kernels.launch("noise", "dropout_forward", (y.dtype,), blocks, THREADS, *args)
+        if drawn is not mask:
+            mask[...] = drawn
         if target is not y:
             self.copy(target, y)
 

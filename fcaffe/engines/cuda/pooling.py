@@ -67,22 +67,23 @@ class Pooling(Packs, PlainPooling):
         dtype = common_type(x, y)
         x, out = self.operand(x, dtype), self.result(y, dtype)
         pack = pack_of(x.shape[1], x, out)
-        self._launch(kernel, pack, out.size, (x, out, *indices), _geometry(x, out, windows))
+        self._launch_pooling(kernel, pack, (x, out, *indices), np.int32(out.size // pack), *_geometry(x, out, windows))
         self.deliver(out, y)
 
     def _pool_backward(self, kernel: str, dy: Array, dx: Array, windows: Windows, *indices: Array) -> None:
         dtype = common_type(dy, dx)
         dy, out = self.operand(dy, dtype), self.result(dx, dtype)
         pack = pack_of(dy.shape[1], dy, out)
-        self._launch(kernel, pack, out.size, (dy, *indices, out), _geometry(out, dy, windows))
+        self._launch_pooling(
+            kernel, pack, (dy, *indices, out), np.int32(out.size // pack), *_geometry(out, dy, windows)
+        )
         self.deliver(out, dx)
 
-    def _launch(
-        self, kernel: str, pack: int, size: int, arrays: tuple[Any, ...], geometry: tuple[np.int32, ...]
+    def _launch_pooling(
+        self, kernel: str, pack: int, arrays: tuple[Any, ...], count: np.int32, *sizes: np.int32
     ) -> None:
-        count = size // pack
         types = arrays[0].dtype, pack
-        self.kernels.launch("pooling", kernel, types, blocks_for(count), THREADS, *arrays, np.int32(count), *geometry)
+        self.kernels.launch("pooling", kernel, types, blocks_for(int(count)), THREADS, *arrays, count, *sizes)
 
 
 def _fits(x: Array, y: Array) -> bool:

@@ -1,4 +1,7 @@
-"""Rows added to rows by a kernel of our own: CuPy's adds in any order, so that last bits differ from run to run."""
+"""Rows added to rows by a kernel of our own: CuPy's adds in any order, so that last bits differ from run to run.
+
+It assigns in any order too, so values with equal indices need care.
+"""
 
 from __future__ import annotations
 
@@ -33,3 +36,11 @@ class Rows(PlainRows):
         )
         if sums is not target:
             target[...] = sums
+
+    def scattered(self, values: Array, indices: Array, count: int) -> Array:
+        xp = self.xp
+        last, order = xp.zeros(count, np.int32), xp.arange(1, values.size + 1, dtype=np.int32)
+        xp.maximum.at(last, indices, order)
+        target = xp.zeros(count, values.dtype)
+        xp.add.at(target, indices, xp.where(last[indices] == order, values, 0))
+        return target

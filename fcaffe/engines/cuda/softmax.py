@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS, blocks_for
+from fcaffe.engines.cuda.kernels import THREADS, blocks_for
 from fcaffe.engines.cuda.packs import Packs, common_type
 from fcaffe.engines.normalization import PlainNormalization
-
-FEW, MANY = (4, 8), (32, 32)  # threads for a row of softmax, and most values of each
 
 Array = Any
 
@@ -45,14 +43,9 @@ class Softmax(Packs, PlainNormalization):
         """The arrays are rows of shape[axis] in memory."""
         channels = arrays[0].shape[axis]
         rows = arrays[0].size // max(1, channels)
-        dtype, sizes = arrays[0].dtype, (np.int64(rows), np.int32(channels))
-        if channels > MANY[0] * MANY[1]:
-            types: tuple[Any, ...] = (dtype,)
-            kernel, blocks = f"softmax_wide_{direction}", min(rows, MOST_BLOCKS)
-        else:
-            shared = FEW if channels <= FEW[0] * FEW[1] else MANY
-            kernel, types, blocks = f"softmax_{direction}", (dtype, *shared), blocks_for(rows, THREADS // shared[0])
-        self.kernels.launch("softmax", kernel, types, blocks, THREADS, *arrays, *sizes)
+        sizes = np.int64(rows), np.int32(channels)
+        blocks = blocks_for(32 * rows)
+        self.kernels.launch("softmax", f"softmax_{direction}", (arrays[0].dtype,), blocks, THREADS, *arrays, *sizes)
 
 
 def _are_rows(axis: int, *arrays: Array) -> bool:

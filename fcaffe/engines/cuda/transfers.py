@@ -16,8 +16,6 @@ from fcaffe.engines.memory import address
 Array = Any
 
 TURNS = 2  # uploads of one key that may be under way: one is taken over by the work stream, the next one arrives
-STAGINGS = 64  # small copies that may be under way in each direction
-STAGING_BYTES = 512
 
 
 class Transfers:
@@ -54,53 +52,45 @@ class Transfers:
         host = np.asarray(host, np.float32)
         axes = sorted(range(host.ndim), key=lambda axis: -host.strides[axis])
         dense = host.transpose(axes)  # as it lies in memory
-        slot = self._next_slot(key, host.size)
-        if dense.flags.c_contiguous and self._is_pinned(host):
-            source = dense
-        else:
-            slot.copied.wait()
-            if slot.pinned is None or slot.pinned.size < host.size:
-                slot.pinned = self.host_array((host.size,))
-            source = slot.pinned[: host.size].reshape(dense.shape)
+        source, is_direct = dense, dense.flags.c_contiguous and self._is_pinned(host)
+        if not is_direct:
+            source = self.host_array(dense.shape)
             source[...] = dense
-
+        slot = self._next_slot(key, host.size)
         self._copy_stream.wait_event(slot.taken)
-        runtime, stream = self.xp.cuda.runtime, self._copy_stream.ptr
-        runtime.memcpyAsync(slot.device.data.ptr, address(source), source.nbytes, runtime.memcpyHostToDevice, stream)
-        slot.source = source
-        slot.copied = Copying(self._event())
-        slot.copied.event.record(self._copy_stream)
-        self._under_way.append((slot.copied, slot))
-        while self._under_way[0][0].done and len(self._under_way) > 1:
-            self._under_way.popleft()
-        self.stream.wait_event(slot.copied.event)
+        kind = self.xp.cuda.runtime.memcpyHostToDevice
+        copying = self._begin_copy(slot.device.data.ptr, source, kind, self._copy_stream, slot.device)
+        self.stream.wait_event(copying.event)
         arrived = slot.device[: host.size].reshape(dense.shape).transpose(np.argsort(axes).tolist())
         self.copy(arrived, target)  # type: ignore[attr-defined]
         slot.taken.record(self.stream)
-        return slot.copied if source is dense else DONE
+        return copying if is_direct else DONE
 
     def read_later(self, array: Array) -> Pending:
         """The values of a small array after all work so far: a float if it is one, else a NumPy array."""
         array = array if array.flags.c_contiguous else array.copy(order="C")
-        staging = self._results.next(array.nbytes)
-        runtime = self.xp.cuda.runtime
-        runtime.memcpyAsync(
-            address(staging.memory), array.data.ptr, array.nbytes, runtime.memcpyDeviceToHost, self.stream.ptr
-        )
-        staging.event.record(self.stream)
-        staging.occupant = Reading(staging, array.shape, array.dtype)
-        return staging.occupant
+        memory = self.host_array(array.shape, array.dtype)
+        kind = self.xp.cuda.runtime.memcpyDeviceToHost
+        return Reading(self._begin_copy(array.data.ptr, memory, kind, self.stream).event, memory)
 
     def write_small(self, target: Array, values: np.ndarray) -> None:
         """target[...] = values, for a small contiguous `target` and after all work so far; `values` is free at once."""
-        staging = self._parameters.next(target.nbytes)
-        staging.view(target.shape, target.dtype)[...] = values
-        runtime = self.xp.cuda.runtime
-        runtime.memcpyAsync(
-            target.data.ptr, address(staging.memory), target.nbytes, runtime.memcpyHostToDevice, self.stream.ptr
-        )
-        staging.event.record(self.stream)
-        staging.occupant = Copying(staging.event)
+        memory = self.host_array(target.shape, target.dtype)
+        memory[...] = values
+        self._begin_copy(target.data.ptr, memory, self.xp.cuda.runtime.memcpyHostToDevice, self.stream)
+
+    def _begin_copy(self, device: int, host: np.ndarray, kind: int, stream: Any, *held: Any) -> Copying:
+        """Begin a copy between this address and this pinned array. The array and `held` stay alive until it is done,
+        even if the net is deleted."""
+        runtime, there = self.xp.cuda.runtime, address(host)
+        target, source = (device, there) if kind == runtime.memcpyHostToDevice else (there, device)
+        runtime.memcpyAsync(target, source, host.nbytes, kind, stream.ptr)
+        copying = Copying(self._event())
+        copying.event.record(stream)
+        self._under_way.append((copying, host, *held))
+        while self._under_way and self._under_way[0][0].done:
+            self._under_way.popleft()
+        return copying
 
     @cached_property
     def _copy_stream(self) -> Any:
@@ -111,17 +101,9 @@ class Transfers:
         return weakref.WeakKeyDictionary()
 
     @cached_property
-    def _under_way(self) -> deque[tuple[Any, Slot]]:
-        """Uploads with their buffers, which must not be freed before the copy is done, even if the net is deleted."""
+    def _under_way(self) -> deque[tuple[Any, ...]]:
+        """Copies, each with its memory."""
         return deque()
-
-    @cached_property
-    def _results(self) -> Ring:
-        return Ring(self)
-
-    @cached_property
-    def _parameters(self) -> Ring:
-        return Ring(self)
 
     def _event(self) -> Any:
         """An event whose waiting host thread sleeps."""
@@ -151,9 +133,6 @@ class Slot:
     def __init__(self, taken: Any) -> None:
         self.device: Array = None  # flat
         self.taken = taken  # event: the work stream has read it
-        self.copied: Any = DONE  # the copy into `device`
-        self.pinned: np.ndarray | None = None  # for sources that are not pinned
-        self.source: np.ndarray | None = None  # keeps the memory alive during the copy
 
 
 class Copying(Pending):
@@ -172,55 +151,13 @@ class Copying(Pending):
             self.event.synchronize()
 
 
-class Reading(Pending):
+class Reading(Copying):
     """Values that are being copied to the host."""
 
-    def __init__(self, staging: Staging, shape: tuple[int, ...], dtype: Any) -> None:
-        super().__init__()
-        self._staging: Staging | None = staging
-        self._shape, self._dtype = shape, dtype
+    def __init__(self, event: Any, memory: np.ndarray) -> None:
+        super().__init__(event)
+        self._memory = memory
 
-    @property
-    def done(self) -> bool:
-        return self._staging is None or self._staging.event.done
-
-    def wait(self) -> None:
-        if self._staging is None:
-            return
-        if not self._staging.event.done:
-            self._staging.event.synchronize()
-        values = self._staging.view(self._shape, self._dtype)
-        self._value = float(values.reshape(-1)[0]) if values.size == 1 else values.copy()
-        self._staging = None
-
-
-class Staging:
-    """A small pinned buffer, and the copy that uses it."""
-
-    def __init__(self, memory: np.ndarray, event: Any) -> None:
-        self.memory = memory
-        self.event = event
-        self.occupant = DONE
-
-    def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        count = math.prod(shape)
-        return self.memory[: count * dtype.itemsize].view(dtype).reshape(shape)
-
-
-class Ring:
-    """Staging buffers that are used in turn, so that the host may be as many copies ahead. All are allocated at the
-    start: the driver may synchronise with the device to allocate pinned memory."""
-
-    def __init__(self, engine: Transfers) -> None:
-        self._engine = engine
-        memory = engine.host_array((STAGINGS, STAGING_BYTES), np.uint8)
-        self._stagings = deque(Staging(part, engine._event()) for part in memory)
-
-    def next(self, nbytes: int) -> Staging:
-        """A staging that no copy uses any more; what a reading was to find in it, that has now."""
-        staging = self._stagings[0]
-        self._stagings.rotate(-1)
-        staging.occupant.wait()
-        if staging.memory.size < nbytes:
-            staging.memory = self._engine.host_array((nbytes,), np.uint8)
-        return staging
+    def value(self) -> Any:
+        self.wait()
+        return float(self._memory.reshape(-1)[0]) if self._memory.size == 1 else self._memory

@@ -70,20 +70,17 @@ class Update(PlainUpdate):
         diff: Array,
         history: Sequence[Array],
         settings: Settings,
-        half: Array | None = None,
     ) -> None:
-        copy = data if half is None else half
         self.kernels.launch(
             "update",
             "update",
-            (RULES[rule], copy.dtype),
+            (RULES[rule],),
             len(table.starts),
             THREADS,
             data,
             diff,
             history[0],
             history[-1],
-            copy,
             table.starts,
             table.lengths,
             table.decays,

@@ -14,16 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fcaffe.engines.channels import is_near
-from fcaffe.engines.normalization import Affine, PlainNormalization, Whole
+from fcaffe.engines.normalization import Normalizer, PlainNormalization, Whole
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm_operations import BatchNormOperations
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.library import BFLOAT16
 from fcaffe.engines.onednn.operation import SMALL
-from fcaffe.engines.onednn.pieces import PIECE, Repeated, alike, cut_in_pieces, is_channels_last, side_by_side
-
-MOST_SUMMED = 64  # values of a channel that are added up in float32
+from fcaffe.engines.onednn.pieces import Repeated, alike, cut_in_pieces, is_channels_last, side_by_side
 
 Array = Any
 
@@ -33,129 +29,59 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
 
     batch_norm_memory = 0.25
     _threads: int
-    _normals: dict[int, tuple[Array, Array]]
 
     if TYPE_CHECKING:
 
         def copy(self, x: Array, y: Array) -> None: ...
-
         def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
 
-        def relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None: ...
-
-        def add_relu(self, a: Array, b: Array, y: Array) -> None: ...
-
-        def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None: ...
-
-    def batch_norm_train(
-        self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool, memory: Array
-    ) -> None:
-        if not _is_taken(x):
-            super().batch_norm_train(x, y, mean, variance, affine, eps, relu, memory)
+    def batch_norm_train(self, x: Array, y: Array, norm: Normalizer, memory: Array) -> None:
+        if not _is_taken(x) or not norm.relu:
+            self.batch_norm_apply(x, y, norm)
             return
-        if not relu:
-            self.batch_norm_apply(x, y, mean, variance, affine, eps, relu)
-            return
-        numbers = Repeated(mean, variance, *(affine or ()))
+        affine = () if norm.scale is None else (norm.scale, norm.shift)
+        numbers = Repeated(norm.mean, norm.variance, *affine)
         with self._lying_like(x, y) as out:
-            source, target, kept = address(x), address(out), address(memory)
+            source, target, signs = address(x), address(out), address(memory)
             pieces = cut_in_pieces(x, self._threads)
-            made = alike(pieces, lambda piece: self._normalize_piece(x, piece, affine is not None, eps).as_it_is())
-            with self.library.unrecorded():
-                for piece, normalize in zip(pieces, made, strict=True):
-                    start = x.itemsize * piece.start
-                    normalize(source + start, *numbers.addresses(piece), target + start, kept + piece.start)
-        undefined = ~np.isfinite(sum(affine or (), mean + variance))
+            made = alike(pieces, lambda piece: self._normalize_piece(x, piece, bool(affine), norm.eps).as_it_is())
+            for piece, normalize in zip(pieces, made, strict=True):
+                start = x.itemsize * piece.start
+                normalize(source + start, *numbers.addresses(piece), target + start, signs + piece.start)
+        undefined = ~np.isfinite(sum(affine, norm.mean + norm.variance))
         if undefined.any():  # there oneDNN's ReLU has written 0 for NaN
-            some = (affine[0][undefined], affine[1][undefined]) if affine else None
+            arrays = {name: each[undefined] for name, each in norm._asdict().items() if isinstance(each, np.ndarray)}
             part = np.empty_like(x[:, undefined])
-            super().batch_norm_apply(x[:, undefined], part, mean[undefined], variance[undefined], some, eps, relu)
+            super().batch_norm_apply(x[:, undefined], part, norm._replace(**arrays))
             y[:, undefined] = part
 
-    def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
-        """From the moments of pieces. oneDNN also normalises the pieces, into scratch memory."""
-        if not _is_taken(x) or not is_channels_last(x) or x.size < PIECE:
-            super().batch_norm_moments(x, mean, variance)
-            return
-        pieces = cut_in_pieces(x, self._threads, MOST_SUMMED)
-        scratch = self.library.temporary(
-            dnnl.DST, 4 * max(piece.groups * piece.length for piece in pieces) * x.shape[1]
-        )
-        counts = np.repeat([piece.length for piece in pieces], [piece.groups for piece in pieces])
-        found = np.empty((2, len(counts), x.shape[1]), np.float32)  # each piece writes some rows of either half
-        source, first, second = address(x), address(found), address(found) + found.nbytes // 2
-        made = alike(pieces, lambda piece: self._moments_of_piece(x, piece).as_it_is())
-        for piece, moments in zip(pieces, made, strict=True):
-            moments(source + x.itemsize * piece.start, scratch, first, second)
-            written = piece.groups * x.shape[1] * found.itemsize
-            first, second = first + written, second + written
-        share = counts / counts.sum()
-        means, variances = found.astype(np.float64)
-        mean64 = share @ means
-        means -= mean64
-        variances += np.square(means, out=means)
-        variance64 = share @ variances
-        if x.dtype == BFLOAT16 or np.all(is_near(mean64, variance64)):
-            mean[...], variance[...] = mean64, variance64
-        else:  # float32 has too few digits for the sums of a piece, unless bfloat16 has fewer anyway
-            super().batch_norm_moments(x, mean, variance)
-
-    def batch_norm_apply(
-        self, x: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float, relu: bool
-    ) -> None:
+    def batch_norm_apply(self, x: Array, y: Array, norm: Normalizer) -> None:
         if not _is_taken(x):
-            super().batch_norm_apply(x, y, mean, variance, affine, eps, relu)
+            super().batch_norm_apply(x, y, norm)
             return
-        deviation = np.sqrt(variance + np.float32(eps))
-        steps = [(dnnl.SUBTRACT, mean)]
-        if affine is None:
+        deviation = np.sqrt(norm.variance + np.float32(norm.eps))
+        steps = [(dnnl.SUBTRACT, norm.mean)]
+        if norm.scale is None:
             steps.append((dnnl.DIVIDE, deviation))
         else:
-            steps += [(dnnl.MULTIPLY, affine[0] / deviation), (dnnl.ADD, affine[1])]
-        self.along_channels(x, y, steps, relu)
+            steps += [(dnnl.MULTIPLY, norm.scale / deviation), (dnnl.ADD, norm.shift)]
+        self.along_channels(x, y, steps, norm.relu)
 
-    def batch_norm_add_relu(
-        self, x: Array, other: Array, y: Array, mean: Array, variance: Array, affine: Affine, eps: float
-    ) -> None:
-        if affine is None or x.size < SMALL or not (x.strides == other.strides == y.strides and _is_taken(x)):
-            self.batch_norm_apply(x, y, mean, variance, affine, eps, False)
-            self.add_relu(y, other, y)
+    def batch_norm_add_relu(self, x: Array, other: Array, y: Array, norm: Normalizer) -> None:
+        alike = x.strides == other.strides == y.strides
+        if norm.scale is None or x.size < SMALL or not (alike and _is_taken(x)):
+            super().batch_norm_add_relu(x, other, y, norm)
             return
-        scale, shift = affine
-        self._normalized_sum(x, (mean, scale / np.sqrt(variance + np.float32(eps)), shift), other, y)
-
-    def batch_norm_add_relu_backward(
-        self,
-        x: Array,
-        y: Array,
-        dys: list[Array],
-        dother: Array,
-        dx: Array,
-        mean: Array,
-        variance: Array,
-        affine: Affine,
-        gradients: Affine,
-        eps: float,
-        memory: Array,
-        whole: Whole | None = None,
-    ) -> None:
-        if len(dys) > 1:
-            self.weighted_sum(dys, [1.0] * len(dys), dother)
-        self.relu_backward(y, dother if len(dys) > 1 else dys[0], dother, 0)
-        numbers = mean, variance, affine, gradients, eps, False, memory
-        self.batch_norm_train_backward(x, dother, dx, *numbers, whole)
+        factor = norm.scale / np.sqrt(norm.variance + np.float32(norm.eps))
+        self._normalized_sum(x, (norm.mean, factor, norm.shift), other, y)
 
     def batch_norm_train_backward(
         self,
         x: Array,
         dy: Array,
         dx: Array,
-        mean: Array,
-        variance: Array,
-        affine: Affine,
-        gradients: Affine,
-        eps: float,
-        relu: bool,
+        norm: Normalizer,
+        gradients: Sequence[Array],
         memory: Array,
         whole: Whole | None = None,
     ) -> None:
@@ -164,21 +90,21 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         As in the forward pass, x alone selects the routine, since `memory` is in the order of x.
         """
         if not _is_taken(x):
-            super().batch_norm_train_backward(x, dy, dx, mean, variance, affine, gradients, eps, relu, memory, whole)
+            super().batch_norm_train_backward(x, dy, dx, norm, gradients, memory, whole)
             return
-        scale = affine[0] if affine else np.ones_like(mean)
-        numbers = Repeated(mean, variance, scale)
+        scale = np.ones_like(norm.mean) if norm.scale is None else norm.scale
+        numbers = Repeated(norm.mean, norm.variance, scale)
         with self._lying_like(x, dx) as out:
-            sums = self._backward_by_constants(x, dy, out, numbers, eps, memory if relu else None)
+            sums = self._backward_by_constants(x, dy, out, numbers, norm.eps, memory if norm.relu else None)
             if gradients:
                 gradients[0][...], gradients[1][...] = sums
             count: float = x.size // x.shape[1]
             sums *= scale  # as in the plain operator, which other workers may have taken for their parts
             if whole is not None:
                 count, sums = whole.values, whole.sum(sums)
-            deviation = np.sqrt(variance + np.float64(eps))
+            deviation = np.sqrt(norm.variance + np.float64(norm.eps))
             dscale, dshift = sums / deviation / count
-            self._add_affine(x, out, mean, (-dscale / deviation).astype(np.float32), (-dshift).astype(np.float32))
+            self._add_affine(x, out, norm.mean, (-dscale / deviation).astype(np.float32), (-dshift).astype(np.float32))
 
     def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:
         if not _is_taken(x) or x.size < SMALL:
@@ -209,7 +135,7 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         if not _is_taken(x) or x.size < SMALL:
             super().scale_channels_backward(x, dy, dx, scale, dscale, dshift)
             return
-        numbers = Repeated(*self._normal(x.shape[1]), scale)
+        numbers = Repeated(np.zeros_like(scale), np.ones_like(scale), scale)
         with self._lying_like(x, dx) as out:
             dscale[...], dshift[...] = self._backward_by_constants(x, dy, out, numbers, 0.0, None)
 
@@ -220,12 +146,6 @@ class BatchNorm(BatchNormOperations, PlainNormalization):
         yield out
         if out is not y:
             self.copy(out, y)
-
-    def _normal(self, channels: int) -> tuple[Array, Array]:
-        """Mean 0 and variance 1 for each channel."""
-        if channels not in self._normals:
-            self._normals[channels] = np.zeros(channels, np.float32), np.ones(channels, np.float32)
-        return self._normals[channels]
 
     def _backward_by_constants(
         self, x: Array, dy: Array, dx: Array, numbers: Repeated, eps: float, memory: Array | None

@@ -20,15 +20,6 @@ Array = Any
 class BatchNormOperations(Operations):
     """Each is made once; `affine` is whether there are a scale and a shift."""
 
-    def _moments_of_piece(self, x: Array, piece: Piece) -> Operation:
-        def build() -> Operation:
-            layout, channels = piece_layout(self.library, x, piece), piece.groups * x.shape[1]
-            description = self._describe_batch_norm(layout, 1.0, 0, dnnl.FORWARD_TRAINING)
-            outputs = {dnnl.DST: layout, **self._of_channels(channels, dnnl.MEAN, dnnl.VARIANCE)}
-            return Operation(self.library, description, {dnnl.SRC: layout}, outputs)
-
-        return self.operation(("batch norm moments", *kind_of(x, piece)), build)
-
     def _normalize_piece(self, x: Array, piece: Piece, affine: bool, eps: float) -> Operation:
         """With a ReLU, for a backward pass."""
 

@@ -100,6 +100,8 @@ OUTPUTS = {
     "relu_of_maxima": [0],
     "scale_channels": [1],
     "scale_channels_backward": [2],
+    "softmax_backward": [2],
+    "softmax_forward": [1],
     "weighted_sum": [2],
 }
 for name, written in OUTPUTS.items():
@@ -115,8 +117,6 @@ class Bfloat16Engine(OneDnnEngine, PlainOperators):
     math = BF16
     half_dtype = BFLOAT16
     half_arithmetic = False
-    softmax_forward = on_copies(OneDnnEngine.softmax_forward, [1])
-    softmax_backward = on_copies(OneDnnEngine.softmax_backward, [2])
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

@@ -10,14 +10,13 @@ from fcaffe.engines.onednn.convolution import (
     DIRECT,
     Array,
     Convolution,
-    for_channels,
     geometry,
     grouped,
     matrix_of,
     rows_of,
 )
 from fcaffe.engines.onednn.operation import Operation
-from fcaffe.engines.onednn.primitives import Description, Layout
+from fcaffe.engines.onednn.primitives import Layout
 from fcaffe.engines.windows import Windows
 
 
@@ -37,23 +36,19 @@ class ConvolutionGradients(Convolution):
             library = self.library
             hint = self._describe_forward(dx, weights, False, dy, windows, group, False)
 
-            def describe() -> Description:
-                return library.describe(
-                    "convolution_backward_data",
-                    library.engine,
-                    c_int(DIRECT),
-                    library.channels_last(dx),
-                    Layout(library, grouped(weights, group).shape, self.math),
-                    library.channels_last(dy, self.math),
-                    *geometry(windows, dx.shape[2:], dy.shape[2:]),
-                    hint,
-                    library.attributes(),
-                )
-
-            description = for_channels(describe, dx.shape[1])
+            description = library.describe(
+                "convolution_backward_data",
+                library.engine,
+                c_int(DIRECT),
+                library.channels_last(dx),
+                Layout(library, grouped(weights, group).shape, self.math),
+                library.channels_last(dy, self.math),
+                *geometry(windows, dx.shape[2:], dy.shape[2:]),
+                hint,
+                library.attributes(),
+            )
             inputs = {dnnl.DIFF_DST: library.layout(dy), dnnl.WEIGHTS: library.layout(grouped(weights, group))}
-            through = None if windows.is_pointwise() else self._rounded(weights, group)
-            return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)}, through=through)
+            return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)})
 
         key = ("convolution data", dx.shape, dx.strides, weights.shape, dy.shape, dy.strides, windows, group)
         whole = set(windows.stride) == {1}  # with others the order of sums is the threads' as well
@@ -61,21 +56,14 @@ class ConvolutionGradients(Convolution):
         operation((address(dy), address(weights)), (address(dx),))
 
     def convolution_backward_weights(
-        self, x: Array, dy: Array, dweights: Array, dbias: Array, windows: Windows, group: int, add: bool
+        self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
     ) -> None:
         if not x.size or not windows.kernel:
-            super().convolution_backward_weights(x, dy, dweights, dbias, windows, group, add)
+            super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
-        if dbias is not None:  # oneDNN's own sums lose digits with every value
-            self.convolution_backward_bias(dy, dbias, add)
         if self._is_float32_product(windows, group):
             with self.channels_last([dy, x], []) as (dy_, x_):
                 self.library.sgemm(rows_of(dy_).T, rows_of(x_), matrix_of(dweights), add)
-            return
-        if self._is_product(dweights, dy, windows, group):
-            seen = (..., *(slice(None, None, step) for step in windows.stride))
-            with self.channels_last([dy, x[seen]], []) as (dy_, seen_):
-                self.product(rows_of(dy_).T, rows_of(seen_), None, matrix_of(dweights), add)
             return
 
         def build() -> Operation:

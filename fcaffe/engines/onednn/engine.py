@@ -16,12 +16,11 @@ from fcaffe.engines.onednn.library import Library
 from fcaffe.engines.onednn.normalization import Normalization
 from fcaffe.engines.onednn.pooling import Pooling
 from fcaffe.engines.onednn.tape import Tape
-from fcaffe.engines.onednn.update import Update
 from fcaffe.engines.weight_cache import WeightCache
 
 
 class OneDnnEngine(
-    FoldedConvolution, ConvolutionGradients, Pooling, Normalization, InnerProduct, Elementwise, Update, NumpyEngine
+    FoldedConvolution, ConvolutionGradients, Pooling, Normalization, InnerProduct, Elementwise, NumpyEngine
 ):
     """`path` is that of libdnnl (see `find_onednn`); raises OneDnnError if it cannot be used."""
 
@@ -34,8 +33,6 @@ class OneDnnEngine(
         self.name = f"oneDNN {self.library.version}"
         self._operations = {}
         self._can_add = {}
-        self._normals = {}
-        self._updates = {}
 
     @property
     def cache(self) -> WeightCache | None:  # type: ignore[override]

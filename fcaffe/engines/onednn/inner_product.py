@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctypes import c_void_p
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from fcaffe.engines.onednn.primitives import Layout
 
 THIN, LARGE = 16, 1 << 20  # most rows of input, fewest weights
 ENOUGH = 64  # fewest uses of each factor for which its conversion to bfloat16 pays
-LARGE_FOR_ONE = 1 << 16  # weights, for an input of one row
 FLAT = -2  # use of temporary memory: inputs in C order
 LONGEST = 1024  # longest sum that is never split between threads
 
@@ -26,22 +25,12 @@ Array = Any
 class InnerProduct(Operations, PlainInnerProduct):
     """x (M, K), weights (N, K), or (K, N) with `transpose`, bias (N,) or None, y (M, N)."""
 
-    if TYPE_CHECKING:
-
-        def add_bias(self, y: Array, bias: Array, relu: bool) -> None: ...
-
     def flat_memory(self, x: Array) -> Array:
         return self.library.temporary_array(FLAT, x.shape, x.dtype)
 
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
-        is_row = x.shape[0] == 1 and weights.size >= LARGE_FOR_ONE
-        if (is_row or _is_thin(x.shape[0], weights)) and not transpose:
+        if _is_thin(x.shape[0], weights) and not transpose:
             with self.in_float32([x], [y]) as (x_, y_):
-                if is_row:
-                    self.library.sgemm(weights, x_.T, y_.T)
-                    if bias is not None:
-                        self.add_bias(y_, bias, relu=False)
-                    return
                 columns = np.empty((weights.shape[0], x.shape[0]), np.float32)
                 self.library.sgemm(weights, x_.T, columns)
                 y_[...] = columns.T if bias is None else columns.T + bias

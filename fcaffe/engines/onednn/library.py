@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from ctypes import c_float, c_int, c_void_p
 from typing import Any
 
@@ -51,11 +50,7 @@ class Library(Calls):
         The library's implementations for other orders are incomplete: the rest is reference code, a hundred times
         slower.
         """
-        return self.with_last(array, min(1, array.ndim - 1), data_type)
-
-    def with_last(self, array: np.ndarray, axis: int, data_type: int | None = None) -> Layout:
-        """The descriptor of a dense array of this shape whose axis `axis` comes last in memory."""
-        order = (*(other for other in range(array.ndim) if other != axis), axis)
+        order = (0, *range(2, array.ndim), 1) if array.ndim > 1 else (0,)
         return Layout(self, array.shape, data_type or type_of(array), _dense(array.shape, order))
 
     def common(self, *arrays: np.ndarray, data_type: int | None = None) -> Layout:
@@ -89,16 +84,6 @@ class Library(Calls):
         self.call("primitive_attr_set_post_ops", attributes, chain)
         self.call("post_ops_destroy", chain)
         return attributes
-
-    @contextlib.contextmanager
-    def unrecorded(self) -> Iterator[None]:
-        """The tape does not record the body, so a replay has to call the operator again. For operators that check their
-        primitives' results in Python."""
-        before, self.tape = self.tape, None
-        try:
-            yield
-        finally:
-            self.tape = before
 
     def describe(self, name: str, *arguments: Any) -> Description:
         """dnnl_`name`_primitive_desc_create with these arguments."""

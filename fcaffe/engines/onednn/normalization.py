@@ -1,11 +1,9 @@
-"""Local response normalisation and softmax by oneDNN's primitives; batch normalisation has a file of its own."""
+"""Local response normalisation by oneDNN's primitives; batch normalisation has a file of its own."""
 
 from __future__ import annotations
 
 from ctypes import c_float, c_int, c_int64
 from typing import Any
-
-import numpy as np
 
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm import BatchNorm
@@ -14,7 +12,7 @@ from fcaffe.engines.onednn.operation import Operation
 from fcaffe.engines.onednn.pieces import VECTOR
 from fcaffe.engines.onednn.primitives import Description
 
-ACROSS_CHANNELS, SOFTMAX = 0xAFF, 0x30000  # dnnl_lrn_across_channels, dnnl_softmax_accurate
+ACROSS_CHANNELS = 0xAFF  # dnnl_lrn_across_channels
 
 Array = Any
 
@@ -89,55 +87,13 @@ class Normalization(BatchNorm):
         )
 
     def softmax_forward(self, x: Array, y: Array, axis: int) -> None:
-        if not x.size:
-            super().softmax_forward(x, y, axis)
-            return
-
-        def build() -> Operation:
-            library = self.library
-            inputs, outputs = {dnnl.SRC: library.layout(x)}, {dnnl.DST: library.layout(y)}
-            return Operation(library, self._describe_softmax(x, axis), inputs, outputs)
-
-        operation = self.operation(("softmax", x.shape, x.strides, y.strides, axis), build, (x, y))
-        with self.library.unrecorded():
-            operation((address(x),), (address(y),))
-        total = y.sum()
-        if total != total:  # for scores with NaN or inf oneDNN writes one NaN and zeros
-            np.copyto(y, np.nan, where=np.isnan(y).any(axis=axis, keepdims=True))
+        """The bits do not depend on the arrays' order in memory."""
+        with self.channels_last([x], [y]) as (x_, y_):
+            super().softmax_forward(x_, y_, axis)
 
     def softmax_backward(self, y: Array, dy: Array, dx: Array, axis: int) -> None:
-        if not y.size or not self.library.has_avx512():  # there it has its reference code only
-            with self.channels_last([y, dy], [dx]) as (y_, dy_, dx_):
-                super().softmax_backward(y_, dy_, dx_, axis)
-            return
-
-        def build() -> Operation:
-            library, layout = self.library, self.library.with_last(y, axis)
-            description = library.describe(
-                "softmax_backward",
-                library.engine,
-                c_int(SOFTMAX),
-                layout,
-                layout,
-                layout,
-                c_int(axis),
-                self._describe_softmax(y, axis),
-                library.attributes(),
-            )
-            inputs = {dnnl.DST: library.layout(y), dnnl.DIFF_DST: library.layout(dy)}
-            return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)})
-
-        key = ("softmax backward", y.shape, y.strides, dy.strides, dx.strides, axis)
-        self.operation(key, build, (y, dy, dx))((address(y), address(dy)), (address(dx),))
-
-    def _describe_softmax(self, x: Array, axis: int) -> Description:
-        """For arrays whose axis `axis` is contiguous. Others are slow, and version 3.2 errs if the three arrays of the
-        backward pass have different layouts."""
-        library, layout = self.library, self.library.with_last(x, axis)
-        kind = c_int(dnnl.FORWARD_TRAINING)
-        return library.describe(
-            "softmax_forward", library.engine, kind, c_int(SOFTMAX), layout, layout, c_int(axis), library.attributes()
-        )
+        with self.channels_last([y, dy], [dx]) as (y_, dy_, dx_):
+            super().softmax_backward(y_, dy_, dx_, axis)
 
 
 def _lrn_numbers(size: int, alpha: float, beta: float, k: float) -> tuple[Any, ...]:

@@ -17,7 +17,6 @@ from fcaffe.engines.onednn.primitives import Description, Layout, Primitive
 from fcaffe.engines.onednn.threads import is_small
 
 MOST = 4096  # cached operations
-BETWEEN = -1  # use of temporary memory: between two steps of a reorder
 SMALL = 1 << 13  # values; below it NumPy is faster for elementwise work
 
 
@@ -36,18 +35,15 @@ class Operation:
         outputs: dict[int, Layout],
         opaque: Sequence[int] = (),
         chained: Mapping[int, Layout] | None = None,
-        through: Mapping[int, Layout] | None = None,
     ) -> None:
         """Outputs are followed by the `opaque` arguments, whose layout the implementation chooses, and these by the
-        `chained` arrays: those of steps of the `chain` in the attributes, by the step's index. An input is reordered
-        `through` another layout where two steps are faster than one."""
+        `chained` arrays: those of steps of the `chain` in the attributes, by the step's index."""
         self.library = library
         self.description = description
         kinds = (*inputs, *outputs, *opaque)
         operands = {post_operand(step): layout.handle for step, layout in (chained or {}).items()}
         self.primitive = description.compile({kind: description.layout_of(kind) for kind in kinds} | operands)
-        between = through or {}
-        self._inputs = [self._reorder_in(kind, layout, between.get(kind)) for kind, layout in inputs.items()]
+        self._inputs = [self._reorder_in(kind, layout) for kind, layout in inputs.items()]
         self._outputs = list(outputs.items())
         self._reorders_out: dict[tuple[int, bool], Primitive | None] = {}
 
@@ -84,10 +80,9 @@ class Operation:
         reorder = self._inputs[index]
         return array if reorder is None else reorder.in_own_memory(array)
 
-    def _reorder_in(self, kind: int, layout: Layout, between: Layout | None) -> ReorderIn | None:
-        if self.description.wants(kind, layout):
-            return None
-        return ReorderIn(self.library, kind, layout, self.description, between)
+    def _reorder_in(self, kind: int, layout: Layout) -> ReorderIn | None:
+        wanted = self.description.wants(kind, layout)
+        return None if wanted else ReorderIn(self.library, kind, layout, self.description)
 
     def _reorder_out(self, kind: int, layout: Layout, add: bool) -> Primitive | None:
         if (kind, add) not in self._reorders_out:
@@ -158,16 +153,11 @@ class Operations:
 class ReorderIn:
     """Reorders an input into the layout of an implementation."""
 
-    def __init__(
-        self, library: Library, kind: int, layout: Layout, description: Description, between: Layout | None
-    ) -> None:
+    def __init__(self, library: Library, kind: int, layout: Layout, description: Description) -> None:
         self.library = library
         self.kind = kind
         self.size = description.size_of(kind)
-        first = layout if between is None else between
-        self._last = reorder(library, first.handle, description.layout_of(kind))
-        self._first = None if between is None else reorder(library, layout.handle, between.handle)
-        self._size_between = 0 if self._first is None else self._first.description.size_of(dnnl.DST)
+        self._reorder = reorder(library, layout.handle, description.layout_of(kind))
 
     def __call__(self, source: int) -> int:
         """The address of the reordered input."""
@@ -177,7 +167,7 @@ class ReorderIn:
             if cached is not None:
                 return address(cached)
         temporary = library.temporary(self.kind, self.size)
-        self._bring(source, temporary)
+        self._reorder(source, temporary)
         return temporary
 
     def in_own_memory(self, array: np.ndarray) -> np.ndarray:
@@ -186,15 +176,8 @@ class ReorderIn:
 
     def _in_own_memory(self, source: int) -> np.ndarray:
         made: np.ndarray = aligned_zeros(np, -(-self.size // 4))
-        self._bring(source, address(made))
+        self._reorder(source, address(made))
         return made
-
-    def _bring(self, source: int, target: int) -> None:
-        if self._first is not None:
-            between = self.library.temporary(BETWEEN, self._size_between)
-            self._first(source, between)
-            source = between
-        self._last(source, target)
 
 
 def reorder(library: Library, source: c_void_p, target: c_void_p, add: bool = False) -> Primitive:

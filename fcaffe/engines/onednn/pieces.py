@@ -32,23 +32,22 @@ class Piece(NamedTuple):
     length: int
 
 
-def cut_in_pieces(x: Array, threads: int, longest: int = PIECE) -> tuple[Piece, ...]:
-    """Cut x into pieces. In channels-last arrays a channel of a group has at most `longest` values."""
-    return _pieces(x.shape, is_channels_last(x), PIECE * threads * 4 // x.itemsize, longest)
+def cut_in_pieces(x: Array, threads: int) -> tuple[Piece, ...]:
+    return _pieces(x.shape, is_channels_last(x), PIECE * threads * 4 // x.itemsize)
 
 
 @functools.lru_cache(1024)
-def _pieces(shape: tuple[int, ...], last: bool, values: int, longest: int) -> tuple[Piece, ...]:
+def _pieces(shape: tuple[int, ...], last: bool, values: int) -> tuple[Piece, ...]:
     """Pieces of about this many `values`."""
-    return tuple(_cut(shape, last, values, longest))
+    return tuple(_cut(shape, last, values))
 
 
-def _cut(shape: tuple[int, ...], last: bool, values: int, longest: int) -> Iterator[Piece]:
+def _cut(shape: tuple[int, ...], last: bool, values: int) -> Iterator[Piece]:
     channels, rest = shape[1], 1
     if last:  # rows of channels
         count = math.prod(shape) // channels
         step = VECTOR // math.gcd(VECTOR, channels)
-        together = max(1, WIDTH // channels // step * step, values // (channels * longest) // step * step)
+        together = max(1, WIDTH // channels // step * step)
     else:  # images whose channels are stretches of memory
         count, rest = shape[0], math.prod(shape[1:]) // channels
         together = max(1, values // (channels * rest))

@@ -42,6 +42,9 @@ class AnnotatedData(ReadingLayer):
         self.has_boxes = source.has_boxes
         return source
 
+    def label_shape(self, images: int) -> tuple[int, ...]:
+        return (1, 1, 1, 8) if self.has_boxes else super().label_shape(images)
+
     def labels(self, batch: Batch, rows: slice) -> np.ndarray:
         if not self.has_boxes:
             return super().labels(batch, rows)

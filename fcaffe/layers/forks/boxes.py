@@ -127,7 +127,7 @@ def suppress(
     `boxes` (B, 4) come with the best first. A box is kept unless it overlaps with a box that was kept by more than the
     threshold, which is multiplied by `eta` after each kept box for as long as it is above 0.5.
     """
-    largest = np.zeros(len(boxes), np.float32)  # overlap with a box that is kept
+    largest = np.full(len(boxes), -1, np.float32)  # overlap with a box that is kept
     kept: list[int] = []
     left = np.arange(len(boxes))
     while len(left) and len(kept) < limit:

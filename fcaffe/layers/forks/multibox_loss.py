@@ -38,6 +38,15 @@ class Pairs(NamedTuple):
         return Pairs(*(values[chosen] for values in self))
 
 
+class Batch(NamedTuple):
+    """Objects of N images, codes of boxes (N, P, kinds, 4) on the device, priors (P, 4) and their variances (P, 4)."""
+
+    objects: Objects
+    codes: Array
+    priors: np.ndarray
+    variances: np.ndarray
+
+
 class Gradient(NamedTuple):
     """The gradient of a bottom in this shape: `values` at the indices `where`, 0 elsewhere."""
 
@@ -68,13 +77,14 @@ class MultiBoxLoss(LossLayer):
         super().setup(bottom, top)
         p = self.param.multibox_loss_param
         self.mines = p.mining_type != Param.NONE
+        self.mines_positives = p.mining_type == Param.HARD_EXAMPLE
         if p.num_classes < 1 or p.background_label_id >= p.num_classes:
             raise self.error("multibox_loss_param.num_classes must count the background, background_label_id")
         if p.HasField("do_neg_mining") and p.do_neg_mining != self.mines:
             raise self.error("do_neg_mining contradicts mining_type; remove it")
         if self.mines and not p.share_location:
             raise self.error("mines with share_location only; set mining_type: NONE")
-        if p.mining_type == Param.HARD_EXAMPLE and p.sample_size < 1:
+        if self.mines_positives and p.sample_size < 1:
             raise self.error(f"sample_size must be positive, not {p.sample_size}")
         self.mode = normalization(self.param.loss_param, VALID)
         if self.mode not in (FULL, VALID, BATCH_SIZE, NONE):
@@ -94,37 +104,28 @@ class MultiBoxLoss(LossLayer):
         top[0].reshape()
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        p = self.param.multibox_loss_param
-        priors = self.engine.to_numpy(bottom[2].data).reshape(2, -1, 4)  # and their variances
-        kinds = 1 if p.share_location else p.num_classes
-        codes = bottom[0].data.reshape(bottom[0].shape[0], priors.shape[1], kinds, 4)
-        scores = bottom[1].data.reshape(-1, p.num_classes)
-        objects = self._objects(bottom)
-        matches, overlaps = self._match(objects, codes, priors)
+        batch, scores = self._read(bottom)
+        matches, overlaps = self._match(batch)
         found = np.nonzero(matches >= 0)
         pairs = Pairs(found[0], found[1], found[2], matches[found])
-        difference = self._differences(objects, pairs, codes, priors)
-        box_losses, box_slopes = self._box_losses(difference)
-        score_losses, score_slopes = self._score_losses(objects, pairs, scores, matches.shape)
-        rows = np.arange(len(score_losses))
+        box_losses, box_slopes = self._box_losses(self._differences(batch, pairs))
+        score_losses, score_slopes = self._score_losses(batch, pairs, scores)
+        counted = np.ones(overlaps.shape, bool)
         if self.mines:
             ranks = self.engine.to_numpy(score_losses).reshape(overlaps.shape).copy()
-            if self._mines_positives():
+            if self.mines_positives:
                 ranks[pairs.images, pairs.priors] += self.engine.to_numpy(box_losses)
-            chosen = self._mine(objects, matches[:, :, 0], overlaps, ranks, codes, priors)
-            negatives = chosen & (matches[:, :, 0] == NOT_MATCHED)
-            if self._mines_positives():
-                hard = chosen[pairs.images, pairs.priors]
-                pairs, hard = pairs.of(hard), self._on_device(np.flatnonzero(hard))
-                box_losses, box_slopes = box_losses[hard], box_slopes[hard]
-            negatives[pairs.images, pairs.priors] = True
-            rows = np.flatnonzero(negatives)
-        rows = self._on_device(rows)
+            counted = self._mine(batch, matches[:, :, 0], overlaps, ranks)
+        of_pairs = counted[pairs.images, pairs.priors]
+        pairs, kept = pairs.of(of_pairs), self._on_device(np.flatnonzero(of_pairs))
+        rows = self._on_device(np.flatnonzero(counted))
+        losses = box_losses[kept].sum(), score_losses[rows].sum()
         self.divisor = self._divisor(bottom, overlaps.size, len(pairs.images))
-        where = tuple(map(self._on_device, pairs[:3]))
-        self.gradients = Gradient(codes.shape, where, box_slopes), Gradient(scores.shape, rows, score_slopes[rows])
-        losses = box_losses.sum(), score_losses[rows].sum()
         top[0].data[...] = sum(w * loss for w, loss in zip(self.weights, losses, strict=True) if w) / self.divisor
+        self.gradients = (
+            Gradient(batch.codes.shape, self._of_codes(pairs), box_slopes[kept]),
+            Gradient(scores.shape, rows, score_slopes[rows]),
+        )
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
@@ -147,33 +148,40 @@ class MultiBoxLoss(LossLayer):
 
     # --- match, encode, mine ------------------------------------------------------------------------------------------
 
-    def _objects(self, bottom: list[Blob]) -> Objects:
-        p = self.param.multibox_loss_param
+    def _read(self, bottom: list[Blob]) -> tuple[Batch, Array]:
+        """The batch, and the scores (N * P, classes)."""
+        p, images = self.param.multibox_loss_param, bottom[0].shape[0]
+        priors, variances = self.engine.to_numpy(bottom[2].data).reshape(2, -1, 4)
+        codes = bottom[0].data.reshape(images, len(priors), 1 if p.share_location else p.num_classes, 4)
         classes = None if p.map_object_to_agnostic else p.num_classes
         objects = read_ground_truth(self, bottom[3], classes, p.background_label_id)
-        batch = bottom[0].shape[0]
-        outside = (objects.images < 0) | (objects.images >= batch)
+        outside = (objects.images < 0) | (objects.images >= images)
         if outside.any():
-            raise self.error(f"an object is in image {objects.images[outside.argmax()]} of a batch of {batch}")
-        return objects if p.use_difficult_gt else objects.of(~objects.difficult)
+            raise self.error(f"an object is in image {objects.images[outside.argmax()]} of a batch of {images}")
+        if not p.use_difficult_gt:
+            objects = objects.of(~objects.difficult)
+        return Batch(objects, codes, priors, variances), bottom[1].data.reshape(-1, p.num_classes)
 
-    def _match(self, objects: Objects, codes: Array, priors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For codes (N, P, kinds, 4): the index of the object for each (N, P, kinds), or NOT_MATCHED or LEFT_OUT, and
-        the largest overlap of each prior (N, P), or of the predicted box, with an object."""
-        p = self.param.multibox_loss_param
-        matches = np.full(codes.shape[:3], NOT_MATCHED)
-        overlaps = np.zeros(codes.shape[:2], np.float32)
-        predicted = None if p.use_prior_for_matching else self._decoded(self.engine.to_numpy(codes), priors[:, :, None])
+    def _match(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """The index of the object of each prior (N, P, kinds), or NOT_MATCHED or LEFT_OUT, and the largest overlap of
+        each prior (N, P) with an object. With use_prior_for_matching: false predicted boxes stand for the priors."""
+        p, objects = self.param.multibox_loss_param, batch.objects
+        matches = np.full(batch.codes.shape[:3], NOT_MATCHED)
+        overlaps = np.zeros(batch.codes.shape[:2], np.float32)
+        predicted = None
+        if not p.use_prior_for_matching:
+            predicted = self._decoded(batch.codes, batch.priors[:, None], batch.variances[:, None])
         for image in np.unique(objects.images):
             there = np.flatnonzero(objects.images == image)
-            if p.share_location or predicted is None:
-                of_image = priors[0] if predicted is None else predicted[image, :, 0]
-                found, overlaps[image] = self._match_boxes(of_image, objects, there)
+            if predicted is None:
+                found, overlaps[image] = self._match_boxes(batch.priors, objects, there)
                 matches[image, np.arange(len(found)), 0 if p.share_location else objects.labels[found]] = found
-                continue
-            for label in np.unique(objects.labels[there]):
-                of_label = there[objects.labels[there] == label]
-                matches[image, :, label], _ = self._match_boxes(predicted[image, :, label], objects, of_label)
+            elif p.share_location:
+                matches[image, :, 0], overlaps[image] = self._match_boxes(predicted[image, :, 0], objects, there)
+            else:
+                for label in np.unique(objects.labels[there]):
+                    of_label = there[objects.labels[there] == label]
+                    matches[image, :, label], _ = self._match_boxes(predicted[image, :, label], objects, of_label)
         return matches, overlaps
 
     def _match_boxes(self, found: np.ndarray, objects: Objects, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -186,82 +194,82 @@ class MultiBoxLoss(LossLayer):
         matches[usable] = np.where(index < 0, NOT_MATCHED, there[index])
         return matches, overlaps
 
-    def _differences(self, objects: Objects, pairs: Pairs, codes: Array, priors: np.ndarray) -> Array:
+    def _differences(self, batch: Batch, pairs: Pairs) -> Array:
         """(M, 4): the predicted codes of the pairs minus those of their objects."""
         p = self.param.multibox_loss_param
-        prior, variance = priors[:, pairs.priors]
         in_target = p.encode_variance_in_target
-        target = boxes.encode(objects.boxes[pairs.objects], prior, None if in_target else variance, p.code_type)
-        predicted = codes[tuple(map(self._on_device, pairs[:3]))]
+        prior, variance = batch.priors[pairs.priors], batch.variances[pairs.priors]
+        at = batch.objects.boxes[pairs.objects]
+        target = boxes.encode(at, prior, None if in_target else variance, p.code_type)
+        predicted = batch.codes[self._of_codes(pairs)]
         difference = predicted - self._on_device(target)
         if p.bp_inside:
-            at = (
-                prior if p.use_prior_for_matching else self._decoded(self.engine.to_numpy(predicted), (prior, variance))
-            )
+            at = prior if p.use_prior_for_matching else self._decoded(predicted, prior, variance)
             difference *= self._on_device(boxes.inside(at))
         return difference / self._on_device(variance) if in_target else difference
 
-    def _mine(
-        self,
-        objects: Objects,
-        matches: np.ndarray,
-        overlaps: np.ndarray,
-        ranks: np.ndarray,
-        codes: Array,
-        priors: np.ndarray,
-    ) -> np.ndarray:
-        """The chosen priors (N, P): those of largest `ranks` (N, P), among the negatives or among all."""
+    def _mine(self, batch: Batch, matches: np.ndarray, overlaps: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+        """Which priors (N, P) count in the loss, by their `ranks` (N, P): the matched ones and the hardest of the
+        others, or the hardest of all."""
         p = self.param.multibox_loss_param
         chosen = np.zeros(matches.shape, bool)
-        for image in np.unique(objects.images):
-            found = matches[image]
-            count, eligible = p.sample_size, np.ones(len(found), bool)
-            if not self._mines_positives():
-                count = int(np.float32((found >= 0).sum()) * np.float32(p.neg_pos_ratio))
-                eligible = (found == NOT_MATCHED) & (overlaps[image] < np.float32(p.neg_overlap))
+        for image in np.unique(batch.objects.images):
+            count, eligible = p.sample_size, np.ones(matches.shape[1], bool)
+            if not self.mines_positives:
+                count = int(np.float32((matches[image] >= 0).sum()) * np.float32(p.neg_pos_ratio))
+                eligible = (matches[image] == NOT_MATCHED) & (overlaps[image] < np.float32(p.neg_overlap))
             candidates = np.flatnonzero(eligible)
             candidates = candidates[boxes.falling(ranks[image, candidates])]
             if p.HasField("nms_param") and p.nms_param.nms_threshold > 0:
-                if p.nms_param.HasField("top_k"):
-                    candidates = candidates[: p.nms_param.top_k]
-                there = priors[:, candidates]
-                at = there[0]
-                if not p.use_prior_for_nms:
-                    at = self._decoded(self.engine.to_numpy(codes[int(image), :, 0])[candidates], there)
-                large = boxes.areas(at) >= SMALLEST_AREA
-                candidates = candidates[large][boxes.suppress(at[large], p.nms_param.nms_threshold)]
+                candidates = self._suppressed(batch, image, candidates)
             chosen[image, candidates[:count]] = True
-        return chosen
+        chosen &= matches != LEFT_OUT
+        return chosen if self.mines_positives else chosen | (matches >= 0)
 
-    def _decoded(self, codes: np.ndarray, priors: Any) -> np.ndarray:
-        """The boxes of these codes; `priors` are two arrays, with the variances."""
+    def _suppressed(self, batch: Batch, image: int, candidates: np.ndarray) -> np.ndarray:
+        """The indices of priors that are left of these, with the hardest first, by non-maximum suppression."""
         p = self.param.multibox_loss_param
-        return boxes.decode(codes, priors[0], None if p.encode_variance_in_target else priors[1], p.code_type)
+        if p.nms_param.HasField("top_k"):
+            candidates = candidates[: p.nms_param.top_k]
+        at = batch.priors[candidates]
+        if not p.use_prior_for_nms:
+            codes = batch.codes[image, self._on_device(candidates), 0]
+            at = self._decoded(codes, at, batch.variances[candidates])
+        large = boxes.areas(at) >= SMALLEST_AREA
+        return candidates[large][boxes.suppress(at[large], p.nms_param.nms_threshold)]
 
-    def _mines_positives(self) -> bool:
-        return self.param.multibox_loss_param.mining_type == Param.HARD_EXAMPLE
+    def _decoded(self, codes: Array, priors: np.ndarray, variances: np.ndarray) -> np.ndarray:
+        """The boxes (..., 4) of codes (..., 4) on the device."""
+        p = self.param.multibox_loss_param
+        scale = None if p.encode_variance_in_target else variances
+        return boxes.decode(self.engine.to_numpy(codes), priors, scale, p.code_type)
+
+    def _of_codes(self, pairs: Pairs) -> tuple[Array, ...]:
+        """The indices of the codes of these pairs."""
+        return tuple(map(self._on_device, pairs[:3]))
 
     # --- the two losses -----------------------------------------------------------------------------------------------
 
     def _box_losses(self, difference: Array) -> tuple[Array, Array]:
-        """The loss (M) of each pair, and its derivative (M, 4) by the codes."""
+        """The loss (M) of each pair, and its derivative (M, 4) by the codes.
+
+        As in SSD, the derivative lacks the factor 1 / variance with encode_variance_in_target.
+        """
         if self.param.multibox_loss_param.loc_loss_type == Param.L2:
             return (difference * difference).sum(axis=1) / 2, difference
         return smooth_l1(self.xp, difference).sum(axis=1), smooth_l1_slope(self.xp, difference)
 
-    def _score_losses(
-        self, objects: Objects, pairs: Pairs, scores: Array, shape: tuple[int, ...]
-    ) -> tuple[Array, Array]:
+    def _score_losses(self, batch: Batch, pairs: Pairs, scores: Array) -> tuple[Array, Array]:
         """The loss (N * P) of each prior, and its derivative (N * P, classes) by the scores.
 
         A prior without object is background; with LOGISTIC and without mining it is none of the classes.
         """
         p, xp = self.param.multibox_loss_param, self.xp
-        rows = pairs.images * shape[1] + pairs.priors
-        classes = objects.labels[pairs.objects]
+        softmax = p.conf_loss_type == Param.SOFTMAX
+        rows = pairs.images * len(batch.priors) + pairs.priors
+        classes = batch.objects.labels[pairs.objects]
         if p.map_object_to_agnostic:
             classes = np.full(len(rows), p.background_label_id + 1)
-        softmax = p.conf_loss_type == Param.SOFTMAX
         if softmax or self.mines:
             labels = np.full(len(scores), p.background_label_id)
             labels[rows] = classes

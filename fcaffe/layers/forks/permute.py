@@ -145,7 +145,7 @@ class ShuffleChannel(Reordering):
         images, channels, *size = x.shape
         group = self.param.shuffle_channel_param.group
         each = channels // group
-        return x.reshape(images, group, each, *size).swapaxes(1, 2), y.reshape(images, each, group, *size)
+        return x.reshape(images, group, each, *size).transpose(0, 2, 1, 3, 4), y.reshape(images, each, group, *size)
 
 
 @register("Reorg")

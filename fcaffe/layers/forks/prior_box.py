@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -29,19 +30,18 @@ class PriorBox(Layer):
         self.variances = self._variances()
         self._pair("img_size", "img_w", "img_h")
         self._pair("step", "step_w", "step_h")
-        self.priors = None
+        self.written: Any = None  # the top's values on the device
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         if any(len(blob.shape) != 4 for blob in bottom):
             raise self.error(f"needs a feature map and an image of four axes each: {self.named_shapes(bottom)}")
-        self.priors = None
+        self.written = None
         top[0].reshape(1, 2, math.prod(bottom[0].shape[2:]) * self.sizes.size * 2)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if self.priors is None:
-            corners = self._corners(bottom).reshape(-1)
-            self.priors = self.engine.from_numpy(np.stack([corners, np.resize(self.variances, corners.size)]))
-        top[0].data[...] = self.priors
+        if self.written is None:
+            self.written = self.engine.from_numpy(self.priors(bottom[0].shape, bottom[1].shape))
+        top[0].data[...] = self.written
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []
@@ -54,16 +54,17 @@ class PriorBox(Layer):
             if down:
                 blob.diff[...] = 0
 
-    def _corners(self, bottom: list[Blob]) -> np.ndarray:
-        """(H, W, P, 4)."""
+    def priors(self, features: tuple[int, ...], picture: tuple[int, ...]) -> np.ndarray:
+        """The top's values for bottoms of these shapes."""
         p = self.param.prior_box_param
-        map_size = np.array(bottom[0].shape[:1:-1], np.float32)  # width, height
-        image = np.array(self._pair("img_size", "img_w", "img_h") or bottom[1].shape[:1:-1], np.float32)
+        map_size = np.array(features[:1:-1], np.float32)  # width, height
+        image = np.array(self._pair("img_size", "img_w", "img_h") or picture[:1:-1], np.float32)
         step = np.array(self._pair("step", "step_w", "step_h") or image / map_size, np.float32)
         positions = [np.arange(count, dtype=np.float32) + np.float32(p.offset) for count in map_size]
         centres = np.stack(np.meshgrid(*positions), axis=-1)[:, :, None] * step
         corners = np.concatenate([centres - self.sizes / 2, centres + self.sizes / 2], axis=-1) / np.tile(image, 2)
-        return np.clip(corners, 0, 1) if p.clip else corners
+        corners = (np.clip(corners, 0, 1) if p.clip else corners).reshape(-1)
+        return np.stack([corners, np.resize(self.variances, corners.size)])[None]
 
     def _sizes(self) -> np.ndarray:
         p = self.param.prior_box_param

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fcaffe import log
 from fcaffe.layers.c_order import copy_values
 from fcaffe.layers.loss import LossLayer
 from fcaffe.net import Array, Blob, register
@@ -47,9 +46,6 @@ class SmoothL1Loss(LossLayer):
         if not self.s > 0:
             raise self.error(f"sigma must not be {sigma:g}; without the field it is 1")
         self.difference = Blob(self.xp, (), channels_last=True)  # inside * (prediction - target)
-
-    def warn_of_loss_weight(self) -> None:
-        log.warning(str(self.error("without loss_weight its loss does not count, as in its fork; set loss_weight: 1")))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)

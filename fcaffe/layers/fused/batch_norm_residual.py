@@ -34,10 +34,9 @@ class BatchNormResidual(NormalizesAndScales):
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         norm, x, other, y = self.norm, *(with_channels(blob.data) for blob in (*bottom, top[0]))
-        mean, variance = norm.mean.data, norm.variance.data
         if norm.use_global_stats:
             norm.statistics.read(norm.mean, norm.variance)
-        self.engine.batch_norm_add_relu(x, other, y, mean, variance, self.affine, norm.eps)
+        self.engine.batch_norm_add_relu(x, other, y, self.normalizer())
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [bottom[0], top[0], self.norm.memory]
@@ -46,6 +45,9 @@ class BatchNormResidual(NormalizesAndScales):
         norm, x, y = self.norm, with_channels(bottom[0].data), with_channels(top[0].data)
         dx, dother = self.gradient_of(bottom[0], propagate_down[0]), with_channels(bottom[1].diff)
         dys = [with_channels(blob.diff) for blob in top]
+        if len(dys) > 1:
+            self.engine.weighted_sum(dys, [1.0] * len(dys), dother)
+        self.engine.relu_backward(y, dother if len(dys) > 1 else dys[0], dother, 0)
         with gradients_to_add(self.affine_blobs, self.affine_blobs) as gradients:
-            numbers = norm.mean.data, norm.variance.data, self.affine, gradients, norm.eps, norm.memory.data
-            self.engine.batch_norm_add_relu_backward(x, y, dys, dother, dx, *numbers, norm.whole)
+            numbers = self.normalizer(), gradients, norm.memory.data, norm.whole
+            self.engine.batch_norm_train_backward(x, dother, dx, *numbers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fcaffe.engines.normalization import Normalizer
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.batch_norm import BatchNorm, gradients_to_add, with_channels
 from fcaffe.layers.scale import Scale
@@ -36,10 +37,9 @@ class NormalizesAndScales(FusedLayer):
         self.forward_again(bottom, top)
         self.norm.add_to_statistics()
 
-    @property
-    def affine(self) -> tuple[Array, ...]:
-        """Scale and shift, each (C,)."""
-        return tuple(blob.data.reshape(-1) for blob in self.affine_blobs)
+    def normalizer(self, relu: bool = False) -> Normalizer:
+        scale, shift = (blob.data.reshape(-1) for blob in self.affine_blobs)
+        return self.norm.normalizer._replace(scale=scale, shift=shift, relu=relu)
 
     def gradient_of(self, bottom: Blob, wanted: bool) -> Array:
         """The array for the gradient of the bottom: a temporary one if only scale and bias learn."""
@@ -63,13 +63,11 @@ class BatchNormScale(NormalizesAndScales):
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         norm, x, y = self.norm, with_channels(bottom[0].data), with_channels(top[0].data)
-        mean, variance = norm.mean.data, norm.variance.data
         if norm.use_global_stats:
             norm.statistics.read(norm.mean, norm.variance)
-            self.engine.batch_norm_apply(x, y, mean, variance, self.affine, norm.eps, self.with_relu)
+            self.engine.batch_norm_apply(x, y, self.normalizer(self.with_relu))
         else:
-            numbers = mean, variance, self.affine, norm.eps, self.with_relu, norm.memory.data
-            self.engine.batch_norm_train(x, y, *numbers)
+            self.engine.batch_norm_train(x, y, self.normalizer(self.with_relu), norm.memory.data)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [bottom[0], self.norm.memory]
@@ -78,5 +76,5 @@ class BatchNormScale(NormalizesAndScales):
         norm, x = self.norm, with_channels(bottom[0].data)
         dx, dy = self.gradient_of(bottom[0], propagate_down[0]), with_channels(top[0].diff)
         with gradients_to_add(self.affine_blobs, self.affine_blobs) as gradients:
-            numbers = norm.mean.data, norm.variance.data, self.affine, gradients, norm.eps, self.with_relu
-            self.engine.batch_norm_train_backward(x, dy, dx, *numbers, norm.memory.data, norm.whole)
+            numbers = self.normalizer(self.with_relu), gradients, norm.memory.data, norm.whole
+            self.engine.batch_norm_train_backward(x, dy, dx, *numbers)

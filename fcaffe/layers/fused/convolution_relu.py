@@ -25,8 +25,9 @@ class ConvolutionReLU(FusedLayer):
 
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
-        fits = len(chain) > 1 and type(chain[0].layer) is Convolution and is_plain_relu(chain[1].layer)
-        return 2 if fits else 0
+        if len(chain) < 2 or not isinstance(chain[0].layer, Convolution) or chain[0].layer.transposed:
+            return 0
+        return 2 if is_plain_relu(chain[1].layer) else 0
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         convolution = self.convolution
@@ -38,15 +39,9 @@ class ConvolutionReLU(FusedLayer):
         return [*self.convolution.saved(bottom, top), *top]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        convolution, engine = self.convolution, self.engine
+        convolution = self.convolution
         y, dy = convolution.images(top[0].data), convolution.images(top[0].diff)
-        learns_bias = convolution.learns_bias
-        if engine.fuses_relu_backward:
-            dbias, add = convolution.blobs[1].diff_to_add() if learns_bias else (None, False)
-            engine.relu_bias_backward(y, dy, dy, dbias, add)
-            learns_bias = False
-        else:
-            engine.relu_backward(y, dy, dy, 0)
-        convolution.backward_parameters(convolution.images(bottom[0].data), dy, learns_bias)
+        self.engine.relu_backward(y, dy, dy, 0)
+        convolution.backward_parameters(convolution.images(bottom[0].data), dy)
         if propagate_down[0]:
             convolution.backward_bottom(dy, bottom[0])

@@ -42,9 +42,9 @@ class FoldedConvolution(FusedLayer):
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
         first = chain[0].layer
-        if type(first) is not Convolution or first.axis != 1 or len(chain[0].bottoms) != 1:
+        if not isinstance(first, Convolution) or first.transposed or first.axis != 1 or len(chain[0].bottoms) != 1:
             return 0
-        if want.gradients or not first.engine.folds_weights:
+        if want.gradients or first.engine.asynchronous:
             return 0
         count = 1
         while count < len(chain) and _is_affine(chain[count].layer) and len(chain[count].bottoms) == 1:

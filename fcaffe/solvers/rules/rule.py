@@ -38,15 +38,10 @@ class Rule:
         raise NotImplementedError
 
     def decay_and_update(self, w: Array, g: Array, histories: Sequence[Array], rate: float, decay: float) -> None:
-        """`update`, after the gradient of the regularisation has been added. A rule may do both in one."""
+        """`update`, after the gradient of the regularisation has been added."""
         if decay:
             self.engine.add_decay(w, g, decay, self.param.regularization_type)
         self.update(w, g, histories, rate)
-
-    @property
-    def takes_all_cores(self) -> bool:
-        """Whether `decay_and_update` does, so that slices are to be updated one after the other."""
-        return False
 
     def correction(self, iteration: int) -> float:
         """What the rate of each parameter is multiplied by at this iteration."""

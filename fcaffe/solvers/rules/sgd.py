@@ -20,16 +20,6 @@ class SGD(Rule):
     def update(self, w: Array, g: Array, histories: Sequence[Array], rate: float) -> None:
         self.engine.sgd_update(w, g, histories[0], rate, self.param.momentum)
 
-    def decay_and_update(self, w: Array, g: Array, histories: Sequence[Array], rate: float, decay: float) -> None:
-        if self.param.regularization_type == "L2":
-            self.engine.sgd_update(w, g, histories[0], rate, self.param.momentum, decay)
-        else:
-            super().decay_and_update(w, g, histories, rate, decay)
-
-    @property
-    def takes_all_cores(self) -> bool:
-        return self.engine.sgd_takes_all_cores
-
     def with_momentum_applied(self) -> Rule:
         return DecayWithMomentum(self.param, self.engine)
 

@@ -4,8 +4,8 @@
     NAME_iter_N.solverstate[.h5]   SolverState: iter, learned_net (the model's path), history, current_step, and
         resume: ResumeState        ignored by Caffe: all other state of a run
             seed, noise, random    of the run's random streams
-            reader                 the position of each layer that reads records
-            carried                arrays of layers, smoothed losses, the exchange (residuals), the engine (loss scale)
+            carried                arrays of layers (positions of readers), smoothed losses, the exchange (residuals),
+                                   the engine (loss scale)
             made_with              solver type, net, workers...: a run that cannot resume from it is refused
 
 So a run that was stopped and resumed gets the weights of one that was not. Files are written completely or not at all.

@@ -68,10 +68,6 @@ def collect(run: Run, point: Point) -> tuple[Any, list[CarriedArray]]:
     carried: list[CarriedArray] = []
     for key, owner in owners(run).items():
         held, state = _held(owner), point.states.get(key, {})
-        if _is_reader(key, held, state):
-            random = state["random"].tobytes()
-            resume.reader.add(net=key[0], layer=key[1], position=int(state["position"]), random=random)
-            continue
         if key == EXCHANGE:
             state = {name: _in_order_of_parameters(run, array) for name, array in state.items()}
         everyones = [state] if held is Held.ALIKE else _gather(run.workers, state, held)
@@ -87,9 +83,6 @@ def put_back(run: Run, resume: Any, carried: list[CarriedArray], path: str) -> N
     """Restore what `collect` gave. The log names the owners whose state does not fit. All workers call this."""
     workers, then = run.workers, resume.made_with.workers or 1
     states: dict[Owner, list[State]] = {}
-    for reader in resume.reader:
-        random = np.frombuffer(reader.random, np.uint8)
-        states[reader.net, reader.layer] = [{"position": np.array(reader.position, np.int64), "random": random}]
     for array in carried:
         everyones = states.setdefault((array.net, array.owner), [{} for _ in range(then)])
         if 0 <= array.worker < then:
@@ -131,11 +124,6 @@ def _scheme(compression: str) -> str:
 
 def _held(owner: Any) -> Held:
     return getattr(owner, "held", Held.ALIKE)  # the state of an engine is the same on all workers
-
-
-def _is_reader(key: Owner, held: Held, state: State) -> bool:
-    """Whether the state is that of a layer that reads records, which has its own message."""
-    return bool(key[0]) and held is Held.ALIKE and state.keys() == {"position", "random"}
 
 
 def _gather(workers: Workers, state: State, held: Held) -> list[State]:

@@ -52,7 +52,6 @@ def restore(run: Run, path: str) -> None:
         if state.resume.noise != run.context.noise:
             log.warning(f"{path} was made with --rng {state.resume.noise}, and this run has {run.context.noise}")
         carried.put_back(run, state.resume, state.carried, path)
-    run.engine.refresh_parameters()
 
 
 def restore_newest(run: Run) -> str | None:
@@ -89,11 +88,8 @@ def _read(run: Run, path: str) -> tuple[State, Model, str]:
     """Read state and model, and check them against the solver and its net."""
     owned = run.net.parameters.owned
     state = read_state(path, [parameter.blob.count for parameter in owned * run.rule.histories])
-    for name, number in (("iteration", state.iteration), ("current_step", state.current_step)):
-        if number < 0:
-            raise SnapshotError(f"{path}: its {name} is {number}; the file is damaged, take an earlier one")
-    if not isinstance(state.learned_net, str) or not state.learned_net:
-        raise SnapshotError(f"{path} does not name its model (learned_net); the file is damaged, take an earlier one")
+    if min(state.iteration, state.current_step) < 0 or not state.learned_net:
+        raise SnapshotError(f"{path} has no iteration, or does not name its model; it is damaged, take an earlier one")
     made = state.resume.made_with if state.resume is not None and state.resume.HasField("made_with") else None
     if made:
         refuse_other(made, made_with(run), path)

@@ -67,7 +67,7 @@ def run_onnx(path: str | os.PathLike[str], inputs: Mapping[str, np.ndarray]) -> 
     return dict(zip((output.name for output in session.get_outputs()), session.run(None, feed), strict=True))
 
 
-def differences(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> list[Difference]:
+def differences(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray | None]) -> list[Difference]:
     """The differences of all outputs. Outputs of other names are matched by their order."""
     others = theirs if ours.keys() == theirs.keys() else dict(zip(ours, theirs.values(), strict=False))
     return [Difference(name, _largest(values, others.get(name)), _magnitude(values)) for name, values in ours.items()]

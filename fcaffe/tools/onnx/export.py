@@ -17,6 +17,7 @@ from fcaffe.output_files import replacing
 from fcaffe.proto.blobs import LARGEST
 from fcaffe.tools.onnx import (  # noqa: F401 - each fills the registry
     convolution,
+    detection,
     elementwise,
     normalization,
     pooling,
@@ -63,7 +64,7 @@ def to_onnx(
             by_key.setdefault((node.name, index), name)
         for i, name in zip(node.top_ids, _written(graph, node, values, parameters), strict=True):
             values[i] = name
-    outputs = _name_values(graph, net, values)
+    outputs = _outputs(graph, net, values)
     used = {name for node in graph.nodes for name in node.input}
     constants = {name: array for name, array in graph.constants.items() if name in used}
     tensors = [onnx().numpy_helper.from_array(array, name) for name, array in constants.items()]
@@ -134,33 +135,24 @@ def _constants(graph: Graph, node: Node) -> list[str]:
     ]
 
 
-def _name_values(graph: Graph, net: Net, values: dict[int, str]) -> list[Any]:
-    """Rename each value to the blob that holds it at the end, and return the outputs."""
-    made = {name for node in graph.nodes for name in node.output}
-    names: dict[str, str] = {}
-    taken = graph.taken - made
-    for i, blob_name in enumerate(net.blob_names):
-        value = values[i]
-        if value in made and value not in names and blob_name not in taken:
-            names[value] = blob_name
-            taken.add(blob_name)
-    others = {name: name for name in made - names.keys()}
-    for name in others:
-        if name in taken:  # the name is that of a blob
-            others[name] = graph.value(f"{name}:value")
-    graph.rename({**others, **names})
+def _outputs(graph: Graph, net: Net, values: dict[int, str]) -> list[Any]:
+    """Name the values of the net's outputs like their blobs, and return the descriptions of the outputs."""
     if not net.output_ids:
         raise NetError("the net has no outputs to convert")
+    made = {name for node in graph.nodes for name in node.output}
+    names: dict[str, str] = {}
     outputs = []
     for i in net.output_ids:
-        value = names.get(values[i], others.get(values[i], values[i]))
-        name = net.blob_names[i]
-        if value != name:  # an input, a constant, or a duplicate output
-            name = name if name not in taken else graph.value(f"{name}:output")
-            taken.add(name)
+        value, name = values[i], graph.value(net.blob_names[i])
+        if value in made and value not in names:
+            names[value] = name
+        else:  # an input, a constant, or a duplicate output
             graph.add("Identity", [value], [name], name)
         dims: list[int | str] = list(net.blobs[i].shape)
         if dims and any(node.layer.type == "Filter" for node in net.nodes):
             dims[0] = f"samples of {name}"  # the number depends on the data
+        if any(node.layer.type == "DetectionOutput" and i in node.top_ids for node in net.nodes):
+            dims[2] = f"boxes of {name}"
         outputs.append(_info(name, dims))
+    graph.rename(names)
     return outputs

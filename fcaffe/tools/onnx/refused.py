@@ -14,20 +14,21 @@ _TRAINS = "it is for training; give the deploy prototxt, whose last layer gives 
 _SCORES = "it compares scores with labels, which is for tests in training; give the deploy prototxt"
 
 REASONS = {
-    **dict.fromkeys(("Data", "HDF5Data", "ImageData", "MemoryData", "WindowData"), _READS),
+    **dict.fromkeys(("AnnotatedData", "Data", "HDF5Data", "ImageData", "MemoryData", "WindowData"), _READS),
     **dict.fromkeys(
         (
             "ContrastiveLoss",
             "EuclideanLoss",
             "HingeLoss",
             "InfogainLoss",
+            "MultiBoxLoss",
             "MultinomialLogisticLoss",
             "SigmoidCrossEntropyLoss",
             "SoftmaxWithLoss",
         ),
         _TRAINS,
     ),
-    "Accuracy": _SCORES,
+    **dict.fromkeys(("Accuracy", "DetectionEvaluate"), _SCORES),
     "HDF5Output": "it writes a file; remove the layer from the prototxt, which makes its bottoms outputs",
     "Python": "it is user code in Python",
 }

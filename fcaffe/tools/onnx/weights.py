@@ -18,15 +18,8 @@ from fcaffe.proto import StoredBlob
 from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.properties import NET, model_from
 
-_ENDINGS = (  # of the names of a layer's first and second blob in files of other writers
-    ("/0", "/1"),
-    (".weight", ".bias"),
-    ("_weight", "_bias"),
-    ("_weights", "_bias"),
-    ("_w", "_b"),
-    ("_W", "_b"),
-    ("_W", "_B"),
-)
+# Endings of the names of a layer's first and second blob in files of other writers.
+_ENDINGS = (("/0", ".weight", "_weight", "_weights", "_w", "_W"), ("/1", ".bias", "_bias", "_b", "_B"))
 
 
 @dataclass(frozen=True)
@@ -99,11 +92,8 @@ def _blobs(file: OnnxFile, net: Net, layer: Layer, path: str) -> list[StoredBlob
 
 
 def _by_own_names(file: OnnxFile, layer: Layer) -> list[np.ndarray]:
-    for endings in _ENDINGS:
-        names = [layer.name + ending for ending in endings][: len(layer.blobs)]
-        if len(names) == len(layer.blobs) and all(name in file.constants for name in names):
-            return [file.constants[name] for name in names]
-    return []
+    names = ([layer.name + ending for ending in endings] for endings in _ENDINGS[: len(layer.blobs)])
+    return [file.constants[found] for each in names if (found := next((n for n in each if n in file.constants), ""))]
 
 
 def _by_node(file: OnnxFile, layer: Layer) -> list[np.ndarray]:

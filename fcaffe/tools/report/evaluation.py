@@ -1,4 +1,4 @@
-"""Evaluation of a test net for a report: its confusion matrix, its worst mistakes, and the time of each layer."""
+"""Evaluation of a test net for a report: its confusion matrix and its worst mistakes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fcaffe.net import Net
-from fcaffe.tools.timing import time_forward
 
 WORST = 24  # mistakes with a picture in the page
 CLASSES = 10_000  # largest number of classes for which a matrix is counted
@@ -29,13 +28,12 @@ class Mistake:
 class Evaluation:
     """The result of `evaluate`.
 
-    `counts[label, guess]` is a number of samples; `worst` has the mistakes of the highest probability first; `seconds`
-    are those of a forward pass, by layer; `moment` says which weights were evaluated, such as "at iteration 100".
+    `counts[label, guess]` is a number of samples; `worst` has the mistakes of the highest probability first; `moment`
+    says which weights were evaluated, such as "at iteration 100".
     """
 
     counts: np.ndarray
     worst: list[Mistake]
-    seconds: dict[str, float]
     moment: str = ""
 
     @property
@@ -48,7 +46,7 @@ class Evaluation:
 
 
 def evaluate(net: Net, batches: Iterable[object], moment: str) -> Evaluation | None:
-    """Run the net, layer by layer, once for each item of `batches`.
+    """Run the net once for each item of `batches`.
 
     Returns None if no layer compares the scores of classes with one label a sample.
     """
@@ -60,11 +58,10 @@ def evaluate(net: Net, batches: Iterable[object], moment: str) -> Evaluation | N
     if scores_blob.shape[:1] != (labels_blob.count,) or not 1 < classes <= CLASSES:
         return None
     pictures = next((blob for node in net.nodes for blob in node.tops if len(blob.shape) == 4), None)
-    to_numpy, seconds = net.context.engine.to_numpy, [0.0] * len(net.nodes)
-    counts, worst, passes = np.zeros((classes, classes), np.int64), list[Mistake](), 0
+    to_numpy = net.context.engine.to_numpy
+    counts, worst = np.zeros((classes, classes), np.int64), list[Mistake]()
     for _ in batches:
-        passes += 1
-        time_forward(net, seconds)
+        net.forward()
         labels = to_numpy(labels_blob.data).reshape(-1).astype(int)
         probabilities = _probabilities(to_numpy(scores_blob.data).reshape(len(labels), classes))
         guesses = probabilities.argmax(axis=1)
@@ -77,10 +74,7 @@ def evaluate(net: Net, batches: Iterable[object], moment: str) -> Evaluation | N
             probability = float(probabilities[index, guesses[index]])
             worst.append(Mistake(probability, int(labels[index]), int(guesses[index]), values))
         worst = sorted(worst, key=lambda mistake: -mistake.probability)[:WORST]
-    names = [node.name for node in net.nodes]
-    return Evaluation(
-        counts, worst, {name: one / max(passes, 1) for name, one in zip(names, seconds, strict=True)}, moment
-    )
+    return Evaluation(counts, worst, moment)
 
 
 def _probabilities(scores: np.ndarray) -> np.ndarray:

@@ -17,7 +17,6 @@ import numpy as np
 
 from fcaffe.log.reader import Curve, TrainingLog
 from fcaffe.output_files import replacing
-from fcaffe.timeline import KINDS
 from fcaffe.tools.curves import OTHER_OUTPUT, RATE, SCORE, TEST_LOSS, TRAIN_LOSS, Series, series_of, smoothed
 from fcaffe.tools.plot import is_wide
 from fcaffe.tools.report.evaluation import Evaluation
@@ -37,8 +36,7 @@ class Content:
     """The content of a page. Parts that are empty or None are omitted.
 
     `state` says how far the run is, and `left` how long it will take, which only a running training has; `progress` is
-    from 0 to 1. `seconds` has the timeline of each worker, by kind of work. A page with `refresh` reloads itself after
-    so many seconds; if it is older than `patience` seconds then, it says that the training is not running.
+    from 0 to 1. A page with `refresh` reloads itself after so many seconds.
     """
 
     title: str
@@ -49,10 +47,8 @@ class Content:
     tiles: list[tuple[str, str]] = field(default_factory=list)
     evaluation: Evaluation | None = None
     net: NetContent = field(default_factory=NetContent)
-    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
     prototxts: list[tuple[str, str]] = field(default_factory=list)
     refresh: int = 0
-    patience: float = 0
 
 
 def write_page(path: str | os.PathLike[str], content: Content) -> None:
@@ -71,7 +67,6 @@ def render(content: Content) -> str:
         _curves(charts),
         _confusion(content.evaluation),
         _inside(content),
-        _time(content),
         *(
             f"<div class=card><details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details></div>"
             for name, text in content.prototxts
@@ -84,7 +79,6 @@ def render(content: Content) -> str:
         charts=json.dumps([chart for _, chart in charts]).replace("<", "\\u003c"),
         refresh=content.refresh,
         written=f"{now:.0f}",
-        patience=f"{content.patience:.0f}",
     )
 
 
@@ -203,7 +197,7 @@ def _pairs(counts: np.ndarray) -> str:
     return _table(("label", "guess", "times"), rows, numbers_from=2)
 
 
-# --- net and time -----------------------------------------------------------------------------------------------------
+# --- net ----------------------------------------------------------------------------------------------------
 
 
 def _inside(content: Content) -> str:
@@ -212,37 +206,12 @@ def _inside(content: Content) -> str:
         image = f"<div class=filters><img alt='' src='{data_uri(sheet(net.filters))}'></div>"
         cards.append(f"<div class=card><h2>Filters of {escape(net.filters_of)}</h2>{image}</div>")
     if net.layers:
-        spent = content.evaluation.seconds if content.evaluation else {}
-        columns = [*COLUMNS[:5], *(["forward ms"] if spent else [])]
-        rows = [
-            [*layer.cells()[:5], *([f"{1000 * spent.get(layer.name, 0):.3f}"] if spent else [])]
-            for layer in net.layers
-            if layer.type != "Split"
-        ]
-        table = _table(columns, rows, numbers_from=3)
+        rows = [layer.cells()[:5] for layer in net.layers if layer.type != "Split"]
+        table = _table(COLUMNS[:5], rows, numbers_from=3)
         cards.append(f"<div class=card><h2>Layers of the {net.kind} net</h2><div class=scroll>{table}</div></div>")
     if net.drawing:
         cards.append(f"<div class=card><h2>The {net.kind} net</h2><div class='scroll graph'>{net.drawing}</div></div>")
     return "".join(cards)
-
-
-def _time(content: Content) -> str:
-    kinds = [kind for kind in KINDS if any(spent.get(kind, 0) >= 0.005 for spent in content.seconds.values())]
-    if not kinds:
-        return ""
-    colors = [_color(index) for index in range(len(kinds))]
-    bars = []
-    for name, spent in content.seconds.items():
-        total = sum(spent.values()) or 1.0
-        shares = "".join(
-            f"<div style='width:{spent.get(kind, 0) / total:.2%};background:{color}'></div>"
-            for kind, color in zip(kinds, colors, strict=True)
-        )
-        bars.append(f"<small class=soft>{escape(name)}, {total:.1f} s</small><div class=shares>{shares}</div>")
-    keys = "".join(map(_key, kinds, colors))
-    rows = [(name, *(f"{spent.get(kind, 0):.2f}" for kind in kinds)) for name, spent in content.seconds.items()]
-    table = _table(("seconds", *kinds), rows, numbers_from=1)
-    return f"<div class=card><h2>Where the time goes</h2>{''.join(bars)}{keys}<div class=scroll>{table}</div></div>"
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int) -> str:

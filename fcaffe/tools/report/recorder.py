@@ -22,9 +22,7 @@ from fcaffe.tools.report.page import Content, write_page
 
 EVERY = 5  # seconds between two pages
 REFRESH = 10  # seconds after which an open page reloads itself
-PATIENCE = 60  # seconds without a new page, at least, after which an open page says that the training is not running
-LONGEST = 30  # seconds of an evaluation
-SHARE = 0.05  # of the training's time for evaluations, at most
+LONGEST = 30  # seconds of an evaluation, one after each test
 
 
 class Recorder(Observer):
@@ -39,12 +37,10 @@ class Recorder(Observer):
         self.log = TrainingLog(net=solver.net.name)
         self._prototxts = prototxts(solver_file)
         self._net_content = net_content(solver.net, train_net_param(solver.param)[0])
-        self._began = self._written = self._evaluated = time.monotonic()
-        self._patience = 10.0 * PATIENCE  # until two pages have been written
+        self._began = self._written = time.monotonic()
         self._first = solver.iteration
-        self._cost = 0.0  # seconds of the last evaluation
         self._evaluation: Evaluation | None = None
-        self._net: Net | None = None  # a test net of its own, which runs layer by layer
+        self._net: Net | None = None  # a test net of its own
         write_page(path, self._content("The training is about to begin."))
 
     def iteration_ends(self, loss: float, rate: float) -> None:
@@ -62,16 +58,16 @@ class Recorder(Observer):
                 output = net.outputs.setdefault(number, Output(name, number, bool(weight)))
                 output.curve[self.solver.iteration] = float(value)
                 number += 1
-        if index == 0 and time.monotonic() - self._evaluated > self._cost / SHARE:
+        if index == 0:
             self._evaluate()
 
-    def end(self, seconds: dict[str, dict[str, float]], problem: str = "") -> None:
-        """Write the last page, with the seconds of all workers and the error that has ended the training."""
+    def end(self, problem: str = "") -> None:
+        """Write the last page, with the error that has ended the training."""
         if not problem:
             self._evaluate()
         took = _duration(time.monotonic() - self._began)
         content = self._content(problem or f"Ended at iteration {self.solver.iteration:,} after {took}.")
-        content.seconds, content.refresh = seconds or content.seconds, 0
+        content.refresh = 0
         self._write(content)
         if self._net is not None:
             self._net.close()
@@ -94,10 +90,8 @@ class Recorder(Observer):
             tiles=tiles,
             evaluation=self._evaluation,
             net=self._net_content,
-            seconds={"worker 0": dict(solver.timeline.seconds)},
             prototxts=self._prototxts,
             refresh=REFRESH,
-            patience=self._patience,
         )
 
     def _write(self, content: Content) -> None:
@@ -105,9 +99,7 @@ class Recorder(Observer):
             write_page(self.path, content)
         except FcaffeError as problem:
             log.warning(str(problem))
-        now = time.monotonic()
-        self._patience = max(PATIENCE, 3 * (now - self._written))
-        self._written = now
+        self._written = time.monotonic()
 
     def _evaluate(self) -> None:
         """Evaluate the first test net, on as many batches as its tests have or as fit into LONGEST."""
@@ -122,7 +114,6 @@ class Recorder(Observer):
         share_weights(self._net, self.solver.net)
         moment = f"at iteration {self.solver.iteration:,}"
         self._evaluation = evaluate(self._net, self._batches(param.test_iter[0], began), moment)
-        self._evaluated, self._cost = time.monotonic(), time.monotonic() - began
 
     def _batches(self, number: int, began: float) -> Iterator[int]:
         """The indices of the batches to evaluate, as far as LONGEST allows.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from tests.engines.cuda.device_arrays import assert_nothing_else_written
 
 
 @pytest.fixture
-def cuda_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., CudaEngine]]:
-    """cuda_engine(math="fp32", deterministic=True, graphs=True, loss_scale=None); plans are kept in tmp_path."""
+def cuda_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CudaEngine]]:
+    """cuda_engine(math="fp32", deterministic=True, graphs=True, loss_scale=None)."""
     if not emulator.has_compiler:
         pytest.skip("the emulator of kernels needs g++")
-    stand_in_engine.install(monkeypatch, tmp_path)
+    stand_in_engine.install(monkeypatch)
     yield stand_in_engine.engine
     stand_in_cupy.reset()
 

@@ -1,8 +1,7 @@
 """A stand-in for the Python module cudnn: graphs of convolutions, bias and ReLU, computed with NumPy.
 
-It offers each graph in two plans, one of which it refuses when that is asked for, and knows no graph of more than four
-axes in 16 bits: so choosing, refusing and going without can be tested. Sums are in float32, results rounded to the type
-of the tensor that is written.
+It offers each graph in three plans and refuses one of them if asked to. It knows no graph of more than four axes in 16
+bits. Sums are in float32, results rounded to the type of the tensor that is written.
 """
 
 from __future__ import annotations
@@ -32,14 +31,6 @@ executed: list[tuple[str, int]] = []  # the operations of each graph that was co
 
 class cudnnGraphNotSupportedError(Exception):  # noqa: N801 (cudnn's name)
     pass
-
-
-def backend_version() -> int:
-    return 91900
-
-
-def backend_version_string() -> str:
-    return "9.19.0"
 
 
 def create_handle() -> int:
@@ -147,7 +138,7 @@ class pygraph:  # noqa: N801 (cudnn's name)
             dweights = np.empty(result.dim, np.float32)
             group = image.dim[1] // result.dim[1]
             x, dy = image.value(pointers), loss.value(pointers)
-            self.engine.convolution_backward_weights(x, dy, dweights, None, windows, group, False)
+            self.engine.convolution_backward_weights(x, dy, dweights, windows, group, False)
             return dweights
 
         result = self._result("weights", compute)
@@ -177,9 +168,6 @@ class pygraph:  # noqa: N801 (cudnn's name)
 
     def get_execution_plan_count(self) -> int:
         return 3
-
-    def get_plan_name_at_index(self, index: int) -> str:
-        return f"eng{index}_{'_'.join(self.operations)}"
 
     def build_plan_at_index(self, index: int) -> None:
         if index == 0 and numerical_note.NONDETERMINISTIC in self.refused:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +11,13 @@ from fcaffe.engines.cuda.engine import CudaEngine
 from tests.engines.cuda import stand_in_cudnn, stand_in_cupy
 
 
-def install(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Let engines made from now on stand on the stand-ins, with their plans kept in the folder `cache`."""
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let engines made from now on stand on the stand-ins."""
     stand_in_cupy.install(monkeypatch)
     stand_in_cupy.reset()
     monkeypatch.setattr(libraries, "load", lambda device=0, math="fp32": (stand_in_cupy.cupy, stand_in_cudnn))
     monkeypatch.setattr(cublas, "open_library", lambda cuda: stand_in_cupy.CublasLibrary())
     monkeypatch.setattr(libraries, "describe", lambda device: "stand-in")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
 def engine(math: str = "fp32", **options: Any) -> CudaEngine:

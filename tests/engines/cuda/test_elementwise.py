@@ -32,8 +32,8 @@ class Gpu(OnStandIn, Elementwise):
 @pytest.fixture
 def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that threads go round their loops."""
-    monkeypatch.setattr(kernels, "MOST_BLOCKS", 2)
-    monkeypatch.setattr(elementwise, "FULL", 3)
+    for module in (kernels, elementwise):
+        monkeypatch.setattr(module, "MOST_BLOCKS", 2)
 
 
 class Guarded:
@@ -129,16 +129,16 @@ def test_relu_of_maxima(gpu: Gpu, dtype: np.dtype) -> None:
 
 @every_dtype
 @every_shape
-@pytest.mark.parametrize("count", range(1, 10))
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_weighted_sum(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], count: int) -> None:
     xs = [numbers(shape, dtype, seed) for seed in range(count)]
-    factors = [1.0, -2.0, 0.5, 3.0, 1.0, 1.0, 0.25, -1.0, 2.0][:count]
+    factors = [1.0, -2.0, 0.5, 3.0, 1.0][:count]
     y = np.empty(shape, np.float32)
     PLAIN.weighted_sum(xs, factors, y)
     arrays = [Guarded(x, dtype, offset=4) for x in xs]
     gpu.weighted_sum([each.array for each in arrays], factors, arrays[0].array)  # in place
-    assert launched(*["weighted_sum"] * (1 + (count == 9)))
-    few_bits = 16 * float(ml_dtypes.finfo(dtype).eps) if count == 9 else 1e-6  # two kernels round twice
+    assert launched(*["weighted_sum"] * max(1, count - 1))
+    few_bits = 16 * float(ml_dtypes.finfo(dtype).eps) if count > 2 else 1e-6  # each kernel rounds
     np.testing.assert_allclose(arrays[0].get(), rounded(y, dtype), rtol=1e-6, atol=few_bits)
 
 
@@ -156,56 +156,21 @@ def test_add_relu_and_multiply(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...]
 
 
 @every_dtype
-@every_shape
-@each_alignment
-def test_add_relu_backward(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
-    y, dy, expected = numbers(shape, dtype), numbers(shape, dtype, 1), np.empty(shape, np.float32)
-    PLAIN.relu_backward(y, dy, expected, 0)
-    outputs, gradients, other = Guarded(y, dtype), Guarded(dy, dtype), Guarded(y, dtype, offset=offset)
-    gpu.add_relu_backward(outputs.array, gradients.array, gradients.array, other.array)  # one of them in place
-    assert launched("add_relu_backward")
-    for each in (gradients, other):
-        np.testing.assert_array_equal(each.get(), rounded(expected, dtype))
-
-
-@every_dtype
-@pytest.mark.parametrize(
-    "channels", [(8, 16, 24, 8), (3, 5, 1), (8,), (8, 4, 0, 12), (8,) * 8, (8,) * 9, (520, 1544), (250, 263)], ids=str
-)
-@pytest.mark.parametrize("missing", [None, 0])
-@pytest.mark.parametrize("offset", [0, 1])
-def test_channels_side_by_side(
-    gpu: Gpu, few_blocks: None, dtype: np.dtype, channels: tuple[int, ...], missing: int | None, offset: int
-) -> None:
-    parts = [Guarded(numbers((3, c, 5, 7), dtype, k), dtype, offset=offset) for k, c in enumerate(channels)]
-    expected = np.concatenate([part.get() for part in parts], axis=1)
+@pytest.mark.parametrize("axis", [1, 2])
+def test_concat_and_split(gpu: Gpu, dtype: np.dtype, axis: int) -> None:
+    sizes = (8, 16, 3, 0)
+    shapes = [(3, size, 5, 7) if axis == 1 else (3, 8, size, 7) for size in sizes]
+    parts = [Guarded(numbers(shape, dtype, k), dtype) for k, shape in enumerate(shapes)]
+    expected = np.concatenate([part.get() for part in parts], axis)
     whole = Guarded(np.zeros_like(expected), dtype)
-    gpu.concat([part.array for part in parts], whole.array, 1)
+    gpu.concat([part.array for part in parts], whole.array, axis)
     np.testing.assert_array_equal(whole.get(), expected)
     for part in parts:
         part.array[...] = 7
-    gpu.split(whole.array, [None if k == missing else part.array for k, part in enumerate(parts)], channels, 1)
-    for k, (part, values) in enumerate(zip(parts, np.split(expected, np.cumsum(channels)[:-1], axis=1), strict=True)):
-        np.testing.assert_array_equal(part.get(), 7 if k == missing else values)
-    if len(channels) < 9 and 0 not in channels:
-        assert launched("move_channels", "move_channels")
-
-
-def test_threads_of_rows_of_channels() -> None:
-    """Enough for every pack, no more than a block has, and hardly any beyond the end of a row."""
-    for packs in range(1, 1100):
-        for rows in (1, 7, 100000):
-            (down, across), (width, height) = elementwise._across_channels(rows, packs)
-            assert 0 <= across * width - packs < across and height >= 1 and width * height <= kernels.THREADS
-            assert 1 <= down <= -(-rows // height)
-
-
-def test_other_axes_side_by_side(gpu: Gpu) -> None:
-    parts = [Guarded(numbers((2, 8, size, 5)), DTYPES[0]) for size in (3, 4)]
-    expected = np.concatenate([part.get() for part in parts], axis=2)
-    whole = Guarded(np.zeros_like(expected), DTYPES[0])
-    gpu.concat([part.array for part in parts], whole.array, 2)
-    np.testing.assert_array_equal(whole.get(), expected)
+    gpu.split(whole.array, [None, *(part.array for part in parts[1:])], sizes, axis)
+    assert (parts[0].get() == 7).all()
+    for part, values in zip(parts[1:], np.split(expected, np.cumsum(sizes)[:-1], axis)[1:], strict=True):
+        np.testing.assert_array_equal(part.get(), values)
 
 
 @pytest.mark.usefixtures("few_blocks")
@@ -258,7 +223,7 @@ def test_casts(gpu: Gpu, dtype: np.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtypes", PAIRS, ids=str)
-@pytest.mark.parametrize("shape", [(2, 5, 3, 7), (3, 70, 9, 9), (1, 64, 8, 8), (2, 3, 11, 13), (2, 3, 12, 12)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 5, 3, 7), (3, 70, 9, 9), (2, 3, 12, 12)], ids=str)
 def test_copy_between_c_order_and_channels_last(
     gpu: Gpu, dtypes: tuple[np.dtype, np.dtype], shape: tuple[int, ...]
 ) -> None:
@@ -267,8 +232,7 @@ def test_copy_between_c_order_and_channels_last(
         for offset in (0, 1):
             source, target = Guarded(x, dtypes[0], layouts[0], offset), Guarded(x * 0, dtypes[1], layouts[1])
             gpu.copy(source.array, target.array)
-            of_colours = shape[1] == 3 and dtypes[0] == DTYPES[0] and layouts[0] == C_ORDER
-            assert launched("copy_interleaved" if of_colours else "copy_transposed")
+            assert launched("copy_transposed")
             np.testing.assert_array_equal(target.get(), rounded(x, dtypes[1]))
 
 
@@ -311,9 +275,8 @@ def test_what_does_not_lie_alike_is_plain(gpu: Gpu, dtype: np.dtype, layout: str
     np.testing.assert_array_equal(arrays[2].get(), rounded(a * b, dtype))
     bias = numbers((6,))
     if dtype == DTYPES[0]:
-        gpu.add_bias(arrays[2].array, cupy.asarray(bias), relu=True)
-        assert launched()
-        np.testing.assert_array_equal(arrays[2].get(), np.maximum(a * b + bias[:, None, None], 0))
+        gpu.add_bias(arrays[2].array, cupy.asarray(bias))
+        np.testing.assert_array_equal(arrays[2].get(), a * b + bias[:, None, None])
 
 
 BIASED = [(2, 5, 3, 7), (3, 64), (70, 10), (2, 16, 9, 9), (1, 200, 1, 1), (5, 1, 4, 4), (2, 96, 6, 6), (9, 33, 2, 2)]
@@ -324,28 +287,20 @@ BIASED = [(2, 5, 3, 7), (3, 64), (70, 10), (2, 16, 9, 9), (1, 200, 1, 1), (5, 1,
 @each_alignment
 def test_add_bias(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
     x, bias = numbers(shape, dtype), numbers(shape[1:2], seed=1)
-    for relu in (False, True):
-        y, expected = Guarded(x, dtype, offset=offset), x.copy()
-        PLAIN.add_bias(expected, bias, relu)
-        gpu.add_bias(y.array, cupy.asarray(bias), relu)
-        assert launched("add_bias")
-        np.testing.assert_array_equal(y.get(), rounded(expected, dtype))
+    y, expected = Guarded(x, dtype, offset=offset), x.copy()
+    PLAIN.add_bias(expected, bias)
+    gpu.add_bias(y.array, cupy.asarray(bias))
+    assert launched("add_bias")
+    np.testing.assert_array_equal(y.get(), rounded(expected, dtype))
 
 
 def check_bias_gradients(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
-    y, dy, before = numbers(shape, dtype), numbers(shape, dtype, 1), numbers(shape[1:2], seed=2)
+    dy, before = numbers(shape, dtype, 1), numbers(shape[1:2], seed=2)
     for add in (False, True):
-        on_gpu = [Guarded(values, dtype, offset=offset) for values in (y, dy)]
-        dbias, expected = Guarded(before, DTYPES[0]), before.copy()
-        gpu.bias_backward(on_gpu[1].array, dbias.array, add)
+        on_gpu, dbias, expected = Guarded(dy, dtype, offset=offset), Guarded(before, DTYPES[0]), before.copy()
+        gpu.bias_backward(on_gpu.array, dbias.array, add)
         PLAIN.bias_backward(dy, expected, add)
         assert launched("bias_partials", "bias_sums")
-        np.testing.assert_allclose(dbias.get(), expected, rtol=1e-5, atol=1e-5)
-        dbias, expected, dx = Guarded(before, DTYPES[0]), before.copy(), np.empty_like(dy)
-        gpu.relu_bias_backward(on_gpu[0].array, on_gpu[1].array, on_gpu[1].array, dbias.array, add)  # in place
-        PLAIN.relu_bias_backward(y, dy, dx, expected, add)
-        assert launched("bias_partials", "bias_sums")
-        np.testing.assert_array_equal(on_gpu[1].get(), dx)
         np.testing.assert_allclose(dbias.get(), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -364,15 +319,6 @@ def test_bias_gradients_of_many_rows(gpu: Gpu, dtype: np.dtype, shape: tuple[int
 
 
 @every_dtype
-def test_relu_backward_without_bias(gpu: Gpu, dtype: np.dtype) -> None:
-    y, dy = numbers((2, 5, 3, 3), dtype), numbers((2, 5, 3, 3), dtype, 1)
-    arrays = [Guarded(values, dtype) for values in (y, dy, y)]
-    gpu.relu_bias_backward(*(each.array for each in arrays), None, False)
-    assert launched("relu_backward")
-    np.testing.assert_array_equal(arrays[2].get(), dy * (y > 0))
-
-
-@every_dtype
 def test_nothing_at_all(gpu: Gpu, dtype: np.dtype) -> None:
     """Arrays without values; the gradient of a bias that nothing was added to is zero."""
     x = Guarded(np.zeros((0, 4, 3, 3), np.float32), dtype).array
@@ -383,9 +329,9 @@ def test_nothing_at_all(gpu: Gpu, dtype: np.dtype) -> None:
     gpu.multiply(x, x, x)
     gpu.copy(x, x)
     gpu.copy(x, cupy.empty((0, 4, 3, 3), np.float32))
-    gpu.add_bias(x, cupy.ones(4, np.float32), relu=False)
+    gpu.add_bias(x, cupy.ones(4, np.float32))
     dbias = cupy.ones(4, np.float32)
     gpu.bias_backward(x, dbias, add=True)
     assert (dbias.get() == 1).all()
-    gpu.relu_bias_backward(x, x, x, dbias, add=False)
+    gpu.bias_backward(x, dbias, add=False)
     assert launched() and not dbias.get().any()

@@ -11,16 +11,13 @@ import pytest
 from fcaffe.engines import Engine, NumpyEngine
 from fcaffe.engines.cuda.engine import CudaEngine
 from fcaffe.errors import NetError, SolverError
-from fcaffe.model_files import read_model
 from fcaffe.net import Context, Net
-from fcaffe.net.weights import copy_weights
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver
 from tests.engine_choice import host
 from tests.engines.cuda import stand_in_cupy
-from tests.engines.cuda.stand_in_cupy import raw_module
 from tests.watching import watch
 
 NET = """
@@ -123,24 +120,6 @@ def test_labels_keep_all_their_bits(cuda_engine: Callable[..., CudaEngine]) -> N
     assert narrow == {"ip2", "ip3"}
 
 
-@pytest.mark.parametrize("math", ["fp16", "bf16"])
-def test_a_restored_state_counts_in_16_bits_too(
-    cuda_engine: Callable[..., CudaEngine], tmp_path: Any, math: str
-) -> None:
-    solver = solver_on(cuda_engine(math=math), snapshot_prefix=str(tmp_path / "state"))
-    solver.step(4)
-    state = solver.snapshot()
-    model = state.replace("solverstate", "caffemodel")
-    for whole in (True, False):
-        other = solver_on(cuda_engine(math=math), random_seed=5)
-        if whole:
-            other.restore(state)
-        else:
-            copy_weights(other.net, read_model(model), model)
-        half, data = other.engine.half_parameters, other.data  # type: ignore[attr-defined]
-        assert np.array_equal(host(half), host(data.astype(half.dtype)))
-
-
 def test_a_restored_state_has_the_scale_of_the_loss(
     cuda_engine: Callable[..., CudaEngine], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,16 +141,6 @@ def test_a_restored_state_has_the_scale_of_the_loss(
     assert fixed.engine.gradient_scale() == 8
 
 
-def test_of_two_solvers_each_updates_its_own_weights(cuda_engine: Callable[..., CudaEngine]) -> None:
-    engine = cuda_engine(math="bf16")
-    first, second = solver_on(engine), solver_on(engine)
-    before = host(engine.half_parameters)
-    first.step(1)
-    assert np.array_equal(host(engine.half_parameters), before)
-    second.step(1)
-    assert not np.array_equal(host(engine.half_parameters), before)
-
-
 def test_another_seed_is_another_noise(cuda_engine: Callable[..., CudaEngine]) -> None:
     """Also to a pass that was recorded."""
     found = []
@@ -184,16 +153,14 @@ def test_another_seed_is_another_noise(cuda_engine: Callable[..., CudaEngine]) -
 
 
 def test_parameters_lie_where_cudnn_may_read_16_bytes_at_once(cuda_engine: Callable[..., CudaEngine]) -> None:
-    """Also behind BatchNorm's, of which one is a single value, and in 16 bits."""
-    for math in ("fp32", "bf16"):
-        solver = solver_on(cuda_engine(math=math))
-        solver.step(1)
-        engine, parameters = solver.engine, solver.net.parameters
-        assert parameters.extent > parameters.count
-        for parameter in parameters.owned:
-            blob = parameter.blob
-            for array in (blob.data, blob.diff, engine.factor(blob.data)):  # type: ignore[attr-defined]
-                assert array.data.ptr % 16 == 0, parameter.layer.name
+    """Also behind BatchNorm's, of which one is a single value."""
+    solver = solver_on(cuda_engine())
+    solver.step(1)
+    parameters = solver.net.parameters
+    assert parameters.extent > parameters.count
+    for parameter in parameters.owned:
+        for array in (parameter.blob.data, parameter.blob.diff):
+            assert array.data.ptr % 16 == 0, parameter.layer.name
 
 
 def test_steps_whose_gradients_overflow_are_left_out(cuda_engine: Callable[..., CudaEngine]) -> None:
@@ -284,38 +251,3 @@ def test_an_error_in_recorded_work_is_told(cuda_engine: Callable[..., CudaEngine
     with pytest.raises(NetError, match="broken"):
         engine.repeat(engine, "work", 0, work)
     assert not engine.stream.is_capturing()
-
-
-SHARING = """
-layer { name: "data" type: "DummyData" top: "data" dummy_data_param { shape { dim: 2 dim: 8 dim: 6 dim: 6 }
-  data_filler { type: "gaussian" } } }
-layer { name: "one" type: "Convolution" bottom: "data" top: "one" param { name: "w" } convolution_param {
-  num_output: 8 kernel_size: 3 pad: 1 bias_term: false weight_filler { type: "xavier" } } }
-layer { name: "two" type: "Convolution" bottom: "one" top: "two" param { name: "w" } convolution_param {
-  num_output: 8 kernel_size: 3 pad: 1 bias_term: false weight_filler { type: "xavier" } } }
-layer { name: "other" type: "Convolution" bottom: "two" top: "other" convolution_param {
-  num_output: 600 kernel_size: 1 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "Reduction" bottom: "other" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }
-"""
-
-
-@pytest.mark.parametrize("math", ["fp16", "bf16"])
-@pytest.mark.parametrize("net", [NET, SHARING], ids=["usual", "shared weights"])
-def test_gradients_of_16_bits_are_widened_together(
-    cuda_engine: Callable[..., CudaEngine], monkeypatch: pytest.MonkeyPatch, math: str, net: str
-) -> None:
-    """With the bits that they have if each is by itself."""
-    gradients = []
-    for alone in (False, True):
-        if alone:
-            monkeypatch.setattr(CudaEngine, "narrow_gradient", lambda *_: None)
-        solver = solver_on(cuda_engine(math=math, loss_scale=1 if math == "fp16" else None), net, base_lr=1e-6)
-        solver.step(3)  # the third backward pass is recorded
-        raw_module.launches.clear()
-        solver.net.parameters.clear_diffs()
-        solver.net.start_forward()
-        solver.net.backward()
-        gradients.append(host(solver.diff))
-        assert ("widen_gradients" in {name.split("<")[0] for name in raw_module.launches}) is not alone
-    np.testing.assert_array_equal(*gradients)
-    assert np.abs(gradients[0]).max() > 0

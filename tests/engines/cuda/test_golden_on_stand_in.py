@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,8 +23,8 @@ pytestmark = pytest.mark.skipif(not emulator.has_compiler, reason="the emulator 
 
 
 @pytest.fixture(autouse=True)
-def on_stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    stand_in_engine.install(monkeypatch, Path(tmp_path_factory.getbasetemp()) / "plans")
+def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    stand_in_engine.install(monkeypatch)
     monkeypatch.setattr(engine_choice, "chosen", stand_in_engine.engine)
     yield
     stand_in_cupy.reset()

@@ -61,24 +61,6 @@ def test_scores_of_16_bit_factors_may_be_float32(cuda_engine: Callable[..., Cuda
     assert_close(y.get(), expected, "y", 2e-2)
 
 
-def test_weights_of_16_bits_are_those_that_the_update_writes(cuda_engine: Callable[..., CudaEngine]) -> None:
-    """A factor that lies in the flat buffer of parameters has its twin in the 16-bit copy: no cast, and channels-last
-    where it is."""
-    engine = cuda_engine(math="bf16")
-    flat = engine.xp.asarray(numbers(100))
-    engine.adopt_parameters(flat, engine.xp.zeros_like(flat))
-    matrix = flat[10:31].reshape(3, 7)
-    convolution = engine.xp.moveaxis(flat[40:94].reshape(3, 3, 3, 2), -1, 1)
-    for array in (matrix, convolution):
-        twin = engine.factor(array)
-        assert twin.dtype == engine.half_dtype and twin.shape == array.shape
-        offset = (array.data.ptr - flat.data.ptr) // 2
-        assert twin.data.ptr - engine.half_parameters.data.ptr == offset  # type: ignore[union-attr]
-        np.testing.assert_array_equal(twin.get(), array.get().astype(engine.half_dtype))
-    elsewhere = engine.xp.asarray(numbers(2, 3))
-    np.testing.assert_array_equal(engine.factor(elsewhere).get(), elsewhere.get().astype(engine.half_dtype))
-
-
 def test_what_is_no_matrix_in_c_order_goes_the_plain_way(cuda_engine: Callable[..., CudaEngine]) -> None:
     engine = cuda_engine()
     x, weights, expected = numbers(M, K), numbers(N, K), np.empty((M, N), np.float32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,12 +27,10 @@ class Asynchronous(PlainOnDevice):
 
 
 @pytest.fixture(autouse=True, params=["plain", "CUDA"])
-def on_stand_in(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
+def on_stand_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if request.param == "CUDA" and not emulator.has_compiler:
         pytest.skip("the emulator needs g++")
-    stand_in_engine.install(monkeypatch, Path(tmp_path_factory.getbasetemp()) / "plans")
+    stand_in_engine.install(monkeypatch)
     made = Asynchronous() if request.param == "plain" else stand_in_engine.engine()
     if request.param == "plain":
         monkeypatch.setattr(stand_in_cupy.cublas, "refuse_capture", lambda: None)

@@ -11,8 +11,8 @@ pytestmark = pytest.mark.skipif(not has_compiler, reason="no g++ to emulate kern
 
 
 @pytest.fixture
-def engine(monkeypatch, tmp_path):
-    stand_in_engine.install(monkeypatch, tmp_path)
+def engine(monkeypatch):
+    stand_in_engine.install(monkeypatch)
     yield stand_in_engine.engine()
     stand_in_cupy.reset()
 

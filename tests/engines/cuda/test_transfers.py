@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import cpu_engine
-from fcaffe.engines.cuda.transfers import STAGINGS, TURNS, Transfers
+from fcaffe.engines.cuda.transfers import TURNS, Transfers
 from fcaffe.proto import caffe_pb2 as pb
 from tests.engines.cuda import stand_in_cupy
 from tests.engines.cuda.stand_in_cupy import live, put
@@ -189,11 +189,11 @@ def test_buffers_go_with_their_key(device):
 def test_results_come_when_they_are_asked_for(device):
     loss = device_array(1)
     later = []
-    for index in range(3 * STAGINGS):
+    for index in range(200):
         put(lambda index=index: live(loss).fill(index), device.stream)
         later.append(device.read_later(loss))
     assert not later[-1].done
-    assert [pending.value() for pending in later] == list(range(3 * STAGINGS))
+    assert [pending.value() for pending in later] == list(range(200))
     assert later[0].done and isinstance(later[0].value(), float)
 
 
@@ -208,12 +208,12 @@ def test_small_arrays_come_too(device):
 def test_numbers_are_written_in_order_however_far_the_host_is_ahead(device):
     counters = device_array(2, dtype=np.uint64)
     values = np.empty(2, np.uint64)
-    for index in range(3 * STAGINGS):
+    for index in range(200):
         values[...] = index, 2**63 + index
         device.write_small(counters, values)
         device.look(counters)
     device.wait()
-    assert [seen.tolist() for seen in device.seen] == [[k, 2**63 + k] for k in range(3 * STAGINGS)]
+    assert [seen.tolist() for seen in device.seen] == [[k, 2**63 + k] for k in range(200)]
 
 
 # --- the whole engine ----------------------------------------------------------------------------------------------

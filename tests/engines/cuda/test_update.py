@@ -1,6 +1,5 @@
 """The fused update against the plain rules, bit for bit; gradients that overflow; the scale of the loss."""
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -58,29 +57,24 @@ def histories(rule):
     return [np.zeros(sum(SIZES), np.float32) for _ in range(2 if rule in ("AdaDelta", "Adam") else 1)]
 
 
-@pytest.mark.parametrize(
-    ("regularization", "half"), [("L1", None), ("L2", None), ("L2", np.float16), ("L2", ml_dtypes.bfloat16)]
-)
+@pytest.mark.parametrize("regularization", ["L1", "L2"])
 @pytest.mark.parametrize("rule", RULES)
-def test_it_is_the_plain_rule_bit_for_bit(rule, regularization, half):
+def test_it_is_the_plain_rule_bit_for_bit(rule, regularization):
     engine, steps = EmulatedEngine(), parts(0.004)
     table = engine.prepare_update(steps, regularization)
     engine.set_step(RATE, GAIN)
     data, history = numbers(1), histories(rule)
     wanted, wanted_history = data.copy(), [h.copy() for h in history]
-    copy = None if half is None else np.zeros(len(data), half)
     for seed in range(3):
         diff = numbers(10 + seed)
         wanted_diff = diff.copy()
-        engine.update_all(rule, table, data, diff, history, SETTINGS, copy)
+        engine.update_all(rule, table, data, diff, history, SETTINGS)
         for part in steps:
             plain_update(rule, part, wanted, wanted_diff, wanted_history, regularization)
         np.testing.assert_array_equal(data.view(np.uint32), wanted.view(np.uint32))
         np.testing.assert_array_equal(diff.view(np.uint32), wanted_diff.view(np.uint32))
         for found, expected in zip(history, wanted_history, strict=True):
             np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
-    if copy is not None:
-        np.testing.assert_array_equal(copy, data.astype(half))
 
 
 def loss_scale(engine, fixed=None):
@@ -221,9 +215,9 @@ def train(engine, solver_from, monkeypatch, kind, fields):
         ("Adam", "momentum: 0.9 momentum2: 0.999"),
     ],
 )
-def test_training_in_graphs_is_that_of_the_cpus(solver_from, monkeypatch, tmp_path, kind, fields):
+def test_training_in_graphs_is_that_of_the_cpus(solver_from, monkeypatch, kind, fields):
     wanted = train(NumpyEngine(), solver_from, monkeypatch, kind, fields)
-    stand_in_engine.install(monkeypatch, tmp_path)
+    stand_in_engine.install(monkeypatch)
     found = train(stand_in_engine.engine(), solver_from, monkeypatch, kind, fields)
     stand_in_cupy.reset()
     for one, other in zip(found, wanted, strict=True):

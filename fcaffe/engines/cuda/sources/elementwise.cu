@@ -3,51 +3,32 @@
 
 __device__ __forceinline__ float positive(float value) { return value < 0 ? 0.0f : value; }  // no number stays none
 
-// y = operation(inputs) for arrays that lie alike in memory; y may be one of the inputs. If `twin` is not null it
-// becomes what y does.
+// y = operation(inputs) for arrays that lie alike in memory; y may be one of the inputs.
 template <int INPUTS, typename X, typename Y, typename Operation>
-__device__ __forceinline__ void map(const X* const (&inputs)[INPUTS], Y* y, int64 count, Operation operation,
-                                    Y* twin = nullptr) {
+__device__ __forceinline__ void map(const X* const (&inputs)[INPUTS], Y* y, int64 count, Operation operation) {
     constexpr int N = PACK<X> < PACK<Y> ? PACK<X> : PACK<Y>;
-    constexpr int UNROLL = INPUTS == 1 ? 4 : INPUTS < 4 ? 2 : 1;
-    uint64 beside = ((uint64)y | (uint64)twin) % (N * sizeof(Y));
+    bool aligned = is_aligned(y, N * sizeof(Y));
 #pragma unroll
-    for (int k = 0; k < INPUTS; ++k) beside |= (uint64)inputs[k] % (N * sizeof(X));
-    int64 packs = beside ? 0 : count / N, step = (int64)gridDim.x * blockDim.x;
-    int64 thread = (int64)blockIdx.x * blockDim.x + threadIdx.x;
-#pragma unroll 1
-    for (int64 first = thread; first < packs; first += UNROLL * step) {
-        Raw<X, N> raw[UNROLL][INPUTS];
+    for (int k = 0; k < INPUTS; ++k) aligned &= is_aligned(inputs[k], N * sizeof(X));
+    const int64 packs = aligned ? count / N : 0;
+    GRID_STRIDE(int64, i, packs) {
+        float packed[INPUTS][N], results[N];
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
+        for (int k = 0; k < INPUTS; ++k) load(inputs[k] + i * N, packed[k]);
 #pragma unroll
-            for (int k = 0; k < INPUTS; ++k)
-                if (first + u * step < packs) raw[u][k].read(inputs[k] + (first + u * step) * N);
+        for (int n = 0; n < N; ++n) {
+            float values[INPUTS];
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            if (first + u * step >= packs) break;
-            float packed[INPUTS][N], results[N];
-#pragma unroll
-            for (int k = 0; k < INPUTS; ++k) unpack(raw[u][k], packed[k]);
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                float values[INPUTS];
-#pragma unroll
-                for (int k = 0; k < INPUTS; ++k) values[k] = packed[k][i];
-                results[i] = operation(values);
-            }
-            const Raw<Y, N> result = pack<Y>(results);
-            result.write(y + (first + u * step) * N);
-            if (twin) result.write(twin + (first + u * step) * N);
+            for (int k = 0; k < INPUTS; ++k) values[k] = packed[k][n];
+            results[n] = operation(values);
         }
+        store(y + i * N, results);
     }
-#pragma unroll 1
-    for (int64 i = packs * N + thread; i < count; i += step) {
+    GRID_STRIDE(int64, i, count - packs * N) {
         float values[INPUTS];
 #pragma unroll
-        for (int k = 0; k < INPUTS; ++k) values[k] = to_float(inputs[k][i]);
-        y[i] = from_float<Y>(operation(values));
-        if (twin) twin[i] = y[i];
+        for (int k = 0; k < INPUTS; ++k) values[k] = to_float(inputs[k][packs * N + i]);
+        y[packs * N + i] = from_float<Y>(operation(values));
     }
 }
 
@@ -78,31 +59,17 @@ __global__ void __launch_bounds__(256) relu_backward(const T* y, const T* dy, T*
     });
 }
 
-// Of the first COUNT arrays; the others are not looked at.
-INSTANCES(weighted_sum, <FLOATS, 1>, <FLOATS, 2>, <FLOATS, 3>, <FLOATS, 4>)
-INSTANCES(weighted_sum, <FLOATS, 5>, <FLOATS, 6>, <FLOATS, 7>, <FLOATS, 8>)
-template <typename T, int COUNT>
-__global__ void __launch_bounds__(256)
-    weighted_sum(T* y, int64 count, const T* x0, float f0, const T* x1, float f1, const T* x2, float f2, const T* x3,
-                 float f3, const T* x4, float f4, const T* x5, float f5, const T* x6, float f6, const T* x7, float f7) {
-    const T* all[] = {x0, x1, x2, x3, x4, x5, x6, x7};
-    float factors[] = {f0, f1, f2, f3, f4, f5, f6, f7};
-    const T* inputs[COUNT];
-#pragma unroll
-    for (int k = 0; k < COUNT; ++k) inputs[k] = all[k];
-    map(inputs, y, count, [&](const float (&at)[COUNT]) {
-        float sum = factors[0] * at[0];
-#pragma unroll
-        for (int k = 1; k < COUNT; ++k) sum += factors[k] * at[k];
-        return sum;
-    });
-}
-
-INSTANCES(add_relu_backward, FLOATS)
-template <typename T>
-__global__ void __launch_bounds__(256) add_relu_backward(const T* y, const T* dy, T* da, T* db, int64 count) {
-    const T* inputs[] = {y, dy};
-    map(inputs, da, count, [](const float (&at)[2]) { return at[1] * (at[0] > 0 ? 1.0f : 0.0f); }, db);
+// With TWO also the second array, which is not read otherwise.
+INSTANCES(weighted_sum, <FLOATS, false>, <FLOATS, true>)
+template <typename T, bool TWO>
+__global__ void __launch_bounds__(256) weighted_sum(const T* a, float p, const T* b, float q, T* y, int64 count) {
+    if constexpr (TWO) {
+        const T* inputs[] = {a, b};
+        map(inputs, y, count, [=](const float (&at)[2]) { return p * at[0] + q * at[1]; });
+    } else {
+        const T* inputs[] = {a};
+        map(inputs, y, count, [=](const float (&at)[1]) { return p * at[0]; });
+    }
 }
 
 INSTANCES(add_relu, FLOATS)
@@ -130,26 +97,12 @@ __global__ void __launch_bounds__(256) copy(const X* x, Y* y, int64 count) {
 template <int N, typename X, typename Y>
 __device__ __forceinline__ void copy_rows_by(const X* x, Y* y, unsigned rows, unsigned columns, int64 x_pitch,
                                              int64 y_pitch) {
-    constexpr int UNROLL = 4;
-    unsigned packs = columns / N, count = rows * packs, step = gridDim.x * blockDim.x;
-    for (unsigned first = blockIdx.x * blockDim.x + threadIdx.x; first < count; first += UNROLL * step) {
-        Raw<X, N> raw[UNROLL];
-        unsigned row[UNROLL], column[UNROLL];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            unsigned i = first + u * step;
-            row[u] = i / packs;
-            column[u] = (i - row[u] * packs) * N;
-            if (i < count) raw[u].read(x + row[u] * x_pitch + column[u]);
-        }
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            if (first + u * step >= count) break;
-            float values[N];
-#pragma unroll
-            for (int i = 0; i < N; ++i) values[i] = to_float(raw[u].values[i]);
-            store(y + row[u] * y_pitch + column[u], values);
-        }
+    const unsigned packs = columns / N;
+    GRID_STRIDE(unsigned, i, rows * packs) {
+        const unsigned row = i / packs, column = (i - row * packs) * N;
+        float values[N];
+        load(x + row * x_pitch + column, values);
+        store(y + row * y_pitch + column, values);
     }
 }
 
@@ -191,116 +144,37 @@ __global__ void __launch_bounds__(256)
         if (i < width) *y = from_float<Y>(tile[lane][first + i]);
 }
 
-// From three planes of an image to its pixels, N at a time.
-template <int N, typename X, typename Y>
-__device__ __forceinline__ void interleave(const X* x, Y* y, int pixels, int64 batches, int64 x_pitch, int64 x_batch,
-                                           int64 y_batch) {
-    unsigned packs = pixels / N;
-    GRID_STRIDE(int64, i, batches * packs) {
-        int64 batch = i / packs, pixel = (i - batch * packs) * N;
-        float planes[3][N], all[3 * N];
-#pragma unroll
-        for (int c = 0; c < 3; ++c) load(x + batch * x_batch + c * x_pitch + pixel, planes[c]);
-#pragma unroll
-        for (int k = 0; k < 3 * N; ++k) all[k] = planes[k % 3][k / 3];
-        Y* to = y + batch * y_batch + pixel * 3;
-#pragma unroll
-        for (int k = 0; k < 3 * N; k += N) {
-            float part[N];
-#pragma unroll
-            for (int j = 0; j < N; ++j) part[j] = all[k + j];
-            store(to + k, part);
-        }
-    }
-}
-
-INSTANCES(copy_interleaved, <float, FLOATS>)
-template <typename X, typename Y>
-__global__ void __launch_bounds__(256)
-    copy_interleaved(const X* x, Y* y, int pixels, int64 batches, int64 x_pitch, int64 x_batch, int64 y_batch) {
-    constexpr int N = 4;
-    bool whole = pixels % N == 0 && x_pitch % N == 0 && x_batch % N == 0 && y_batch % N == 0;
-    if (whole && is_aligned(x, N * sizeof(X)) && is_aligned(y, N * sizeof(Y)))
-        interleave<N>(x, y, pixels, batches, x_pitch, x_batch, y_batch);
-    else
-        interleave<1>(x, y, pixels, batches, x_pitch, x_batch, y_batch);
-}
-
 // By channel: arrays are rows of channels. A block is blockDim.x packs of N channels wide and takes blockDim.y rows at a
 // time; blockIdx.y says which channels. A thread keeps to its channels.
 
 INSTANCES(add_bias, <float, 1>, <float, 4>, <half_t, 1>, <half_t, 8>, <bfloat_t, 1>, <bfloat_t, 8>)
 template <typename T, int N>
-__global__ void __launch_bounds__(256) add_bias(T* y, const float* bias, int64 rows, int columns, int relu) {
-    constexpr int UNROLL = 4;
-    int column = (blockIdx.y * blockDim.x + threadIdx.x) * N;
+__global__ void __launch_bounds__(256) add_bias(T* y, const float* bias, int64 rows, int columns) {
+    const int column = (blockIdx.y * blockDim.x + threadIdx.x) * N;
     if (column >= columns) return;
-    float biases[N];
+    for (int64 row = (int64)blockIdx.x * blockDim.y + threadIdx.y; row < rows; row += (int64)gridDim.x * blockDim.y) {
+        float values[N];
+        load(y + row * columns + column, values);
 #pragma unroll
-    for (int i = 0; i < N; ++i) biases[i] = bias[column + i];
-    int64 step = (int64)gridDim.x * blockDim.y, first = (int64)blockIdx.x * blockDim.y + threadIdx.y;
-    int64 stride = step * columns;
-    y += first * columns + column;
-#pragma unroll 1
-    for (; first < rows; first += UNROLL * step, y += UNROLL * stride) {
-        Raw<T, N> raw[UNROLL];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-            if (first + u * step < rows) raw[u].read(y + u * stride);
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            if (first + u * step >= rows) break;
-            float values[N];
-            unpack(raw[u], values);
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                values[i] += biases[i];
-                if (relu) values[i] = positive(values[i]);
-            }
-            pack<T>(values).write(y + u * stride);
-        }
+        for (int i = 0; i < N; ++i) values[i] += bias[column + i];
+        store(y + row * columns + column, values);
     }
 }
 
-// partials (gridDim.x, columns): sums over rows of dy, or, with RELU, of dx, which becomes dy where y > 0 and else 0.
-// Blocks have 256 threads, and a width that divides 32.
-INSTANCES(bias_partials, <float, 1, false>, <float, 4, false>, <half_t, 1, false>, <half_t, 8, false>)
-INSTANCES(bias_partials, <bfloat_t, 1, false>, <bfloat_t, 8, false>, <float, 1, true>, <float, 4, true>)
-INSTANCES(bias_partials, <half_t, 1, true>, <half_t, 8, true>, <bfloat_t, 1, true>, <bfloat_t, 8, true>)
-template <typename T, int N, bool RELU>
-__global__ void __launch_bounds__(256)
-    bias_partials(const T* y, const T* dy, T* dx, float* partials, int64 rows, int columns) {
-    constexpr int UNROLL = RELU ? 2 : 4, WARPS = 8;
+// partials (gridDim.x, columns): sums over rows of dy. Blocks have 256 threads, and a width that divides 32.
+INSTANCES(bias_partials, <float, 1>, <float, 4>, <half_t, 1>, <half_t, 8>, <bfloat_t, 1>, <bfloat_t, 8>)
+template <typename T, int N>
+__global__ void __launch_bounds__(256) bias_partials(const T* dy, float* partials, int64 rows, int columns) {
+    constexpr int WARPS = 8;
     __shared__ float shared[N][WARPS][32];
-    int column = (blockIdx.y * blockDim.x + threadIdx.x) * N;
+    const int column = (blockIdx.y * blockDim.x + threadIdx.x) * N;
     float sums[N] = {};
-    int64 step = (int64)gridDim.x * blockDim.y, first = (int64)blockIdx.x * blockDim.y + threadIdx.y;
-    int64 stride = step * columns, at = first * columns + column;
-    int64 end = column < columns ? rows : 0;
-#pragma unroll 1
-    for (; first < end; first += UNROLL * step, at += UNROLL * stride) {
-        Raw<T, N> gradients[UNROLL], outputs[UNROLL];
+    const int64 end = column < columns ? rows : 0;
+    for (int64 row = (int64)blockIdx.x * blockDim.y + threadIdx.y; row < end; row += (int64)gridDim.x * blockDim.y) {
+        float values[N];
+        load(dy + row * columns + column, values);
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            if (first + u * step >= end) break;
-            gradients[u].read(dy + at + u * stride);
-            if (RELU) outputs[u].read(y + at + u * stride);
-        }
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            if (first + u * step >= end) break;
-            float values[N];
-            unpack(gradients[u], values);
-            if (RELU) {
-                float activations[N];
-                unpack(outputs[u], activations);
-#pragma unroll
-                for (int i = 0; i < N; ++i) values[i] *= activations[i] > 0 ? 1.0f : 0.0f;
-                pack<T>(values).write(dx + at + u * stride);
-            }
-#pragma unroll
-            for (int i = 0; i < N; ++i) sums[i] += values[i];
-        }
+        for (int i = 0; i < N; ++i) sums[i] += values[i];
     }
     const unsigned thread = thread_in_block(), lane = thread % 32, warp = thread / 32;
 #pragma unroll

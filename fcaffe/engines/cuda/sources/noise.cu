@@ -74,32 +74,6 @@ __global__ void dropout_forward(const T* x, T* y, unsigned char* mask, const uin
 }
 INSTANCES(dropout_forward, FLOATS)
 
-// The same for samples of `positions` x `channels` values whose channels are last in memory, though the words are counted
-// with the positions last. A thread walks over up to 32 positions of one channel, for whose words it makes 4 or 5 blocks;
-// its neighbours do so for the next channels.
-template <typename T>
-__global__ void dropout_forward_channels_last(const T* x, T* y, unsigned char* mask, const uint64* counters,
-                                              uint64 key0, uint64 key1, unsigned limit, float scale, int64 samples,
-                                              int64 positions, int64 channels) {
-    constexpr int WALK = 32;
-    const int64 size = positions * channels, walks = (positions + WALK - 1) / WALK;
-    const Stream stream{key0, key1, counters[0], (uint64)(size + 7) / 8};
-    const float dropped = 0.0f * scale;
-    GRID_STRIDE(int64, i, samples * walks * channels) {
-        const int64 channel = i % channels, sample = i / channels / walks, from = i / channels % walks * WALK;
-        const int64 to = min(from + WALK, positions);
-        unsigned kept = 0;
-        for (int64 position = from; position < to; ++position) {
-            const int64 word = channel * positions + position, at = sample * size + position * channels + channel;
-            if (position == from || word % 8 == 0) kept = stream.kept(counters[1] + sample, word / 8, limit);
-            const bool keep = kept >> word % 8 & 1;
-            mask[at] = keep;
-            y[at] = from_float<T>(to_float(x[at]) * (keep ? scale : dropped));
-        }
-    }
-}
-INSTANCES(dropout_forward_channels_last, FLOATS)
-
 // y = x * mask * scale; all three in one order.
 template <typename T>
 __global__ void apply_mask(const T* x, const unsigned char* mask, T* y, float scale, int64 count) {

@@ -102,70 +102,20 @@ union Raw {
 #endif
 };
 
-// What to_float and from_float make of all of a pack. Values of 16 bits go by twos, which takes half the instructions.
-template <int N, typename T>
-__device__ __forceinline__ void unpack(const Raw<T, N>& raw, float (&values)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) values[i] = to_float(raw.values[i]);
-}
-
-template <int N>
-__device__ __forceinline__ void unpack(const Raw<bfloat_t, N>& raw, float (&values)[N]) {
-    if constexpr (N % 2 == 0) {
-        Raw<unsigned, N / 2> pairs;
-        pairs.word = raw.word;
-#pragma unroll
-        for (int i = 0; i < N; ++i)
-            values[i] = __uint_as_float(i % 2 ? pairs.values[i / 2] & 0xffff0000u : pairs.values[i / 2] << 16);
-    } else {
-        values[0] = to_float(raw.values[0]);
-    }
-}
-
-#if !defined(FCAFFE_EMULATED) && __CUDA_ARCH__ >= 800
-__device__ __forceinline__ unsigned pair_of(float low, float high, half_t) {
-    unsigned result;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-    return result;
-}
-
-__device__ __forceinline__ unsigned pair_of(float low, float high, bfloat_t) {
-    unsigned result;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-    return result;
-}
-#else
-template <typename T>
-__device__ __forceinline__ unsigned pair_of(float low, float high, T) {
-    return from_float<T>(low).bits | (unsigned)from_float<T>(high).bits << 16;
-}
-#endif
-
-template <typename T, int N>
-__device__ __forceinline__ Raw<T, N> pack(const float (&values)[N]) {
-    Raw<T, N> raw;
-    if constexpr (sizeof(T) == 2 && N % 2 == 0) {
-        Raw<unsigned, N / 2> pairs;
-#pragma unroll
-        for (int i = 0; i < N / 2; ++i) pairs.values[i] = pair_of(values[2 * i], values[2 * i + 1], T());
-        raw.word = pairs.word;
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; ++i) raw.values[i] = from_float<T>(values[i]);
-    }
-    return raw;
-}
-
 template <int N, typename T>
 __device__ __forceinline__ void load(const T* from, float (&values)[N]) {
     Raw<T, N> raw;
     raw.read(from);
-    unpack(raw, values);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = to_float(raw.values[i]);
 }
 
 template <int N, typename T>
 __device__ __forceinline__ void store(T* to, const float (&values)[N]) {
-    pack<T>(values).write(to);
+    Raw<T, N> raw;
+#pragma unroll
+    for (int i = 0; i < N; ++i) raw.values[i] = from_float<T>(values[i]);
+    raw.write(to);
 }
 
 __device__ __forceinline__ bool is_aligned(const void* pointer, unsigned bytes = 16) {

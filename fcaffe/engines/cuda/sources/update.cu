@@ -52,59 +52,27 @@ __device__ __forceinline__ float decayed(float g, float w, float decay, bool l1)
     return plus(g, times(decay, w));
 }
 
-template <typename T>
-constexpr bool IS_FLOAT = false;
-template <>
-constexpr bool IS_FLOAT<float> = true;
-
-// A block updates a chunk of one parameter: values starts[b] to starts[b] + lengths[b] of the flat buffers. `copy` gets
-// the new weights in 16 bits; where T is float nothing is copied. Where *overflow is not 0 nothing changes at all.
-template <int RULE, typename T>
-__global__ void update(float* data, float* diff, float* first, float* second, T* copy, const int64* starts,
-                       const int* lengths, const float* decays, const float* lr_mults, const float* step,
-                       const float* inverse_scale, const int* overflow, int l1, float momentum, float momentum2,
-                       float delta, float rms_decay) {
+// A block updates a chunk of one parameter: values starts[b] to starts[b] + lengths[b] of the flat buffers. Where *overflow
+// is not 0 nothing changes at all.
+template <int RULE>
+__global__ void update(float* data, float* diff, float* first, float* second, const int64* starts, const int* lengths,
+                       const float* decays, const float* lr_mults, const float* step, const float* inverse_scale,
+                       const int* overflow, int l1, float momentum, float momentum2, float delta, float rms_decay) {
     constexpr bool TWO = RULE == ADADELTA || RULE == ADAM;
     if (*overflow) return;
     const float gain = times(step[1], *inverse_scale), decay = decays[blockIdx.x];
     const Constants c{times(step[0], lr_mults[blockIdx.x]), momentum, momentum2, delta, rms_decay};
     const int64 start = starts[blockIdx.x], stop = start + lengths[blockIdx.x];
-
-    // The whole groups of four, which are aligned as the buffers are, and then what is left on either side.
-    const int64 low = (start + 3) / 4, high = stop / 4;
-    for (int64 i = low + threadIdx.x; i < high; i += blockDim.x) {
-        float w[4], g[4], h[4], s[4];
-        load(data + 4 * i, w);
-        load(diff + 4 * i, g);
-        load(first + 4 * i, h);
-        if constexpr (TWO) load(second + 4 * i, s);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            g[k] = step_of<RULE>(decayed(times(g[k], gain), w[k], decay, l1), h[k], s[k], c);
-            w[k] = minus(w[k], g[k]);
-        }
-        store(data + 4 * i, w);
-        store(diff + 4 * i, g);
-        store(first + 4 * i, h);
-        if constexpr (TWO) store(second + 4 * i, s);
-        if constexpr (!IS_FLOAT<T>) store(copy + 4 * i, w);
-    }
-    const int64 left = low < high ? 4 * low : stop, right = low < high ? 4 * high : stop;
     for (int64 i = start + threadIdx.x; i < stop; i += blockDim.x) {
-        if (i >= left && i < right) continue;
         float w = data[i], h = first[i], s = TWO ? second[i] : 0.0f;
         const float u = step_of<RULE>(decayed(times(diff[i], gain), w, decay, l1), h, s, c);
-        w = minus(w, u);
-        data[i] = w;
+        data[i] = minus(w, u);
         diff[i] = u;
         first[i] = h;
         if constexpr (TWO) second[i] = s;
-        if constexpr (!IS_FLOAT<T>) copy[i] = from_float<T>(w);
     }
 }
-INSTANCES(update, <0, float>, <1, float>, <2, float>, <3, float>, <4, float>, <5, float>)
-INSTANCES(update, <0, half_t>, <1, half_t>, <2, half_t>, <3, half_t>, <4, half_t>, <5, half_t>)
-INSTANCES(update, <0, bfloat_t>, <1, bfloat_t>, <2, bfloat_t>, <3, bfloat_t>, <4, bfloat_t>, <5, bfloat_t>)
+INSTANCES(update, 0, 1, 2, 3, 4, 5)
 
 __device__ __forceinline__ bool is_finite(float value) { return fabsf(value) <= 3.4028234663852886e38f; }
 
@@ -140,25 +108,3 @@ __global__ void adjust_scale(float* scale, int* steps, int* overflow, int patien
     scale[1] = over(1.0f, now);
 }
 INSTANCES(adjust_scale)
-
-// Chunks of gradients of 16 bits into float32: a block each; all begin at multiples of 16 bytes.
-INSTANCES(widen_gradients, half_t, bfloat_t)
-template <typename T>
-__global__ void __launch_bounds__(256)
-    widen_gradients(const uint64* from, const uint64* to, const int* lengths) {
-    constexpr int N = PACK<T>;
-    const T* narrow = reinterpret_cast<const T*>(from[blockIdx.x]);
-    float* wide = reinterpret_cast<float*>(to[blockIdx.x]);
-    const int length = lengths[blockIdx.x];
-    for (int i = threadIdx.x * N; i + N <= length; i += blockDim.x * N) {
-        float values[N], half[N / 2];
-        load(narrow + i, values);
-#pragma unroll
-        for (int side = 0; side < 2; ++side) {
-#pragma unroll
-            for (int k = 0; k < N / 2; ++k) half[k] = values[side * N / 2 + k];
-            store(wide + i + side * N / 2, half);
-        }
-    }
-    for (int i = length / N * N + threadIdx.x; i < length; i += blockDim.x) wide[i] = to_float(narrow[i]);
-}

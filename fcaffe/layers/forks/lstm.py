@@ -1,0 +1,146 @@
+"""Lstm: long short-term memory as junhyukoh's fork has it, older than Caffe's LSTM."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.layers.lstm import unit_backward, unit_forward
+from fcaffe.net import Array, Blob, Layer, Traits, register
+from fcaffe.net.fillers import fill_blob
+from fcaffe.net.state import Held, State
+from fcaffe.proto import forks
+
+
+@register("Lstm")
+class Lstm(Layer):
+    """top (T * N, num_output) = the h of every step of N = `batch_size` sequences.
+
+    Bottoms: x (T * N, ...), time by time, and, if given, marks (T * N,): 0 begins a sequence, anything else continues
+    one. Without marks each pass starts from zero; with marks the state carries over to the next pass and is part of
+    snapshots. T may change from pass to pass. `clipping_threshold` limits the gradients of the gates before their
+    activation. Parameters: weights of the input (4 H, I) and of the state (4 H, H), bias (4 H).
+
+    The values are those of the fork's GPU code, with its quirks: the mark of time t and sequence n is at t + n. The
+    gradient of the weights of the state ignores marks, and of the state carried over it has only sequence 0.
+    """
+
+    fork = forks.LSTM
+    traits = Traits(bottoms=(1, 2), tops=1, held=Held.STREAMS)
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p, random, workers = self.param.lstm_param, self.context.random, self.context.workers
+        self.outputs, self.streams, self.has_marks = p.num_output, p.batch_size, len(bottom) == 2
+        if self.outputs < 1 or self.streams < 1:
+            raise self.error("lstm_param needs num_output and batch_size, both at least 1")
+        if any(blob in bottom for blob in top):
+            raise self.error("does not work in place; give its top another name")
+        if self.has_marks:
+            self.refuse_shards("carries its state over to the next pass (without marks it does not)")
+        if workers.size > 1 and not workers.per_worker:
+            log.warning(str(self.error(f"the first axis of its input is time, {workers.splitting}")))
+        width = 4 * self.outputs
+        fill_blob(self.add_blob(width, math.prod(bottom[0].shape[1:])), p.weight_filler, random)
+        fill_blob(self.add_blob(width, self.outputs), p.weight_filler, random)
+        fill_blob(self.add_blob(width), p.bias_filler, random)
+        self.last = [Blob(self.xp, (1, self.streams, self.outputs)) for _ in "hc"]  # the state after a pass
+        self.gates, self.cell, self.tanh_c, self.previous = (Blob(self.xp) for _ in range(4))
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        shape, values = bottom[0].shape, self.blobs[0].shape[1]
+        if len(shape) < 2 or shape[0] % self.streams or math.prod(shape[1:]) != values:
+            raise self.error(
+                f"needs rows of {values} values for steps of batch_size: {self.streams} sequences: "
+                f"{self.named_shapes(bottom[:1])}"
+            )
+        if self.has_marks and bottom[1].count != shape[0]:
+            raise self.error(f"needs a mark for each step of each sequence: {self.named_shapes(bottom)}")
+        steps = shape[0] // self.streams
+        top[0].reshape(shape[0], self.outputs)
+        self.gates.reshape(steps, self.streams, 4 * self.outputs)
+        self.cell.reshape(steps + 1, self.streams, self.outputs)  # c before the first step, then after each
+        for blob in (self.tanh_c, self.previous):
+            blob.reshape(steps, self.streams, self.outputs)
+
+    def has_gradient(self, bottom_index: int) -> bool:
+        return bottom_index == 0
+
+    def state(self) -> State:
+        names = "hc" if self.has_marks else ""
+        return {name: np.array(self.engine.to_numpy(blob.data)) for name, blob in zip(names, self.last, strict=False)}
+
+    def restore_state(self, state: State) -> None:
+        arrays = [state.get(name) for name in "hc"] if self.has_marks else []
+        if any(array is None or array.shape != self.last[0].shape for array in arrays):
+            raise self.error(f"its state in the snapshot does not have the shape {self.last[0].shape}")
+        for blob, array in zip(self.last, arrays, strict=False):
+            blob.data[...] = self.engine.from_numpy(np.asarray(array, np.float32))
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        gates, c, tanh_c, previous = (blob.data for blob in (self.gates, self.cell, self.tanh_c, self.previous))
+        weights, recurrent, bias = (blob.data for blob in self.blobs)
+        self.engine.inner_product_forward(self._rows(bottom[0]), weights, bias, self._flat(gates), False)
+        out, marks = top[0].data.reshape(previous.shape), self._marks(bottom)
+        if self.has_marks:
+            h, c[0] = (blob.data[0] for blob in self.last)
+        else:
+            h = self.xp.zeros_like(c[0])
+            c[0] = 0
+        previous[:1] = h
+        for t in range(len(previous)):
+            gates[t] += self.engine.matmul(h, recurrent, transpose_b=True) * marks[t]
+            unit_forward(self.xp, gates[t], c[t], marks[t], c[t + 1], tanh_c[t], out[t])
+            h = out[t]
+        for blob, values in zip(self.last, (h, c[-1]), strict=True):
+            blob.data[0] = values
+        previous[1:] = out[:-1]
+        previous[:1, 1:] = 0  # whose products the fork leaves out of the gradient
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return [*bottom, self.gates, self.cell, self.tanh_c, self.previous]
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        gates, c, tanh_c, previous = (blob.data for blob in (self.gates, self.cell, self.tanh_c, self.previous))
+        dgates, dout, marks = self.gates.diff, top[0].diff.reshape(previous.shape), self._marks(bottom)
+        threshold = self.param.lstm_param.clipping_threshold
+        dh, dc = self.xp.zeros_like(c[0]), self.xp.zeros_like(c[0])
+        for t in reversed(range(len(previous))):
+            dc = unit_backward(gates[t], c[t], tanh_c[t], dc, dh + dout[t], dgates[t])
+            if threshold > 0:
+                self.xp.clip(dgates[t], -threshold, threshold, out=dgates[t])
+            dh = self.engine.matmul(dgates[t], self.blobs[1].data) * marks[t]
+        rows = self._flat(dgates)
+        for index, inputs in enumerate((self._rows(bottom[0]), self._flat(previous))):
+            if self.param_propagate_down[index]:
+                dweights, add = self.blobs[index].diff_to_add()
+                self.engine.inner_product_backward_weights(inputs, rows, dweights, False, add)
+        if self.param_propagate_down[2]:
+            self.engine.bias_backward(rows, *self.blobs[2].diff_to_add())
+        if propagate_down[0]:
+            dx = self.xp.empty((len(rows), self.blobs[0].shape[1]), rows.dtype)
+            self.engine.inner_product_backward_data(rows, self.blobs[0].data, dx, False)
+            bottom[0].diff[...] = dx.reshape(bottom[0].shape)
+
+    def _rows(self, x: Blob) -> Array:
+        """The input as rows in C order, which is the order of the weights."""
+        return x.data.reshape(x.shape[0], self.blobs[0].shape[1])
+
+    def _flat(self, values: Array) -> Array:
+        """Values (T, N, n) of each step and sequence as (T * N, n)."""
+        return values.reshape(values.shape[0] * values.shape[1], values.shape[2])
+
+    def _marks(self, bottom: list[Blob]) -> Array:
+        """(T, N, 1) float32: 1 where a step continues a sequence, else 0."""
+        shape = (*self.previous.shape[:2], 1)
+        steps, sequences = (self.xp.arange(count) for count in shape[:2])
+        if self.has_marks:
+            marks = bottom[1].data.reshape(-1)[steps[:, None] + sequences] != 0
+        else:
+            marks = (steps > 0)[:, None] & (sequences >= 0)
+        return marks.astype(self.xp.float32).reshape(shape)
+
+    def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
+        """Multiply-adds of the matrix products of one forward pass."""
+        return bottom[0].shape[0] * (self.blobs[0].count + self.blobs[1].count)

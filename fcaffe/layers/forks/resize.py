@@ -1,0 +1,204 @@
+"""Interp and Upsample: maps of another height and width."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fcaffe.engines import Engine
+from fcaffe.engines.channels import channels_last
+from fcaffe.layers.labels import Integers, read_indices
+from fcaffe.net import Array, Blob, Context, Layer, Traits, register
+from fcaffe.proto import forks
+
+
+class Resizing(Layer):
+    """Base: top (N, C, new height, new width) from a bottom (N, C, height, width)."""
+
+    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True, by_sample=True)
+
+    def new_size(self, size: tuple[int, ...]) -> tuple[int, int]:
+        """Height and width of the top for those of the bottom. Raises LayerError."""
+        raise NotImplementedError
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        shape = bottom[0].shape
+        if len(shape) != 4:
+            raise self.error(f"needs a bottom of four axes (N, C, H, W), not {shape}")
+        size = self.new_size(shape[2:])
+        if min(size) < 1:
+            raise self.error(f"would make maps of {size} from the bottom {shape}; correct its fields")
+        top[0].reshape(*shape[:2], *size)
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return []
+
+
+@register("Interp")
+class Interp(Resizing):
+    """Bilinear interpolation with aligned corners: the outermost positions of bottom and top coincide.
+
+    The size is `height` and `width`, or follows from a `zoom_factor`, (n - 1) * zoom + 1, or a `shrink_factor`,
+    (n - 1) / shrink + 1. A single factor wins over height and width, and these over both factors, which apply in the
+    order shrink, zoom. `pad_beg` and `pad_end`, at most 0, first crop rows and columns at the beginning and at the end.
+    """
+
+    fork = forks.PSPNET
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        sizes = zip(self.cropped, top[0].shape[2:], strict=True)
+        self.steps = [Interpolation(self.engine, size, count) for size, count in sizes]
+
+    def new_size(self, size: tuple[int, ...]) -> tuple[int, int]:
+        p = self.param.interp_param
+        if p.pad_beg > 0 or p.pad_end > 0:
+            raise self.error("interp_param.pad_beg and pad_end crop, so they must be 0 or negative")
+        if p.shrink_factor < 1 or p.zoom_factor < 1:
+            raise self.error("interp_param.shrink_factor and zoom_factor must be positive")
+        self.cropped = [n + p.pad_beg + p.pad_end for n in size]
+        if min(self.cropped) < 1:
+            raise self.error(f"interp_param.pad_beg and pad_end leave nothing of a bottom of {size}")
+        shrinks, zooms = p.HasField("shrink_factor"), p.HasField("zoom_factor")
+        if shrinks == zooms and p.HasField("height") and p.HasField("width"):
+            return p.height, p.width
+        if not shrinks and not zooms:
+            raise self.error("interp_param needs height and width, zoom_factor, or shrink_factor")
+        height, width = (((n - 1) // p.shrink_factor) * p.zoom_factor + 1 for n in self.cropped)
+        return height, width
+
+    def crop(self, array: Array) -> Array:
+        start = -self.param.interp_param.pad_beg
+        return array[:, :, start : start + self.cropped[0], start : start + self.cropped[1]]
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        rows, columns = self.steps
+        x = channels_last(self.crop(bottom[0].data))
+        upper, lower, share = rows.low, rows.high, rows.share[:, None, None]
+        x = x[:, upper] * (1 - share) + x[:, lower] * share
+        left, right, share = columns.low, columns.high, columns.share[:, None]
+        channels_last(top[0].data)[...] = x[:, :, left] * (1 - share) + x[:, :, right] * share
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            rows, columns = self.steps
+            dx = self._multiplied(self._multiplied(top[0].diff, columns.matrix).transpose(0, 1, 3, 2), rows.matrix)
+            if self.cropped != list(bottom[0].shape[2:]):
+                bottom[0].diff[...] = 0
+            self.crop(bottom[0].diff)[...] = dx.transpose(0, 1, 3, 2)
+
+    def _multiplied(self, array: Array, matrix: Array) -> Array:
+        """The array with its last axis multiplied by the matrix."""
+        rows = self.xp.ascontiguousarray(array).reshape(-1, matrix.shape[0])
+        return self.engine.matmul(rows, matrix).reshape(*array.shape[:-1], matrix.shape[1])
+
+
+class Interpolation:
+    """How each of `count` positions along an axis is interpolated between two of `size` positions.
+
+    Position i is (1 - share[i]) * low[i] + share[i] * high[i]; `matrix` (count, size) does the same as a product.
+    """
+
+    def __init__(self, engine: Engine, size: int, count: int) -> None:
+        ratio = np.float32(size - 1) / np.float32(count - 1) if count > 1 else np.float32(0)
+        positions = np.arange(count, dtype=np.float32) * ratio
+        low = np.minimum(positions.astype(np.int64), size - 1)
+        high, share = np.minimum(low + 1, size - 1), positions - low.astype(np.float32)
+        matrix = np.zeros((count, size), np.float32)
+        matrix[np.arange(count), low] += 1 - share
+        matrix[np.arange(count), high] += share
+        self.low, self.high, self.share, self.matrix = map(engine.from_numpy, (low, high, share, matrix))
+
+
+class UpsampleByMask(Resizing):
+    """Each value moves to its index in the mask, the second top of a MAX Pooling; the other values of a map are 0.
+
+    The size is `upsample_h` and `upsample_w`, or that of the bottom times `scale_h` and `scale_w` or `scale` (2 by
+    default), less one where `pad_out_h` or `pad_out_w` is true. Of values with one index the last in row order stays,
+    and all of them get its gradient. On an asynchronous engine an index outside the map gives NaN: see `explain`.
+    """
+
+    fork = forks.SEGNET
+    traits = replace(Resizing.traits, bottoms=2)
+
+    def new_size(self, size: tuple[int, ...]) -> tuple[int, int]:
+        p = self.param.upsample_param
+        if p.HasField("upsample_h") and p.HasField("upsample_w"):
+            return p.upsample_h, p.upsample_w
+        found = []
+        for n, scale, less in zip(size, ("scale_h", "scale_w"), ("pad_out_h", "pad_out_w"), strict=True):
+            factor = getattr(p, scale if p.HasField(scale) else "scale") or 2
+            if getattr(p, less) and factor != 2:
+                raise self.error(f"upsample_param.{less} is for a scale of 2 only, not {factor}")
+            found.append(n * factor - getattr(p, less))
+        return found[0], found[1]
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        if bottom[1].shape != bottom[0].shape:
+            raise self.error(f"needs a mask of the shape of its first bottom: {self.named_shapes(bottom)}")
+        self.area = math.prod(top[0].shape[2:])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = channels_last(bottom[0].data), channels_last(top[0].data)
+        positions, wrong = self._positions(bottom)
+        values = self.xp.where(wrong, self.xp.nan, x)
+        y[...] = self.engine.scattered(values.reshape(-1), positions.reshape(-1), y.size).reshape(y.shape)
+
+    def explain(self, bottom: list[Blob]) -> None:
+        self._read(bottom, wait=True)
+
+    def _read(self, bottom: list[Blob], wait: bool = False) -> Integers:
+        return read_indices(self, bottom, 1, self.area, "the top's maps", wait)
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return bottom[1:]
+
+    def has_gradient(self, bottom_index: int) -> bool:
+        return bottom_index == 0
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            positions, _ = self._positions(bottom)
+            channels_last(bottom[0].diff)[...] = channels_last(top[0].diff).reshape(-1)[positions]
+
+    def _positions(self, bottom: list[Blob]) -> tuple[Array, Array]:
+        """(N, h, w, C): the position of each value in the top's channels-last values, and where the mask is wrong."""
+        indices = self._read(bottom)
+        where, wrong = channels_last(indices.values), channels_last(indices.wrong)
+        images, *_, channels = where.shape
+        first = self.xp.arange(images).reshape(-1, 1, 1, 1) * (self.area * channels) + self.xp.arange(channels)
+        return where * channels + first, wrong
+
+
+class UpsampleNearest(Resizing):
+    """Each value becomes a square of scale x scale values (`scale` is 1 by default)."""
+
+    fork = forks.YOLO
+
+    def new_size(self, size: tuple[int, ...]) -> tuple[int, int]:
+        p = self.param.upsample_param
+        self.scale = p.scale if p.HasField("scale") else 1
+        return size[0] * self.scale, size[1] * self.scale
+
+    def squares(self, array: Array, size: tuple[int, ...]) -> Array:
+        """An array of the top as (N, C, h, scale, w, scale)."""
+        return array.reshape(*array.shape[:2], size[0], self.scale, size[1], self.scale)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x = bottom[0].data
+        self.squares(top[0].data, x.shape[2:])[...] = x[:, :, :, None, :, None]
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            dx = bottom[0].diff
+            dx[...] = self.squares(top[0].diff, dx.shape[2:]).sum(axis=(3, 5))
+
+
+@register("Upsample")
+def upsample(param: Any, context: Context) -> Layer:
+    """With a mask the layer of SegNet's fork, with a single bottom that of MobileNet-YOLO's."""
+    return (UpsampleByMask if len(param.bottom) > 1 else UpsampleNearest)(param, context)

@@ -1,0 +1,112 @@
+"""The outputs of a test: their means over all batches, and the mean average precision of detections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.errors import SolverError
+from fcaffe.net import Net
+
+AP_VERSIONS = ("Integral", "MaxIntegral", "11point")
+ROW = 5  # image or -1, label, score or number of objects, true, false: of DetectionEvaluate
+
+
+class MeanOutput:
+    """The mean of an output over the batches of a test, element by element; NaN without batches."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name = name
+        self.sum = np.zeros(count, np.float32)
+        self.batches = 0
+
+    def add(self, values: np.ndarray) -> None:
+        """Add the flat values of the next batch. Raises SolverError if they are more or fewer than before."""
+        if not self.batches:
+            self.sum = np.zeros(values.shape, np.float32)
+        if values.shape != self.sum.shape:
+            raise SolverError(
+                f'the output "{self.name}" has no mean: it has {self.sum.size} values in one batch and {values.size} '
+                "in another; let a layer of type Silence read it"
+            )
+        self.sum += values
+        self.batches += 1
+
+    def result(self) -> np.ndarray:
+        return self.sum / np.float32(self.batches)
+
+
+class Detections:
+    """The mean average precision of the rows of a DetectionEvaluate layer, as SSD's solver computes it.
+
+    The mean is over all classes but the background. A class without objects, or without detections, counts with 0.
+    """
+
+    def __init__(self, version: str, per_class: bool) -> None:
+        self.version, self.per_class = version, per_class
+        self.rows: list[np.ndarray] = []
+
+    def add(self, values: np.ndarray) -> None:
+        """Add the rows of the next batch, flat."""
+        self.rows.append(values.reshape(-1, ROW).copy())
+
+    def result(self) -> np.ndarray:
+        """The mean; logs the precision of each class if `per_class`."""
+        rows = np.concatenate(self.rows)
+        counts, rows = rows[rows[:, 0] == -1], rows[(rows[:, 0] != -1) & (rows[:, 3] + rows[:, 4] > 0)]
+        precisions = []
+        for label in np.unique(counts[:, 1]):
+            objects = int(counts[counts[:, 1] == label, 2].sum())
+            found = rows[rows[:, 1] == label]
+            if not len(found):
+                log.missing_detections(int(label))
+            precisions.append(average_precision(found[:, 2], found[:, 3] > 0, objects, self.version))
+            if self.per_class:
+                log.class_precision(int(label), precisions[-1])
+        return np.array([np.mean(precisions) if precisions else 0], np.float32)
+
+
+def average_precision(scores: np.ndarray, true: np.ndarray, objects: int, version: str) -> float:
+    """The average precision of detections of one class, with these scores, of which some are true.
+
+    `objects` is the number of objects to find. Versions: "Integral", the area under precision over recall;
+    "MaxIntegral", with the largest precision at this recall or a larger one in place of each (VOC 2012); "11point", the
+    mean of that at the recalls 0, 0.1 ... 1 (VOC 2007).
+    """
+    if not len(scores) or not objects:
+        return 0.0
+    found = np.cumsum(true[np.argsort(-scores, kind="stable")])
+    precision = found / np.arange(1, len(found) + 1)
+    recall = (found / objects).astype(np.float32)
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    if version == "11point":
+        first = np.searchsorted(recall, np.arange(11) / 10)  # index of the first detection with this recall
+        return float(np.append(best, 0)[first].mean())
+    return float((np.diff(recall, prepend=0) * (best if version == "MaxIntegral" else precision)).sum())
+
+
+def collectors(net: Net, version: str = AP_VERSIONS[0], per_class: bool = False) -> list[MeanOutput | Detections]:
+    """What collects each output of a net: its mean, or the mean average precision of a DetectionEvaluate layer."""
+    detections = [blob for node in net.nodes if node.layer.type == "DetectionEvaluate" for blob in node.tops]
+    return [
+        Detections(version, per_class) if blob in detections else MeanOutput(name, blob.count)
+        for name, blob, _ in net.outputs()
+    ]
+
+
+def check_evaluation(param: Any, test_nets: Sequence[Net]) -> None:
+    """SolverError unless the test nets can be evaluated as the solver's eval_type and ap_version say."""
+    if param.eval_type not in ("classification", "detection"):
+        raise SolverError(f'eval_type is "classification" or "detection", not "{param.eval_type}"')
+    if param.ap_version not in AP_VERSIONS:
+        raise SolverError(f'ap_version is one of {", ".join(AP_VERSIONS)}, not "{param.ap_version}"')
+    if param.eval_type == "detection":
+        for index, net in enumerate(test_nets):
+            if not any(isinstance(one, Detections) for one in collectors(net)):
+                raise SolverError(
+                    f'eval_type: "detection" needs an output of a DetectionEvaluate layer in test net #{index}; '
+                    'add one, or set eval_type: "classification"'
+                )

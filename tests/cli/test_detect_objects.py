@@ -1,0 +1,108 @@
+"""`fcaffe detect-objects`: prints and draws the boxes that a detection net finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fcaffe.data.images import decode_image, encode_image
+from fcaffe.pycaffe import session
+from fcaffe.pycaffe.net import Net
+from tests.cli.conftest import Result
+
+Run = Callable[..., Result]
+
+# Four priors, the quarters of the picture. The scores are the biases, whatever the picture, but for a weight.
+NET = """name: "quarters"
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } } }
+layer { name: "pool" type: "Pooling" bottom: "data" top: "pool"
+  pooling_param { pool: AVE kernel_size: 4 stride: 4 } }
+layer { name: "priors" type: "PriorBox" bottom: "pool" bottom: "data" top: "priors" prior_box_param { min_size: 4 } }
+layer { name: "codes" type: "InnerProduct" bottom: "pool" top: "codes" inner_product_param { num_output: 16 } }
+layer { name: "scores" type: "InnerProduct" bottom: "pool" top: "scores" inner_product_param { num_output: 12 } }
+layer { name: "found" type: "DetectionOutput" bottom: "codes" bottom: "scores" bottom: "priors" top: "found"
+  detection_output_param { num_classes: 3 confidence_threshold: 0.01 nms_param { nms_threshold: 0.45 } } }
+"""
+MODEL = ["--model", "net.prototxt", "--weights", "net.caffemodel"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a detection net, its weights, a label map without a name for class 2, and two pictures of 40 x 20 pixels."""
+    pytest.importorskip("cv2")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "_on_gpu", False)
+    Path("net.prototxt").write_text(NET)
+    net = Net("net.prototxt", session.TEST)
+    scores = np.zeros((4, 3))
+    scores[0, 1], scores[3, 2], scores[1, 1] = 0.9, 0.75, 0.3
+    net.params["scores"][1].data[...] = scores.reshape(-1)
+    net.params["scores"][0].data[4, 0] = 0.001  # the score of class 1 at prior 1 grows with the blue of prior 0
+    net.save("net.caffemodel")
+    Path("map.prototxt").write_text('item { name: "n1" label: 1 display_name: "cat" }')
+    Path("some").mkdir()
+    for name, value in (("a.png", 104), ("b.jpg", 254)):
+        Path(f"some/{name}").write_bytes(encode_image(np.full((3, 20, 40), value, np.uint8), name[-3:]))
+
+
+def test_boxes_are_printed_best_first(run: Run) -> None:
+    done = run("detect-objects", *MODEL, "--labelmap", "map.prototxt", "some/a.png", "some/b.jpg")
+    assert (done.code, done.out.splitlines()) == (
+        0,
+        [
+            "some/a.png: cat 0.9000 0 0 20 10",
+            "some/a.png: label 2 0.7500 20 10 40 20",
+            "some/b.jpg: cat 0.9000 0 0 20 10",
+            "some/b.jpg: label 2 0.7500 20 10 40 20",
+        ],
+    )
+    assert "some/a.png: 2 object(s)" in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "score"),
+    [([], 0.3 + 0.150), (["--mean", "54"], 0.3 + 0.2), (["--mean", ""], 0.3 + 0.254), (["--scale", "2"], 0.3 + 0.3)],
+)
+def test_mean_and_scale(flags: list[str], score: float, run: Run) -> None:
+    lines = run("detect-objects", *MODEL, *flags, "--threshold", "0.2", "some/b.jpg").out.splitlines()
+    (line,) = [line for line in lines if line.endswith("20 0 40 10")]
+    assert float(line.split()[3]) == pytest.approx(score, abs=3e-3)
+
+
+def test_boxes_are_drawn(run: Run) -> None:
+    done = run("detect-objects", *MODEL, "--labelmap", "map.prototxt", "--out", "drawn", "some/a.png", "some/b.jpg")
+    assert done.code == 0 and sorted(path.name for path in Path("drawn").iterdir()) == ["a.png", "b.jpg"]
+    drawn = decode_image(Path("drawn/a.png").read_bytes(), "it")
+    changed = (drawn != 104).any(axis=0)
+    assert changed[10, :20].all() and changed[10:, 20].all(), "edges of the boxes"
+    assert not changed[18:, :15].any(), "where there is nothing"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["some/a.png"], "give --model FILE and --weights FILE"),
+        ([*MODEL, "some/none.png"], 'cannot read the picture "some/none.png"'),
+        ([*MODEL, "net.prototxt"], "cannot be decoded as a picture"),
+        ([*MODEL, "--out", "some", "some/a.png"], "--out some would overwrite some/a.png"),
+        ([*MODEL, "--out", "x", "some/a.png", "./some/a.png"], "several pictures have the same name"),
+        ([*MODEL, "--mean", "1,2", "some/a.png"], "2 mean_value"),
+        ([*MODEL, "--mean", "none.binaryproto", "some/a.png"], "none.binaryproto"),
+        ([*MODEL, "--labelmap", "net.prototxt", "some/a.png"], "cannot read a label map"),
+    ],
+)
+def test_mistakes(words: list[str], message: str, run: Run) -> None:
+    assert message in run("detect-objects", *words).fatal
+
+
+@pytest.mark.parametrize(("old", "new"), [('type: "DetectionOutput"', ""), ("dim: 3 dim: 8 dim: 8", "dim: 64")])
+def test_other_nets(old: str, new: str, run: Run) -> None:
+    classifier = """name: "other"
+      layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } } }
+      layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 5 } }"""
+    Path("other.prototxt").write_text(classifier.replace(old, new))
+    done = run("detect-objects", "--model", "other.prototxt", "--weights", "net.caffemodel", "some/a.png")
+    assert 'the net "other" has no ' in done.fatal

@@ -1,0 +1,1 @@
+"""Layers of a region proposal network, in the style of scripts for Faster R-CNN."""
