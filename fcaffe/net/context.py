@@ -13,7 +13,7 @@ from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
-from fcaffe.net.workers import UnheardWorkers, Workers
+from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom, counter
 from fcaffe.timeline import Timeline
 
@@ -78,7 +78,7 @@ class Context:
     @contextlib.contextmanager
     def unheard(self) -> Iterator[None]:
         """In its body, which the other workers do not run, sums are over this worker's own values."""
-        workers, self.workers = self.workers, UnheardWorkers(self.workers)
+        workers, self.workers = self.workers, Workers()
         try:
             yield
         finally:
