@@ -10,7 +10,7 @@ import fcaffe.layers.data  # noqa: F401 - registers the type
 from fcaffe.data import array_to_datum, decoding, write_lmdb
 from fcaffe.engines import NumpyEngine, cpu_engine
 from fcaffe.engines.engine import Pending
-from fcaffe.errors import DataError, FcaffeError, NetError
+from fcaffe.errors import DataError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
 from fcaffe.net.registry import create_layer
@@ -279,20 +279,3 @@ def test_errors_at_setup_name_the_layer(arguments, kind, words):
         data_layer(**{"source": GOLDEN / "interop" / "gray_lmdb", **arguments})
     assert str(caught.value).startswith('layer "images" (Data): ')
     assert "\n" not in str(caught.value)
-
-
-def test_a_record_of_another_shape_is_named_with_the_layer(tmp_path):
-    layer, top = data_layer(write_images(tmp_path / "db", [(1, 4, 4), (1, 4, 4), (1, 5, 4)]), batch_size=3)
-    with pytest.raises(DataError, match=r'layer "images".*"002" .*has the shape \(1, 5, 4\), but its batch began'):
-        layer.forward([], top)
-    layer.close()
-
-
-def test_a_damaged_record_is_named_with_the_layer(tmp_path):
-    good = array_to_datum(np.zeros((1, 2, 2), np.uint8), 0).SerializeToString()
-    write_lmdb(str(tmp_path / "db"), [(b"0", good), (b"1", b"\xff\xff")])
-    layer, top = data_layer(tmp_path / "db", batch_size=1)
-    layer.forward([], top)
-    with pytest.raises(FcaffeError, match=r'layer "images".*record "1" is not a Datum.*in the LMDB .*db"'):
-        layer.forward([], top)
-    layer.close()

@@ -148,15 +148,6 @@ def test_labels_get_no_gradient():
         net.backward()
 
 
-def test_sum_in_place_warns(capsys):
-    net = net_of('type: "Eltwise" top: "a"', (2,), (2,))
-    assert "loses its first bottom" in capsys.readouterr().err
-    net.blob("a").data[...] = 1
-    net.blob("b").data[...] = 2
-    net.forward()
-    assert net.blob("a").data.tolist() == [2, 2]
-
-
 def test_backward_without_forward():
     """Of a layer as it is made, or whose bottoms have become larger: it gives gradients or says what is wrong."""
     for kind, examples in EXAMPLES.items():
@@ -173,11 +164,3 @@ def test_backward_without_forward():
                     net.blob("abcdef"[index]).reshape(shape[0] + 1, *shape[1:])
             net.reshape()
             net.backward()
-
-
-def test_scale_by_another_blob_whose_bias_does_not_fit_any_more():
-    net = net_of('type: "Scale" top: "y" scale_param { axis: 0 bias_term: true }', (2, 3), (2,))
-    for name, shape in (("a", (1, 3)), ("b", (1,))):
-        net.blob(name).reshape(*shape)
-    with pytest.raises(NetError, match=re.escape("operand of shape (1,) does not match its bias of shape (2,)")):
-        net.forward()

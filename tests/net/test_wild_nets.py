@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fcaffe.errors import NetError, SolverError
+from fcaffe.errors import NetError
 from fcaffe.model_files import read_model, write_model
 from fcaffe.net import Net
 from fcaffe.net.weights import copy_weights, to_model
@@ -64,25 +64,6 @@ def test_two_layers_of_one_name(net_from: NetFrom, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.layers[2].blobs[0].data, before)
 
 
-def test_one_name_in_each_phase(net_from: NetFrom) -> None:
-    text = (
-        'layer { name: "data" type: "Input" top: "x" include { phase: TRAIN } input_param { shape { dim: 8 dim: 3 } } }'
-        'layer { name: "data" type: "Input" top: "x" include { phase: TEST } input_param { shape { dim: 1 dim: 3 } } }'
-        'layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 2 } }'
-    )
-    assert net_from(text).blob("y").shape == (8, 2)
-    assert net_from(text, "TEST").blob("y").shape == (1, 2)
-
-
-def test_tops_are_not_named_like_their_layers(net_from: NetFrom) -> None:
-    text = INPUT + ip("fc/one", "x", "ip", 3) + 'layer { name: "ip" type: "ReLU" bottom: "ip" top: "fc/one" }'
-    net = net_from(text)
-    assert net.layer_names == ["in", "fc/one", "ip"]
-    assert net.blob_names == ["x", "ip", "fc/one"]
-    net.forward()
-    np.testing.assert_array_equal(net.blob("fc/one").data, np.maximum(net.blob("ip").data, 0))
-
-
 def test_names_with_slashes_and_blanks(net_from: NetFrom, tmp_path: Path) -> None:
     text = INPUT + ip("inception_3a/1x1", "x", "inception_3a/1x1", 3) + ip("a b:c", "inception_3a/1x1", "d e", 2)
     net = net_from(text)
@@ -94,19 +75,6 @@ def test_names_with_slashes_and_blanks(net_from: NetFrom, tmp_path: Path) -> Non
         copy_weights(other, read_model(tmp_path / f"x{ending}"), "x")
         for mine, theirs in zip(net.parameters.owned, other.parameters.owned, strict=True):
             np.testing.assert_array_equal(mine.blob.data, theirs.blob.data)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        "input_dim: 2 input_dim: 3 input_dim: 5 input_dim: 5 input_dim: 2 input_dim: 1 input_dim: 1 input_dim: 1",
-        "input_shape { dim: 2 dim: 3 dim: 5 dim: 5 } input_shape { dim: 2 dim: 1 dim: 1 dim: 1 }",
-    ],
-)
-def test_inputs_as_fields_of_the_net(fields: str, net_from: NetFrom) -> None:
-    net = net_from(f'input: "data" {fields} input: "label" ' + ip("ip", "data", "y", 4))
-    assert (net.blob("data").shape, net.blob("label").shape) == ((2, 3, 5, 5), (2, 1, 1, 1))
-    assert [net.blob_names[index] for index in net.input_ids] == ["data", "label"]
 
 
 STAGES = """
@@ -129,11 +97,6 @@ def test_a_state_inside_the_net_and_stages(net_from: NetFrom, tmp_path: Path) ->
     with_more = PyNet(str(tmp_path / "net.prototxt"), pb.TEST, level=0, stages=["c"])
     assert [name for name in with_more._layer_names if len(name) == 1] == ["a", "b", "d", "e", "f"]
     assert read_net(tmp_path / "net.prototxt").state.level == 2
-
-
-def test_include_and_exclude_together_are_refused(net_from: NetFrom) -> None:
-    with pytest.raises(NetError, match="either include or exclude"):
-        net_from(INPUT.replace('top: "x"', 'top: "x" include { phase: TRAIN } exclude { phase: TEST }'))
 
 
 SOLVER_NET = """
@@ -159,11 +122,6 @@ def test_a_whole_net_in_a_solver(solver_from: Callable[..., Any]) -> None:
     with pytest.raises(NetError, match="cannot share"):
         solver.test_all()
     solver.close()
-
-
-def test_two_nets_in_a_solver_are_refused(solver_from: Callable[..., Any]) -> None:
-    with pytest.raises(SolverError, match="exactly one of"):
-        solver_from(SOLVER_NET + 'net: "net.prototxt"')
 
 
 # --- deprecated fields of layers --------------------------------------------------------------------------------------
