@@ -75,7 +75,7 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
                 file.group(file.root, f"diff/{layer.name}")
         for name, values in stored_arrays(model):
             owner = owners.get((name.layer, name.blob)) if name.kind == "data" else None
-            if owner is None or not _same(owner.data, values):
+            if owner is None or owner.data is None or owner.data.tobytes() != values.tobytes():
                 file.array(file.group(file.root, f"{name.kind}/{name.layer}"), str(name.blob), values)
 
 
@@ -126,14 +126,6 @@ def _put_message(file: Hdf5Writer, group: Any, name: str, message: Any) -> None:
     content = message.SerializeToString()
     if 0 < len(content) <= _LARGEST_ATTRIBUTE:
         file.attribute(group, name, np.void(content))
-
-
-def _same(a: np.ndarray | None, b: np.ndarray) -> bool:
-    """Whether both have the same bits, so that NaN equals NaN."""
-    if a is None or a.dtype != b.dtype or a.size != b.size:
-        return False
-    first, second = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (a, b))
-    return np.array_equal(first, second)
 
 
 def _check_names(model: Model) -> None:

@@ -13,7 +13,7 @@ the storage only gets another part of the arena as its buffer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.net.plan.layout import Use, layout, uses
@@ -26,20 +26,11 @@ START = -1  # all storages have their offsets of forward
 Moves = dict[int, list[tuple[Storage, Array]]]  # before the backward of a node, or at the START of forward or backward
 
 
-@dataclass
-class Memory:
-    """Bytes that a net takes for one pass.
-
-    `activations`, `gradients` and `internal` (values that layers save for backward, and workspaces) are the sizes of
-    separate buffers. `peak` is the size with shared memory, `recomputed` the size of the recomputed activations.
-    """
+class Memory(NamedTuple):
+    """Bytes that a net takes: its parameters, and the peak of one pass (activations, gradients and saved values)."""
 
     parameters: int
-    activations: int
-    gradients: int
-    internal: int
     peak: int
-    recomputed: int = 0
 
 
 class Arena:
@@ -128,18 +119,9 @@ def share_memory(uses: list[Use]) -> Moves:
 def memory_of(program: Program, again: Again, in_arena: bool) -> Memory:
     """The memory of a program in which these nodes run again, in separate buffers or in an arena."""
     parameters = {blob.data_storage for node in program.nodes for layer in node.layers for blob in layer.blobs}
-    data = {blob.data_storage for node in program.nodes for blob in node.blobs}
-    activations, gradients = bytes_of(data - parameters), bytes_of(program.gradients)
-    working = sum(node.layer.own_bytes() for node in program.nodes)
-    internal = bytes_of(program.internal) + working
-    peak = activations + gradients + internal
+    data = {blob.data_storage for node in program.nodes for blob in node.blobs} - parameters
     if in_arena:
-        peak = layout(uses(program, again))[1] + activations - bytes_of(program.activations) + working
-    return Memory(
-        parameters=bytes_of(parameters),
-        activations=activations,
-        gradients=gradients,
-        internal=internal,
-        peak=peak,
-        recomputed=program.computed_again(again),
-    )
+        peak = layout(uses(program, again))[1] + bytes_of(data - program.activations)
+    else:
+        peak = bytes_of(data | program.gradients | program.internal)
+    return Memory(bytes_of(parameters), peak)

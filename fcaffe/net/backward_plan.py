@@ -19,10 +19,7 @@ def plan_backward(nodes: Sequence[Node], force: bool) -> None:
     for node in reversed(nodes):
         weights = node.layer.loss_weights
         contributes = any(weight or i in under_loss for i, weight in zip(node.top_ids, weights, strict=True))
-        if node.needs_backward and all(i in skipped for i in node.top_ids):
-            node.needs_backward = False
-            node.bottom_need_backward = [False] * len(node.bottoms)
-        if not contributes:
+        if not contributes or (node.needs_backward and all(i in skipped for i in node.top_ids)):
             node.needs_backward = False
             node.bottom_need_backward = [False] * len(node.bottoms)
         (log.needs_backward if node.needs_backward else log.needs_no_backward)(node.name)

@@ -81,25 +81,8 @@ class Blob:
 
     @property
     def diff(self) -> Array:
-        """A live view of the gradient."""
+        """A live view of the gradient. `diff_storage.clear` makes it zero, which costs nothing yet."""
         return self.diff_storage.view(self.shape)
-
-    def clear_diff(self) -> None:
-        """Make the gradient zero, which costs nothing yet: see `diff_to_add`."""
-        self.diff_storage.clear()
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the gradient counts as zeros that are not written yet."""
-        return self.diff_storage.is_clear
-
-    def mark_diff_written(self) -> None:
-        """To be called after the gradient was overwritten without `diff_to_add`."""
-        self.diff_storage.mark_written()
-
-    def settle_diff(self) -> None:
-        """Write the zeros of `clear_diff`, unless the gradient was written since."""
-        self.diff_storage.settle()
 
     def diff_to_add(self) -> tuple[Array, bool]:
         """The gradient, and whether the caller has to add to it. If not, the caller overwrites all of it: its values
@@ -118,10 +101,6 @@ class Blob:
             self._capacity = self.count
             self.data_storage = self.data_storage.like(self._capacity)
             self.diff_storage = self.diff_storage.like(self._capacity)
-
-    def uses(self, storage: Storage) -> bool:
-        """Whether this is the storage of its data or its diff."""
-        return storage in (self.data_storage, self.diff_storage)
 
     def share_data(self, other: Blob) -> None:
         """Use the other's data from now on (no copy)."""

@@ -13,11 +13,9 @@ from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
-from fcaffe.net.workers import UnheardWorkers, Workers
+from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom, counter
 from fcaffe.timeline import Timeline
-
-AT_ONCE = 1 << 18  # values of a mask that a thread draws in one go
 
 
 @dataclass
@@ -80,7 +78,7 @@ class Context:
     @contextlib.contextmanager
     def unheard(self) -> Iterator[None]:
         """In its body, which the other workers do not run, sums are over this worker's own values."""
-        workers, self.workers = self.workers, UnheardWorkers(self.workers)
+        workers, self.workers = self.workers, Workers()
         try:
             yield
         finally:
@@ -96,16 +94,7 @@ class Context:
         if self.noise == "caffe":
             keep = 1.0 - float(np.float32(ratio))
             return self.random.bernoulli(keep, int(np.prod(shape))).reshape(shape).astype(bool)
-        kept = np.empty(shape, bool)
-
-        def draw(start: int, stop: int) -> None:
-            part, first = kept[start:stop], self.first_sample + start
-            part[...] = counter.keep_mask(self.seed, layer, self.iteration, first, part.shape, ratio)
-
-        together = max(1, AT_ONCE * shape[0] // max(1, kept.size))
-        starts = range(0, shape[0], together)
-        self.engine.for_each(draw, [(start, min(start + together, shape[0])) for start in starts], fewest=2)
-        return kept
+        return counter.keep_mask(self.seed, layer, self.iteration, self.first_sample, shape, ratio)
 
     def uniform(self, layer: str, shape: tuple[int, ...]) -> np.ndarray:
         """float32 in [0, 1) for stochastic pooling."""

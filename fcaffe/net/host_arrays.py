@@ -47,12 +47,12 @@ class HostViews:
         self._given: weakref.WeakSet[Blob] = weakref.WeakSet()  # blobs that only user code writes
         self._weights = CachedWeights(engine)
         self._beyond: weakref.WeakKeyDictionary[Storage, Any] = weakref.WeakKeyDictionary()  # see `_in_c_order`
-        self._followers: list[weakref.ref[Follower]] = []
+        self._followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self._changing: set[Storage] = set()  # storages that the engine's current work changes
 
     def follow(self, follower: Follower) -> None:
         """Call this follower before values change."""
-        self._followers.append(weakref.ref(follower, self._followers.remove))
+        self._followers.add(follower)
 
     def give(self, blobs: Iterable[Blob]) -> None:
         """Only user code writes the data of these blobs: its arrays of them are not updated from the blobs."""
@@ -142,7 +142,9 @@ class HostViews:
         """Update the arrays that user code holds. To be called after the engine has changed blobs."""
         for exposure in tuple(self._copies):
             storage, blob = exposure.storage(), exposure.blob()
-            if not exposure.may_differ and storage is not None and blob is not None and blob.uses(storage):
+            if exposure.may_differ or storage is None or blob is None:
+                continue
+            if storage in (blob.data_storage, blob.diff_storage):
                 self._fill(exposure, storage, blob)
         for storage in self.exposed():
             storage.settle()
@@ -151,7 +153,7 @@ class HostViews:
         """Reshape a blob. Its values keep their positions in C order. Values beyond a smaller shape reappear with a
         larger one, as in Caffe."""
         with engine_lock():
-            for follower in self._all_followers():
+            for follower in list(self._followers):
                 if follower.runs(blob) and blob.shape != shape:
                     follower.complete()
         with self.engine_at_work():
@@ -192,11 +194,8 @@ class HostViews:
         with self._weights.change(), self.changing(blob for layer in net.layers for blob in layer.blobs):
             yield
 
-    def _all_followers(self) -> list[Follower]:
-        return [follower for reference in tuple(self._followers) if (follower := reference()) is not None]
-
     def _preserve(self, storages: Collection[Storage]) -> None:
-        for follower in self._all_followers() if storages else ():
+        for follower in list(self._followers) if storages else ():
             follower.preserve(storages)
 
     def _exposure(self, storage: Storage) -> Exposure:

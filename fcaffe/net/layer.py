@@ -113,10 +113,6 @@ class Layer:
         """What forward works on beside its bottoms, tops and parameters."""
         return []
 
-    def own_bytes(self) -> int:
-        """The size of `own_memory` with the present shapes of the blobs, whether a pass has been or not."""
-        return 0
-
     @property
     def running_statistics(self) -> list[Blob]:
         """Those of `blobs` that forward updates: they get no gradient, and the workers may have different ones."""

@@ -198,8 +198,8 @@ class Net(Graph):
         clear = self.parameters.cleared()
 
         def work() -> None:
-            for blob in clear:  # anew, if an engine tries to record the pass in vain and then runs it
-                blob.clear_diff()
+            for storage in clear:  # anew, if an engine tries to record the pass in vain and then runs it
+                storage.clear()
             if exchange is not None:
                 exchange.begin(self.parameters.diff)
             self._backward_nodes(first, end, exchange)
@@ -238,7 +238,7 @@ class Net(Graph):
                     debug_backward(self, node)
             for layer in node.layers:
                 for blob in layer.blobs:
-                    blob.settle_diff()
+                    blob.diff_storage.settle()
             for hook in self.hooks.after_backward:
                 hook(index)
             if exchange is not None:

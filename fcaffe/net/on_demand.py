@@ -71,7 +71,8 @@ class OnDemand:
         """A forward pass of this program is over."""
         if not program.inference:
             return
-        self._hidden = program.not_materialised(blob for node in self._recomputed for blob in node.tops)
+        visible = {blob.data_storage for blob in self._visible}
+        self._hidden = {blob.data_storage for node in self._recomputed for blob in node.tops} - visible
         for storage in self._hidden - {blob.data_storage for node in program.nodes for blob in node.blobs}:
             storage.replace(None)
         self._mark(self._hidden)

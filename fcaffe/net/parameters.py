@@ -9,6 +9,7 @@ from typing import Any
 from fcaffe import log
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.layer import Layer
+from fcaffe.net.storage import Storage
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -107,16 +108,16 @@ class Parameters:
         """Make all gradients zero; in a flat buffer they are so after the next backward pass."""
         for parameter in self.owned:
             if parameter.blob not in parameter.layer.running_statistics:
-                parameter.blob.clear_diff()
+                parameter.blob.diff_storage.clear()
 
-    def cleared(self) -> list[Blob]:
-        """The blobs whose gradients have been cleared, and not written or read since."""
-        return [parameter.blob for parameter in self.owned if parameter.blob.is_clear]
+    def cleared(self) -> list[Storage]:
+        """The gradients that have been cleared, and not written or read since."""
+        return [p.blob.diff_storage for p in self.owned if p.blob.diff_storage.is_clear]
 
     def mark_written(self) -> None:
         """Gradients that were cleared have been written, by a pass that an engine had recorded."""
         for parameter in self.owned:
-            parameter.blob.mark_diff_written()
+            parameter.blob.diff_storage.mark_written()
 
     def final_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
         """For nodes of these layers, the offset from which on the flat gradients are final when backward, which runs

@@ -108,10 +108,6 @@ class Program:
         for copy, top in self._stand_ins:
             copy.share_diff(top)
 
-    def not_materialised(self, blobs: Iterable[Blob]) -> set[Storage]:
-        """The storages of those of these blobs whose values need not be there after a pass."""
-        return {blob.data_storage for blob in blobs} - {blob.data_storage for blob in self._outer}
-
     def steps(self, again: Again) -> list[Step]:
         """Of a whole pass, forward and backward, in which these nodes run again."""
         steps = [Step(access.reads, access.writes | access.saved) for access in self.accesses]

@@ -61,11 +61,3 @@ class Workers:
         """Raises UsageError on each worker whose `content` differs from that of worker 0; all must call this."""
         if self.broadcast_object(sha256(content).digest()) != sha256(content).digest():
             raise UsageError(f"{what} of worker {self.rank} differ from those of worker 0: give all the same")
-
-
-class UnheardWorkers(Workers):
-    """Replaces the workers of a net while one of them searches for a fault: its sums are over its own values only."""
-
-    def __init__(self, workers: Workers) -> None:
-        self.rank, self.size = workers.rank, workers.size
-        self.in_shards, self.per_worker = workers.in_shards, workers.per_worker

@@ -10,7 +10,7 @@ import fcaffe.layers.data  # noqa: F401 - registers the type
 from fcaffe.data import array_to_datum, decoding, write_lmdb
 from fcaffe.engines import NumpyEngine, cpu_engine
 from fcaffe.engines.engine import Pending
-from fcaffe.errors import DataError, FcaffeError, NetError
+from fcaffe.errors import DataError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
 from fcaffe.net.registry import create_layer
@@ -129,33 +129,6 @@ def test_shapes_come_with_setup_and_are_told(capfd):
     layer.close()
 
 
-def test_labels_are_optional_and_tops_keep_their_memory():
-    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb", tops=1)
-    address = top[0].data.ctypes.data
-    layer.forward([], top)
-    assert top[0].data.ctypes.data == address and top[0].data.any()
-    layer.close()
-
-
-def test_fills_a_top_that_is_in_c_order():
-    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb")
-    other, plain = data_layer(GOLDEN / "interop" / "gray_lmdb")
-    plain[0].make_contiguous()
-    layer.forward([], top)
-    other.forward([], plain)
-    assert np.array_equal(top[0].data, plain[0].data)
-    layer.close()
-    other.close()
-
-
-def test_rand_skip_is_ignored_aloud(capfd):
-    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb", data_param="backend: LMDB rand_skip: 10")
-    assert "rand_skip is ignored" in capfd.readouterr().err
-    layer.forward([], top)
-    assert layer.reader_state()[0] == 2
-    layer.close()
-
-
 def write_images(folder, shapes):
     records = ((b"%03d" % k, array_to_datum(np.full(s, k, np.uint8), k)) for k, s in enumerate(shapes))
     write_lmdb(str(folder), ((key, datum.SerializeToString()) for key, datum in records))
@@ -167,14 +140,6 @@ def test_images_of_different_sizes_can_be_read_one_by_one(tmp_path):
     for shape in [(1, 1, 4, 5), (1, 3, 2, 2), (1, 1, 4, 5)]:
         layer.forward([], top)
         assert top[0].shape == shape
-    layer.close()
-
-
-def test_images_of_different_sizes_fit_into_a_batch_when_cropped(tmp_path):
-    source = write_images(tmp_path / "db", [(1, 4, 5), (1, 6, 3)])
-    layer, top = data_layer(source, transform="crop_size: 3 mirror: true", phase=pb.TRAIN)
-    layer.forward([], top)
-    assert top[0].data[:, 0, 0, 0].tolist() == [0, 1]
     layer.close()
 
 
@@ -279,13 +244,6 @@ def test_the_state_is_that_of_the_last_batch_had_and_continues_the_series(consum
         reader.close()
 
 
-def test_without_anything_random_the_state_is_the_position():
-    layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb")
-    layer.forward([], top)
-    assert layer.reader_state() == (2, b"")
-    layer.close()
-
-
 def test_close_ends_the_thread():
     layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb")
     layer.forward([], top)
@@ -321,20 +279,3 @@ def test_errors_at_setup_name_the_layer(arguments, kind, words):
         data_layer(**{"source": GOLDEN / "interop" / "gray_lmdb", **arguments})
     assert str(caught.value).startswith('layer "images" (Data): ')
     assert "\n" not in str(caught.value)
-
-
-def test_a_record_of_another_shape_is_named_with_the_layer(tmp_path):
-    layer, top = data_layer(write_images(tmp_path / "db", [(1, 4, 4), (1, 4, 4), (1, 5, 4)]), batch_size=3)
-    with pytest.raises(DataError, match=r'layer "images".*"002" .*has the shape \(1, 5, 4\), but its batch began'):
-        layer.forward([], top)
-    layer.close()
-
-
-def test_a_damaged_record_is_named_with_the_layer(tmp_path):
-    good = array_to_datum(np.zeros((1, 2, 2), np.uint8), 0).SerializeToString()
-    write_lmdb(str(tmp_path / "db"), [(b"0", good), (b"1", b"\xff\xff")])
-    layer, top = data_layer(tmp_path / "db", batch_size=1)
-    layer.forward([], top)
-    with pytest.raises(FcaffeError, match=r'layer "images".*record "1" is not a Datum.*in the LMDB .*db"'):
-        layer.forward([], top)
-    layer.close()

@@ -22,9 +22,3 @@ def test_bilinear_weights_interpolate():
     inside = (slice(1, -1), slice(1, -1))  # at the edge there is nothing to interpolate with
     np.testing.assert_allclose(net.blob("y").data[0, 0][inside], enlarged_rows[inside])
     np.testing.assert_allclose(net.blob("y").data[0, 1][inside], enlarged_columns[inside])
-
-
-def test_multiply_adds():
-    net = enlarging_net("num_output: 6 group: 2 kernel_size: 3 stride: 2")
-    layer = net.layers[1]
-    assert layer.macs(net.nodes[1].bottoms, net.nodes[1].tops) == 40 * 3 * 9

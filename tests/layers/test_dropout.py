@@ -3,9 +3,6 @@
 import numpy as np
 import pytest
 
-from fcaffe.engines import NumpyEngine
-from fcaffe.net import Context
-from fcaffe.rng import CaffeRandom, counter
 from tests.conftest import GOLDEN, make_net
 
 
@@ -29,16 +26,6 @@ def dropout_net(batch, ratio):
     )
 
 
-@pytest.mark.parametrize(("ratio", "expected"), [(0, 1.0), (1, np.nan)])
-def test_extreme_ratios(ratio, expected):
-    net = dropout_net(2, ratio)
-    before = net.context.random.state()
-    with np.errstate(invalid="ignore"):
-        net.forward()
-    np.testing.assert_array_equal(net.blob("drop").data, np.full((2, 9), expected, np.float32))
-    assert (net.context.random.state() == before) == (ratio == 1)  # ratio 0 takes its draws
-
-
 def test_counter_noise_does_not_depend_on_how_the_batch_is_shared():
     def dropped(batch, first_sample):
         net = dropout_net(batch, 0.5)
@@ -49,14 +36,3 @@ def test_counter_noise_does_not_depend_on_how_the_batch_is_shared():
     whole = dropped(6, 0)
     assert 0 < (whole == 0).mean() < 1
     np.testing.assert_array_equal(np.concatenate([dropped(2, 0), dropped(4, 2)]), whole)
-
-
-@pytest.mark.parametrize("shape", [(1, 7), (5, 3, 2), (6, 40), (0, 4)])
-@pytest.mark.parametrize("at_once", [1, 16, 1000])
-def test_a_mask_that_threads_draw_in_parts_is_that_of_the_stream(monkeypatch, shape, at_once):
-    monkeypatch.setattr("fcaffe.net.context.AT_ONCE", at_once)
-    context = Context(NumpyEngine(), CaffeRandom(1), noise="counter", seed=3)
-    context.engine._threads = 3
-    context.begin_pass(iteration=7, first_sample=11)
-    expected = counter.keep_mask(3, "drop", 7, 11, shape, 0.4)
-    np.testing.assert_array_equal(context.keep_mask("drop", shape, 0.4), expected)

@@ -137,19 +137,3 @@ def test_output_errors_name_the_layer(tmp_path, monkeypatch, shapes, path, words
                          hdf5_output_param {{ file_name: "{path}" }} }}"""
         )
     assert str(caught.value).startswith('layer "out" (HDF5Output): ')
-
-
-def test_output_gives_zeros_to_whoever_asks(net_from, tmp_path):
-    """What lay in the gradients before goes on to nobody."""
-    blobs = 'layer { name: "in" type: "Input" top: "a" top: "b" input_param { shape { dim: 2 dim: 3 } } }'
-    path = tmp_path / "out.h5"
-    net = net_from(
-        f'{blobs} layer {{ name: "out" type: "HDF5Output" bottom: "a" bottom: "b" '
-        f'hdf5_output_param {{ file_name: "{path}" }} }}'
-    )
-    node = net.nodes[-1]
-    for blob in node.bottoms:
-        blob.diff[...] = np.nan
-    node.layer.backward([], [True, False], node.bottoms)
-    assert not node.bottoms[0].diff.any() and np.isnan(node.bottoms[1].diff).all()
-    assert not node.layer.allow_force_backward(0)

@@ -1,5 +1,3 @@
-import threading
-
 import numpy as np
 import pytest
 
@@ -95,19 +93,6 @@ def test_a_state_of_another_list_is_refused(pictures):
     layer.close()
 
 
-def test_images_of_different_sizes_one_by_one(pictures):
-    (pictures / "1.png").write_bytes(encode_image(PIXELS[1, :, :2, :3], "png"))
-    layer, top = image_data(batch_size=1)
-    for shape in ((1, 3, 6, 8), (1, 3, 2, 3)):
-        layer.forward([], top)
-        assert top[0].shape == shape
-    layer.close()
-    layer, top = image_data()
-    with pytest.raises(DataError, match=r'"1\.png" has the shape \(3, 2, 3\), but its batch began with \(3, 6, 8\)'):
-        layer.forward([], top)
-    layer.close()
-
-
 def test_a_picture_that_is_missing_or_damaged_is_named_with_list_and_layer(pictures):
     layer, top = image_data()
     (pictures / "2.png").write_bytes(b"no picture")
@@ -134,10 +119,3 @@ def test_errors_at_setup_name_the_layer(pictures, arguments, kind, words):
     with pytest.raises(kind, match=words) as caught:
         image_data(**arguments)
     assert str(caught.value).startswith('layer "images" (ImageData): ')
-
-
-def test_close_ends_the_threads(pictures):
-    layer, top = image_data()
-    layer.forward([], top)
-    layer.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("prefetch", "decode"))]

@@ -54,8 +54,3 @@ def test_matrix_file_that_does_not_fit(tmp_path, content, message):
         source.write_bytes(content)
     with pytest.raises(NetError, match=r'layer "it".*' + re.escape(message.format(source=source))):
         loss_net(param=f'infogain_loss_param {{ source: "{source}" }}')
-
-
-def test_matrix_file_that_is_missing():
-    with pytest.raises(NetError, match=r'layer "it".*source: nowhere does not exist'):
-        loss_net(param='infogain_loss_param { source: "nowhere" }')

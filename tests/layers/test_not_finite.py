@@ -92,18 +92,6 @@ def test_functions(name: str, in_place: bool, shape: tuple[int, ...], net_from: 
         np.testing.assert_allclose(net.blob(top).data, function(x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [SMALL, LARGE], ids=str)
-def test_gradient_of_relu(shape: tuple[int, ...]) -> None:
-    """Of NaN it is 0, and a gradient of NaN reaches the bottom also where x is negative: Caffe multiplies."""
-    chosen, (x, dy) = engine(), (filled(shape), filled(shape)[::-1].copy())
-    y, dx = np.empty_like(x), np.empty_like(x)
-    with np.errstate(all="ignore"):
-        chosen.relu_forward(x, y, 0)
-        chosen.relu_backward(y, dy, dx, 0)
-        wanted = dy * (y > 0)
-    np.testing.assert_array_equal(dx, wanted)
-
-
 def softmax_loss(x: Any) -> Any:
     return -np.log(largest(softmax(x)[:, 0], np.finfo(np.float32).tiny)).mean()
 
@@ -167,18 +155,6 @@ def test_pooling(method: str, shape: tuple[int, ...], net_from: Callable[..., Ne
             np.where(windows > lowest, windows, lowest).max(axis=(4, 5)) if method == "MAX" else windows.mean((4, 5))
         )
         np.testing.assert_allclose(net.blob("y").data, wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_relu_of_maxima() -> None:
-    """ReLU behind a maximum is the maximum of ReLUs also where a window has nothing but NaN."""
-    for shape in SMALL, LARGE:
-        x = np.full(shape, np.nan, np.float32)
-        x[:, 1:] = filled(x[:, 1:].shape)
-        pooled = np.where(np.isnan(x) | (x < np.finfo(np.float32).min), np.finfo(np.float32).min, x)
-        pooled[np.abs(pooled) == np.float32(3e38)] = 1e38  # the double of 3e38 is infinite
-        wanted = np.where(pooled == np.finfo(np.float32).min, pooled, np.maximum(pooled, 0))
-        engine().relu_of_maxima(pooled)
-        np.testing.assert_array_equal(pooled, wanted)
 
 
 SCALE = """layer { name: "scale" type: "Scale" bottom: "%s" top: "n"

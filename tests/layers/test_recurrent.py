@@ -114,34 +114,6 @@ def test_number_of_streams_changes(kind):
     net.backward()
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_layers_in_place_on_the_top_leave_the_gradient_right(kind):
-    def gradients(top):
-        more = f'layer {{ name: "twice" type: "Power" bottom: "y" top: "{top}" power_param {{ scale: 2 }} }}'
-        net = recurrent_net(kind, 3, 2, more=more)
-        run(net, x=values(3, 2, 4), cont=continuing(3, 2))
-        net.blob(top).diff[...] = values(3, 2, 3)
-        net.backward()
-        return [net.blob("x").diff.copy(), *(blob.diff.copy() for blob in net.layers[2].blobs)]
-
-    for ours, expected in zip(gradients("y"), gradients("z"), strict=True):
-        np.testing.assert_array_equal(ours, expected)
-
-
-@pytest.mark.parametrize("kind", TYPES)
-def test_shapes_and_multiply_adds(kind):
-    net = recurrent_net(kind, 5, 2, static=True, expose=True)
-    layer = net.layers[net.layer_names.index("it")]
-    node = net.nodes[net.layer_names.index("it")]
-    shapes = [blob.shape for blob in layer.blobs]
-    if kind == "LSTM":
-        assert shapes == [(12, 4), (12,), (12, 2), (12, 3)]
-        assert layer.macs(node.bottoms, node.tops) == 5 * 2 * 12 * (4 + 3) + 2 * 12 * 2
-    else:
-        assert shapes == [(3, 4), (3,), (3, 2), (3, 3), (3, 3), (3,)]
-        assert layer.macs(node.bottoms, node.tops) == 5 * 2 * 3 * (4 + 3 + 3) + 2 * 3 * 2
-
-
 RECURRENT = 'type: "LSTM" top: "y" recurrent_param { num_output: 3 }'
 EXPOSED = 'type: "RNN" top: "y" top: "h" recurrent_param { num_output: 3 expose_hidden: true }'
 
@@ -171,18 +143,6 @@ def test_errors(layer, shapes, message):
     with pytest.raises(NetError, match=re.escape(message)) as caught:
         make_net(text + f'layer {{ name: "it" {links} {layer} }}')
     assert str(caught.value).startswith('layer "it"')
-
-
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [((4, 2, 4), r"set up for 3 time steps, .* \(4, 2, 4\)"), ((3, 2, 5), "has weights for 4 values per stream")],
-)
-def test_what_may_not_change(shape, message):
-    net = recurrent_net("LSTM", 3, 2)
-    net.blob("x").reshape(*shape)
-    net.blob("cont").reshape(*shape[:2])
-    with pytest.raises(NetError, match=message):
-        net.forward()
 
 
 def test_indicators_get_no_gradient():

@@ -13,7 +13,7 @@ import pytest
 
 import fcaffe.layers  # noqa: F401 - registers all types
 from fcaffe.data.images import encode_image
-from fcaffe.net import Blob, Context, Layer, layer_types, registry
+from fcaffe.net import Blob, Context, layer_types
 from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
@@ -157,22 +157,3 @@ def test_a_fresh_reader_goes_on(kind: str, passes: int, folder: Path) -> None:
         write_parts(folder)
     names = 'top: "x" ' if kind == "HDF5Data" else 'top: "data" top: "label" '
     check(kind, Example(names + READERS[kind], tops=2), passes)
-
-
-class Forgetful(Layer):
-    """Adds the number of passes before this one, and does not say so in its state."""
-
-    passes = 0
-
-    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        top[0].reshape(*bottom[0].shape)
-
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        top[0].data[...] = bottom[0].data + self.passes
-        self.passes += 1
-
-
-def test_a_state_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._registry, "Forgetful", Forgetful)
-    with pytest.raises(AssertionError, match="Forgetful carries something"):
-        check("Forgetful", Example("", IMAGES, has_gradient=False))

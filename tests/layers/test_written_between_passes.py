@@ -13,7 +13,6 @@ pytestmark = pytest.mark.usefixtures("on_each_engine")
 
 SMALL, LARGE = (2, 3, 5, 4), (2, 16, 24, 20)
 INPUT = 'layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: {} dim: {} dim: {} dim: {} }} }} }}'
-LRN = "lrn_param { local_size: 3 alpha: 0.5 beta: 0.6 norm_region: WITHIN_CHANNEL }"
 
 
 def backward(net: Net, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -37,20 +36,3 @@ def test_relu(slope: float, shape: tuple[int, ...], net_from: Callable[..., Net]
     )
     _, x, dy, dx = backward(net, shape)
     np.testing.assert_allclose(dx, dy * np.where(x > 0, 1, np.float32(slope)), rtol=1e-6)
-
-
-@pytest.mark.parametrize("shape", [SMALL, LARGE], ids=str)
-def test_lrn_within_channels(shape: tuple[int, ...], net_from: Callable[..., Net]) -> None:
-    """Caffe's layer consists of others: the scale is that of forward, both factors of x are read in backward."""
-    net = net_from(
-        "force_backward: true " + INPUT.format(*shape) + f'layer {{ name: "n" type: "LRN" bottom: "x" top: "y" {LRN} }}'
-    )
-    before, x, dy, dx = (each.astype(np.float64) for each in backward(net, shape))
-
-    def mean_of_windows(values: np.ndarray) -> np.ndarray:
-        padded = np.pad(values, ((0, 0), (0, 0), (1, 1), (1, 1)))
-        return np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3)).mean(axis=(4, 5))
-
-    scale = 1 + 0.5 * mean_of_windows(before**2)
-    spread = mean_of_windows(dy * x * -0.6 * 0.5 * scale**-1.6)
-    np.testing.assert_allclose(dx, dy * scale**-0.6 + 2 * x * spread, rtol=1e-4, atol=1e-5)

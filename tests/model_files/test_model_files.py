@@ -196,21 +196,6 @@ def layer(name: str, *shapes: tuple[int, ...]) -> StoredLayer:
     return StoredLayer(pb.LayerParameter(name=name), [StoredBlob(s, np.zeros(s, np.float32)) for s in shapes])
 
 
-@pytest.mark.parametrize(
-    ("layers", "message"),
-    [
-        ([layer("a", (1,)), layer("a", (2,))], 'two layers with the name "a"'),
-        ([layer("", (1,))], 'a layer with the name ""'),
-        ([layer("a/../b", (1,))], 'a layer with the name "a/../b"'),
-        ([layer("a", (1,)), layer("a/0", (1,))], "cannot write .*x.h5"),
-    ],
-)
-def test_names_that_hdf5_cannot_hold(layers: list[StoredLayer], message: str, tmp_path: Path) -> None:
-    with pytest.raises(SnapshotError, match=message):
-        write_model(tmp_path / "x.h5", Model(pb.NetParameter(), layers))
-    assert not list(tmp_path.iterdir())
-
-
 def test_what_is_too_large_for_protobuf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model(pb.NetParameter(), [layer("a", (1000,)), layer("b", (1000,))])
     monkeypatch.setattr(caffemodel_format, "LARGEST", 7999)
@@ -238,13 +223,6 @@ def test_hdf5_files_that_hold_no_model(make: Callable[[Any], Any], message: str,
         make(file)
     with pytest.raises(SnapshotError, match=f"^{tmp_path}/x.h5: .*{message}"):
         read_model(tmp_path / "x.h5")
-
-
-def test_a_group_within_itself_counts_once(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file.create_dataset("data/a/0", data=np.float32([1]))
-        file["data/a/round"] = file["data"]
-    assert list(blobs_of(read_model(tmp_path / "x.h5"))) == ["a/0"]
 
 
 def claims(path: Path, name: str, count: int) -> None:

@@ -1,5 +1,4 @@
-"""Random nets for inference, of small blobs and of some MiB, fed with batches of other sizes from pass to pass: whole
-passes give what the layers one by one give."""
+"""Random nets for inference, fed with other batch sizes from pass to pass: whole passes give what layers give."""
 
 from __future__ import annotations
 
@@ -11,13 +10,11 @@ import pytest
 
 from fcaffe.net import Net
 from tests.engine_choice import engine
-from tests.net import test_random_nets
 from tests.net.random_nets import CLASSES, RandomNet
 from tests.net.test_inference_nets import check, net_of
 
 BATCHES = [3, 3, 3, 5, 1, 1, 4, 3]
-LARGE = [16, 16, 8, 16]
-SEEDS, LARGE_SEEDS = range(12), range(6)
+SEEDS = range(12)
 
 
 @pytest.fixture(params=[1, 2], autouse=True)
@@ -63,14 +60,3 @@ def compare(seed: int, batches: list[int], **settings: int) -> None:
 def test_small_blobs() -> None:
     for seed in SEEDS:
         compare(seed, BATCHES)
-
-
-def test_blobs_of_some_mebibytes() -> None:
-    """Of which chains of layers run a few images at a time, while these are in the caches."""
-    for seed in LARGE_SEEDS:
-        compare(seed, LARGE, size=48, batch=16)
-
-
-def test_training_with_blobs_of_some_mebibytes() -> None:
-    for seed in LARGE_SEEDS[::2]:
-        test_random_nets.check(RandomNet(seed, size=32, batch=8).text)

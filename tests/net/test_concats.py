@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fcaffe.engines.windows import Windows
 from fcaffe.net import Context, Net
 from fcaffe.net.arena import memory_of
 from fcaffe.proto import caffe_pb2 as pb
@@ -101,33 +100,3 @@ def test_random_nets_of_concats_keep_their_bits():
             same_bits(text)
         except AssertionError as problem:
             raise AssertionError(f"seed {seed}: {problem}\n{text}") from problem
-
-
-def test_parts_are_pooled_alike_where_the_engine_says_so():
-    random = np.random.default_rng(5)
-    asked = 0
-    for _ in range(60):
-        size, kernel, stride = int(random.integers(5, 20)), *((3, 2), (2, 2), (1, 2))[random.integers(3)]
-        windows = Windows((kernel,) * 2, (stride,) * 2, (int(random.integers(kernel)),) * 2, (1, 1))
-        channels = [int(random.choice([1, 16, 20, 64, 80, 112])) for _ in range(2)]
-        images = int(random.choice([IMAGES, 1, 3]))
-        if not engine().pools_parts_alike(images, channels, windows):
-            continue
-        asked += 1
-        places = tuple((n - kernel + 2 * pad) // stride + 1 for n, pad in zip((size, size), windows.pad, strict=True))
-        x, dy = (random.standard_normal((images, *side, sum(channels))) for side in ((size, size), places))
-        whole = pooled(x, dy, windows)
-        first = pooled(x[..., : channels[0]], dy[..., : channels[0]], windows)
-        second = pooled(x[..., channels[0] :], dy[..., channels[0] :], windows)
-        for one, *parts in zip(whole, first, second, strict=True):
-            assert np.array_equal(one, np.concatenate(parts, axis=1)), (images, size, channels, windows)
-    assert asked > 10
-
-
-def pooled(x, dy, windows):
-    """The maxima of x, and its gradient; both given with the channels last."""
-    x, dy = (np.ascontiguousarray(array, np.float32).transpose(0, 3, 1, 2) for array in (x, dy))
-    y, memory, dx = np.empty_like(dy), np.empty_like(dy), np.empty_like(x)
-    engine().max_pool_forward(x, y, memory, windows)
-    engine().max_pool_backward(dy, memory, dx, windows)
-    return y, dx

@@ -28,13 +28,8 @@ def test_layers_that_read_agree_in_the_batch_that_workers_split() -> None:
         context.share_of(64)
 
 
-def test_one_worker_reads_batches_of_any_size() -> None:
-    context = Context(engine(), CaffeRandom(1))
-    assert context.share_of(32).count == 32 and context.share_of(64).count == 64
-
-
 def test_an_unheard_worker_has_its_own_sums() -> None:
     context = Context(engine(), CaffeRandom(1), workers=SecondOfTwo())
     with context.unheard():
-        assert context.workers.sum(2.0) == 2 and context.workers.size == 2
+        assert context.workers.sum(2.0) == 2
     assert context.workers.sum(2.0) == 20

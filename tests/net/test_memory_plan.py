@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import NetError
-from fcaffe.net.arena import START, share_memory
+from fcaffe.net.arena import START, memory_of, share_memory
 from fcaffe.net.blob import Blob
 from fcaffe.net.plan.layout import Use, layout
 from fcaffe.net.plan.live_ranges import live_ranges
@@ -58,8 +58,7 @@ def test_activations_die_as_soon_as_backward_allows():
 
     assert end("cat") <= last_forward  # dropout needs its mask only
     assert end("norm") > last_forward and end("sigmoid") > last_forward
-    memory = net.memory()
-    assert memory.peak < memory.activations + memory.gradients + memory.internal
+    assert net.memory().peak < memory_of(net.fused, {}, in_arena=False).peak
     assert net.blob("loss").data_storage not in spans
 
 

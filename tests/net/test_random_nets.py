@@ -41,7 +41,6 @@ CASES = {
         'layer { name: "crop" type: "Crop" bottom: "a" bottom: "c" top: "d" crop_param { axis: 2 offset: 1 } }',
         LOSS % "d",
     ],
-    "Scale of normalised data": [NORM % (1, "x", "n"), SCALE % (1, "n", "n", ""), CONV % (1, "n", "c"), LOSS % "c"],
     "normalisations with a scale of their own": [
         CONV % (1, "x", "a"),
         'layer { name: "slope" type: "BN" bottom: "a" top: "a" }',
@@ -61,21 +60,6 @@ CASES = {
         SCALE % (1, "n", "n", ""),
         'layer { name: "sum" type: "Eltwise" bottom: "n" bottom: "a" top: "s" }',
         LOSS % "s",
-    ],
-    "propagate_down out of Scale": [
-        CONV % (1, "x", "a"),
-        NORM % (1, "a", "a"),
-        SCALE % (1, "a", "a", "propagate_down: false"),
-        LOSS % "a",
-    ],
-    "two that swap": [
-        CONV % (1, "x", "a"),
-        NORM % (1, "a", "a"),
-        SCALE % (1, "a", "a", "propagate_down: false"),
-        RELU % (1, "a", "a"),
-        NORM % (2, "a", "a"),
-        SCALE % (2, "a", "b", ""),
-        LOSS % "b",
     ],
     "signs of another layer": [
         CONV % (1, "x", "a"),

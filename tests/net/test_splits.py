@@ -1,13 +1,11 @@
 """Loss weights on blobs that are split."""
 
-import numpy as np
 import pytest
 
 from fcaffe.errors import NetError
 from fcaffe.net.splits import insert_splits
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
-from fcaffe.pycaffe.net import Net
 
 TWO_SPLIT_TOPS = """
 layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 } } }
@@ -20,14 +18,6 @@ def test_a_loss_weight_moves_to_the_split_of_its_own_top():
     layers = insert_splits(parse_text(TWO_SPLIT_TOPS, pb.NetParameter)).layer
     weights = {layer.name: list(layer.loss_weight) for layer in layers}
     assert weights == {"in": [], "cut": [], "a_cut_0_split": [2, 0], "b_cut_1_split": [3, 0], "sum": []}
-
-
-def test_such_losses_count_once(tmp_path):
-    path = tmp_path / "net.prototxt"
-    path.write_text(TWO_SPLIT_TOPS)
-    net = Net(path, pb.TRAIN)
-    net.blobs["data"].data[...] = np.array([[10, 100]])
-    assert net._forward(0, len(net.layers) - 1) == 2 * 10 + 3 * 100
 
 
 READ_TWICE = """
@@ -47,10 +37,3 @@ def test_errors_speak_of_blobs_as_the_prototxt_names_them(net_from):
     net.blob("label").data[...] = 7
     with pytest.raises(NetError, match=r'of "label" .*"ip"'):
         net.forward()
-
-
-def test_a_split_of_the_users_own_keeps_its_names(net_from):
-    own = """layer { name: "two" type: "Split" bottom: "a" top: "b" top: "c" }
-             layer { name: "sum" type: "Eltwise" bottom: "b" bottom: "data" top: "sum" }"""
-    with pytest.raises(NetError, match=r'one shape: "b" \(4, 3\) and "data" \(4, 2\)$'):
-        net_from(READ_TWICE + own)

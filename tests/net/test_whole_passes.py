@@ -95,22 +95,6 @@ def feed(net, batch):
     net.blob("label").data[...] = random.integers(0, 4, batch)
 
 
-@pytest.mark.parametrize("text", [NET, APART], ids=["in place", "apart"])
-def test_training_comes_out_the_same(text):
-    plain, whole = build("TRAIN", text), build("TRAIN", text, whole_passes=True)
-    for batch in (6, 6, 3, 8):
-        losses = []
-        for net in (plain, whole):
-            feed(net, batch)
-            net.parameters.clear_diffs()
-            losses.append(net.forward())
-            net.backward()
-        assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-        for ours, theirs in zip(whole.parameters.owned, plain.parameters.owned, strict=True):
-            for mine, other in ((ours.blob.data, theirs.blob.data), (ours.blob.diff, theirs.blob.diff)):
-                assert np.abs(mine - other).max() <= 2e-5 * max(0.1, np.abs(other).max())
-
-
 def test_which_layers_are_fused():
     def fused(net):
         return [node.name for node in net.fused.nodes if len(node.layers) > 1]
@@ -122,55 +106,6 @@ def test_which_layers_are_fused():
     residual = ["n4+s4+sum+r4"]
     assert fused(apart) == ["c1+r1", "n2+s2", "n3+s3+r3", *residual]
     assert [node.name for node in whole.plain.nodes] == whole.layer_names
-
-
-POOLED = """
-layer { name: "in" type: "Input" top: "x" top: "label" input_param {
-  shape { dim: 6 dim: 3 dim: 16 dim: 16 } shape { dim: 6 } } }
-layer { name: "c1" type: "Convolution" bottom: "x" top: "a"
-  convolution_param { num_output: 8 kernel_size: 3 weight_filler { type: "xavier" } } }
-layer { name: "r1" type: "ReLU" bottom: "a" top: "a" }
-layer { name: "p1" type: "Pooling" bottom: "a" top: "b" pooling_param { kernel_size: 3 stride: 2 pad: 1 } }
-layer { name: "c2" type: "Convolution" bottom: "b" top: "c"
-  convolution_param { num_output: 8 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
-layer { name: "r2" type: "ReLU" bottom: "c" top: "r2" }
-layer { name: "p2" type: "Pooling" bottom: "r2" top: "d" pooling_param { kernel_size: 2 stride: 2 } }
-layer { name: "ip" type: "InnerProduct" bottom: "d" top: "g"
-  inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "g" bottom: "label" top: "loss" }
-"""
-
-
-def test_pooling_before_the_relu_gives_the_same_bits():
-    """Also where a window has no positive value, and where several share its maximum."""
-    plain, whole = build("TRAIN", POOLED), build("TRAIN", POOLED, whole_passes=True)
-    assert [node.name for node in whole.fused.nodes if len(node.layers) > 1] == ["r1+p1", "r2+p2"]
-    for batch in (6, 3):
-        losses = []
-        for net in (plain, whole):
-            feed(net, batch)
-            net.blob("x").data[:, :, 4:9] = 0
-            net.parameters.clear_diffs()
-            losses.append(net.forward())
-            net.backward()
-        assert losses[0] == losses[1]
-        for ours, theirs in zip(whole.parameters.owned, plain.parameters.owned, strict=True):
-            assert np.array_equal(ours.blob.diff, theirs.blob.diff)
-
-
-def test_a_frozen_layer_in_front_hides_no_gradient():
-    """The BatchNorm needs no gradient where nothing before it learns, but the Scale behind it does."""
-    frozen = NET.replace('bottom: "x" top: "a"', 'bottom: "x" top: "a" param { lr_mult: 0 } param { lr_mult: 0 }')
-    frozen = frozen.replace('bottom: "a" top: "b"', 'bottom: "a" top: "b" param { lr_mult: 0 }')
-    plain, whole = build("TRAIN", frozen), build("TRAIN", frozen, whole_passes=True)
-    for net in (plain, whole):
-        feed(net, 6)
-        net.parameters.clear_diffs()
-        net.forward()
-        net.backward()
-    for ours, theirs in zip(whole.parameters.owned, plain.parameters.owned, strict=True):
-        assert np.abs(ours.blob.diff - theirs.blob.diff).max() <= 2e-5 * max(1e-2, np.abs(theirs.blob.diff).max())
-    assert whole.layers[whole.layer_names.index("s2")].blobs[0].diff.any()
 
 
 def test_gradients_are_final_when_their_layer_is_done():
@@ -198,42 +133,6 @@ def test_gradients_are_final_when_their_layer_is_done():
     assert len(final) > 5 and 0 in final
     for start, gradients in final.items():
         assert np.array_equal(gradients, net.parameters.diff[start:])
-
-
-def test_inference_comes_out_the_same_in_less_memory():
-    plain, lean = build("TEST"), build("TEST", whole_passes=True, inference=True)
-    for batch in (6, 2, 9):
-        for net in (plain, lean):
-            feed(net, batch)
-            net.forward()
-            net.forward()
-        assert lean.blob("accuracy").data == plain.blob("accuracy").data
-        assert np.abs(lean.blob("h").data - plain.blob("h").data).max() <= 1e-5 * np.abs(plain.blob("h").data).max()
-    owners = {id(blob.data_storage.buffer.base) for blob in lean.blobs if blob.data_storage.buffer is not None}
-    assert len(owners) < len(lean.blobs) / 2
-
-
-def test_a_part_of_a_pass_does_its_own_work():
-    plain, whole = build("TRAIN"), build("TRAIN", whole_passes=True)
-    for net in (plain, whole):
-        feed(net, 6)
-        net.forward()
-        net.forward(0, net.layer_names.index("n2"))
-    assert np.allclose(plain.blob("b").data, whole.blob("b").data, atol=1e-5)
-    assert whole.blob("b").data.min() < 0
-
-
-def test_fused_and_single_layers_take_turns():
-    plain, whole = build("TRAIN"), build("TRAIN", whole_passes=True)
-    for single in (False, True, False, True, True):
-        for net in (plain, whole):
-            feed(net, 6)
-            net.debug_info = single
-            net.parameters.clear_diffs()
-            net.forward()
-            net.backward()
-        for ours, theirs in zip(whole.parameters.owned, plain.parameters.owned, strict=True):
-            assert np.abs(ours.blob.diff - theirs.blob.diff).max() <= 2e-5 * max(1e-2, np.abs(theirs.blob.diff).max())
 
 
 def test_blobs_that_fused_layers_leave_out_are_no_bad_ones():

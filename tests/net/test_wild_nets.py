@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fcaffe.errors import NetError, SolverError
+from fcaffe.errors import NetError
 from fcaffe.model_files import read_model, write_model
 from fcaffe.net import Net
 from fcaffe.net.weights import copy_weights, to_model
@@ -47,11 +47,6 @@ def test_nets_and_layers_without_a_name(net_from: NetFrom, tmp_path: Path) -> No
     assert list(PyNet._of(net).params) == [""]
 
 
-def test_splits_of_nameless_layers_have_caffes_names(net_from: NetFrom) -> None:
-    text = INPUT.replace('name: "in"', "") + ip("a", "x", "a", 2) + ip("b", "x", "b", 2)
-    assert net_from(text).layer_names == ["", "x__0_split", "a", "b"]
-
-
 def test_two_layers_of_one_name(net_from: NetFrom, tmp_path: Path) -> None:
     """Both are built and trained; `params` and `layer_dict` show the last, weights are loaded into the first."""
     text = INPUT + ip("ip", "x", "a", 3) + ip("ip", "a", "b", 5)
@@ -69,25 +64,6 @@ def test_two_layers_of_one_name(net_from: NetFrom, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.layers[2].blobs[0].data, before)
 
 
-def test_one_name_in_each_phase(net_from: NetFrom) -> None:
-    text = (
-        'layer { name: "data" type: "Input" top: "x" include { phase: TRAIN } input_param { shape { dim: 8 dim: 3 } } }'
-        'layer { name: "data" type: "Input" top: "x" include { phase: TEST } input_param { shape { dim: 1 dim: 3 } } }'
-        'layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 2 } }'
-    )
-    assert net_from(text).blob("y").shape == (8, 2)
-    assert net_from(text, "TEST").blob("y").shape == (1, 2)
-
-
-def test_tops_are_not_named_like_their_layers(net_from: NetFrom) -> None:
-    text = INPUT + ip("fc/one", "x", "ip", 3) + 'layer { name: "ip" type: "ReLU" bottom: "ip" top: "fc/one" }'
-    net = net_from(text)
-    assert net.layer_names == ["in", "fc/one", "ip"]
-    assert net.blob_names == ["x", "ip", "fc/one"]
-    net.forward()
-    np.testing.assert_array_equal(net.blob("fc/one").data, np.maximum(net.blob("ip").data, 0))
-
-
 def test_names_with_slashes_and_blanks(net_from: NetFrom, tmp_path: Path) -> None:
     text = INPUT + ip("inception_3a/1x1", "x", "inception_3a/1x1", 3) + ip("a b:c", "inception_3a/1x1", "d e", 2)
     net = net_from(text)
@@ -99,19 +75,6 @@ def test_names_with_slashes_and_blanks(net_from: NetFrom, tmp_path: Path) -> Non
         copy_weights(other, read_model(tmp_path / f"x{ending}"), "x")
         for mine, theirs in zip(net.parameters.owned, other.parameters.owned, strict=True):
             np.testing.assert_array_equal(mine.blob.data, theirs.blob.data)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        "input_dim: 2 input_dim: 3 input_dim: 5 input_dim: 5 input_dim: 2 input_dim: 1 input_dim: 1 input_dim: 1",
-        "input_shape { dim: 2 dim: 3 dim: 5 dim: 5 } input_shape { dim: 2 dim: 1 dim: 1 dim: 1 }",
-    ],
-)
-def test_inputs_as_fields_of_the_net(fields: str, net_from: NetFrom) -> None:
-    net = net_from(f'input: "data" {fields} input: "label" ' + ip("ip", "data", "y", 4))
-    assert (net.blob("data").shape, net.blob("label").shape) == ((2, 3, 5, 5), (2, 1, 1, 1))
-    assert [net.blob_names[index] for index in net.input_ids] == ["data", "label"]
 
 
 STAGES = """
@@ -134,11 +97,6 @@ def test_a_state_inside_the_net_and_stages(net_from: NetFrom, tmp_path: Path) ->
     with_more = PyNet(str(tmp_path / "net.prototxt"), pb.TEST, level=0, stages=["c"])
     assert [name for name in with_more._layer_names if len(name) == 1] == ["a", "b", "d", "e", "f"]
     assert read_net(tmp_path / "net.prototxt").state.level == 2
-
-
-def test_include_and_exclude_together_are_refused(net_from: NetFrom) -> None:
-    with pytest.raises(NetError, match="either include or exclude"):
-        net_from(INPUT.replace('top: "x"', 'top: "x" include { phase: TRAIN } exclude { phase: TEST }'))
 
 
 SOLVER_NET = """
@@ -166,24 +124,7 @@ def test_a_whole_net_in_a_solver(solver_from: Callable[..., Any]) -> None:
     solver.close()
 
 
-def test_two_nets_in_a_solver_are_refused(solver_from: Callable[..., Any]) -> None:
-    with pytest.raises(SolverError, match="exactly one of"):
-        solver_from(SOLVER_NET + 'net: "net.prototxt"')
-
-
 # --- deprecated fields of layers --------------------------------------------------------------------------------------
-
-
-def test_concat_dim_and_slice_dim(net_from: NetFrom) -> None:
-    text = INPUT + (
-        'layer { name: "s" type: "Slice" bottom: "x" top: "a" top: "b" slice_param { slice_dim: 2 slice_point: 3 } }'
-        'layer { name: "c" type: "Concat" bottom: "b" bottom: "a" top: "y" concat_param { concat_dim: 2 } }'
-    )
-    net = net_from(text)
-    assert [net.blob(name).shape for name in "aby"] == [(2, 3, 3, 4), (2, 3, 1, 4), (2, 3, 4, 4)]
-    net.blob("x").data[...] = np.arange(96).reshape(2, 3, 4, 4)
-    net.forward()
-    np.testing.assert_array_equal(net.blob("y").data, np.roll(net.blob("x").data, 1, axis=2))
 
 
 @pytest.mark.parametrize(
@@ -217,22 +158,6 @@ def test_a_slice_point_at_the_end_gives_a_blob_of_no_channels(net_from: NetFrom)
     text = text.replace("slice_point: 3", "slice_point: 4")
     with pytest.raises(NetError, match='layer "s"'):
         net_from(text)
-
-
-def test_forward_backward_over_a_blob_of_no_channels(net_from: NetFrom) -> None:
-    text = (
-        "force_backward: true "
-        + INPUT
-        + 'layer { name: "s" type: "Slice" bottom: "x" top: "a" top: "b" slice_param { slice_point: 3 } }'
-        + 'layer { name: "quiet" type: "Silence" bottom: "b" }'
-        + ip("ip", "a", "y", 1)
-        + 'layer { name: "sum" type: "Reduction" bottom: "y" top: "sum" loss_weight: 1 }'
-    )
-    net = net_from(text)
-    net.forward()
-    net.backward()
-    weights = net.layers[3].blobs[0].data.reshape(1, 3, 4, 4)
-    np.testing.assert_allclose(net.blob("x").diff, np.repeat(weights, 2, axis=0), rtol=1e-6)
 
 
 def data(name: str, top: str, rules: str) -> str:

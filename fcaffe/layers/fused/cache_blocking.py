@@ -17,7 +17,6 @@ from fcaffe.net import Blob
 from fcaffe.net.arena import Arena
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
-from fcaffe.net.plan.layout import layout, uses
 from fcaffe.net.program import Program
 from fcaffe.net.rewrite import FusedLayer, Want, node_in_place_of
 from fcaffe.net.storage import Storage
@@ -62,11 +61,6 @@ class CacheBlocked(FusedLayer):
 
     def own_memory(self) -> list[Storage]:
         return list(self._arena.storages)
-
-    def own_bytes(self) -> int:
-        self.reshape([], [])
-        self._inside.trace()
-        return layout(uses(self._inside, {}))[1]
 
     def _of(self, blobs: Sequence[Blob]) -> list[Blob]:
         return [self._blocks[blob] for blob in blobs]

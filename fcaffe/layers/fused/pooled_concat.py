@@ -35,9 +35,6 @@ class PooledConcat(FusedLayer):
         for blob, memory in zip(bottom, self._memories, strict=True):
             memory.reshape(*blob.shape[:2], *top[0].shape[2:])
 
-    def own_bytes(self) -> int:
-        return max(memory.count for memory in self._memories) * self._part.dtype.itemsize
-
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*self._memories, *(top if self.with_relu else [])]
 
