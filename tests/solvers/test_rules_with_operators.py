@@ -30,7 +30,7 @@ class Delegating(Rule):
         self.engine.copy(g.reshape(columns.shape), columns)  # by way of a reorder
         self.engine.relu_forward(columns, columns, 0.5)
         self.engine.copy(columns, g.reshape(columns.shape))
-        self.engine.sgd_update(w, g, h, rate, self.param.momentum, rate / 2)
+        self.engine.sgd_update(w, g, h, rate, self.param.momentum)
 
 
 @pytest.fixture(autouse=True)
