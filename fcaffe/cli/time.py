@@ -42,6 +42,8 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
     if scaling:
         _scaling(flags, engines, input_shape)
         return 0
+    if input_shape:
+        raise UsageError("--input-shape is for --scaling: leave it out")
     phase = phase_number(flags.phase)
     iterations = flags.checked_iterations()
     if gpu := first_gpu(flags.gpu):

@@ -24,7 +24,8 @@ class AnnotatedData(ReadingLayer):
     `label` is (1, 1, G, 8), one row for each of the G objects of the batch: index of the image in the batch, label,
     instance, xmin, ymin, xmax, ymax, difficult. Corners are relative to the image. A batch without objects has one row
     of -1. With MobileNet-YOLO's field `yolo_data_type: 1` it is (batch_size, 1, 300, 5): class from 0 on, centre, width
-    and height of up to 300 objects of each image, then zeros. It leaves difficult objects out unless `train_diffcult`. Records without annotation type give labels (batch_size) as the layer Data does.
+    and height of up to 300 objects of each image, then zeros. It leaves difficult objects out unless `train_diffcult`.
+    Records without annotation type give labels (batch_size) as the layer Data does.
     """
 
     fork = forks.SSD
