@@ -56,7 +56,7 @@ class InnerProduct(Operations, PlainInnerProduct):
     def product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False, relu: bool = False) -> None:
         """c = a @ b + bias, added to c with `add`, followed by ReLU with `relu`."""
         if not a.size or not b.size:
-            if not add:
+            if c.size and not add:
                 c[...] = 0 if bias is None else bias
             return
 
