@@ -22,6 +22,7 @@ from fcaffe.input_files import UnreadableError
 from fcaffe.model_files.model import Model, StoredLayer, check_text
 from fcaffe.proto import StoredBlob, blob_shape
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.in_file import InFile
 
 MOST_BLOBS = 1000  # of a layer
 BlobSizes = Mapping[str, Sequence[int]]  # of a net: the number of values in each blob of each layer
@@ -57,10 +58,10 @@ class Packed(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """An open model file: the NetParameter with the shapes of all blobs, and the arrays."""
+    """An open model file: the NetParameter with the shapes of all blobs, and the arrays. An InFile is not read yet."""
 
     outline: Any
-    arrays: Mapping[ArrayName, np.ndarray | Packed]
+    arrays: Mapping[ArrayName, InFile | Packed]
 
 
 def read_arrays(
@@ -88,7 +89,7 @@ def model_of(contents: Contents, sizes: BlobSizes | None = None) -> Model:
     """The model of an open file; see `read_arrays`. An array of a layer that is not in the outline adds the layer."""
     layers = [layer_from_outline(layer) for layer in contents.outline.layer]
     by_key = dict(keyed(layers))
-    wanted: list[tuple[StoredBlob, str, np.ndarray | Packed]] = []
+    wanted: list[tuple[StoredBlob, str, InFile | Packed]] = []
     unknown: set[int] = set()  # ids of blobs whose shape the outline does not tell
     for name, array in contents.arrays.items():
         if name.layer not in by_key:
@@ -116,7 +117,7 @@ def model_of(contents: Contents, sizes: BlobSizes | None = None) -> Model:
     if total > (obtainable_bytes(np) or total):
         raise SnapshotError(f"its arrays take {total} bytes, more than this machine has free")
     for blob, kind, array in wanted:
-        setattr(blob, kind, array.read() if isinstance(array, Packed) else array)
+        setattr(blob, kind, array if isinstance(array, InFile) else array.read())
     contents.outline.ClearField("layer")
     return Model(contents.outline, layers)
 

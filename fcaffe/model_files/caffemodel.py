@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -15,16 +15,18 @@ from fcaffe.output_files import replacing
 from fcaffe.proto import (
     StoredBlob,
     check_written,
-    read_binary,
+    read_outline,
     stored_blob,
     upgrade_net,
     without_fork_fields,
 )
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.blobs import LARGEST, TOO_LARGE, field_of_blob, field_start, serialized_around
+from fcaffe.proto.blobs import LARGEST, TOO_LARGE, field_of_blob
+from fcaffe.proto.in_file import BlobSource
+from fcaffe.proto.wire import before_field, key, varint
 
 _BLOBS = pb.LayerParameter.DESCRIPTOR.fields_by_name["blobs"].number
-_LAYER = pb.NetParameter.DESCRIPTOR.fields_by_name["layer"].number
+_LAYER_KEY = key(pb.NetParameter.DESCRIPTOR.fields_by_name["layer"].number)
 _VALUES = (
     "data", "diff", "double_data", "double_diff",
     "raw_data_type", "raw_data", "raw_diff_type", "raw_diff",
@@ -33,9 +35,9 @@ _VALUES = (
 
 def read(path: str | os.PathLike[str]) -> Model:
     """Read a .caffemodel of any age and any fork. Of a fork's, only names, types and blobs are read."""
-    net = read_binary(path, pb.NetBytes)
+    net, source_of = read_outline(path, pb.NetBytes)
     check_written(net, path)
-    stored = _take_blobs(net, path)
+    stored = _take_blobs(net, path, source_of)
     param = _net_parameter(net)
     if param is None:
         log.info(f"{path} is of a fork of Caffe: only the names, types and blobs of its layers are taken")
@@ -78,8 +80,7 @@ def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> N
             file.write(pb.NetParameter(written=pb.BEGUN).SerializeToString())
         file.write(param.SerializeToString())
         for layer in model.layers:
-            before, after = serialized_around(without_fork_fields(layer.param), _BLOBS)
-            pieces: list[bytes | memoryview] = [before]
+            blobs: list[bytes | memoryview] = []
             for index, blob in enumerate(layer.blobs):
                 if not blob.has_data:
                     raise SnapshotError(
@@ -87,22 +88,24 @@ def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> N
                         "shared blob once, and this model does not say with which layer. Give fcaffe convert the net "
                         "as --net"
                     )
-                pieces += field_of_blob(_BLOBS, blob, nvidia)
-            pieces.append(after)
-            file.writelines([field_start(_LAYER, sum(map(len, pieces))), *pieces])
+                blobs += field_of_blob(_BLOBS, blob, nvidia)
+            outline = without_fork_fields(layer.param).SerializeToString()
+            offset = before_field(outline, _BLOBS)
+            whole = [outline[:offset], *blobs, outline[offset:]]
+            file.writelines([_LAYER_KEY, varint(sum(map(len, whole))), *whole])
         if is_marked:
             file.write(pb.NetParameter(written=pb.WHOLE).SerializeToString())
         if file.tell() > LARGEST:
             raise SnapshotError(f"cannot write {path}: with {file.tell()} bytes it {TOO_LARGE}")
 
 
-def _take_blobs(net: Any, path: Any) -> list[StoredBlob]:
+def _take_blobs(net: Any, path: Any, source_of: Callable[[Any], BlobSource | None]) -> list[StoredBlob]:
     """Move all blobs of a NetBytes into a list. The message keeps their shapes, and their indices in the list."""
     stored: list[StoredBlob] = []
     for name, blobs in _blobs(net):
         for index, blob in enumerate(blobs):
             try:
-                stored.append(stored_blob(blob))
+                stored.append(stored_blob(blob, source_of(blob)))
             except SnapshotError as error:
                 raise SnapshotError(f'{path}: layer "{name}", blob {index}: {error}') from None
             for field in _VALUES:

@@ -105,7 +105,7 @@ def take_shared(model: Model) -> None:
             continue
         values = owner.blobs[owned].data
         assert values is not None
-        if blob.diff is None and not blob.shape:
+        if not blob.has_diff and not blob.shape:
             blob.shape = values.shape
         if values.size == math.prod(blob.shape):
             blob.data = values.reshape(blob.shape)

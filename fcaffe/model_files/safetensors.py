@@ -12,17 +12,17 @@ import json
 import math
 import os
 import struct
-import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fcaffe.errors import SnapshotError
-from fcaffe.input_files import read_input, reading
+from fcaffe.input_files import open_input, reading
 from fcaffe.model_files.arrays import ArrayName, Contents, outline_from, stored_arrays
 from fcaffe.model_files.model import Model
 from fcaffe.output_files import replacing
+from fcaffe.proto.in_file import InFile, Source, Stretch
 
 NET = "caffe.net"  # key of the metadata
 
@@ -32,9 +32,9 @@ _LARGEST_HEADER = 100_000_000  # bytes, as in the format's own library
 
 
 class Content(NamedTuple):
-    """The tensors of a safetensors file, and its metadata."""
+    """A safetensors file: its tensors, which are not read yet, and its metadata."""
 
-    tensors: dict[str, np.ndarray]
+    tensors: dict[str, InFile]
     metadata: dict[str, str]
 
 
@@ -46,14 +46,17 @@ def is_safetensors(start: bytes) -> bool:
 def read_content(path: str | os.PathLike[str]) -> Content:
     """The tensors of any safetensors file. Raises SnapshotError."""
     with reading(path, SnapshotError):
-        content = read_input(path, sys.maxsize)
-    length = struct.unpack("<Q", content[:8].ljust(8, b"\xff"))[0]
-    if length > min(_LARGEST_HEADER, len(content) - 8):
-        raise SnapshotError(f"{path} is cut off, or no safetensors file")
+        source = Source(open_input(path), path)
+        size = source.file.seek(0, os.SEEK_END)
+        source.file.seek(0)
+        length = struct.unpack("<Q", source.file.read(8).ljust(8, b"\xff"))[0]
+        if length > min(_LARGEST_HEADER, size - 8):
+            raise SnapshotError(f"{path} is cut off, or no safetensors file")
+        header = source.file.read(length)
     try:
-        described = json.loads(content[8 : 8 + length])
+        described = json.loads(header)
         metadata = {str(name): str(text) for name, text in described.pop("__metadata__", {}).items()}
-        tensors = {name: _tensor(content, entry, 8 + length) for name, entry in described.items()}
+        tensors = {name: _tensor(source, entry, 8 + length, size) for name, entry in described.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise SnapshotError(f"{path}: its header is damaged ({' '.join(str(problem).split())})") from problem
     return Content(tensors, metadata)
@@ -102,14 +105,14 @@ def write_tensors(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], m
             file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
 
 
-def _tensor(content: bytes, entry: Any, begin: int) -> np.ndarray:
+def _tensor(source: Source, entry: Any, begin: int, size: int) -> InFile:
     """The tensor of a header's entry. Raises ValueError if it is not within the file."""
     shape, (start, end) = tuple(map(int, entry["shape"])), map(int, entry["data_offsets"])
     if entry["dtype"] not in _DTYPES:
         raise ValueError(f"type {entry['dtype']} of a tensor is none of {', '.join(_DTYPES)}")
     dtype = np.dtype(_DTYPES[entry["dtype"]])
-    if min(shape, default=0) < 0 or not 0 <= start <= end <= len(content) - begin:
+    if min(shape, default=0) < 0 or not 0 <= start <= end <= size - begin:
         raise ValueError("a tensor lies outside the file")
     if math.prod(shape) * dtype.itemsize != end - start:
         raise ValueError(f"a tensor of shape {shape} has {end - start} bytes")
-    return np.frombuffer(content, dtype, math.prod(shape), begin + start).reshape(shape)
+    return InFile(source, [Stretch(begin + start, end - start)], dtype, shape)

@@ -53,8 +53,9 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
             )
         copies += [(blob, values) for blob, values in pairs if values.has_data]
     for blob, values in copies:
-        assert values.data is not None
-        blob.data[...] = blob.xp.asarray(values.data.reshape(blob.shape), dtype=blob.xp.float32)
+        target = blob.data
+        if not values.read_into(target) and (data := values.data) is not None:
+            target[...] = blob.xp.asarray(data.reshape(blob.shape), dtype=blob.xp.float32)
 
 
 def tell_untouched(net: Net, given: Container[str], source: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -13,8 +14,10 @@ from fcaffe.errors import SnapshotError
 from fcaffe.input_files import open_input, read_input, reading
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.blobs import LARGEST, TOO_LARGE, StoredBlob, field_of_blob, serialized_around, stored_blob
+from fcaffe.proto.blobs import LARGEST, TOO_LARGE, StoredBlob, field_of_blob, stored_blob
 from fcaffe.proto.forks import without_fork_fields
+from fcaffe.proto.in_file import BlobSource, Source, outline_of
+from fcaffe.proto.wire import before_field
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 ZIP_MAGIC = b"PK\x03\x04"
@@ -59,12 +62,7 @@ def read_binary(path: str | os.PathLike[str], message_class: Any) -> Any:
 
     A NetBytes, StateBytes or BlobBytes is a NetParameter, SolverState or BlobProto whose numbers are not parsed.
     """
-    content = _content(path)
-    kind = _kind_of(_AS_BYTES.get(message_class, message_class))
-    message = _parse(content, message_class, kind)
-    if message is None:
-        raise SnapshotError(f"{path} {_diagnosis(content, kind, message_class)}")
-    return message
+    return _checked(_content(path), path, message_class)
 
 
 def read_blob(path: str | os.PathLike[str]) -> StoredBlob:
@@ -74,6 +72,26 @@ def read_blob(path: str | os.PathLike[str]) -> StoredBlob:
         return stored_blob(message)
     except SnapshotError as problem:
         raise SnapshotError(f"{path}: {problem}") from problem
+
+
+def read_outline(path: str | os.PathLike[str], message_class: Any) -> tuple[Any, Callable[[Any], BlobSource | None]]:
+    """Read a NetBytes or StateBytes without the numbers of its blobs. Raises SnapshotError as `read_binary`.
+
+    Returns:
+        The message, and a function that gives the source of a blob's numbers: None if the message has them.
+    """
+    with reading(path, SnapshotError), _not_too_large(path):
+        source = Source(open_input(path, LARGEST), path)
+        file = source.file
+        if file.seek(0, os.SEEK_END) > LARGEST:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        outline = outline_of(file, message_class)
+        message = outline and _parse(outline.content, message_class, _kind_of(message_class))
+        if outline is not None and message is not None:
+            return message, lambda blob: BlobSource(source, outline.numbers[blob.array_index])
+        file.seek(0)
+        content = file.read()
+    return _checked(content, path, message_class), lambda blob: None
 
 
 def check_written(message: Any, path: str | os.PathLike[str]) -> None:
@@ -111,10 +129,12 @@ def write_binary(path: str | os.PathLike[str], message: Any, history: Sequence[S
         history: the history blobs of a SolverState, which are written without a copy.
     """
     try:
-        before, after = serialized_around(without_fork_fields(message), _HISTORY if history else 0)
+        content = without_fork_fields(message).SerializeToString()
     except EncodeError as error:
         raise SnapshotError(f"cannot write {path}: {error}") from error
-    pieces = [before, *(piece for blob in history for piece in field_of_blob(_HISTORY, blob)), after]
+    blobs = [piece for blob in history for piece in field_of_blob(_HISTORY, blob)]
+    offset = before_field(content, _HISTORY) if blobs else 0
+    pieces = [content[:offset], *blobs, content[offset:]]
     if isinstance(message, pb.SolverState) and message.HasField("resume"):
         begun, whole = (pb.SolverState(written=mark).SerializeToString() for mark in (pb.BEGUN, pb.WHOLE))
         pieces = [begun, *pieces, whole]
@@ -132,14 +152,28 @@ def is_text(start: bytes) -> bool:
 
 
 def _content(path: str | os.PathLike[str], look: bool = False) -> bytes:
-    with reading(path, SnapshotError):
-        try:
-            return read_input(path, LARGEST, look)
-        except OSError as error:
-            if error.errno != errno.EFBIG:
-                raise
-            message = f"{path} has more than {LARGEST} bytes, which no protobuf file can; such models are .h5"
-            raise SnapshotError(message) from None
+    with reading(path, SnapshotError), _not_too_large(path):
+        return read_input(path, LARGEST, look)
+
+
+@contextlib.contextmanager
+def _not_too_large(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        message = f"{path} has more than {LARGEST} bytes, which no protobuf file can; such models are .h5"
+        raise SnapshotError(message) from None
+
+
+def _checked(content: bytes, path: str | os.PathLike[str], message_class: Any) -> Any:
+    """Parse the bytes of a file. Raises SnapshotError, which names the kind of the file if it is another."""
+    kind = _kind_of(_AS_BYTES.get(message_class, message_class))
+    message = _parse(content, message_class, kind)
+    if message is None:
+        raise SnapshotError(f"{path} {_diagnosis(content, kind, message_class)}")
+    return message
 
 
 def _kind_of(message_class: Any) -> _Kind | None:

@@ -3,45 +3,84 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.in_file import BlobSource, InFile
+from fcaffe.proto.wire import key, varint
 
 LARGEST = 2**31 - 1  # bytes that a protobuf message can have
 TOO_LARGE = "is larger than a protobuf file can be (2 GiB); set snapshot_format: HDF5 in the solver"
 MAX_AXES = 32  # of a blob, as in Caffe
 
 _RAW_TYPES = {pb.BlobBytes.DOUBLE: "<f8", pb.BlobBytes.FLOAT: "<f4", pb.BlobBytes.FLOAT16: "<f2"}
-_LENGTH_DELIMITED = 2  # protobuf's wire type of messages, strings and bytes
 _LEGACY_AXES = ("num", "channels", "height", "width")
 _NUMBERS = {name: field.number for name, field in pb.BlobBytes.DESCRIPTOR.fields_by_name.items()}
 
 
-@dataclass(eq=False)
 class StoredBlob:
     """A blob of a file: values and gradients of its shape, as float32, float64 or (NVIDIA's fork) float16.
 
-    Either may be None: a blob without gradients, or a shared blob that HDF5 stores with another layer. `legacy`: the
-    file gives the shape as num, channels, height and width.
+    Either may be None: a blob without gradients, or a shared blob that HDF5 stores with another layer. An InFile is
+    read each time that `data` or `diff` is accessed, so that a model need not fit into memory twice.
     """
 
-    shape: tuple[int, ...]
-    data: np.ndarray | None
-    diff: np.ndarray | None = None
-    legacy: bool = False
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        data: np.ndarray | InFile | None,
+        diff: np.ndarray | InFile | None = None,
+        legacy: bool = False,
+    ) -> None:
+        self.shape = shape
+        self.legacy = legacy  # the file gives the shape as num, channels, height and width
+        self._data, self._diff = data, diff
+
+    @property
+    def data(self) -> np.ndarray | None:
+        return self._data.read() if isinstance(self._data, InFile) else self._data
+
+    @data.setter
+    def data(self, values: np.ndarray | None) -> None:
+        self._data = values
+
+    @property
+    def diff(self) -> np.ndarray | None:
+        return self._diff.read() if isinstance(self._diff, InFile) else self._diff
+
+    @diff.setter
+    def diff(self, values: np.ndarray | None) -> None:
+        self._diff = values
 
     @property
     def has_data(self) -> bool:
-        return self.data is not None
+        """Whether there are values. Does not read them."""
+        return self._data is not None
+
+    @property
+    def has_diff(self) -> bool:
+        return self._diff is not None
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The type of the values, or None."""
+        return None if self._data is None else self._data.dtype
 
     @property
     def nbytes(self) -> int:
-        return sum(values.nbytes for values in (self.data, self.diff) if values is not None)
+        return sum(values.nbytes for values in (self._data, self._diff) if values is not None)
+
+    def read_into(self, values: Any) -> bool:
+        """Read the values from their file directly into an array. Returns False if that is not possible."""
+        if not isinstance(self._data, InFile) or not isinstance(values, np.ndarray):
+            return False
+        straight = values.flags.c_contiguous and self._data.dtype == values.dtype
+        if straight:
+            self._data.read_into(values)
+        return straight
 
 
 def blob_shape(blob: Any) -> tuple[int, ...]:
@@ -61,13 +100,16 @@ def blob_values(blob: Any, which: str = "data") -> np.ndarray:
     return np.zeros(0, np.float32) if values is None else values.astype(np.float32, copy=False).reshape(-1)
 
 
-def stored_blob(blob: Any) -> StoredBlob:
-    """The StoredBlob of a BlobBytes. Raises SnapshotError if the number of values does not fit the shape."""
+def stored_blob(blob: Any, source: BlobSource | None = None) -> StoredBlob:
+    """The StoredBlob of a BlobBytes. Its arrays are views of the message, or InFiles of `source`.
+
+    Raises SnapshotError if their size does not fit the shape.
+    """
     axes = len(blob.shape.dim)
     if axes > MAX_AXES:
         raise SnapshotError(f"a blob has {axes} axes, more than {MAX_AXES}; the file is damaged")
     shape = blob_shape(blob)
-    data, diff = (_values(blob, which, shape) for which in ("data", "diff"))
+    data, diff = (_values(blob, which, shape, source) for which in ("data", "diff"))
     if data is None:
         raise SnapshotError(f"a blob of shape {shape} holds 0 values of data; the file is damaged")
     return StoredBlob(shape, data, diff, _is_legacy(blob))
@@ -110,36 +152,14 @@ def encoded(blob: StoredBlob, nvidia: bool = False) -> list[bytes | memoryview]:
         else:
             continue
         content = np.ascontiguousarray(values, code).reshape(-1).view(np.uint8).data
-        pieces[_NUMBERS[name]] = [field_start(_NUMBERS[name], len(content)), content]
+        pieces[_NUMBERS[name]] = [key(_NUMBERS[name]), varint(len(content)), content]
     return [piece for number in sorted(pieces) for piece in pieces[number]]
 
 
 def field_of_blob(number: int, blob: StoredBlob, nvidia: bool = False) -> list[bytes | memoryview]:
     """The serialised field of this number with a blob, in pieces; see `encoded`."""
     pieces = encoded(blob, nvidia)
-    return [field_start(number, sum(map(len, pieces))), *pieces]
-
-
-def serialized_around(message: Any, number: int) -> tuple[bytes, bytes]:
-    """The serialised fields of a message before and after the field of this number, which it does not have."""
-    before, after = type(message)(), type(message)()
-    for part in (before, after):
-        part.CopyFrom(message)
-    before.DiscardUnknownFields()
-    for field, _ in message.ListFields():
-        (after if field.number < number else before).ClearField(field.name)
-    return before.SerializeToString(), after.SerializeToString()
-
-
-def field_start(number: int, size: int) -> bytes:
-    """The bytes before the content of a message or bytes field: its key and its size, as varints."""
-    start = bytearray()
-    for value in (number << 3 | _LENGTH_DELIMITED, size):
-        while value > 0x7F:
-            start.append(value & 0x7F | 0x80)
-            value >>= 7
-        start.append(value)
-    return bytes(start)
+    return [key(number), varint(sum(map(len, pieces))), *pieces]
 
 
 def put_shape(proto: Any, blob: StoredBlob) -> None:
@@ -155,17 +175,19 @@ def _is_legacy(blob: Any) -> bool:
     return any(blob.HasField(axis) for axis in _LEGACY_AXES)
 
 
-def _values(blob: Any, which: str, shape: tuple[int, ...]) -> np.ndarray | None:
+def _values(blob: Any, which: str, shape: tuple[int, ...], source: BlobSource | None) -> np.ndarray | InFile | None:
     """The data or diff of a BlobBytes, or None. A blob without elements always has data."""
-    raw = f"raw_{which}"
-    if doubles := getattr(blob, f"double_{which}"):
-        values = _array(doubles, "<f8")
-    elif floats := getattr(blob, which):
-        values = _array(floats, "<f4")
-    elif blob.HasField(raw):
+    numbers = source.numbers if source else {}
+    doubles, floats, raw = f"double_{which}", which, f"raw_{which}"
+    values: np.ndarray | InFile
+    if numbers.get(doubles) or getattr(blob, doubles):
+        values = _array(blob, doubles, "<f8", source)
+    elif numbers.get(floats) or getattr(blob, floats):
+        values = _array(blob, floats, "<f4", source)
+    elif numbers.get(raw) or blob.HasField(raw):
         if not blob.HasField(f"{raw}_type"):
             raise SnapshotError(f"a blob of shape {shape} has raw {which} of no known type; the file is damaged")
-        values = _array([getattr(blob, raw)], _RAW_TYPES[getattr(blob, f"{raw}_type")])
+        values = _array(blob, raw, _RAW_TYPES[getattr(blob, f"{raw}_type")], source)
     else:
         values = _unpacked(blob, which)
     count = values.shape[0]
@@ -174,12 +196,23 @@ def _values(blob: Any, which: str, shape: tuple[int, ...]) -> np.ndarray | None:
     return values.reshape(shape) if which == "data" or count else None
 
 
-def _array(pieces: Sequence[bytes], code: str) -> np.ndarray:
-    """The numbers in the pieces of a field as a one-dimensional array."""
-    dtype, content = np.dtype(code), b"".join(pieces)
-    if len(content) % dtype.itemsize:
-        raise SnapshotError(f"a blob has {len(content)} bytes of {dtype.itemsize}-byte numbers; the file is damaged")
+def _array(blob: Any, name: str, code: str, source: BlobSource | None) -> np.ndarray | InFile:
+    """The numbers of a field as a one-dimensional array, from the message or from the file."""
+    dtype = np.dtype(code)
+    stretches = source.numbers.get(name) if source else None
+    content = b"" if stretches else _joined(getattr(blob, name))
+    size = sum(stretch.size for stretch in stretches) if stretches else len(content)
+    if size % dtype.itemsize:
+        raise SnapshotError(f"a blob has {size} bytes of {dtype.itemsize}-byte numbers; the file is damaged")
+    if source and stretches:
+        return InFile(source.source, stretches, dtype, (size // dtype.itemsize,))
     return np.frombuffer(content, dtype)
+
+
+def _joined(pieces: Any) -> bytes:
+    if isinstance(pieces, bytes):
+        return pieces
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _unpacked(blob: Any, which: str) -> np.ndarray:

@@ -8,8 +8,10 @@ Any protobuf from 4.21 on works, whereas generated code refuses runtimes older t
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+from fcaffe.proto.wire import key, read_varint
 
 _pool = descriptor_pool.DescriptorPool()
 
@@ -26,7 +28,9 @@ def _message_class(descriptor: Any) -> Any:
 def _load() -> dict[str, Any]:
     """The messages, enums and enum values at the top level of caffe.proto, by name."""
     compiled = Path(__file__).with_name("caffe.desc").read_bytes()
-    _pool.AddSerializedFile(descriptor_pb2.FileDescriptorSet.FromString(compiled).file[0].SerializeToString())
+    size, at = read_varint(compiled, 1)  # of the only file in the set, which is parsed by classes that load slowly
+    assert compiled[:1] == key(1) and at + size == len(compiled)
+    _pool.AddSerializedFile(compiled[at:])
     described = _pool.FindFileByName("caffe.proto")
     names: dict[str, Any] = {"DESCRIPTOR": described}
     for name, message in described.message_types_by_name.items():

@@ -170,8 +170,8 @@ def model_to_json(model: Model) -> dict[str, Any]:
                 "name": layer.name,
                 "type": layer.param.type,
                 "blobs": [list(blob.shape) for blob in layer.blobs],
-                "dtypes": ["" if blob.data is None else str(blob.data.dtype) for blob in layer.blobs],
-                "diffs": any(blob.diff is not None for blob in layer.blobs),
+                "dtypes": [str(blob.dtype or "") for blob in layer.blobs],
+                "diffs": any(blob.has_diff for blob in layer.blobs),
             }
             for layer in model.layers
         ],

@@ -20,7 +20,7 @@ from fcaffe.proto import (
     StoredBlob,
     check_written,
     file_start,
-    read_binary,
+    read_outline,
     stored_blob,
     write_binary,
 )
@@ -75,10 +75,10 @@ def read_state(path: str | os.PathLike[str]) -> State:
     """Read a state of either format, which the first bytes tell. Raises SnapshotError."""
     if file_start(path).startswith(HDF5_MAGIC):
         return _read_hdf5(path)
-    message = read_binary(path, pb.StateBytes)
+    message, source_of = read_outline(path, pb.StateBytes)
     check_written(message, path)
     try:
-        history = [stored_blob(blob) for blob in message.history]
+        history = [stored_blob(blob, source_of(blob)) for blob in message.history]
         check_text(message)
         carried = [_carried(array, np.frombuffer(array.data, np.uint8)) for array in message.resume.carried]
     except SnapshotError as problem:

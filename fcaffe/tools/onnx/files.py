@@ -61,7 +61,7 @@ def state_dict_to_model(path: str, net_path: str) -> Model:
     """Read the state dict of a net of the same architecture from a safetensors file."""
     net = deploy_net(read_net_for(net_path, pb.TEST))
     tensors = read_content(path).tensors
-    return model_of_state_dict({name: tensor.copy for name, tensor in tensors.items()}, net, path)
+    return model_of_state_dict({name: tensor.read for name, tensor in tensors.items()}, net, path)
 
 
 def write_state_dict(path: str, model: Model, source: str, net_path: str) -> None:

@@ -1,0 +1,189 @@
+"""Binary files whose outline is parsed by protobuf, while the numbers of blobs are read later, directly into arrays.
+
+protobuf would copy the numbers several times. Copying takes longer than reading from the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from fcaffe.errors import SnapshotError
+from fcaffe.input_files import reading
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.wire import FIXED32, FIXED64, LENGTH, LONGEST, VARINT, WireError, key, read_varint, varint
+
+MOST_FIELDS = 300_000  # protobuf parses a file with more
+_WINDOW = 1 << 13  # bytes read at once
+
+_BLOB = pb.BlobBytes.DESCRIPTOR
+_NAMES = {
+    _BLOB.fields_by_name[name].number: name
+    for name in ("data", "diff", "double_data", "double_diff", "raw_data", "raw_diff")
+}
+_WITH_BLOBS = ("LayerBytes", "V1LayerBytes", "V0LayerBytes")
+
+
+class Stretch(NamedTuple):
+    """A range of bytes in a file."""
+
+    offset: int
+    size: int
+
+
+Numbers = dict[str, list[Stretch]]  # of a blob: the ranges of its numeric fields, by name
+
+
+class Source:
+    """A file that is closed with the last reference to it."""
+
+    def __init__(self, file: BinaryIO, path: str | os.PathLike[str]) -> None:
+        self.file, self.path = file, path
+        weakref.finalize(self, file.close)
+
+
+@dataclass(frozen=True)
+class InFile:
+    """An array that is read from its file each time `read` is called."""
+
+    source: Source
+    stretches: list[Stretch]
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(stretch.size for stretch in self.stretches)
+
+    def reshape(self, shape: tuple[int, ...]) -> InFile:
+        return replace(self, shape=shape)
+
+    def read(self) -> np.ndarray:
+        values = np.empty(self.shape, self.dtype)
+        self.read_into(values)
+        return values
+
+    def read_into(self, values: np.ndarray) -> None:
+        """Read into an array in C order of this type and size. Raises SnapshotError if the file has become shorter."""
+        at, target = 0, values.reshape(-1).view(np.uint8)
+        file: Any = self.source.file
+        with reading(self.source.path, SnapshotError):
+            for stretch in self.stretches:
+                file.seek(stretch.offset)
+                if file.readinto(target[at : at + stretch.size].data) != stretch.size:
+                    raise SnapshotError(f"{self.source.path} has become shorter since it was opened; read it again")
+                at += stretch.size
+
+
+class BlobSource(NamedTuple):
+    """The file and the ranges that hold the numbers of a blob."""
+
+    source: Source
+    numbers: Numbers
+
+
+class Outline(NamedTuple):
+    """A message without the numbers of its blobs. The `array_index` of a blob is its index in `numbers`."""
+
+    content: bytes
+    numbers: list[Numbers]
+
+
+def outline_of(file: BinaryIO, message_class: Any) -> Outline | None:
+    """The outline of a NetBytes or StateBytes in a file. The numbers of blobs are not read.
+
+    None if the bytes are malformed or unusual; protobuf then parses the whole file, or says what is wrong.
+    """
+    scan = _Scan(file)
+    try:
+        content = scan.outline(0, file.seek(0, os.SEEK_END), message_class.DESCRIPTOR)
+    except WireError:
+        return None
+    return Outline(content, scan.numbers)
+
+
+class _Field(NamedTuple):
+    number: int
+    kind: int
+    begin: int  # offset of its key
+    content: int  # offset of its content
+    end: int
+
+
+class _Scan:
+    """A walk over the fields of a file that reads keys, lengths and fields without numbers."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.numbers: list[Numbers] = []
+        self._file = file
+        self._window, self._begins = b"", 0
+        self._left = MOST_FIELDS
+
+    def outline(self, at: int, end: int, message: Any) -> bytes:
+        """The bytes of the message in this range, without the numbers of its blobs."""
+        pieces = []
+        for field in self._fields(at, end):
+            described = message.fields_by_number.get(field.number)
+            inner = described and described.message_type
+            if field.kind == LENGTH and inner is _BLOB:
+                content = self._blob(field.content, field.end)
+            elif field.kind == LENGTH and inner is not None and inner.name in _WITH_BLOBS:
+                content = self.outline(field.content, field.end, inner)
+            else:
+                pieces.append(self._bytes(field.begin, field.end))
+                continue
+            pieces += [key(field.number), varint(len(content)), content]
+        return b"".join(pieces)
+
+    def _blob(self, at: int, end: int) -> bytes:
+        """The bytes of a BlobBytes with its array_index instead of its numbers, unless these are not packed."""
+        pieces, numbers = [], Numbers()
+        for field in self._fields(at, end):
+            name = _NAMES.get(field.number)
+            if name is None:
+                pieces.append(self._bytes(field.begin, field.end))
+            elif field.kind == LENGTH:
+                numbers.setdefault(name, []).append(Stretch(field.content, field.end - field.content))
+            else:
+                pieces, numbers = [self._bytes(at, end)], Numbers()
+                break
+        pieces.append(pb.BlobBytes(array_index=len(self.numbers)).SerializeToString())
+        self.numbers.append(numbers)
+        return b"".join(pieces)
+
+    def _fields(self, at: int, end: int) -> Iterator[_Field]:
+        """Yields the fields of a range. Raises WireError if the last one does not end with it."""
+        while at < end:
+            self._left -= 1
+            if not self._left:
+                raise WireError("there are too many fields")
+            tag, content = self._varint(at)
+            number, kind = tag >> 3, tag & 7
+            if kind == LENGTH:
+                size, content = self._varint(content)
+                behind = content + size
+            elif kind == VARINT:
+                behind = self._varint(content)[1]
+            elif kind in (FIXED32, FIXED64):
+                behind = content + (4 if kind == FIXED32 else 8)
+            else:
+                raise WireError("a group, or no message")
+            if behind > end or not number:
+                raise WireError("a field has no end, or no number")
+            yield _Field(number, kind, at, content, behind)
+            at = behind
+
+    def _varint(self, at: int) -> tuple[int, int]:
+        if not self._begins <= at <= self._begins + len(self._window) - LONGEST:
+            self._window, self._begins = self._bytes(at, at + _WINDOW), at
+        value, behind = read_varint(self._window, at - self._begins)
+        return value, behind + self._begins
+
+    def _bytes(self, begin: int, end: int) -> bytes:
+        self._file.seek(begin)
+        return self._file.read(end - begin)
