@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,12 @@ from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, read_solver
 from fcaffe.rng import CaffeRandom
+from fcaffe.solvers import Solver
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = sorted(folder for folder in (ROOT / "models").iterdir() if (folder / "solver.prototxt").exists())
+DETECTOR = ROOT / "models" / "ssd_shapes"
+ALL = sorted(folder for folder in (ROOT / "models").iterdir() if (folder / "solver.prototxt").exists())
+FOLDERS = [folder for folder in ALL if folder != DETECTOR]  # of nets that classify
 NETS = [path for folder in FOLDERS for path in sorted(folder.glob("*.prototxt")) if "solver" not in path.name]
 SOLVERS = [path for folder in FOLDERS for path in sorted(folder.glob("*solver*.prototxt"))]
 NAMES = [folder.name for folder in FOLDERS]
@@ -33,6 +38,7 @@ PARAMETERS = {
     "nin_cifar10": 966_986,
     "nin_imagenet": 7_595_176,
     "resnet50": 25_610_269,
+    "ssd_shapes": 258_944,
     "squeezenet_v1.0": 1_248_424,
     "squeezenet_v1.1": 1_235_496,
     "vgg16": 138_357_544,
@@ -85,10 +91,11 @@ def without_fillers(layer: Any) -> Any:
 
 
 def test_every_model_is_known() -> None:
-    assert sorted(PARAMETERS) == sorted(LAYERS) == NAMES
+    assert sorted(PARAMETERS) == [folder.name for folder in ALL]
+    assert sorted(LAYERS) == NAMES
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+@pytest.mark.parametrize("folder", ALL, ids=[folder.name for folder in ALL])
 def test_folder_is_complete(folder: Path) -> None:
     for name in ("train_val.prototxt", "deploy.prototxt", "solver.prototxt", "readme.md"):
         assert (folder / name).is_file()
@@ -209,3 +216,27 @@ def test_train_val_runs_forward_and_backward(folder: Path) -> None:
     for parameter in net.parameters.owned:
         if parameter.lr_mult and parameter.index == 0:
             assert parameter.blob.diff.any(), parameter.layer.name
+
+
+def test_the_detector_trains_on_drawn_shapes(tmp_path: Path) -> None:
+    """Twelve iterations lower the loss. deploy has the layers that train_val trains."""
+    subprocess.run(
+        [sys.executable, ROOT / "scripts/data/shapes", "--out", tmp_path, "--train", "8", "--test", "1"], check=True
+    )
+    param = read_net(DETECTOR / "train_val.prototxt")
+    data = param.layer[0]
+    data.data_param.source, data.data_param.batch_size = str(tmp_path / "shapes_train_lmdb"), 8
+    settings = {"base_lr": 0.01, "lr_policy": "fixed", "momentum": 0.9, "random_seed": 1, "snapshot_after_train": False}
+    solver_param = pb.SolverParameter(net_param=param, **settings)
+    with log.quiet():
+        solver = Solver(solver_param, cpu_engine())
+        losses = []
+        for _ in range(12):
+            solver.step(1)
+            losses.append(float(solver.net.blob("mbox_loss").data))
+    assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
+    trained = {layer.name: layer for layer in param.layer}
+    for layer in read_net(DETECTOR / "deploy.prototxt").layer[1:]:
+        own = trained[layer.name]
+        own.ClearField("include")
+        assert without_fillers(layer) == without_fillers(own)

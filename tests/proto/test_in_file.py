@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fcaffe.model_files import read_model, write_model
 
 from fcaffe.errors import SnapshotError
+from fcaffe.model_files import read_model, write_model
 from fcaffe.net import Net
 from fcaffe.net.weights import load_weights, to_model
 from fcaffe.proto import StoredBlob, in_file, read_binary, read_outline, stored_blob
