@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 from tests.layers.replay import golden_cases
+from tests.layers.test_fork_layers import CASES as FORK_CASES
 
 ROOT = Path(__file__).parents[2]
-TYPES = {case["type"] for case in golden_cases()}
+OWN, FORKS = ({case["type"] for case in cases} for cases in (golden_cases(), FORK_CASES))
 
 
 def row_types(text):
@@ -20,11 +21,12 @@ def test_script_writes_a_row_per_type(tmp_path):
     command = [sys.executable, str(ROOT / "scripts" / "layer_table"), str(out)]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert result.returncode == 0, result.stderr
-    assert f"{len(TYPES)} layer types, {len(golden_cases())} cases" in result.stdout
-    assert row_types(out.read_text()) == TYPES
+    cases = len(golden_cases()) + len(FORK_CASES)
+    assert f"{len(OWN) + len(FORKS)} layer types, {cases} cases" in result.stdout
+    assert row_types(out.read_text()) == OWN | FORKS
     assert "| `Crop` | 7 | same | same | – |" in out.read_text()
 
 
 def test_page_has_every_type():
     """Otherwise run scripts/layer_table again."""
-    assert row_types((ROOT / "docs" / "layers.md").read_text()) == TYPES
+    assert row_types((ROOT / "docs" / "layers.md").read_text()) == OWN | FORKS
