@@ -154,6 +154,9 @@ def test_backward_without_forward():
         for example in examples:
             tops = " ".join(f'top: "top{number}"' for number in range(example.tops))
             net = net_of(f'type: "{kind}" {tops} {example.text}', *example.bottoms, force_backward=True)
+            for index, values in example.values.items():
+                blob = net.blob("abcdef"[index])
+                blob.data[...] = np.resize(values, blob.shape)
             try:
                 net.backward()
             except NetError as problem:

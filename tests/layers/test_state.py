@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import fcaffe.layers  # noqa: F401 - registers all types
+from fcaffe.data import array_to_datum
+from fcaffe.data.backends import write_database
 from fcaffe.data.images import encode_image
 from fcaffe.net import Blob, Context, layer_types
 from fcaffe.net.registry import create_layer
@@ -37,6 +39,8 @@ ALL = [(kind, example) for kind in EXAMPLES for example in (*EXAMPLES[kind], *HE
 
 TRANSFORM = "transform_param { crop_size: 8 mirror: true }"
 READERS = {
+    "AnnotatedData": f'{TRANSFORM} data_param {{ source: "annotated_lmdb" backend: LMDB batch_size: 4 }} '
+    "annotated_data_param { batch_sampler { sampler { min_scale: 0.9 } max_sample: 1 } }",
     "Data": f'{TRANSFORM} data_param {{ source: "{GOLDEN}/fillers/crop_lmdb" backend: LMDB batch_size: 3 }}',
     "HDF5Data": 'top: "y" hdf5_data_param { source: "parts.txt" batch_size: 5 shuffle: true }',
     "ImageData": f'{TRANSFORM} image_data_param {{ source: "list.txt" batch_size: 4 shuffle: true rand_skip: 3 }}',
@@ -129,6 +133,17 @@ def write_pictures(folder: Path) -> None:
     (folder / "windows.txt").write_text("".join(f"# {index}\n{index}.png\n3\n10\n12\n{windows}" for index in range(6)))
 
 
+def write_annotated(folder: Path) -> None:
+    def record(index: int) -> bytes:
+        pixels = np.random.default_rng(index).integers(0, 256, (3, 10, 12), np.uint8)
+        annotated = pb.AnnotatedDatum(datum=array_to_datum(pixels), type=pb.AnnotatedDatum.BBOX)
+        box = annotated.annotation_group.add(group_label=index).annotation.add(instance_id=0).bbox
+        box.xmin, box.ymin, box.xmax, box.ymax = 0.1 * index, 0.2, 0.9, 0.8
+        return annotated.SerializeToString()
+
+    write_database(str(folder / "annotated_lmdb"), ((b"%d" % index, record(index)) for index in range(6)), "lmdb")
+
+
 def write_parts(folder: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="the hdf5 extra (h5py) is not installed")
     for index in range(2):
@@ -155,5 +170,7 @@ def test_a_fresh_reader_goes_on(kind: str, passes: int, folder: Path) -> None:
         write_pictures(folder)
     elif kind == "HDF5Data":
         write_parts(folder)
+    elif kind == "AnnotatedData":
+        write_annotated(folder)
     names = 'top: "x" ' if kind == "HDF5Data" else 'top: "data" top: "label" '
     check(kind, Example(names + READERS[kind], tops=2), passes)

@@ -67,6 +67,17 @@ class Array:
     def T(self) -> Array:  # noqa: N802
         return self.transpose()
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:  # which mpi4py reads
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.data.ptr, False),
+            "strides": None if self.flags.c_contiguous else self.strides,
+            "version": 3,
+            "stream": 1,
+        }
+
     def __len__(self) -> int:
         return len(self._values)
 
