@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,6 +106,8 @@ class MultiBoxLoss(LossLayer):
         check_priors(self, bottom, p.num_classes, p.share_location)
         check_ground_truth(self, bottom[3])
         top[0].reshape()
+        if "gradients" in vars(self) and math.prod(self.gradients[0].shape) != bottom[0].count:
+            del self.gradients  # of a pass with another batch
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         batch, scores = self._read(bottom)
