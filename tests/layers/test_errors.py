@@ -148,6 +148,13 @@ def test_labels_get_no_gradient():
         net.backward()
 
 
+def backward_or_error(net, kind):
+    try:
+        net.backward()
+    except NetError as problem:
+        assert str(problem).startswith(f'layer "it" ({kind}): cannot go backward, for it has not gone forward')
+
+
 def test_backward_without_forward():
     """Of a layer as it is made, or whose bottoms have become larger: it gives gradients or says what is wrong."""
     for kind, examples in EXAMPLES.items():
@@ -157,13 +164,10 @@ def test_backward_without_forward():
             for index, values in example.values.items():
                 blob = net.blob("abcdef"[index])
                 blob.data[...] = np.resize(values, blob.shape)
-            try:
-                net.backward()
-            except NetError as problem:
-                assert str(problem).startswith(f'layer "it" ({kind}): cannot go backward, for it has not gone forward')
+            backward_or_error(net, kind)
             net.forward()
             for index, shape in enumerate(example.bottoms):
                 if shape and (example.batched is None or index in example.batched):
                     net.blob("abcdef"[index]).reshape(shape[0] + 1, *shape[1:])
             net.reshape()
-            net.backward()
+            backward_or_error(net, kind)
