@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import struct
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ from fcaffe.errors import DataError
 from fcaffe.input_files import read_input
 
 LARGEST_FILE = 1 << 30  # bytes
+
+PNG = b"\x89PNG\r\n\x1a\n"
+CHUNK = struct.Struct(">I4s")  # of a PNG: the length of the content, the name
+CHECK_SUM = 4  # bytes after each chunk
 
 
 class Color(enum.Enum):
@@ -52,7 +57,7 @@ def decode_pixels(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.
         Color.GRAY: cv2.IMREAD_GRAYSCALE,
     }[color]
     try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if data else None
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if data and not _is_cut(data) else None
     except cv2.error as problem:
         raise DataError(
             f"{what} cannot be decoded as a picture: it is damaged, or has more pixels than OpenCV allows (see "
@@ -61,6 +66,17 @@ def decode_pixels(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.
     if pixels is None:
         raise DataError(f"{what} cannot be decoded as a picture ({len(data)} bytes)")
     return pixels
+
+
+def _is_cut(data: bytes) -> bool:
+    """Whether a chunk of a PNG is longer than the file. OpenCV would allocate its length first."""
+    offset, name = len(PNG), b""
+    while data.startswith(PNG) and name != b"IEND" and offset + CHUNK.size <= len(data):
+        length, name = CHUNK.unpack_from(data, offset)
+        if length > len(data):
+            return True
+        offset += CHUNK.size + length + CHECK_SUM
+    return False
 
 
 def read_file(path: str) -> bytes:
