@@ -36,7 +36,7 @@ COLUMNS = "workers reduce ms/iteration compute exposed data update speedup effic
     "training, the best reduction, where communication takes over, memory. The net's data sets need not exist.",
 )
 @click.option("--solver", default="", metavar="FILE", help="Solver prototxt, whose net is planned for.")
-@click.option("--net", "--model", "net", default="", metavar="FILE", help="Net prototxt, in place of a solver.")
+@click.option("--net", "--model", "net", default="", metavar="FILE", help="Net prototxt, instead of a solver.")
 @click.option(
     "--batch",
     default="",

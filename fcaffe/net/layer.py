@@ -221,7 +221,7 @@ class Layer:
         return LayerError(self._with_name(message))
 
     def named(self, problem: Exception) -> LayerError:
-        """The error in place of one that does not know which layer it is about: of a blob, a filler, Python, NumPy."""
+        """This error with the layer's name, for one of a blob, a filler, Python or NumPy that lacks it."""
         if isinstance(problem, NetError):
             kind = LayerMemoryError if isinstance(problem, MemoryError) else LayerError
             return kind(self._with_name(str(problem)))

@@ -61,7 +61,7 @@ class MemoryNeed:
         return " or ".join(ways) or "one sample alone does not fit: a larger device or a smaller net is needed"
 
     def error(self, problem: MemoryError | None, available: int | None) -> NetError:
-        """For the user, in place of what an allocation raised, if one was tried. `available`: the bytes that this
+        """For the user, instead of what an allocation raised, if one was tried. `available`: the bytes that this
         process could have."""
         message = f"out of memory: {'training' if self.gradients else 'running'} this net takes {self}"
         if available is None or self.total <= available:

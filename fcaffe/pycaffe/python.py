@@ -177,7 +177,7 @@ def code_of(param: Any) -> str:
 
 def _error_class(kind: type[Exception]) -> type[UserCodeError]:
     """Return a subclass of UserCodeError and of this type, or UserCodeError if Python cannot combine them."""
-    if issubclass(kind, SyntaxError):  # Python would show its line in place of what we say
+    if issubclass(kind, SyntaxError):  # Python would show its line instead of what we say
         return UserCodeError
     try:
         made = type(UserCodeError.__name__, (UserCodeError, kind), {"__module__": __name__})

@@ -76,7 +76,7 @@ def average_precision(scores: np.ndarray, true: np.ndarray, objects: int, versio
     """The average precision of detections of one class, with these scores, of which some are true.
 
     `objects` is the number of objects to find. Versions: "Integral", the area under precision over recall;
-    "MaxIntegral", with the largest precision at this recall or a larger one in place of each (VOC 2012); "11point", the
+    "MaxIntegral", with the largest precision at this recall or a larger one instead of each (VOC 2012); "11point", the
     mean of that at the recalls 0, 0.1 ... 1 (VOC 2007).
     """
     if not len(scores) or not objects:

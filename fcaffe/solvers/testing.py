@@ -15,7 +15,7 @@ from fcaffe.solvers.run import Run
 def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
     """Log the mean of every output over test_iter batches of test net `index`, unless `asked_to_stop` ends the test.
 
-    In place of the rows of DetectionEvaluate their mean average precision is logged.
+    Instead of the rows of DetectionEvaluate, their mean average precision is logged.
 
     Workers take turns with the batches. Worker 0 adds them in their order, so that the sums equal those of one worker.
     """

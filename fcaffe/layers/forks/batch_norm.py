@@ -101,7 +101,7 @@ class ScaleBN(BatchNorm):
 class FixedBN(ScaleBN):
     """top = x * scale + shift, per channel (axis 1): a ScaleBN whose mean and variance were folded into its blobs.
 
-    In place the gradient of the scale has the top in place of the bottom, as in the fork.
+    In place the gradient of the scale reads the top instead of the bottom, as in the fork.
     """
 
     traits = BatchNorm.traits

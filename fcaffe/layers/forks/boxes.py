@@ -50,7 +50,7 @@ def inside(boxes: np.ndarray) -> np.ndarray:
 
 
 def encode(boxes: np.ndarray, priors: np.ndarray, variances: np.ndarray | None, code_type: int) -> np.ndarray:
-    """The codes (..., 4) of boxes relative to priors, all (..., 4): what a net predicts in their place.
+    """The codes (..., 4) of boxes relative to priors, all (..., 4): what a net predicts instead of them.
 
     CORNER: differences of the corners. CORNER_SIZE: the same in sides of the prior. CENTER_SIZE: difference of the
     centres in sides of the prior, and logarithms of the quotients of the sides. They are divided by the `variances`

@@ -49,13 +49,13 @@ def overlap(a: np.ndarray, b: np.ndarray, kind: int = IOU) -> np.ndarray:
 def overlap_gradient(a: np.ndarray, b: np.ndarray, kind: int) -> np.ndarray:
     """What MobileNet-YOLO takes for the derivative of `overlap` by a; both (K, 4).
 
-    As in Darknet, that of the sides is twice the derivative, the intersection of boxes that lie apart on both axes
+    As in Darknet, that of the sides is twice the derivative, the intersection of boxes that are disjoint on both axes
     counts as positive, and DIOU has the power 1.
     """
     (a_low, a_high), (b_low, b_high) = (np.split(corners(boxes), 2, axis=-1) for boxes in (a, b))
     common = np.minimum(a_high, b_high) - np.maximum(a_low, b_low)
     enclosing = np.maximum(a_high, b_high) - np.minimum(a_low, b_low)
-    apart = (common <= 0).any(axis=-1, keepdims=True)
+    disjoint = (common <= 0).any(axis=-1, keepdims=True)
     i, c = (sides.prod(axis=-1, keepdims=True) for sides in (common, enclosing))
     u = (a_high - a_low).prod(axis=-1, keepdims=True) + (b_high - b_low).prod(axis=-1, keepdims=True) - i
     sides = []  # derivatives by the lower, then by the upper corner
@@ -64,7 +64,7 @@ def overlap_gradient(a: np.ndarray, b: np.ndarray, kind: int) -> np.ndarray:
         du = sign * (a_high - a_low)[:, ::-1] - di
         derivative = np.where(u > 0, _quotient(u * di - i * du, u * u), 0)
         if kind == GIOU:
-            derivative = np.where(apart, 0, derivative) + _quotient(c * du - u * dc, c * c)
+            derivative = np.where(disjoint, 0, derivative) + _quotient(c * du - u * dc, c * c)
         sides.append(derivative)
     gradient = np.concatenate([sides[0] + sides[1], sides[1] - sides[0]], axis=-1)
     if kind in (DIOU, CIOU):
@@ -74,7 +74,7 @@ def overlap_gradient(a: np.ndarray, b: np.ndarray, kind: int) -> np.ndarray:
         growth = enclosing * distance * 2
         centre = 2 * (b - a)[:, :2] * diagonal - growth * (above.astype(a.dtype) - below)
         side = growth * (above.astype(a.dtype) + below) / 2
-        gradient = np.where(apart, 0, gradient) + _quotient(
+        gradient = np.where(disjoint, 0, gradient) + _quotient(
             np.concatenate([centre, side], axis=-1), diagonal * diagonal
         )
     if kind == CIOU:

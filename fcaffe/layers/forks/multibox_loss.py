@@ -20,7 +20,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
 
 Param = pb.MultiBoxLossParameter
-NOT_MATCHED, LEFT_OUT = -1, -2  # in place of an object's index
+NOT_MATCHED, LEFT_OUT = -1, -2  # instead of an object's index
 SMALLEST_AREA = 1e-5  # of a box that suppression keeps
 
 

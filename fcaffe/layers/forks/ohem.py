@@ -48,9 +48,9 @@ class BoxAnnotatorOHEM(Layer):
         images = np.floor(regions.reshape(-1, 5)[:, 0])
         order = np.lexsort((-losses.reshape(-1), images))
         ranked = images[order]
-        places = np.arange(len(order)) - np.searchsorted(ranked, ranked)  # rank of its loss within its image
+        ranks = np.arange(len(order)) - np.searchsorted(ranked, ranked)  # rank of its loss within its image
         hard = np.zeros(len(order), bool)
-        hard[order] = places < p.roi_per_img
+        hard[order] = ranks < p.roi_per_img
         for blob, source, other in zip(top, bottom[2:], (p.ignore_label, 0), strict=True):
             kept = self.engine.from_numpy(hard).reshape(-1, *(1,) * (len(source.shape) - 1))
             blob.data[...] = xp.where(kept, source.data, xp.float32(other))

@@ -383,7 +383,7 @@ def _maxima(
 
 
 def _joined(xp: Any, table: Array, axis: int, step: int) -> Array:
-    """The maxima of all pairs that are `step` apart along the axis."""
+    """The maxima of all pairs with a distance of `step` along the axis."""
     before = (slice(None),) * axis
     parts = ((*before, slice(-step)), (*before, slice(step, None)))
     return xp.maximum(*(table[part] for part in parts))
