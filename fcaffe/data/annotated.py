@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from fcaffe.data import boxes
 from fcaffe.data.augmentation import distort, expand
 from fcaffe.data.batches import DatumBatches
 from fcaffe.data.database import Database, Record
@@ -70,7 +71,7 @@ def project(objects: np.ndarray, window: Corners, emit: Any = None) -> np.ndarra
         centres = (corners[:, :2] + corners[:, 2:]) / 2
         seen &= ((centres >= low) & (centres <= high)).all(1)
     elif emit is not None:
-        seen &= _covered(corners, np.array(window)) > emit.emit_overlap
+        seen &= boxes.coverages(corners, np.array([window]))[:, 0] > emit.emit_overlap
     objects = objects[seen].copy()
     relative = (objects[:, CORNERS].reshape(-1, 2, 2) - low) / (high - low)
     objects[:, CORNERS] = np.clip(relative, 0, 1).reshape(-1, 4)
@@ -132,39 +133,19 @@ def _satisfies(window: Corners, corners: np.ndarray, constraint: Any) -> bool:
     """Whether one object is as much in the window as each limit of the constraint says."""
     if not constraint.ListFields():
         return True
-    corners_of_window = np.array(window)
-    shared = _intersection(corners, corners_of_window)
-    areas, area = _area(corners), _area(corners_of_window)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        measures = {
-            "jaccard_overlap": shared / (areas + area - shared),
-            "sample_coverage": shared / area,
-            "object_coverage": shared / areas,
-        }
+    one = np.array([window])
+    measures = {
+        "jaccard_overlap": boxes.overlaps(corners, one),
+        "sample_coverage": boxes.coverages(one, corners).T,
+        "object_coverage": boxes.coverages(corners, one),
+    }
     fits = np.ones(len(corners), bool)
     for name, values in measures.items():
         if constraint.HasField(f"min_{name}"):
-            fits &= values >= getattr(constraint, f"min_{name}")
+            fits &= values[:, 0] >= getattr(constraint, f"min_{name}")
         if constraint.HasField(f"max_{name}"):
-            fits &= values <= getattr(constraint, f"max_{name}")
+            fits &= values[:, 0] <= getattr(constraint, f"max_{name}")
     return bool(fits.any())
-
-
-def _area(corners: np.ndarray) -> np.ndarray:
-    sides = np.maximum(corners[..., 2:] - corners[..., :2], 0)
-    return np.asarray(sides.prod(-1))
-
-
-def _intersection(corners: np.ndarray, window: np.ndarray) -> np.ndarray:
-    """The area that each box shares with the window."""
-    low, high = np.maximum(corners[:, :2], window[:2]), np.minimum(corners[:, 2:], window[2:])
-    return _area(np.concatenate([low, high], 1))
-
-
-def _covered(corners: np.ndarray, window: np.ndarray) -> np.ndarray:
-    """The share of each box's area that is in the window; 0 for a box without area."""
-    areas = _area(corners)
-    return np.asarray(_intersection(corners, window) / np.where(areas > 0, areas, 1))
 
 
 class AnnotatedBatches(DatumBatches):

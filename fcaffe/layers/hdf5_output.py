@@ -53,8 +53,3 @@ class HDF5Output(Layer):
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         return False
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        for blob, down in zip(bottom, propagate_down, strict=True):
-            if down:
-                blob.diff[...] = 0

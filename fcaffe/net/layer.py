@@ -77,8 +77,11 @@ class Layer:
         raise NotImplementedError
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down):
-            raise NotImplementedError
+        for index, (blob, down) in enumerate(zip(bottom, propagate_down, strict=True)):
+            if down and self.allow_force_backward(index):
+                raise NotImplementedError
+            if down:  # the top does not depend on its values
+                blob.diff[...] = 0
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Write the tops, and what is saved for backward, a second time for the same batch, as `--recompute` asks

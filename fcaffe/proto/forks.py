@@ -107,7 +107,7 @@ _ENUM_VALUES = {
     SPP_NET: {"LayerType": "SPATIAL_PYRAMID_POOLING"},
 }
 
-# Fields that work: those of layers that fcaffe has, those for large batches, and those that upgrade_forks.py replaces.
+# Fields with an effect. upgrade_forks.py replaces some of them by fields of BVLC Caffe.
 _WORKING = {
     "LayerParameter": "annotated_data_param detection_evaluate_param detection_output_param multibox_loss_param"
     " norm_param normalize_param permute_param prior_box_param roi_pooling_param smooth_l1_loss_param"

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fcaffe.data.boxes import falling
 from fcaffe.data.images import Color, decode_image, opencv, read_file
 from fcaffe.data.transformer import Transformer
 from fcaffe.errors import UsageError
-from fcaffe.layers.forks.boxes import falling
 from fcaffe.layers.forks.detection_files import ImageSize, in_pixels
 from fcaffe.net import Net
 from fcaffe.proto import caffe_pb2 as pb

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fcaffe.data import boxes
 from fcaffe.data.share import Turns
 from fcaffe.engines import NumpyEngine
 from fcaffe.errors import DataError, LayerError, NetError
-from fcaffe.layers.forks import boxes
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text

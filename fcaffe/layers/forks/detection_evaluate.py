@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fcaffe.data.boxes import falling, overlaps
 from fcaffe.layers.data import reading_errors
-from fcaffe.layers.forks.boxes import falling, overlaps
 from fcaffe.layers.forks.detection_files import checked_resize, in_pixels, read_image_sizes
 from fcaffe.layers.forks.ground_truth import Objects, check_ground_truth, read_ground_truth
 from fcaffe.net import Blob, Layer, Traits, register

@@ -1,12 +1,12 @@
-"""DetectionOutput: the boxes that an SSD net finds, decoded and without those that overlap with a better one."""
+"""DetectionOutput: the boxes that an SSD net finds, decoded, after non-maximum suppression."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fcaffe import log
+from fcaffe.data import boxes
 from fcaffe.layers.data import reading_errors
-from fcaffe.layers.forks import boxes
 from fcaffe.layers.forks.detection_files import DetectionFiles
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.proto import forks

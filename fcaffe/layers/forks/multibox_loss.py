@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fcaffe import log
+from fcaffe.data import boxes
 from fcaffe.engines.losses import SMALLEST
 from fcaffe.layers.c_order import copy_values
-from fcaffe.layers.forks import boxes
 from fcaffe.layers.forks.detection_output import check_priors
 from fcaffe.layers.forks.ground_truth import Objects, check_ground_truth, read_ground_truth
 from fcaffe.layers.forks.smooth_l1 import smooth_l1, smooth_l1_slope

@@ -49,11 +49,6 @@ class PriorBox(Layer):
     def allow_force_backward(self, bottom_index: int) -> bool:
         return False
 
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        for blob, down in zip(bottom, propagate_down, strict=True):
-            if down:
-                blob.diff[...] = 0
-
     def priors(self, features: tuple[int, ...], picture: tuple[int, ...]) -> np.ndarray:
         """The top's values for bottoms of these shapes."""
         p = self.param.prior_box_param

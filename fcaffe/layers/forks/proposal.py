@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fcaffe.layers.forks import boxes
+from fcaffe.data import boxes
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.proto import forks
 
@@ -91,11 +91,6 @@ class Proposal(Layer):
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         return False
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        for blob, down in zip(bottom, propagate_down, strict=True):
-            if down:
-                blob.diff[...] = 0
 
 
 def anchors(base_size: int, ratios: np.ndarray, scales: np.ndarray) -> np.ndarray:

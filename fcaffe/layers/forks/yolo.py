@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.data import boxes
 from fcaffe.errors import DataError
 from fcaffe.input_files import read_input, reading
 from fcaffe.layers.data import reading_errors
-from fcaffe.layers.forks import boxes
 from fcaffe.layers.forks.centre_boxes import CIOU, DIOU, GIOU, MSE, clipped, corners, overlap, overlap_gradient
 from fcaffe.layers.forks.host_loss import HostLoss
 from fcaffe.net import Blob, Layer, Traits, register

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fcaffe.layers.forks import boxes
+from fcaffe.data import boxes
 from fcaffe.layers.forks.centre_boxes import corners, overlap
 from fcaffe.layers.forks.host_loss import HostLoss
 from fcaffe.net import Blob, Context, Layer, Traits, register

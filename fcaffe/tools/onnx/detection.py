@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fcaffe.layers.forks.boxes import CENTER_SIZE, CORNER
+from fcaffe.data.boxes import CENTER_SIZE, CORNER
 from fcaffe.tools.onnx.graph import Step, writes
 
 BELOW_ALL = float(np.finfo(np.float32).min)

@@ -44,6 +44,12 @@ def overlaps(a: np.ndarray, b: np.ndarray, pixels: bool = False) -> np.ndarray:
     return np.divide(common, union, out=np.zeros_like(common), where=common > 0)
 
 
+def coverages(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The share (A, B) of the area of each box of a (A, 4) that is in each box of b (B, 4); 0 for disjoint boxes."""
+    common = intersections(a, b)
+    return np.divide(common, areas(a)[:, None], out=np.zeros_like(common), where=common > 0)
+
+
 def inside(boxes: np.ndarray) -> np.ndarray:
     """Which coordinates (..., 4) are those of a point of the image, as fractions."""
     return (boxes >= 0) & (boxes <= 1)
