@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,10 @@ import numpy as np
 from fcaffe.errors import UsageError
 from fcaffe.layers.forks.roi_pooling import RegionLayer
 from fcaffe.net import Net
-from fcaffe.tools.onnx.library import onnxruntime
+from fcaffe.tools.onnx.library import onnx, onnxruntime
 from fcaffe.tools.onnx.preprocessing import Preprocessing
+
+_TYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float16)": np.float16}  # of inputs
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,26 @@ def run_net(
     return {name: np.array(to_numpy(blob.data)) for name, blob, _ in net.outputs()}
 
 
-def run_onnx(path: str | os.PathLike[str], inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Run an ONNX file in onnxruntime on the CPU. Inputs of other names are matched by their order."""
+def run_onnx(
+    path: str | os.PathLike[str], inputs: Mapping[str, np.ndarray], inner: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
+    """Run an ONNX file in onnxruntime on the CPU. Inputs of other names are matched by their order.
+
+    Returns the outputs, and the values `inner` of the graph, by name.
+    """
     runtime = onnxruntime()
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # its warnings are about constants that it could fold
-    session = runtime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-    wanted = [given.name for given in session.get_inputs()]
-    named = dict(zip(wanted, inputs.values(), strict=False)) if set(wanted) - inputs.keys() else inputs
-    feed = {name: np.ascontiguousarray(named[name], np.float32) for name in wanted}
+    model: str | bytes = os.fspath(path)
+    if inner:
+        loaded = onnx().load(model)
+        known = {value.name for value in (*loaded.graph.input, *loaded.graph.output)}
+        loaded.graph.output.extend(onnx().ValueInfoProto(name=name) for name in inner if name not in known)
+        model = loaded.SerializeToString()
+    session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    types = {given.name: _TYPES.get(given.type, np.float32) for given in session.get_inputs()}
+    named = dict(zip(types, inputs.values(), strict=False)) if types.keys() - inputs.keys() else inputs
+    feed = {name: np.ascontiguousarray(named[name], dtype) for name, dtype in types.items()}
     return dict(zip((output.name for output in session.get_outputs()), session.run(None, feed), strict=True))
 
 

@@ -10,11 +10,12 @@ from fcaffe.layers.eltwise import PROD, SUM
 from fcaffe.tools.onnx.graph import Step, writes
 from fcaffe.tools.onnx.library import onnx
 
+FUNCTIONS = {"AbsVal": "Abs", "BNLL": "Softplus", "Sigmoid": "Sigmoid", "TanH": "Tanh"}  # operators by layer types
 
-@writes("AbsVal", "BNLL", "Sigmoid", "TanH")
+
+@writes(*FUNCTIONS)
 def function(step: Step) -> list[str]:
-    kinds = {"AbsVal": "Abs", "BNLL": "Softplus", "Sigmoid": "Sigmoid", "TanH": "Tanh"}
-    return [step.op(kinds[step.layer.type], step.x)]
+    return [step.op(FUNCTIONS[step.layer.type], step.x)]
 
 
 @writes("ReLU")

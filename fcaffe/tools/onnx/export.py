@@ -24,7 +24,6 @@ from fcaffe.tools.onnx import (  # noqa: F401 - each fills the registry
     pooling,
     recurrent,
     refused,
-    regions,
     shape,
 )
 from fcaffe.tools.onnx.graph import Graph, Step, writer_of

@@ -19,8 +19,7 @@ from fcaffe.tools.onnx.export import to_onnx, write_onnx
 from fcaffe.tools.onnx.library import OPSETS, ToOnnx
 from fcaffe.tools.onnx.refused import check_types
 from fcaffe.tools.onnx.weights import read_weights
-from fcaffe.tools.state_dict import model_of_state_dict, state_dict_of
-from fcaffe.tools.torch_names import differences
+from fcaffe.tools.state_dict import differences, model_of_state_dict, state_dict_of
 
 
 def deploy_net(param: Any, model: Model | None = None, source: str = "") -> Net:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.layers.forks.normalize import NormalizeWindows
+import numpy as np
+
 from fcaffe.layers.forks.resize import UpsampleNearest
+from fcaffe.layers.forks.roi_pooling import ROIAlignMean
 from fcaffe.tools.onnx.graph import Step, writes
 
-FIRST = -(2**31)  # before the first element, for a Slice with a negative step
+START = -(2**31)  # before the first element, for a Slice with a negative step
+INDEX, FIRST, LAST = [0], [1, 2], [3, 4]  # columns of regions: image, x1 and y1, x2 and y2
 
 
 @writes("Permute", "Transpose")
@@ -16,38 +19,19 @@ def permute(step: Step) -> list[str]:
     return [step.op("Transpose", step.x, perm=step.layer.order)]
 
 
-@writes("Reverse")
+@writes("Reverse", "Flip")
 def reverse(step: Step) -> list[str]:
-    return [_reversed(step, [step.layer.axis])]
+    axes = step.layer.axes
+    if not axes:
+        return [step.x]
+    constants = ([-1] * len(axes), "starts"), ([START] * len(axes), "ends"), (axes, "axes"), ([-1] * len(axes), "steps")
+    return [step.op("Slice", step.x, *(step.integers(values, what) for values, what in constants))]
 
 
-@writes("Flip")
-def flip(step: Step) -> list[str]:
-    return [_reversed(step, step.layer.axes) if step.layer.axes else step.x]
-
-
-def _reversed(step: Step, axes: list[int]) -> str:
-    constants = ([-1] * len(axes), "starts"), ([FIRST] * len(axes), "ends"), (axes, "axes"), ([-1] * len(axes), "steps")
-    return step.op("Slice", step.x, *(step.integers(values, what) for values, what in constants))
-
-
-@writes("ShuffleChannel")
-def shuffle_channel(step: Step) -> list[str]:
-    shape, group = step.bottoms[0], step.param.shuffle_channel_param.group
-    parts = (shape[0], group, shape[1] // group, *shape[2:])
-    swapped = step.op("Transpose", step.reshape(step.x, shape, parts), perm=[0, 2, 1, 3, 4])
-    return [step.reshape(swapped, (parts[0], parts[2], parts[1], *parts[3:]), shape)]
-
-
-@writes("Reorg")
-def reorg(step: Step) -> list[str]:
-    layer, shape = step.layer, step.bottoms[0]
-    images, stride, _, channels, height, width = layer.squares
-    if step.param.reorg_param.reverse:
-        parts, order = layer.squares, [0, 3, 4, 1, 5, 2]
-    else:
-        parts, order = (images, channels, height, stride, width, stride), [0, 3, 5, 1, 2, 4]
-    moved = step.op("Transpose", step.reshape(step.x, shape, parts), perm=order)
+@writes("ShuffleChannel", "Reorg")
+def regroup(step: Step) -> list[str]:
+    parts, order = (step.bottoms[0][0], *step.layer.parts), step.layer.order
+    moved = step.op("Transpose", step.reshape(step.x, step.bottoms[0], parts), perm=order)
     return [step.reshape(moved, tuple(parts[axis] for axis in order), step.tops[0])]
 
 
@@ -61,19 +45,15 @@ def axpy(step: Step) -> list[str]:
 @writes("ReLU6")
 def relu6(step: Step) -> list[str]:
     y = step.op("Clip", step.x, step.array(0, "min"), step.array(6, "max"))
-    slope = step.layer.slope
+    slope = step.param.relu6_param.negative_slope
     return [step.op("Add", y, step.times(step.op("Min", step.x, step.array(0, "zero")), slope)) if slope else y]
 
 
 @writes("Normalize")
 def normalize(step: Step) -> list[str]:
     layer, shape = step.layer, step.bottoms[0]
-    if isinstance(layer, NormalizeWindows):
-        eps, l1 = layer.EPS, layer.kind == "L1"
-    else:
-        eps, l1 = step.param.norm_param.eps, False
-    norm = step.plus(step.reduce("ReduceL1" if l1 else "ReduceSumSquare", step.x, layer.axes), eps)
-    y = step.op("Div", step.x, norm if l1 else step.op("Sqrt", norm))
+    norm = step.plus(step.reduce("ReduceL1" if layer.l1 else "ReduceSumSquare", step.x, layer.axes), layer.eps)
+    y = step.op("Div", step.x, norm if layer.l1 else step.op("Sqrt", norm))
     if not step.blobs:
         return [y]
     return [step.op("Mul", y, step.blob_in_shape(0, (*layer.blobs[0].shape, *(1,) * (len(shape) - 2))))]
@@ -103,3 +83,73 @@ def upsample(step: Step) -> list[str]:
     indices = step.cast(step.reshape(step.inputs[1], shape, planes), "INT64")
     y = step.op("ScatterElements", zeros, indices, step.reshape(step.x, shape, planes), axis=2)
     return [step.reshape(y, flat, top)]
+
+
+@writes("ROIPooling")
+def roi_pooling(step: Step) -> list[str]:
+    """MaxRoiPool, which rounds as Caffe does."""
+    p = step.param.roi_pooling_param
+    regions = _rows(step)
+    if p.pad_ratio:
+        index, first, last = (_columns(step, regions, which) for which in (INDEX, FIRST, LAST))
+        pad = step.times(step.plus(step.op("Sub", last, first), 1), p.pad_ratio)
+        regions = step.op("Concat", index, step.op("Sub", first, pad), step.op("Add", last, pad), axis=1)
+    return [
+        step.op("MaxRoiPool", step.x, regions, pooled_shape=[p.pooled_h, p.pooled_w], spatial_scale=p.spatial_scale)
+    ]
+
+
+@writes("ROIAlign")
+def roi_align(step: Step) -> list[str]:
+    if not isinstance(step.layer, ROIAlignMean):
+        raise step.refuse(
+            "MS-CNN's layer samples the corners of bins, ONNX's RoiAlign their inside; a net trained with "
+            "roi_align_param can be written"
+        )
+    p, regions = step.param.roi_align_param, _rows(step)
+    images = step.op("Reshape", step.cast(_columns(step, regions, INDEX), "INT64"), step.integers([-1], "row"))
+    return [
+        step.op(
+            "RoiAlign",
+            step.x,
+            _columns(step, regions, FIRST + LAST),
+            images,
+            coordinate_transformation_mode="output_half_pixel",
+            output_height=p.pooled_h,
+            output_width=p.pooled_w,
+            sampling_ratio=max(0, p.sampling_ratio),
+            spatial_scale=p.spatial_scale,
+        )
+    ]
+
+
+@writes("Lstm")
+def lstm(step: Step) -> list[str]:
+    layer, shape = step.layer, step.bottoms[0]
+    if layer.has_marks:
+        raise step.refuse("its state carries over from run to run; leave out its second bottom, the marks")
+    streams, size = layer.streams, layer.outputs
+    weights, recurrent, bias = (
+        step.graph.constants[name].reshape(4, size, -1)[[0, 2, 1, 3]].reshape(1, 4 * size, -1)  # input, output, forget
+        for name in step.blobs
+    )
+    biases = np.concatenate([bias.reshape(1, -1), np.zeros((1, 4 * size))], axis=1)
+    values = math.prod(shape[layer.axes :])
+    steps = math.prod(shape) // max(1, values * streams)
+    y = step.op(
+        "LSTM",
+        step.op("Reshape", step.x, step.integers([steps, streams, values], "steps")),
+        *(step.array(array, what) for array, what in ((weights, "W"), (recurrent, "R"), (biases, "B"))),
+        hidden_size=size,
+    )
+    return [step.op("Reshape", y, step.integers(step.tops[0], "rows"))]
+
+
+def _rows(step: Step) -> str:
+    """The regions as (R, 5)."""
+    shape = step.bottoms[1]
+    return step.reshape(step.inputs[1], shape, shape[:2])
+
+
+def _columns(step: Step, regions: str, which: list[int]) -> str:
+    return step.op("Gather", regions, step.integers(which, "columns"), axis=1)

@@ -25,7 +25,8 @@ def dropout(step: Step) -> list[str]:
         raise step.refuse("it is in phase TRAIN; convert the net in phase TEST")
     if step.layer.drops:
         raise step.refuse("it drops values at random, by sample_weights_test; remove this field")
-    return [step.times(step.x, step.layer.scale)]
+    ratio = step.array(step.param.dropout_param.dropout_ratio, "ratio")
+    return [step.op("Dropout", step.times(step.x, step.layer.scale), ratio)]  # which does nothing outside of training
 
 
 @writes("Flatten", "Reshape")

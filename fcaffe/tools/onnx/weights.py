@@ -71,7 +71,10 @@ def read_weights(path: str | os.PathLike[str], net: Net | None = None) -> Model:
         except SnapshotError as problem:
             raise SnapshotError(f"{path}: {problem}") from problem
     if net is None:
-        raise SnapshotError(f"{path} was not written by fcaffe: give the net whose weights it has as --model")
+        raise SnapshotError(
+            f"{path} was not written by fcaffe: give the net whose weights it has as --model, or two files to convert "
+            "all of it, OUT.prototxt and OUT.caffemodel"
+        )
     model = to_model(net)
     for node, layer in zip(net.nodes, model.layers, strict=True):
         layer.blobs = _blobs(file, net, node.layer, os.fspath(path)) if node.layer.blobs else []

@@ -1,0 +1,171 @@
+"""Operators that work on each value of a blob."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from fcaffe.tools.onnx.elementwise import FUNCTIONS
+from fcaffe.tools.onnx.reading.graph import Step, Value, reads
+from fcaffe.tools.onnx.reading.load import Node
+
+# erfc(z) = exp(-z^2) * P(t) with t = 1 / (1 + RATE * z), for z of 0 and more: coefficients of t, t^2, ...
+RATE = 0.3275911
+ERFC = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+ROOT = math.sqrt(0.5)
+NEAR = 1e-4  # of constants in a formula
+
+_KINDS = {**{operator: kind for kind, operator in FUNCTIONS.items()}, "Exp": "Exp", "Log": "Log", "Relu": "ReLU"}
+_SELU = 1.6732632423543772, 1.0507009873554805
+_FORMULAS: dict[str, Callable[[Step], Value]] = {
+    "Neg": lambda step: step.power(step.x, scale=-1),
+    "Sqrt": lambda step: step.power(step.x, power=0.5),
+    "Reciprocal": lambda step: step.power(step.x, power=-1),
+    "LeakyRelu": lambda step: step.layer("ReLU", step.x, relu_param={"negative_slope": step.attribute("alpha", 0.01)}),
+    "Elu": lambda step: _elu(step, step.attribute("alpha", 1.0)),
+    "Selu": lambda step: step.power(_elu(step, step.attribute("alpha", _SELU[0])), step.attribute("gamma", _SELU[1])),
+    "HardSigmoid": lambda step: _hard_sigmoid(step, step.attribute("alpha", 0.2), step.attribute("beta", 0.5)),
+    "HardSwish": lambda step: step.product(step.x, step.power(clipped(step, step.power(step.x, 1, 3), 0, 6), 1 / 6)),
+    "Swish": lambda step: step.product(step.x, step.layer("Sigmoid", step.power(step.x, step.attribute("alpha", 1.0)))),
+    "Mish": lambda step: step.product(step.x, step.layer("TanH", step.layer("BNLL", step.x))),
+    "Softsign": lambda step: step.product(step.x, step.power(step.layer("AbsVal", step.x), shift=1, power=-1)),
+}
+
+
+@reads(*_KINDS)
+def function(step: Step) -> Value:
+    return step.layer(_KINDS[step.op], step.x)
+
+
+@reads(*_FORMULAS)
+def formula(step: Step) -> Value:
+    return _FORMULAS[step.op](step)
+
+
+def _elu(step: Step, alpha: float) -> Value:
+    return step.layer("ELU", step.x, elu_param={"alpha": alpha})
+
+
+def _hard_sigmoid(step: Step, alpha: float, beta: float) -> Value:
+    return clipped(step, step.power(step.x, alpha, beta), 0, 1)
+
+
+@reads("Pow")
+def power(step: Step) -> Value:
+    exponent = step.constant(1)
+    if exponent is None or exponent.size != 1:
+        raise step.refuse("its exponent is no single constant", "use one number as exponent")
+    return step.power(step.x, power=float(exponent.flat[0]))
+
+
+@reads("PRelu")
+def prelu(step: Step) -> Value:
+    slope, shape = step.weights(1, "slopes"), step.x.shape
+    if slope.size == 1:
+        return step.layer("PReLU", step.x, blobs=[slope.reshape(())], prelu_param={"channel_shared": True})
+    if slope.size != shape[1] or np.broadcast_shapes(slope.shape, (1,) * len(shape))[1] != shape[1]:
+        raise step.refuse("its slopes are not one for each channel, or one for all", "use nn.PReLU")
+    return step.layer("PReLU", step.x, blobs=[slope.reshape(-1)])
+
+
+@reads("Clip")
+def clip(step: Step) -> Value:
+    limits = [step.attribute("min", -math.inf), step.attribute("max", math.inf)]
+    for index in (1, 2):
+        if step.has(index):
+            limits[index - 1] = float(step.weights(index, "limits").reshape(-1)[0])
+    return clipped(step, step.x, *limits)
+
+
+def clipped(step: Step, x: Value, low: float, high: float) -> Value:
+    """Limits by ReLU: max(x, low) = x + ReLU(low - x), and min(x, high) = x - ReLU(x - high), exact between them."""
+    most = float(np.finfo(np.float32).max)
+    if low == 0 and high == 6 and step.net.forks:
+        return step.layer("ReLU6", x)
+    if low == 0:
+        x = step.layer("ReLU", x)
+    elif low > -most:
+        x = step.sum(x, step.layer("ReLU", step.power(x, scale=-1, shift=low)))
+    if high < most:
+        x = step.sum(x, step.layer("ReLU", step.power(x, shift=-high)), coefficients=(1, -1))
+    return x
+
+
+@reads("Where")
+def where(step: Step) -> Value:
+    """Softplus as PyTorch exports it: x above a threshold of 20, where float32 knows no difference."""
+    condition, plus = step.node_before(0), step.node_before(2)
+    if condition is not None and plus is not None and (condition.op, plus.op) == ("Greater", "Softplus"):
+        limit = _number(step, condition.inputs[1])
+        if limit is not None and limit >= 20 and condition.inputs[0] == plus.inputs[0] == step.node.inputs[1]:
+            return step.layer("BNLL", step.value(1))
+    raise step.refuse("Caffe has no conditions", "compute without them, such as by ReLU or by masks of constants")
+
+
+# --- GELU ---
+
+
+@reads("Gelu")
+def gelu(step: Step) -> Value:
+    if step.attribute("approximate", "none") == "none":
+        return error_gelu(step, step.x)
+    x, rate = step.x, math.sqrt(2 / math.pi)  # 0.5 x (1 + tanh(rate * (x + 0.044715 x^3)))
+    inner = step.sum(x, step.power(x, power=3), coefficients=(rate, 0.044715 * rate))
+    return step.product(x, step.power(step.layer("TanH", inner), scale=0.5, shift=0.5))
+
+
+def error_gelu(step: Step, x: Value) -> Value:
+    """x * (1 + erf(x / sqrt(2))) / 2 = ReLU(x) - |x| erfc(|x| / sqrt(2)) / 2.
+
+    Caffe has no error function. Formula 7.1.26 of Abramowitz and Stegun gives erfc to 1.5e-7, which the factor
+    exp(-x^2 / 2) makes smaller for larger |x|: the result is right to 1e-7, about as float32 rounds it.
+    """
+    size = step.layer("AbsVal", x)
+    t = step.power(size, scale=RATE * ROOT, shift=1, power=-1)
+    powers = [step.power(t, power=exponent) for exponent in range(1, 1 + len(ERFC))]
+    polynomial = step.sum(*powers, coefficients=ERFC)
+    bell = step.layer("Exp", step.power(x, power=2), exp_param={"scale": -0.5})
+    return step.sum(step.layer("ReLU", x), step.product(size, polynomial, bell), coefficients=(1, -0.5))
+
+
+def gelu_behind(step: Step) -> Value | None:
+    """The GELU whose last multiplication the node is: of x, 1 + erf(x / sqrt(2)) and 1 / 2, in any order."""
+    factors, constant = _factors(step, step.node, 3)
+    if abs(constant - 0.5) > NEAR or len(factors) != 2:
+        return None
+    makers = step.net.makers
+    for x, other in (factors, factors[::-1]):
+        plus = makers.get(other)
+        if plus is None or plus.op != "Add" or 1.0 not in [_number(step, name) for name in plus.inputs]:
+            continue
+        for erf in (makers[name] for name in plus.inputs if name in makers and makers[name].op == "Erf"):
+            inner = makers.get(erf.inputs[0])
+            argument, scale = _factors(step, inner, 1) if inner is not None else ([], 0.0)
+            value = step.net.known[x]
+            if argument == [x] and abs(scale - ROOT) < NEAR and isinstance(value, Value):
+                return error_gelu(step, value)
+    return None
+
+
+def _number(step: Step, name: str) -> float | None:
+    """The value of a constant that has one."""
+    known = step.net.known.get(name)
+    return float(known.flat[0]) if isinstance(known, np.ndarray) and known.size == 1 else None
+
+
+def _factors(step: Step, node: Node, depth: int) -> tuple[list[str], float]:
+    """The factors of a product or quotient by name, and the product of those that are single constants."""
+    names: list[str] = []
+    constant = 1.0
+    for index, name in enumerate(node.inputs):
+        value, before = _number(step, name), step.net.makers.get(name)
+        if value and (node.op == "Mul" or index == 1):
+            constant *= 1 / value if node.op == "Div" else value
+        elif depth and before is not None and before.op == "Mul" == node.op:
+            more, product = _factors(step, before, depth - 1)
+            names, constant = names + more, constant * product
+        else:
+            names.append(name)
+    return (names, constant) if node.op in ("Mul", "Div") else ([], 0.0)

@@ -1,0 +1,185 @@
+"""Sums, products and extremes of blobs and constants.
+
+ONNX repeats axes of length 1. Caffe's Scale and Bias repeat a block of successive axes over the others, and Tile an
+axis.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+
+import numpy as np
+
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.onnx.reading.activations import clipped, gelu_behind
+from fcaffe.tools.onnx.reading.graph import Made, Shape, Step, Value, reads
+from fcaffe.tools.onnx.reading.reorder import tiled
+
+SAME = 1e-6  # a product of factors this near to 1 is one that undoes another
+
+
+def common_shape(step: Step, *shapes: Shape) -> Shape:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise step.error(f"its inputs of shapes {', '.join(map(str, shapes))} do not fit together") from None
+
+
+def _block(step: Step, shape: Shape, constant: np.ndarray) -> tuple[int, np.ndarray]:
+    """The axes of a blob that a constant varies over, from the first to the last: their start, and the constant."""
+    wide = constant.reshape((1,) * (len(shape) - constant.ndim) + constant.shape)
+    axes = [axis for axis in range(wide.ndim) if wide.shape[axis] != 1]
+    first, last = axes[0], axes[-1] + 1
+    step.net.take(math.prod(shape[first:last]))
+    return first, np.broadcast_to(wide.reshape(wide.shape[first:last]), shape[first:last])
+
+
+def _single(constant: np.ndarray) -> float | None:
+    """The value of a constant whose elements are equal."""
+    return float(constant.flat[0]) if constant.size and (constant == constant.flat[0]).all() else None
+
+
+def _replaceable(x: Value, kind: str) -> Made | None:
+    """The layer of x if it is of this kind, with a single bottom, and learns its blobs."""
+    made = x.maker
+    return made if made.kind == kind and len(made.bottoms) == 1 and not made.fixed else None
+
+
+def _scale_of(x: Value, axis: int, block: np.ndarray) -> Made | None:
+    """The layer of x if it is a Scale without a bias by factors along the same axes."""
+    made = _replaceable(x, "Scale")
+    if made is None or made.param.scale_param.axis != axis or [one.shape for one in made.blobs] != [block.shape]:
+        return None
+    return made
+
+
+def times_constant(step: Step, x: Value, constant: np.ndarray) -> Value:
+    x = tiled(step, x, common_shape(step, x.shape, constant.shape))
+    if (value := _single(constant)) is not None:
+        return step.power(x, scale=value)
+    axis, block = _block(step, x.shape, constant)
+    before, name = _scale_of(x, axis, block), ""
+    if before is not None:
+        x, block, name = before.bottoms[0], block * before.blobs[0], before.wanted
+        if np.abs(block - 1).max() <= SAME:
+            return x
+    return step.layer("Scale", x, blobs=[block], name=name, scale_param={"axis": axis, "num_axes": block.ndim})
+
+
+def plus_constant(step: Step, x: Value, constant: np.ndarray) -> Value:
+    """The sum, as the bias of the layer of x if it can have one."""
+    x = tiled(step, x, common_shape(step, x.shape, constant.shape))
+    value = _single(constant)
+    if (before := _replaceable(x, "Power")) is not None and value is not None:
+        p = before.param.power_param
+        if p.power == 1 and p.shift == 0:
+            return step.power(before.bottoms[0], scale=p.scale, shift=value, name=before.wanted)
+    axis = len(x.shape) - 1
+    product = _replaceable(x, "InnerProduct")
+    whole = constant.reshape(-1) if constant.size == x.shape[axis] and constant.shape[-1:] == x.shape[axis:] else None
+    if product is not None and len(product.blobs) == 1 and (whole is not None or value is not None):
+        return _with_bias(step, product, np.full(x.shape[axis], value) if whole is None else whole)
+    if value is not None:
+        return step.power(x, shift=value)
+    axis, block = _block(step, x.shape, constant)
+    if (scale := _scale_of(x, axis, block)) is not None:
+        return _with_bias(step, scale, block)
+    convolution = _replaceable(x, "Convolution")
+    if convolution is not None and len(convolution.blobs) == 1 and axis == block.ndim == 1:
+        return _with_bias(step, convolution, block)
+    return step.layer("Bias", x, blobs=[block], bias_param={"axis": axis, "num_axes": block.ndim})
+
+
+def _with_bias(step: Step, made: Made, bias: np.ndarray) -> Value:
+    """The layer once more, with a bias."""
+    if made in step.made:
+        step.made.remove(made)
+    field = {"Scale": "scale_param", "InnerProduct": "inner_product_param"}.get(made.kind, "convolution_param")
+    p = copy.deepcopy(getattr(made.param, field))
+    p.bias_term = True
+    if made.kind != "Scale":
+        p.ClearField("bias_term")  # which is true by default
+    return step.layer(made.kind, made.bottoms[0], blobs=[made.blobs[0], bias], name=made.wanted, **{field: p})
+
+
+def summed(step: Step, x: Value, y: Value, sign: float = 1) -> Value:
+    """x + sign * y."""
+    if x.shape == y.shape:
+        return step.sum(x, y, coefficients=(1, sign))
+    y = y if sign == 1 else step.power(y, scale=sign)
+    return _combined(step, x, y, "Bias")
+
+
+def multiplied(step: Step, x: Value, y: Value) -> Value:
+    return step.product(x, y) if x.shape == y.shape else _combined(step, x, y, "Scale")
+
+
+def _combined(step: Step, x: Value, y: Value, kind: str) -> Value:
+    """A Bias or Scale of two blobs, the smaller of which is repeated."""
+    shape = common_shape(step, x.shape, y.shape)
+    if x.shape != shape and y.shape == shape:
+        x, y = y, x
+    x = tiled(step, x, shape)
+    own = (1,) * (len(shape) - len(y.shape)) + y.shape
+    axes = [axis for axis, n in enumerate(own) if n != 1] or [0]
+    first, last = axes[0], axes[-1] + 1
+    while first and own[first - 1] == shape[first - 1]:  # such as a batch of 1, which may become larger
+        first -= 1
+    y = tiled(step, step.reshape(y, own[first:last]), shape[first:last])
+    return step.layer(kind, x, y, **{f"{kind.lower()}_param": {"axis": first}})
+
+
+@reads("Add", "Sub")
+def add(step: Step) -> Value:
+    sign = -1 if step.op == "Sub" else 1
+    if step.constant(1) is not None:
+        return plus_constant(step, step.x, sign * step.weights(1, "terms"))
+    if step.constant(0) is not None:
+        return plus_constant(step, step.power(step.value(1), scale=sign), step.weights(0, "terms"))
+    return summed(step, step.x, step.value(1), sign)
+
+
+@reads("Mul")
+def multiply(step: Step) -> Value:
+    if (found := gelu_behind(step)) is not None:
+        return found
+    for constant, other in ((0, 1), (1, 0)):
+        if step.constant(constant) is not None:
+            return times_constant(step, step.value(other), step.weights(constant, "factors"))
+    return multiplied(step, step.x, step.value(1))
+
+
+@reads("Div")
+def divide(step: Step) -> Value:
+    if step.constant(1) is not None:
+        divisor = step.weights(1, "divisors").astype(np.float64)
+        return times_constant(step, step.x, np.float32(1 / divisor))
+    inverse = step.power(step.value(1), power=-1)
+    if step.constant(0) is not None:
+        return times_constant(step, inverse, step.weights(0, "dividends"))
+    return multiplied(step, step.x, inverse)
+
+
+@reads("Sum", "Mean")
+def total(step: Step) -> Value:
+    terms = [step.value(index) for index in range(len(step.node.inputs))]
+    y = functools.reduce(functools.partial(summed, step), terms)
+    return step.power(y, scale=1 / len(terms)) if step.op == "Mean" else y
+
+
+@reads("Max", "Min")
+def extreme(step: Step) -> Value:
+    """The minimum is the maximum of what has the other sign. One with a single constant is a ReLU."""
+    constants = [step.constant(index) for index in range(len(step.node.inputs))]
+    single = [float(one.flat[0]) for one in constants if one is not None and one.size == 1]
+    if len(constants) == 2 and len(single) == 1:
+        x = step.value(0 if constants[0] is None else 1)
+        return clipped(step, x, *(single[0], math.inf) if step.op == "Max" else (-math.inf, single[0]))
+    sign = 1 if step.op == "Max" else -1
+    values = [step.value(index) for index in range(len(constants))]
+    shape = common_shape(step, *(value.shape for value in values))
+    terms = [step.power(tiled(step, value, shape), scale=sign) for value in values]
+    y = step.layer("Eltwise", *terms, eltwise_param={"operation": pb.EltwiseParameter.MAX}) if terms[1:] else terms[0]
+    return step.power(y, scale=sign)

@@ -1,0 +1,188 @@
+"""An ONNX file as a Caffe net with its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.errors import NetError, SnapshotError
+from fcaffe.model_files import Model, StoredLayer, write_model
+from fcaffe.output_files import remove_leftovers
+from fcaffe.proto import StoredBlob, write_text
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.merge_bn import merge_bn
+from fcaffe.tools.onnx.reading import (  # noqa: F401 - each fills the registry
+    activations,
+    arithmetic,
+    convolution,
+    normalization,
+    pooling,
+    recurrent,
+    reductions,
+    refused,
+    reorder,
+    resize,
+    shape,
+)
+from fcaffe.tools.onnx.reading.folding import fold
+from fcaffe.tools.onnx.reading.graph import Draft, Known, Step, Value, readers
+from fcaffe.tools.onnx.reading.load import Node, Source, load
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A deploy net (a NetParameter), its weights, its integer inputs, and the ONNX values of its blobs by name."""
+
+    net: pb.NetParameter
+    model: Model
+    integers: set[str]
+    values: dict[str, str]
+
+
+def from_onnx(
+    path: str, shapes: Mapping[str, Sequence[int]] | None = None, forks: bool = False, merge: bool = False
+) -> Converted:
+    """Convert an ONNX file.
+
+    Args:
+        path: the file.
+        shapes: of inputs by name, for those which the file leaves open. An open first axis is 1 without.
+        forks: whether layers of Caffe's forks may be used.
+        merge: whether normalisations by running statistics are folded into the weights.
+
+    Raises:
+        SnapshotError: the file is damaged.
+        NetError: Caffe cannot express a node, or a node is wrong.
+    """
+    source = load(path, shapes or {})
+    with log.quiet():
+        draft = _draft(source, forks, merge)
+        values = [_output(draft, name, path) for name in source.outputs]
+        made = _finished(draft, source, values)
+    if merge:
+        merged = merge_bn(made.net, made.model)
+        made = Converted(merged.net, merged.model, made.integers, made.values)
+    return made
+
+
+def _draft(source: Source, forks: bool, merge: bool) -> Draft:
+    """All nodes as layers, constants or refusals."""
+    draft = Draft(source, forks, merge)
+    draft.known.update(source.constants)
+    for name, dims in source.inputs.items():
+        made = draft.add("Input", [], name, 1, [], input_param={"shape": [{"dim": dims}]})
+        made.tops[0].onnx = name
+        draft.known[name] = made.tops[0]
+    for node in source.nodes:
+        found: Sequence[Known]
+        try:
+            found = _read(draft, node)
+        except NetError as refusal:
+            found = [refusal] * len(node.outputs)
+        for name, value in zip(node.outputs, found, strict=False):
+            if name:
+                draft.known[name] = value
+                draft.makers[name] = node
+                if isinstance(value, Value):
+                    value.onnx = value.onnx or name
+    return draft
+
+
+def _read(draft: Draft, node: Node) -> Sequence[Known]:
+    """The outputs of a node. Raises NetError, which names the node."""
+    step, reader = Step(draft, node), readers.get(node.op)
+    try:
+        constants = fold(step)
+        if constants is not None:
+            return constants
+        if reader is None:
+            return [step.refuse("fcaffe knows no layers for this operator", "compute it by others")] * len(node.outputs)
+        with np.errstate(all="ignore"):
+            found = reader(step)
+    except NetError as problem:
+        raise problem if str(problem).startswith("node ") else step.error(str(problem)) from problem
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as problem:  # of a damaged file
+        words = " ".join(str(problem).split())[:200]
+        raise step.error(f"its inputs or attributes are not valid: {words or type(problem).__name__}") from problem
+    _name(step)
+    values = found if isinstance(found, list) else [found]
+    if len(values) < sum(1 for name in node.outputs if name):
+        raise step.error(f"it has {len(node.outputs)} outputs")
+    return values
+
+
+def _name(step: Step) -> None:
+    """The layer that learns gets the node's name, or else the last one; others that and their type."""
+    learning = [made for made in step.made if made.blobs and not made.fixed]
+    first = next(iter(learning or step.made[::-1]), None)
+    for made in step.made:
+        if not made.wanted:
+            made.wanted = step.node.name if made is first else f"{step.node.name}/{made.kind.lower()}"
+
+
+def _output(draft: Draft, name: str, path: str) -> Value:
+    found = draft.known[name]
+    if isinstance(found, NetError):
+        raise type(found)(f"{path}: {found}") from found
+    if isinstance(found, np.ndarray):
+        raise SnapshotError(f'{path}: its output "{name}" does not depend on an input, so there is nothing to convert')
+    return found
+
+
+def _finished(draft: Draft, source: Source, outputs: list[Value]) -> Converted:
+    """The layers that the outputs need, with names."""
+    needed = {id(value.maker) for value in outputs}
+    for made in reversed(draft.layers):
+        if id(made) in needed:
+            needed.update(id(bottom.maker) for bottom in made.bottoms)
+    layers = [made for made in draft.layers if id(made) in needed or made.kind == "Input"]
+    read = {id(bottom) for made in layers for bottom in made.bottoms}
+    for name, value in zip(source.outputs, outputs, strict=True):
+        if id(value) not in read and not value.name and value.maker.kind != "Input":
+            value.name = name
+        else:  # an output that is read as well, or that two names stand for
+            layers.append(draft.add("Power", [value], name, 1, []))
+            layers[-1].tops[0].name = name
+            read.add(id(value))
+    net, model = pb.NetParameter(name=source.name), Model(pb.NetParameter(name=source.name), [])
+    taken, blobs, wanted = set[str](), set(source.outputs), {made.wanted for made in layers}
+    for made in layers:
+        param = made.param
+        param.name = _free(_stem(made.wanted, wanted), taken)
+        for top in made.tops:
+            top.name = top.name or _free(_stem(top.onnx, blobs) or param.name, blobs)
+        param.ClearField("phase")
+        param.bottom[:] = [bottom.name for bottom in made.bottoms]
+        param.top[:] = [top.name for top in made.tops]
+        net.layer.append(param)
+        model.layers.append(StoredLayer(param, [StoredBlob(blob.shape, blob) for blob in made.blobs]))
+    tops = [top for made in layers for top in made.tops]
+    if unread := [top.name for top in tops if id(top) not in read and top.name not in source.outputs]:
+        net.layer.add(name=_free("unused", taken), type="Silence", bottom=unread)
+    return Converted(net, model, source.integers, {top.name: top.onnx for top in tops if top.onnx})
+
+
+def _stem(name: str, taken: set[str]) -> str:
+    """`conv1` for `conv1:Conv`, as fcaffe's own files have it, if there is nothing else of this name."""
+    stem = name.partition(":")[0]
+    return stem if stem not in taken else name
+
+
+def _free(name: str, taken: set[str]) -> str:
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    taken.add(found)
+    return found
+
+
+def write_converted(made: Converted, net_path: str, model_path: str) -> None:
+    """Write the net as a prototxt, and its weights as a model. Raises SnapshotError."""
+    remove_leftovers(net_path)
+    remove_leftovers(model_path)
+    write_text(net_path, made.net)
+    write_model(model_path, made.model)

@@ -1,0 +1,267 @@
+"""A Caffe net in the making, and the registry of functions that read ONNX's operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fcaffe.errors import NetError
+from fcaffe.net import Blob
+from fcaffe.net.registry import create_layer
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.onnx.reading.load import ROOM, Node, Source
+from fcaffe.tools.shapes import hollow_context
+
+Shape = tuple[int, ...]
+MOST_PIECES = 512  # tops of one Slice, or bottoms of one Concat, to move values by
+
+
+@dataclass(eq=False)
+class Value:
+    """A blob of the net."""
+
+    shape: Shape
+    maker: Made
+    onnx: str = ""  # the first ONNX value that it stands for
+    name: str = ""  # of the blob, at the end
+
+
+@dataclass(eq=False)
+class Made:
+    """A layer of the net. Its bottoms and tops are named at the end."""
+
+    param: Any
+    wanted: str
+    bottoms: list[Value]
+    tops: list[Value] = field(default_factory=list)
+    blobs: list[np.ndarray] = field(default_factory=list)
+    fixed: bool = False  # its blobs are not learned
+
+    @property
+    def kind(self) -> str:
+        return str(self.param.type)
+
+
+_REPEATED = {"kernel_size", "stride", "pad", "dilation"}
+Known = Value | np.ndarray | NetError  # what an ONNX value has become: the error is the refusal of its node
+Reader = Callable[["Step"], "Value | list[Value]"]
+readers: dict[str, Reader] = {}
+
+
+def reads(*operators: str) -> Callable[[Reader], Reader]:
+    """Decorator: register a function that adds the layers of these operators, and returns the blobs of the outputs."""
+
+    def add(reader: Reader) -> Reader:
+        for operator in operators:
+            assert readers.setdefault(operator, reader) is reader, f"{operator} has two functions that read it"
+        return reader
+
+    return add
+
+
+class Draft:
+    """Layers in order, and what each ONNX value has become."""
+
+    def __init__(self, source: Source, forks: bool, merge: bool) -> None:
+        self.nodes, self.opset, self.forks, self.merge = source.nodes, source.opset, forks, merge
+        self.known: dict[str, Known] = {}
+        self.makers: dict[str, Node] = {}  # nodes by the names of their outputs
+        self.layers: list[Made] = []
+        self._context = hollow_context()
+        self._room = ROOM[0] * source.size + ROOM[1]
+
+    def add(
+        self, kind: str, bottoms: Sequence[Value], wanted: str, tops: int, blobs: Sequence[np.ndarray], **fields: Any
+    ) -> Made:
+        """Add a layer, and set it up for the shapes of its tops. Raises NetError."""
+        if isinstance(windows := fields.get("convolution_param"), dict):  # whose sizes are repeated fields
+            for name in _REPEATED & windows.keys():
+                windows[name] = [windows[name]] if isinstance(windows[name], int) else windows[name]
+        ends = {"bottom": [value.onnx or "?" for value in bottoms], "top": [str(index) for index in range(tops)]}
+        param = pb.LayerParameter(name=wanted, type=kind, phase=pb.TEST, **ends, **fields)
+        layer = create_layer(param, self._context)
+        xp = self._context.engine.xp
+        outs = [Blob(xp) for _ in range(tops)]
+        layer.initialize([Blob(xp, value.shape) for value in bottoms], outs)
+        wanted_shapes, shapes = [blob.shape for blob in layer.blobs], [blob.shape for blob in blobs]
+        if wanted_shapes != shapes:
+            raise NetError(f"its constants have the shapes {shapes}, and Caffe's layer takes {wanted_shapes}")
+        made = Made(param, wanted, list(bottoms), blobs=list(blobs))
+        made.tops = [Value(blob.shape, made) for blob in outs]
+        self.layers.append(made)
+        return made
+
+    def take(self, count: int) -> None:
+        """Account for an array of so many values. Raises NetError if there is no room for it."""
+        self._room -= 4 * count
+        if self._room < 0:
+            raise NetError("its constants would take many times the memory of the file")
+
+
+@dataclass
+class Step:
+    """A node for the function that reads it: its inputs and attributes, and methods that add layers."""
+
+    net: Draft
+    node: Node
+    made: list[Made] = field(default_factory=list)  # the layers that it has become
+
+    # --- the node ---
+
+    @property
+    def op(self) -> str:
+        return self.node.op
+
+    def attribute(self, name: str, default: Any) -> Any:
+        return self.node.attributes.get(name, default)
+
+    def has(self, index: int) -> bool:
+        return index < len(self.node.inputs) and self.node.inputs[index] != ""
+
+    def known(self, index: int) -> Value | np.ndarray:
+        """The blob or constant of an input. Raises the refusal of the node that should have written it."""
+        if not self.has(index):
+            raise self.error(f"it has no input {index}")
+        found = self.net.known[self.node.inputs[index]]
+        if isinstance(found, NetError):
+            raise found
+        return found
+
+    def constant(self, index: int) -> np.ndarray | None:
+        """The input if it is constant."""
+        found = self.known(index) if self.has(index) else None
+        return found if isinstance(found, np.ndarray) else None
+
+    def weights(self, index: int, what: str) -> np.ndarray:
+        """A constant of float32."""
+        found = self.constant(index)
+        if found is None:
+            raise self.refuse(f"its {what} depend on the input of the model", f"make the {what} constants")
+        if found.dtype != np.float32:
+            raise self.refuse(f"its {what} are integers", f"export the model with {what} in float32")
+        return found
+
+    def list_of(self, index: int, attribute: str = "") -> list[int] | None:
+        """Integers that are an attribute of older operators and a constant input of newer ones; None without."""
+        if attribute and attribute in self.node.attributes:
+            return list(self.node.attributes[attribute])
+        if not self.has(index):
+            return None
+        found = self.constant(index)
+        if found is None:
+            raise self.refuse(
+                f"its input {index} depends on the input of the model",
+                "export it for fixed sizes (no dynamic axes, or with --input-shape), so that sizes are constants",
+            )
+        if found.dtype.kind not in "iu" or found.ndim > 1:
+            raise self.error(f"its input {index} is no list of whole numbers")
+        return [int(value) for value in found.reshape(-1)]
+
+    def value(self, index: int = 0) -> Value:
+        """The blob of an input. A constant becomes a layer of its own."""
+        found = self.known(index)
+        return found if isinstance(found, Value) else self.held(found)
+
+    @property
+    def x(self) -> Value:
+        return self.value(0)
+
+    def node_before(self, index: int) -> Node | None:
+        """The node that writes an input."""
+        return self.net.makers.get(self.node.inputs[index]) if self.has(index) else None
+
+    def reading(self, node: Node) -> Step:
+        """A step for a node before, whose layers become this step's."""
+        return Step(self.net, node, self.made)
+
+    # --- layers ---
+
+    def layers(
+        self,
+        kind: str,
+        *bottoms: Value,
+        tops: int = 1,
+        blobs: Iterable[np.ndarray] = (),
+        fixed: bool = False,
+        name: str = "",
+        **fields: Any,
+    ) -> list[Value]:
+        """Add a layer with these messages, and return its tops. Blobs that are `fixed` are not learned.
+
+        `name` is that of a layer that this one replaces.
+        """
+        arrays = [np.asarray(blob, np.float32, "C") for blob in blobs]
+        if fixed:
+            fields["param"] = [{"lr_mult": 0, "decay_mult": 0} for _ in arrays]
+        made = self.net.add(kind, bottoms, name, tops, arrays, **fields)
+        made.fixed = fixed
+        self.made.append(made)
+        return made.tops
+
+    def layer(self, kind: str, *bottoms: Value, **more: Any) -> Value:
+        return self.layers(kind, *bottoms, **more)[0]
+
+    def filled(self, shape: Shape, value: float) -> Value:
+        """A blob of equal values."""
+        filler = {"type": "constant", "value": value}
+        return self.layer("DummyData", dummy_data_param={"shape": [{"dim": shape}], "data_filler": [filler]})
+
+    def held(self, array: np.ndarray) -> Value:
+        """A constant as a blob."""
+        if array.size and (array == array.flat[0]).all():
+            return self.filled(array.shape, float(array.flat[0]))
+        return self.layer("Parameter", blobs=[array], fixed=True, parameter_param={"shape": {"dim": array.shape}})
+
+    def power(self, x: Value, scale: float = 1, shift: float = 0, power: float = 1, name: str = "") -> Value:
+        """(shift + scale * x) ** power."""
+        given = {"power": power, "scale": scale, "shift": shift}
+        given = {key: value for key, value in given.items() if value != (0 if key == "shift" else 1)}
+        return self.layer("Power", x, power_param=given, name=name) if given else x
+
+    def reshape(self, x: Value, shape: Shape) -> Value:
+        """Successive reshapes become one, or none."""
+        if math.prod(shape) != math.prod(x.shape):
+            raise self.error(f"it cannot give {x.shape} the shape {tuple(shape)}")
+        while x.shape != shape and x.maker.kind in ("Reshape", "Flatten"):
+            x = x.maker.bottoms[0]
+        if x.shape == shape:
+            return x
+        if len(shape) == 2 and len(x.shape) > 1 and shape[0] == x.shape[0]:
+            return self.layer("Flatten", x)
+        dims = [0 if axis < len(x.shape) and dim == x.shape[axis] else dim for axis, dim in enumerate(shape)]
+        return self.layer("Reshape", x, reshape_param={"shape": {"dim": dims}})
+
+    def sum(self, *terms: Value, coefficients: Sequence[float] = ()) -> Value:
+        given = {"coeff": coefficients} if any(one != 1 for one in coefficients) else {}
+        return self.layer("Eltwise", *terms, eltwise_param={"operation": pb.EltwiseParameter.SUM, **given})
+
+    def product(self, *factors: Value) -> Value:
+        return self.layer("Eltwise", *factors, eltwise_param={"operation": pb.EltwiseParameter.PROD})
+
+    def scaled_by(self, x: Value, factors: Value, axis: int) -> Value:
+        """The product with a blob whose axes are those of x from `axis` on."""
+        return self.layer("Scale", x, factors, scale_param={"axis": axis})
+
+    def zeros(self, *shape: int) -> np.ndarray:
+        """A constant to be filled."""
+        self.net.take(math.prod(shape))
+        return np.zeros(shape, np.float32)
+
+    def axis(self, axis: int, shape: Shape) -> int:
+        """A negative axis counts from the end."""
+        if not -len(shape) <= axis < len(shape):
+            raise self.error(f"it has no axis {axis} in its input of shape {shape}")
+        return axis % len(shape)
+
+    # --- errors ---
+
+    def error(self, message: str) -> NetError:
+        return NetError(f"{self.node}: {message}")
+
+    def refuse(self, reason: str, remedy: str) -> NetError:
+        """The error for a node that Caffe cannot express: the reason, and what to change in the exporting model."""
+        return self.error(f"cannot be converted to Caffe: {reason}; {remedy}")

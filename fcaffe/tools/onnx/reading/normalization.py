@@ -1,0 +1,92 @@
+"""Normalisations and softmax."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fcaffe.tools.onnx.reading.graph import Step, Value, reads
+
+
+@reads("BatchNormalization")
+def batch_normalization(step: Step) -> Value:
+    if step.attribute("training_mode", 0) or len(step.node.outputs) > 1:
+        raise step.refuse("it normalises by the statistics of the batch", "export the model after model.eval()")
+    scale, shift, mean, variance = (
+        step.weights(index + 1, what).reshape(-1)
+        for index, what in enumerate(("scales", "shifts", "means", "variances"))
+    )
+    p = {"use_global_stats": True, "eps": step.attribute("epsilon", 1e-5)}
+    y = step.layer("BatchNorm", step.x, blobs=[mean, variance, np.ones(1)], batch_norm_param=p)
+    if (scale == 1).all() and (shift == 0).all() and not step.net.merge:  # which may need a Scale to become one
+        return y
+    return step.layer("Scale", y, blobs=[scale, shift], scale_param={"bias_term": True})
+
+
+def standardised(step: Step, x: Value, rows: int, eps: float, centre: bool = True) -> Value:
+    """x with each of `rows` rows for each image centred, and divided by its deviation, sqrt(variance + eps).
+
+    MVN centres. It cannot divide here, since it adds eps to the root.
+    """
+    images = x.shape[0]
+    length = math.prod(x.shape[1:]) // rows
+    y = step.reshape(x, (images, rows, 1, length))
+    if centre:
+        y = step.layer("MVN", y, mvn_param={"normalize_variance": False})
+    squares = {"operation": "SUMSQ", "axis": 2, "coeff": 1 / length}
+    variance = step.layer("Reduction", y, reduction_param=squares)
+    return step.reshape(step.scaled_by(y, step.power(variance, shift=eps, power=-0.5), 0), x.shape)
+
+
+@reads("InstanceNormalization", "GroupNormalization")
+def group_normalization(step: Step) -> Value:
+    x, scale, shift = step.x, step.weights(1, "scales").reshape(-1), step.weights(2, "shifts").reshape(-1)
+    channels = x.shape[1] if len(x.shape) > 2 else 0
+    groups = channels if step.op == "InstanceNormalization" else step.attribute("num_groups", 0)
+    if groups < 1 or channels % groups or scale.shape != shift.shape or scale.size not in (groups, channels):
+        raise step.error(f"its {groups} groups and {scale.size} scales do not fit {x.shape}")
+    y = standardised(step, x, groups, step.attribute("epsilon", 1e-5))
+    each = channels // scale.size
+    return _affine(step, y, np.repeat(scale, each), np.repeat(shift, each), 1)
+
+
+@reads("LayerNormalization", "RMSNormalization")
+def layer_normalization(step: Step) -> Value:
+    if len(step.node.outputs) > 1:
+        raise step.refuse("it gives the mean and the deviation, too", "use its first output only")
+    x = step.x
+    axis = step.axis(step.attribute("axis", -1), x.shape)
+    if axis == 0:
+        raise step.refuse("it normalises over the batch", "normalise over later axes")
+    rows = math.prod(x.shape[1:axis])
+    y = standardised(step, x, rows, step.attribute("epsilon", 1e-5), step.op == "LayerNormalization")
+    scale = np.broadcast_to(step.weights(1, "scales"), x.shape[axis:]) if step.has(1) else None
+    shift = np.broadcast_to(step.weights(2, "shifts"), x.shape[axis:]) if step.has(2) else None
+    return _affine(step, y, np.ones(x.shape[axis:]) if scale is None else scale, shift, axis)
+
+
+def _affine(step: Step, x: Value, scale: np.ndarray, shift: np.ndarray | None, axis: int) -> Value:
+    p = {"axis": axis, "num_axes": scale.ndim, "bias_term": shift is not None}
+    return step.layer("Scale", x, blobs=[scale] if shift is None else [scale, shift], scale_param=p)
+
+
+@reads("LRN")
+def lrn(step: Step) -> Value:
+    size = step.attribute("size", 0)
+    if size % 2 == 0:
+        raise step.refuse(f"it normalises over {size} channels", "use an odd number of channels")
+    p = {"alpha": step.attribute("alpha", 1e-4), "beta": step.attribute("beta", 0.75), "k": step.attribute("bias", 1)}
+    return step.layer("LRN", step.x, lrn_param={"local_size": size, **p})
+
+
+@reads("Softmax", "LogSoftmax")
+def softmax(step: Step) -> Value:
+    """Before version 13 it is over all axes from `axis` on."""
+    x, new = step.x, step.net.opset >= 13
+    axis = step.axis(step.attribute("axis", -1 if new else 1), x.shape)
+    if not new and any(n != 1 for n in x.shape[axis + 1 :]):
+        x, axis = step.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), 1
+    y = step.layer("Softmax", x, softmax_param={"axis": axis} if axis != 1 else {})
+    y = step.reshape(y, step.x.shape)
+    return step.layer("Log", y) if step.op == "LogSoftmax" else y

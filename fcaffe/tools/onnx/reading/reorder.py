@@ -1,0 +1,211 @@
+"""Operators that move values: transpositions, slices, padding, repetition.
+
+BVLC Caffe has no layer that transposes, but Im2col does. For a bottom (N, C, A, B T), windows of 1 x B with dilation T
+give (N, C B, A, T): out[n, c B + b, a, t] = in[n, c, a, b T + t]. The block of B moves before the axis A. Nothing is
+computed, and every transposition is a sequence of such moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.onnx.reading.folding import slices
+from fcaffe.tools.onnx.reading.graph import MOST_PIECES, Shape, Step, Value, reads
+from fcaffe.tools.onnx.reading.windows import pad_value, pads_of, pixels_to_channels, shuffled_pixels
+
+# --- another order ---
+
+
+@reads("Transpose")
+def transpose(step: Step) -> Value:
+    x = step.x
+    order = list(step.attribute("perm", reversed(range(len(x.shape)))))
+    return shuffled_pixels(step, x, order) or permuted(step, x, order)
+
+
+def permuted(step: Step, x: Value, order: Sequence[int]) -> Value:
+    """x with its axes in another order."""
+    if sorted(order) != list(range(len(x.shape))):
+        raise step.error(f"the order {order} does not name the axes of {x.shape}")
+    shape = tuple(x.shape[axis] for axis in order)
+    kept = [axis for axis in order if x.shape[axis] != 1]
+    if kept == sorted(kept):
+        return step.reshape(x, shape)
+    if step.net.forks:
+        return step.layer("Permute", x, permute_param={"order": list(order)})
+    axes = sorted(kept)  # those of y, by their numbers in x
+    y = x
+    for position, axis in enumerate(kept):
+        found = axes.index(axis)
+        if found == position:
+            continue
+        end = found + 1  # a run of axes in their final order moves at once
+        while end < len(axes) and axes[end] == kept[position + end - found]:
+            end += 1
+        blocks = axes[:position], axes[position:found], axes[found:end], axes[end:]
+        before, over, moving, behind = (math.prod(x.shape[axis] for axis in block) for block in blocks)
+        images = x.shape[0] if axes[0] == 0 and position > 0 else 1
+        y = step.reshape(y, (images, before // images, over, moving * behind))
+        p = {"kernel_h": 1, "kernel_w": moving, **({"dilation": [1, behind]} if behind > 1 else {})}
+        y = step.layer("Im2col", y, convolution_param=p)
+        axes = [*blocks[0], *blocks[2], *blocks[1], *blocks[3]]
+    return step.reshape(y, shape)
+
+
+@reads("DepthToSpace", "SpaceToDepth")
+def depth_to_space(step: Step) -> Value:
+    """With the pixels of a block before the channels (mode DCR), or behind them (CRD)."""
+    x, block = step.x, step.attribute("blocksize", 0)
+    n, c, h, w = x.shape
+    area = block * block
+    if step.op == "SpaceToDepth":
+        y = pixels_to_channels(step, x, (block, block))
+        parts = step.reshape(y, (n, c, area, *y.shape[2:]))
+        return step.reshape(permuted(step, parts, [0, 2, 1, 3, 4]), y.shape)
+    if step.attribute("mode", "DCR") == "DCR":
+        x = permuted(step, step.reshape(x, (n, area, c // area, h, w)), [0, 2, 1, 3, 4])
+    parts = step.reshape(x, (n, c // area, block, block, h, w))
+    moved = shuffled_pixels(step, parts, [0, 1, 4, 2, 5, 3])
+    assert moved is not None
+    return step.reshape(moved, (n, c // area, h * block, w * block))
+
+
+# --- a part ---
+
+
+def cut(step: Step, x: Value, axis: int, points: Sequence[int]) -> list[Value]:
+    """The pieces between these points of an axis, which include its ends. A Slice that there is already is used."""
+    if len(points) == 2:
+        return [x]
+    if len(points) > MOST_PIECES:
+        raise step.refuse(f"it needs {len(points) - 1} pieces of an axis", "choose fewer of its elements")
+    p = pb.SliceParameter(axis=axis, slice_point=points[1:-1])
+    for made in step.net.layers:
+        if made.kind == "Slice" and made.bottoms[0] is x and made.param.slice_param == p:
+            return made.tops
+    return step.layers("Slice", x, tops=len(points) - 1, slice_param=p)
+
+
+def chosen(step: Step, x: Value, axis: int, indices: Sequence[int]) -> Value:
+    """The elements of an axis with these indices, in their order."""
+    n = x.shape[axis]
+    if not indices or not all(0 <= index < n for index in indices):
+        raise step.error(f"it takes no elements, or some beyond axis {axis} of {x.shape}")
+    starts = [0, *(i for i in range(1, len(indices)) if indices[i] != indices[i - 1] + 1), len(indices)]
+    runs = [(indices[a], indices[b - 1] + 1) for a, b in pairwise(starts)]
+    points = sorted({0, n, *(point for run in runs for point in run)})
+    pieces = dict(zip(points, cut(step, x, axis, points), strict=False))
+    parts = [pieces[point] for a, b in runs for point in points if a <= point < b]
+    if len(parts) > MOST_PIECES:
+        raise step.refuse(f"it needs {len(parts)} pieces of an axis", "choose fewer of its elements")
+    return joined(step, parts, axis)
+
+
+@reads("Slice")
+def part(step: Step) -> Value:
+    """A stride over pixels is a Pooling of single values."""
+    x, strides = step.x, [1, 1]
+    for axis, one in enumerate(slices(step, x.shape)):
+        taken = range(*one.indices(x.shape[axis]))
+        if len(x.shape) == 4 and axis >= 2 and taken.step > 1 and taken:
+            strides[axis - 2] = taken.step
+            taken = range(taken[0], taken[-1] + 1)
+        x = chosen(step, x, axis, taken)
+    if strides == [1, 1]:
+        return x
+    p = {"kernel_size": 1, "stride_h": strides[0], "stride_w": strides[1], "round_mode": "FLOOR"}
+    return step.layer("Pooling", x, pooling_param=p)
+
+
+@reads("Split")
+def split(step: Step) -> list[Value]:
+    axis, count = step.axis(step.attribute("axis", 0), step.x.shape), len(step.node.outputs)
+    n = step.x.shape[axis]
+    whole = -(-n // count)
+    lengths = step.list_of(1, "split") or [min(whole, n - whole * index) for index in range(count)]
+    if len(lengths) != count or sum(lengths) != n or min(lengths) < 1:
+        raise step.error(f"it cannot split axis {axis} of {step.x.shape} into {lengths}")
+    return cut(step, step.x, axis, [0, *np.cumsum(lengths).tolist()])
+
+
+@reads("Gather")
+def gather(step: Step) -> Value:
+    table, indices = step.constant(0), step.constant(1)
+    if table is not None and table.ndim == 2 and step.attribute("axis", 0) == 0:
+        p = {"input_dim": table.shape[0], "num_output": table.shape[1], "bias_term": False}
+        return step.layer("Embed", step.value(1), blobs=[step.weights(0, "rows")], embed_param=p)
+    if indices is None:
+        raise step.refuse("it chooses values by indices that depend on the input", "cut the model before it")
+    x = step.x
+    axis = step.axis(step.attribute("axis", 0), x.shape)
+    n = x.shape[axis]
+    y = chosen(step, x, axis, [int(index) + n * (int(index) < 0) for index in indices.reshape(-1)])
+    return step.reshape(y, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+
+
+# --- more values ---
+
+
+def joined(step: Step, parts: Sequence[Value], axis: int) -> Value:
+    return parts[0] if len(parts) == 1 else step.layer("Concat", *parts, concat_param={"axis": axis})
+
+
+@reads("Concat")
+def concat(step: Step) -> Value:
+    parts = [step.value(index) for index in range(len(step.node.inputs))]
+    return joined(step, parts, step.axis(step.attribute("axis", 0), parts[0].shape))
+
+
+@reads("Pad")
+def pad(step: Step) -> Value:
+    x, (begins, ends), mode = step.x, pads_of(step), step.attribute("mode", "constant")
+    if mode == "constant":
+        return padded(step, x, begins, ends, pad_value(step))
+    if mode not in ("reflect", "edge", "wrap") or min(*begins, *ends) < 0 or max(*begins, *ends) > MOST_PIECES:
+        raise step.refuse(f"it pads by {begins} and {ends} in the mode {mode}", "pad less, and with constants")
+    for axis, both in enumerate(zip(begins, ends, strict=True)):
+        x = chosen(step, x, axis, np.pad(np.arange(x.shape[axis]), both, mode).tolist())
+    return x
+
+
+def padded(step: Step, x: Value, begins: Sequence[int], ends: Sequence[int], value: float) -> Value:
+    """x with a constant around it, or with less of it where a number is negative."""
+    for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        x = chosen(step, x, axis, range(max(0, -begin), x.shape[axis] + min(0, end)))
+        parts = [x]
+        for position, more in ((0, begin), (len(parts) + 1, end)):
+            if more > 0:
+                shape = (*x.shape[:axis], more, *x.shape[axis + 1 :])
+                parts.insert(position, step.filled(shape, value))
+        x = joined(step, parts, axis)
+    return x
+
+
+@reads("Expand")
+def expand(step: Step) -> Value:
+    return tiled(step, step.x, np.broadcast_shapes(step.x.shape, tuple(step.list_of(1) or ())))
+
+
+@reads("Tile")
+def tile(step: Step) -> Value:
+    x = step.x
+    for axis, count in enumerate(step.list_of(1, "repeats") or []):
+        x = _repeated(step, x, axis, count)
+    return x
+
+
+def tiled(step: Step, x: Value, shape: Shape) -> Value:
+    """x, repeated along its axes of length 1 to this shape."""
+    x = step.reshape(x, ((1,) * (len(shape) - len(x.shape)) + x.shape))
+    for axis, new in enumerate(shape):
+        x = _repeated(step, x, axis, new // max(1, x.shape[axis]))
+    return x
+
+
+def _repeated(step: Step, x: Value, axis: int, count: int) -> Value:
+    return x if count == 1 else step.layer("Tile", x, tile_param={"axis": axis, "tiles": count})

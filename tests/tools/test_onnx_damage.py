@@ -1,0 +1,232 @@
+"""Damaged and hostile ONNX files: each ends in one clear line, or converts, and takes no memory for what it claims."""
+
+from __future__ import annotations
+
+import os
+import random
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fcaffe.errors import FcaffeError
+from fcaffe.tools.onnx.reading.convert import from_onnx
+from tests.tools.onnx_graphs import model_of
+from tests.tools.test_onnx_reading import GELU, IMAGE, LN, SHUFFLE, ints
+
+onnx = pytest.importorskip("onnx")
+
+HUGE = 2**40
+FEW = 32 << 20  # bytes: what reading any file may take
+
+
+def whole_model() -> Any:
+    """A model with nodes of most kinds, all of which can be converted."""
+    return model_of(
+        "c = Conv <pads = [1, 1, 1, 1], strides = [1, 1]> (x, w, b) n = BatchNormalization (c, b, b, b, v) "
+        "r = Relu (n) "
+        "q = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r) s = Slice (q, s0, s1, ax) p = Pad (s, pads) "
+        't = Transpose <perm = [0, 2, 3, 1]> (p) u = Resize <mode = "linear"> (p, , scales) g = GlobalAveragePool (u) '
+        "f = Flatten (g) y = Gemm (f, k) sh = Shape (f) i = Constant <value_int = 0> () m = Gather (sh, i) "
+        "y2 = Softmax (y) y3 = Relu (t) h = Sigmoid (t) y4 = Mul (t, h)",
+        IMAGE,
+        {"w": (6, 4, 3, 3), "b": (6,), "v": (6,), "k": (6, 5)},
+        constants={
+            **ints(s0=[0, 1], s1=[3, 4], ax=[2, 3], pads=[0, 0, 1, 0, 0, 0, 0, 1]),
+            "scales": np.array([1, 1, 2, 2], np.float32),
+        },
+    )
+
+
+def outcome(path: Path) -> str:
+    """The error of a conversion, which is one line, or "" if it converts."""
+    try:
+        from_onnx(str(path))
+    except FcaffeError as error:
+        assert "\n" not in str(error) and 20 < len(str(error)) < 1000, error
+        return str(error)
+    return ""
+
+
+def mutated(content: bytes, dice: random.Random) -> bytes:
+    """The content cut, with bits flipped, with bytes that are large numbers, or with parts repeated or exchanged."""
+    changed, way = bytearray(content), dice.randrange(5)
+    if way == 0:
+        return content[: dice.randrange(len(content))]
+    for _ in range(dice.randint(1, 4)):
+        start = dice.randrange(len(content))
+        if way == 1:
+            changed[start] ^= 1 << dice.randrange(8)
+        elif way == 2:
+            changed[start : start + 9] = b"\xff" * 8 + b"\x7f"
+        elif way == 3:
+            changed[start:start] = content[start : start + dice.randrange(200)]
+        else:
+            del changed[start : start + dice.randrange(1, 40)]
+    return bytes(changed)
+
+
+def test_500_damaged_files(tmp_path: Path) -> None:
+    dice, content, path = random.Random(7), whole_model().SerializeToString(), tmp_path / "model.onnx"
+    path.write_bytes(content)
+    assert outcome(path) == ""
+    errors = 0
+    for _ in range(500):
+        path.write_bytes(mutated(content, dice))
+        errors += outcome(path) != ""
+    assert errors > 250  # many others differ in weights alone
+
+
+HOSTILE: dict[str, tuple[str, dict[str, np.ndarray]]] = {
+    "a constant that is filled": ("f = ConstantOfShape (n) y = Add (x, f)", ints(n=[HUGE, HUGE])),
+    "a constant that is expanded": (
+        "o = Constant <value_float = 1.0> () f = Expand (o, n) y = Add (x, f)",
+        ints(n=[2**33]),
+    ),
+    "a constant that is repeated": ("f = Tile (n, n) y = Reshape (x, f)", ints(n=[2**34])),
+    "a range": ("f = Range (a, b, c) y = Reshape (x, f)", ints(a=0, b=2**45, c=1)),
+    "an outer product": (
+        "o = ConstantOfShape (n) p = Reshape (o, m) q = Mul (o, p) y = Add (x, q)",
+        ints(n=[10**6], m=[-1, 1]),
+    ),
+    "padding": ("y = Pad (x, n)", ints(n=[0, 0, HUGE, 0, 0, 0, 0, 0])),
+    "a size": ('y = Resize <mode = "linear"> (x, , , n)', ints(n=[2, 4, 2**31, 2**31])),
+    "repetition": ("y = Tile (x, n)", ints(n=[2**40, 1, 1, 1])),
+    "a kernel": (f"y = MaxPool <kernel_shape = [{2**50}, 2]> (x)", {}),
+    "asymmetric padding": (f"y = Conv <pads = [{2**33}, 0, 0, 0]> (x, w)", {"w": np.ones((4, 4, 3, 3), np.float32)}),
+    "a negative stride": ("y = MaxPool <kernel_shape = [2, 2], strides = [-1, 0]> (x)", {}),
+    "a division": ("q = Div (n, m) y = Reshape (x, q)", ints(n=[4], m=[0])),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_takes_too_much_is_refused(name: str, tmp_path: Path) -> None:
+    body, constants = HOSTILE[name]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model_of(body, IMAGE, constants=constants).SerializeToString())
+    from_small = outcome(path)  # imports what is needed
+    tracemalloc.start()
+    try:
+        assert outcome(path) == from_small != ""
+        assert tracemalloc.get_traced_memory()[1] < FEW
+    finally:
+        tracemalloc.stop()
+
+
+def _changed(change: str) -> Any:
+    model = whole_model()
+    graph, w = model.graph, next(one for one in model.graph.initializer if one.name == "w")
+    if change == "cycle":
+        graph.node[0].input[0] = "y4"
+    elif change == "two writers":
+        graph.node[1].output[0] = "c"
+    elif change == "unknown input":
+        graph.node[3].input[0] = "nowhere"
+    elif change == "huge constant":
+        w.dims[:] = [2**31, 2**31, 3, 3]
+    elif change == "typed constant":
+        w.data_type = onnx.TensorProto.STRING
+    elif change == "integer weights":
+        w.CopyFrom(onnx.numpy_helper.from_array(np.ones((6, 4, 3, 3), np.int32), "w"))
+    elif change == "huge input":
+        for dim in graph.input[0].type.tensor_type.shape.dim:
+            dim.dim_value = 2**31
+    elif change == "no opset":
+        del model.opset_import[:]
+    elif change == "sequence input":
+        graph.input[0].type.sequence_type.elem_type.tensor_type.elem_type = 1
+    return model
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("cycle", "two writers", "unknown input", "huge constant", "typed constant", "integer weights", "huge input"),
+        *("no opset", "sequence input"),
+    ],
+)
+def test_wrong_graphs(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(_changed(change).SerializeToString())
+    tracemalloc.start()
+    try:
+        assert outcome(path) != ""
+        assert tracemalloc.get_traced_memory()[1] < FEW
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("entry", [b"\x0a\x00", b"\x2a\x00", b"\x0a\x04\x2a\x00\x2a\x00", b"\x6a\x00"])
+def test_millions_of_empty_parts(entry: bytes, tmp_path: Path) -> None:
+    """Nodes, constants, attributes and values without content, of which each takes two bytes of the file."""
+    graph = b"\x3a\x80\x80\x40"  # a graph of 2^20 bytes
+    path = tmp_path / "model.onnx"
+    path.write_bytes(graph + entry * (2**20 // len(entry)))
+    assert "more parts than any model" in outcome(path)
+
+
+def _external(model: Any, **entries: Any) -> bytes:
+    w = next(one for one in model.graph.initializer if one.name == "w")
+    w.ClearField("raw_data")
+    w.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in entries.items():
+        w.external_data.add(key=key, value=str(value))
+    return bytes(model.SerializeToString())
+
+
+def test_external_data(tmp_path: Path) -> None:
+    model, folder = whole_model(), tmp_path / "model"
+    folder.mkdir()
+    path, raw = folder / "model.onnx", next(one for one in model.graph.initializer if one.name == "w").raw_data
+    for place in (folder / "weights", tmp_path / "outside"):
+        place.write_bytes(b"1234" + raw)
+    os.symlink(tmp_path / "outside", folder / "link")
+    path.write_bytes(_external(whole_model(), location="weights", offset=4, length=len(raw)))
+    assert outcome(path) == ""
+    for location in ("../outside", str(tmp_path / "outside"), "link", "", ".", "missing", "a\0b"):
+        path.write_bytes(_external(whole_model(), location=location, offset=4))
+        assert "in the folder of the model" in outcome(path) or "\0" in location
+    for entries in (
+        {"offset": 5},
+        {"offset": -1},
+        {"length": HUGE},
+        {"offset": "x"},
+        {"length": 12},
+        {"offset": 2**70},
+    ):
+        path.write_bytes(_external(whole_model(), location="weights", **entries))
+        assert outcome(path) != ""
+    path.write_bytes(_external(whole_model(), location="weights", offset=4, length=len(raw)))
+    many = onnx.load(path, load_external_data=False)
+    for index in range(20):
+        many.graph.initializer.add().CopyFrom(next(one for one in many.graph.initializer if one.name == "w"))
+        many.graph.initializer[-1].name = f"w{index}"
+    path.write_bytes(many.SerializeToString())
+    assert "many times" in outcome(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x08", b"no model at all\n", b"\xff" * 1000, b"name: 'net'"])
+def test_files_that_are_none(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    assert str(path) in outcome(path)
+    assert "does not exist" in outcome(tmp_path / "none.onnx")
+    assert outcome(tmp_path) != ""
+
+
+@pytest.mark.parametrize("body", [GELU + "m = Mul (x, p) y = Mul (m, h)", SHUFFLE, LN])
+def test_patterns_with_a_node_less(body: str, tmp_path: Path) -> None:
+    """A pattern that is not whole is no pattern, and no crash."""
+    model = model_of(body, IMAGE, {"a": (8,), "b": (8,)})
+    for index in range(len(model.graph.node)):
+        broken = type(model)()
+        broken.CopyFrom(model)
+        taken = broken.graph.node[index]
+        if taken.input:
+            taken.op_type = "Identity"
+            del taken.input[1:], taken.attribute[:]
+        path = tmp_path / "model.onnx"
+        path.write_bytes(broken.SerializeToString())
+        outcome(path)
