@@ -1,0 +1,1 @@
+"""Winograd convolution for CPUs: the engine of --math winograd. Needs Numba."""

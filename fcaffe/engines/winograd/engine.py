@@ -1,0 +1,148 @@
+"""The CPU engine that computes 3x3 convolutions with fewer multiplications, by Winograd's transforms."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+from fcaffe.engines.channels import channels_last
+from fcaffe.engines.convolution import Folded
+from fcaffe.engines.memory import address
+from fcaffe.engines.onednn.engine import OneDnnEngine
+from fcaffe.engines.windows import Windows
+from fcaffe.engines.winograd import blocks
+from fcaffe.engines.winograd.transforms import CHANNELS, KERNEL, OUT
+from fcaffe.threads import wanted_threads
+
+TOGETHER = 64  # tiles of a block: their transformed values and products fit a core's cache
+LEAST_TILES = 32  # of a batch; with fewer, reading the transformed kernels takes longer than the products
+
+Array = Any
+NO_BIAS, NO_ARRAY = np.empty(0, np.float32), np.empty((0, 0, 0, 0), np.float32)
+TRANSFORMED = -1  # use of temporary memory
+
+
+class WinogradEngine(OneDnnEngine):
+    """The oneDNN engine but for convolutions with 3x3 kernels and stride 1.
+
+    Which algorithm computes a convolution depends on its shape alone, so it is the same in every run and on all
+    workers. An output that is not finite makes the other outputs of its tile of 4x4 pixels NaN.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.name += " (Winograd)"
+        self._count = wanted_threads()
+        with self.library.threads.restored():
+            numba.set_num_threads(1)  # starts Numba's threads, which sets OpenMP's number to that of all cores
+        self._sgemm = ctypes.cast(self.library.functions.dnnl_sgemm, ctypes.c_void_p).value or 0
+
+    def convolution_forward(
+        self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
+    ) -> None:
+        if not suits(x, weights, y, windows, group):
+            super().convolution_forward(x, weights, bias, y, windows, group, relu)
+            return
+        with self.library.lock, self.channels_last([x], [y]) as (x_, y_):
+            self._convolve(x_, self._kernels(weights), bias, None, relu, y_, windows.pad)
+
+    def folded_convolution(
+        self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
+    ) -> bool:
+        weights = (sources := folded.sources())[0]
+        if not suits(x, weights, y, windows, group) or (plus is not None and address(plus) == address(y)):
+            return super().folded_convolution(x, folded, y, windows, group, relu, plus)
+
+        def make() -> tuple[Array, Array]:
+            weights, bias = folded.make()
+            return self._transform(np.ascontiguousarray(weights), np.empty), bias
+
+        made = self.of_weights(sources, (folded, "Winograd"), make)
+        if made is None:
+            return False
+        others = [] if plus is None else [plus]
+        with self.library.lock, self.channels_last([x, *others], [y]) as (x_, *others, y_):
+            self._convolve(x_, made[0], made[1], others[0] if others else None, relu, y_, windows.pad)
+        return True
+
+    def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
+        if not suits(dx, weights, dy, windows, group) or max(windows.pad) > 2:
+            super().convolution_backward_data(dy, weights, dx, windows, group)
+            return
+        with self.library.lock, self.channels_last([dy], [dx]) as (dy_, dx_):
+            kernels = self._transform(weights, self._temporary, turned=True)
+            self._convolve(dy_, kernels, None, None, False, dx_, tuple(2 - pad for pad in windows.pad))
+
+    def convolution_backward_weights(
+        self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
+    ) -> None:
+        if not suits(x, dweights, dy, windows, group):
+            super().convolution_backward_weights(x, dy, dweights, windows, group, add)
+            return
+        with self.library.lock, self.channels_last([x, dy], []) as (x_, dy_):
+            gradient = self._temporary((blocks.VALUES, x.shape[1], dy.shape[1]))
+            ends = channels_last(x_), channels_last(dy_)
+            self._run(blocks.kernel_gradient, *ends, gradient, _pair(windows.pad), TOGETHER, self._count, self._sgemm)
+            self._run(blocks.gradient_of_kernels, gradient, add, dweights, self._count)
+
+    def _convolve(
+        self, x: Array, kernels: Array, bias: Array | None, plus: Array | None, relu: bool, y: Array, pad: Any
+    ) -> None:
+        """All arrays are channels-last."""
+        self._run(
+            blocks.convolve,
+            channels_last(x),
+            kernels,
+            NO_BIAS if bias is None else bias,
+            NO_ARRAY if plus is None else channels_last(plus),
+            relu,
+            channels_last(y),
+            _pair(pad),
+            TOGETHER,
+            self._count,
+            self._sgemm,
+        )
+
+    def _kernels(self, weights: Array) -> Array:
+        """The transformed kernels (36, C, K), cached while the weights are fixed."""
+        cache = self.library.cache
+        if cache is not None:
+            derived = cache.get((address(weights),), "Winograd", lambda: self._transform(weights, np.empty))
+            if derived is not None:
+                return derived
+        return self._transform(weights, self._temporary)
+
+    def _transform(self, weights: Array, new: Callable[..., Array], turned: bool = False) -> Array:
+        outputs, channels = weights.shape[:2]
+        shape = (outputs, channels) if turned else (channels, outputs)
+        target = new((blocks.VALUES, *shape), dtype=np.float32)
+        self._run(blocks.transform_kernels, weights, turned, target, self._count)
+        return target
+
+    def _run(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Call compiled code. Numba's number of threads is a setting of the calling thread."""
+        numba.set_num_threads(self._count)
+        work(*arguments)
+
+    def _temporary(self, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+        return self.library.temporary_array(TRANSFORMED, shape, np.dtype(dtype))
+
+
+def _pair(pad: tuple[int, ...]) -> tuple[int, int]:
+    return pad[0], pad[1]
+
+
+def suits(x: Array, weights: Array, y: Array, windows: Windows, group: int) -> bool:
+    """Whether the transforms apply and pay: 3x3 kernels at every pixel, many channels, many tiles."""
+    return (
+        windows.kernel == (KERNEL, KERNEL)
+        and set(windows.stride + windows.dilation) == {1}
+        and group == 1
+        and min(weights.shape[:2]) >= CHANNELS
+        and min(x.shape[1:2]) > 0
+        and y.shape[0] * -(-y.shape[2] // OUT) * -(-y.shape[3] // OUT) >= LEAST_TILES
+    )
