@@ -1,64 +1,113 @@
-"""Sums in the order of one binary tree: neighbours first, then neighbouring pairs, and so on.
+"""Sums in the order of one binary tree, whoever adds up which part of it.
 
-Floating-point sums depend on their order. This order is the same for any division of the leaves among workers into
-blocks of a power of two: each block is a subtree, and the workers' sums continue up the same tree.
+Floating-point sums depend on their order. A `Tree` fixes it for numbered leaves, such as the shards of a batch:
+
+    5 leaves:  ((0 + 1) + (2 + 3)) + 4
+
+A worker that has some of the leaves adds up what it can, the nodes whose leaves it all has. Workers then join their
+sums, in any sequence and grouping, and come to the same bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.memory import address
+
 Array = Any
+Node = tuple[int, int]  # the leaves from the first number up to, but without, the second
+Sums = dict[Node, Array]  # of disjoint nodes
 
 
-def add_in_tree_order(rows: np.ndarray, out: np.ndarray, spare: np.ndarray | None = None) -> None:
-    """out = (rows[0] + rows[1]) + (rows[2] + rows[3]) + ...; other numbers of rows are split at a power of two.
+class Tree:
+    """The binary tree over leaves 0 to `leaves - 1`. A node of n leaves splits at the largest power of two below n."""
 
-    `spare` is a workspace of at least `spare_rows(len(rows))` rows, allocated if it is None.
-    """
+    def __init__(self, leaves: int) -> None:
+        self.root: Node = (0, leaves)
+        self._siblings: dict[Node, Node] = {}
+
+    def cover(self, start: int, stop: int) -> list[Node]:
+        """The fewest nodes that have together the leaves from `start` to `stop - 1`: 2 log2(leaves) at most."""
+        return self._cover(start, stop, self.root)
+
+    def _cover(self, start: int, stop: int, node: Node) -> list[Node]:
+        first, end = node
+        if stop <= first or end <= start:
+            return []
+        if start <= first and end <= stop:
+            return [node]
+        middle = first + left_leaves(end - first)
+        return self._cover(start, stop, (first, middle)) + self._cover(start, stop, (middle, end))
+
+    def sibling(self, node: Node) -> Node:
+        """The node that has the same parent. Not for the root."""
+        if node not in self._siblings:
+            self._siblings[node] = self._find_sibling(node)
+        return self._siblings[node]
+
+    def _find_sibling(self, node: Node) -> Node:
+        first, end = self.root
+        while True:
+            middle = first + left_leaves(end - first)
+            if node == (first, middle):
+                return middle, end
+            if node == (middle, end):
+                return first, middle
+            first, end = (first, middle) if node[1] <= middle else (middle, end)
+
+    def join(
+        self, sums: Sums, given: Mapping[Node, Array], into_given: bool = False, add: Callable[..., Array] = np.add
+    ) -> None:
+        """Take further nodes into `sums`, and add siblings up as long as there are any.
+
+        They are added in place, in the arrays of `sums`, or with `into_given` in those of `given`. Arrays of both may
+        be in use afterwards. Sums of the same node, such as the root, are added in the sequence in which they come.
+        """
+        for node, array in given.items():
+            if node in sums:
+                add(sums[node], array, out=sums[node])
+                continue
+            while node != self.root and (other := self.sibling(node)) in sums:
+                own = sums.pop(other)
+                left, right = (own, array) if other < node else (array, own)
+                array = add(left, right, out=array if into_given else own)
+                node = min(node[0], other[0]), max(node[1], other[1])
+            sums[node] = array
+
+    def joined(self, nodes: Iterable[Node]) -> list[Node]:
+        """The nodes that are left, in order, when all of these are joined."""
+        left: Sums = {}
+        for node in nodes:
+            self.join(left, {node: None}, add=lambda *arrays, out: None)
+        return sorted(left)
+
+
+def part_of_sums(sums: Sums, part: slice) -> Sums:
+    """The same slice of each array."""
+    return {node: array[part] for node, array in sums.items()}
+
+
+def bring_into(target: Array, array: Array) -> None:
+    """target[...] = array, unless they are the same memory."""
+    if _address(array) != _address(target):
+        target[...] = array
+
+
+def _address(array: Array) -> int:
+    return int(array.data.ptr) if hasattr(array, "get") else address(array)  # as arrays of CuPy have
+
+
+def sum_in_tree_order(rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """(rows[0] + rows[1]) + (rows[2] + rows[3]) + ..., in the order of the Tree over the rows; one row as it is."""
     if len(rows) == 1:
-        out[...] = rows[0]
-    elif len(rows) == 2:
-        np.add(rows[0], rows[1], out=out)
-    else:
-        spare = np.empty((spare_rows(len(rows)), *out.shape), out.dtype) if spare is None else spare
-        left = left_leaves(len(rows))
-        add_in_tree_order(rows[:left], out, spare)
-        right = rows[left]
-        if left + 1 < len(rows):
-            right = spare[0]
-            add_in_tree_order(rows[left:], right, spare[1:])
-        np.add(out, right, out=out)
-
-
-def spare_rows(count: int) -> int:
-    """Return the rows of workspace that `add_in_tree_order` needs for `count` rows."""
-    return max((count - 1).bit_length() - 1, 0)
+        return rows[0]
+    left = left_leaves(len(rows))
+    return sum_in_tree_order(rows[:left]) + sum_in_tree_order(rows[left:])
 
 
 def left_leaves(count: int) -> int:
-    """Return how many of `count` leaves (at least two) are left of the root."""
+    """Return how many of `count` leaves (at least two) are left of the root: the largest power of two below."""
     return 1 << ((count - 1).bit_length() - 1)
-
-
-class TreeSum:
-    """Sums `leaves` arrays (a power of two) one after the other, with log2(leaves) partial sums."""
-
-    def __init__(self, leaves: int) -> None:
-        self.leaves = leaves
-        self._count = 0
-        self._partials: list[Array] = []  # of 1, 2, 4, ... leaves, for each bit of `_count`
-
-    def add(self, leaf: Array) -> None:
-        """Add the next leaf; it is overwritten by the largest subtree that it completes, at last by the sum of all."""
-        level = 0
-        while self._count >> level & 1:
-            leaf += self._partials[level]
-            level += 1
-        self._count = (self._count + 1) % self.leaves
-        if self._count and level == len(self._partials):
-            self._partials.append(leaf.copy())
-        elif self._count:
-            self._partials[level][...] = leaf

@@ -2,43 +2,59 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
-from fcaffe.tree_order import TreeSum, add_in_tree_order
+from fcaffe.tree_order import Node, Sums, Tree, sum_in_tree_order
+
+LEAVES = [1, 2, 3, 4, 5, 7, 8, 11, 12, 16, 100, 4096]
 
 
 def leaves(count: int) -> np.ndarray:
     """Rows of such magnitudes that another order gives other bits."""
     random = np.random.default_rng(count)
-    return (random.standard_normal((count, 500)) * 10.0 ** random.integers(-4, 4, (count, 500))).astype(np.float32)
+    return (random.standard_normal((count, 50)) * 10.0 ** random.integers(-4, 4, (count, 50))).astype(np.float32)
 
 
-def tree(rows: np.ndarray) -> bytes:
+def pairwise(rows: np.ndarray) -> bytes:
+    """Neighbours are added, and neighbouring sums, and so on; one that is left over waits for the next round."""
     while len(rows) > 1:
-        rows = rows[0::2] + rows[1::2]
+        rows = np.array([rows[i] + rows[i + 1] if i + 1 < len(rows) else rows[i] for i in range(0, len(rows), 2)])
     return rows[0].tobytes()
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 8, 16])
-def test_both_ways_keep_to_the_tree(count: int) -> None:
-    rows = leaves(count)
-    at_once = np.empty(500, np.float32)
-    add_in_tree_order(rows, at_once)
-    assert at_once.tobytes() == tree(rows)
-    assert count < 4 or tree(rows) != rows.sum(axis=0).tobytes()
-    one_by_one = TreeSum(count)
-    for _ in range(2):
-        leaf = np.empty(500, np.float32)
-        for row in rows:
-            leaf[:] = row
-            one_by_one.add(leaf)
-        assert leaf.tobytes() == tree(rows)
+@pytest.mark.parametrize("count", LEAVES)
+def test_whoever_adds_up_comes_to_the_same_bits(count: int) -> None:
+    rows, tree = leaves(count), Tree(count)
+    assert count < 4 or pairwise(rows) != rows.sum(axis=0).tobytes()
+    assert sum_in_tree_order(rows).tobytes() == pairwise(rows)
+    random = np.random.default_rng(count)
+    for workers in {1, 2, 3, (count + 1) // 2, count}:
+        if workers > count:
+            continue
+        ends = [0, *np.sort(random.choice(np.arange(1, count), workers - 1, replace=False)), count]
+        parts = []
+        for start, stop in itertools.pairwise(ends):
+            own: Sums = {}
+            for leaf in range(start, stop):
+                tree.join(own, {(leaf, leaf + 1): rows[leaf].copy()})
+            assert sorted(own) == tree.cover(start, stop) and len(own) <= max(2 * np.log2(count), 1)
+            parts.append(own)
+        joined: Sums = {}
+        for index in random.permutation(workers):
+            tree.join(joined, parts[index])
+        assert list(joined) == [tree.root] and joined[tree.root].tobytes() == pairwise(rows)
 
 
-@pytest.mark.parametrize("count", [3, 5, 6, 7, 9])
-def test_any_number_of_rows(count: int) -> None:
-    rows = np.arange(count * 4, dtype=np.float32).reshape(count, 4)
-    out = np.empty(4, np.float32)
-    add_in_tree_order(rows, out)
-    assert np.array_equal(out, rows.sum(axis=0))
+def test_nodes_that_are_left() -> None:
+    nodes: list[Node] = [(3, 4), (4, 5), (2, 3), (0, 1)]
+    assert Tree(5).joined(nodes) == [(0, 1), (2, 4), (4, 5)]
+    assert Tree(5).joined([*nodes, (1, 2)]) == [(0, 5)]
+
+
+def test_sums_of_the_same_node_are_added() -> None:
+    sums: Sums = {(0, 1): np.ones(3)}
+    Tree(1).join(sums, {(0, 1): np.full(3, 2.0)})
+    assert np.array_equal(sums[0, 1], [3, 3, 3])

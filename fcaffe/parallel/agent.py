@@ -1,50 +1,29 @@
-"""The agent of one host: a process of its own that starts the ranks there or adopts them, watches them, and cleans up.
+"""The agent: a process of its own that starts the ranks of a host, watches them, and cleans up.
 
 It must outlive the ranks: when one of them is killed, MPI kills the others before they could say which. And a rank can
-hang with Python's lock held. The launcher starts the agent of a job on one host, and the agent starts the ranks. Where
-mpiexec or srun starts the ranks, the first rank of each host starts the agent. It tells the launcher by records on
-standard error how far training is and why it ends (`records.py`), and takes its signals from standard input.
+hang with Python's lock held. The launcher starts an agent on each host, on others by ssh, and agents start the ranks.
+Where mpiexec or srun starts the ranks, each has an agent (`forked_rank.py`). Agents tell the launcher by records on
+standard error what the ranks do and why they end (`records.py`), and take its orders from standard input.
 
 It loads little of fcaffe, so that it starts at once and stays small.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import mmap
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import time
 from typing import Any
 
-from fcaffe.parallel.adopted import AdoptedRanks
+from fcaffe.parallel import records
+from fcaffe.parallel.forked_rank import ForkedRank
 from fcaffe.parallel.local_ranks import LocalRanks
-from fcaffe.parallel.network import Network
-from fcaffe.parallel.processes import remove_memory
+from fcaffe.parallel.processes import DAEMONS, dies_with, process_name, remove_memory
 
-
-def spawn(
-    setup: dict[str, Any], descriptors: Sequence[int], environment: Mapping[str, str], **streams: Any
-) -> subprocess.Popen[bytes]:
-    """Start an agent. `setup` has the arguments of LocalRanks or AdoptedRanks; the agent inherits the descriptors."""
-    read, write = os.pipe()
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fcaffe.parallel.agent", str(read)],
-        pass_fds=[read, *descriptors],
-        env={**environment, "PYTHONPATH": path},
-        cwd="/",
-        start_new_session=True,  # mpiexec kills those of ranks, the terminal's Ctrl-C that of the launcher
-        **streams,
-    )
-    os.close(read)
-    with os.fdopen(write, "w") as file:
-        json.dump(setup, file)
-    return process
+ATTEMPTS, PAUSE = 8, 0.2  # to remove memory, and the seconds between them
 
 
 def _stay(number: int, frame: object) -> None:
@@ -54,21 +33,49 @@ def _stay(number: int, frame: object) -> None:
 def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stay)  # not SIG_IGN, which the ranks would inherit
-    with open(int(sys.argv[1])) as file:
-        setup: dict[str, Any] = json.load(file)
     remove_memory()  # of jobs before this one, of which nothing was left to do so
-    if "program" in setup:
-        code = LocalRanks(**setup).watch()
-    else:
-        network = Network(
-            [(name, other, port) for name, other, port in setup.pop("agents")],
-            setup.pop("socket"),
-            bytes.fromhex(setup.pop("key")),
-            setup.pop("number"),
-        )
-        code = AdoptedRanks(mmap.mmap(setup.pop("table"), 0), network=network, **setup).watch()
+    code = _watch_over(json.loads(sys.argv[1])) if len(sys.argv) > 1 else _start()
     remove_memory()
     return code
+
+
+def _start() -> int:
+    """Start the ranks that the first order on standard input describes; 0 if there is none."""
+    records.send({"ready": os.getpid()})
+    orders = records.Orders()
+    while (received := orders.read()) is not None:
+        if received:
+            ranks = LocalRanks(orders, **received[0])
+            ranks.obey(received[1:])
+            return ranks.watch()
+    return 0
+
+
+def _watch_over(setup: dict[str, Any]) -> int:
+    """Watch over a rank of MPI's launcher."""
+    if process_name(os.getppid()) in DAEMONS:
+        dies_with(os.getppid())()
+    _clean_up_behind()
+    return ForkedRank(**setup).watch()
+
+
+def _clean_up_behind() -> None:
+    """Leave a process that removes what the job leaves in /dev/shm: the launcher may kill all others at once."""
+    read, write = os.pipe()
+    if os.fork():
+        os.close(read)  # the other end closes with this process
+        return
+    os.setsid()
+    os.close(write)
+    for handle in map(int, os.listdir("/proc/self/fd")):
+        if handle != read:
+            with contextlib.suppress(OSError):
+                os.close(handle)
+    os.read(read, 1)
+    for _ in range(ATTEMPTS):
+        remove_memory()
+        time.sleep(PAUSE)
+    os._exit(0)
 
 
 if __name__ == "__main__":

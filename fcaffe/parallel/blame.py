@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fcaffe.parallel.network import Network
 from fcaffe.parallel.processes import is_stopped
 from fcaffe.parallel.table import STARTING, STOPPED, WAITING, WORKING, Slot
 
@@ -14,22 +13,36 @@ def with_stopped(slots: Iterable[Slot]) -> list[Slot]:
     return [slot._replace(state=STOPPED) if is_stopped(slot.pid) else slot for slot in slots]
 
 
-def hang_message(first: Slot, slots: Sequence[Slot], network: Network, hosts: Sequence[str], timeout: float) -> str:
+def hang_message(
+    first: Slot,
+    slots: Sequence[Slot],
+    others: Sequence[Slot],
+    silent: Sequence[Slot],
+    hosts: Sequence[str],
+    timeout: float,
+) -> str:
     """Names a rank that cannot be reached, else one that is stopped, else one that does not itself wait for others,
-    else one that is behind. `slots` are this host's, `first` is the one that is overdue."""
+    else one that is behind.
+
+    Args:
+        first: the rank that is overdue.
+        slots: the ranks of its host.
+        others: those of other hosts, as they were last heard of.
+        silent: those of `others` whose hosts are no longer heard of.
+        hosts: the host of each rank.
+        timeout: in seconds.
+    """
     limit = f"within {timeout:g} s (--timeout)"
     starting = [slot for slot in slots if slot.state == STARTING]
     if starting:
         late = [slot for slot in starting if slot.beats == min(other.beats for other in starting)]
         return f"the ranks did not find one another {limit}, since {names(late, hosts)} did not come out of the start"
-    network.receive()
-    silent, others = network.silent(), network.everyone()
     if silent:
         stuck = f"{names([first], hosts)} did not come out of {first.where()} {limit}"
         if len(silent) == len(others) and len(set(hosts)) > 2:
             return f"{stuck}: {hosts[first.rank]} is cut off from all other hosts"
         return f"{names(silent, hosts)} is cut off from the other hosts since {silent[0].where()}: {stuck}"
-    everyone = [slot for slot in (*with_stopped(slots), *others) if slot.state in (WORKING, WAITING, STOPPED)]
+    everyone = [slot for slot in (*slots, *others) if slot.state in (WORKING, WAITING, STOPPED)]
     stopped = [slot for slot in everyone if slot.state == STOPPED]
     working = [slot for slot in everyone if slot.state == WORKING]
     missing = set(range(len(hosts))) - {slot.rank for slot in (*slots, *others)}

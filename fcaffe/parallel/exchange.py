@@ -58,8 +58,9 @@ class ReducingExchange(GradientExchange):
         self._buckets: list[Bucket] = []  # of this iteration, from the end of the gradients to the front
         self._front_after = math.inf  # position of the front bucket in the order of sums
 
-    def allocate(self, xp: Any, count: int) -> Array:
-        return self.reduction.allocate(count)
+    def allocate(self, xp: Any, count: int, rows: int = 1) -> Array:
+        buffer = self.reduction.allocate(rows * count)
+        return buffer if rows == 1 else buffer.reshape(rows, count)
 
     @property
     def front_position(self) -> int:
@@ -76,10 +77,10 @@ class ReducingExchange(GradientExchange):
     def begin(self, gradients: Array) -> None:
         if self.final_until < math.inf:
             self.finish()
-        self._gradients, self._end = gradients, gradients.size
+        self._gradients, self._end = gradients, gradients.shape[-1]
         self._buckets.clear()
         self.cut.clear()
-        self._size = bucket_size(gradients.size, self.reduction.ranks) if self.bucket is None else self.bucket / 4
+        self._size = bucket_size(self._end, self.reduction.ranks) if self.bucket is None else self.bucket / 4
         self._lane.begin(self._front_after)
 
     def ready(self, start: int) -> None:
@@ -148,7 +149,7 @@ class ReducingExchange(GradientExchange):
         """Hand over the bucket from offset `start` to the start of the last one."""
         if start >= self._end:
             return
-        bucket = Bucket(start, self._gradients[start : self._end], self.reduction.mark())
+        bucket = Bucket(start, self._gradients[..., start : self._end], self.reduction.mark())
         self._buckets.append(bucket)
         self.cut.append(4 * (self._end - start))
         self._end = start

@@ -4,48 +4,55 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 from fcaffe import log
 from fcaffe.errors import UsageError
-from fcaffe.parallel import processes, records
+from fcaffe.parallel import processes
+from fcaffe.parallel.blame import hang_message, names
+from fcaffe.parallel.member import LAST_WORDS, Events, Member, Output
 from fcaffe.parallel.records import FATAL
-from fcaffe.parallel.started import host_name
-from fcaffe.parallel.watch import MARGIN
+from fcaffe.parallel.table import STARTING, Slot
+from fcaffe.parallel.watch import GRACE, MARGIN
 
 INTERRUPTED = 130  # of a rank that SIGINT ends while it loads fcaffe
 ORDERLY = (0, 1, INTERRUPTED, FATAL, 141)  # a rank that ends with another code has not said why: that is a fault
 ASKED_FOR = (129, 143)  # exit codes of a training that SIGHUP or SIGTERM ended
 RELAYED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 TICK = 1.0  # seconds
-LAST_WORDS = 5  # seconds that the agent has to end after the ranks
-AFTERMATH = 8  # seconds that mpiexec has to end after the record of an end; if the network is cut it may wait for ever
+AFTERMATH = 8  # seconds that all have to end after the record of an end; if the network is cut they may wait for ever
+QUIET = 3.5  # seconds without its table after which a host counts as cut off, if ranks wait for it
+SILENCE = 20.0  # seconds without its table after which a host counts as lost
 
 
 class Job:
-    """One run of the ranks. `start` starts what starts them: the agent of this host (`by_agent`), or mpiexec; `command`
-    says in the log how. Their processes on this host have `name` in their environment.
+    """One run of the ranks. `start` starts its members: the agents of the hosts, or mpiexec, for which `by_agent` is
+    False; `command` says in the log how. Their records come from `events`, what they print goes to `output`. Processes
+    on this host have `name` in their environment. `hosts` has the host of each rank. When `ends_early(job)` is true the
+    ranks are ended, which is no fault.
 
     `started`: all ranks have found one another. `fault`: it did not end by itself, nor by an error that would come
     again. `asked_to_end`: one of the signals `stops` has come, which make ranks end, if they still can. `iteration`:
-    the last that is known. `unwritten`: the error because of which the ranks' standard output is incomplete.
+    the last that is known.
     """
 
     def __init__(
         self,
         command: str,
-        start: Callable[[], subprocess.Popen[bytes]],
+        start: Callable[[], Sequence[Member]],
         by_agent: bool,
+        events: Events,
+        output: Output,
         name: str,
         timeout: float,
         stops: Collection[int] = (),
+        hosts: Sequence[str] = (),
+        ends_early: Callable[[Job], bool] = lambda job: False,
     ) -> None:
         self.command = command
         self.start = start
@@ -53,62 +60,92 @@ class Job:
         self.name = name
         self.timeout = timeout
         self.stops = stops
-        self.process: subprocess.Popen[bytes] | None = None
+        self.hosts = hosts
+        self.ends_early = ends_early
+        self.members: Sequence[Member] = ()
+        self.events = events
+        self.output = output
         self.started = False
         self.fault = False
+        self.ended_early = False
         self.asked_to_end = False
         self.iteration = -1
         self.code = 0
-        self.unwritten: OSError | None = None
         self._interrupted = 0  # by this signal
         self._ending: dict[str, Any] | None = None  # the first record of why the job ends
+        self._first_end: Member | None = None  # the first that has ended otherwise than with 0
         self._ending_since = 0.0
-        self._reports = 0
-        self._silence = ""  # the message that rank 0 has said nothing for too long
 
     def run(self) -> None:
         with self._signals():
             log.info("Starting the ranks: " + self.command)
-            process = self.process = self.start()
-            assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+            self.output.closed = False
+            self.members = self.start()
             if self._interrupted:
                 self._kill()
-            streams = (
-                (process.stdout, sys.stdout, self._pass_out),
-                (process.stderr, sys.stderr, self._pass_err),
-            )
-            threads = [threading.Thread(target=self._copy, args=stream, daemon=True) for stream in streams]
-            for thread in threads:
-                thread.start()
-            code = self._wait(process)
-            self._clear(threads)
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-        self._conclude(code)
+            self._follow()
+            self._clear()
+        self._conclude()
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+    def _follow(self) -> None:
+        """Listen to the members until all have ended."""
         before = time.monotonic()
-        heard, silence = 0, 0.0  # seconds since the last report, by ticks: this process may be stopped for a while
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(TICK)
+        left = set(self.members)
+        while left:
+            member, record = None, None
+            with contextlib.suppress(queue.Empty):
+                member, record = self.events.get(timeout=TICK)
+            if member is not None and record is not None:
+                self._take(member, record)
+            elif member in left:
+                left.remove(member)
+                self._note_end(member)
             now = time.monotonic()
-            silence = silence + min(now - before, 2 * TICK) if self._reports == heard else 0.0
-            heard, before = self._reports, now
-            if 0 < self.timeout < silence - 2 * MARGIN:
-                self._silence = f"No sign of life of rank 0 for {silence:.0f} s, {self._last()}"
-                self._kill()
-            elif self._ending is not None and now - self._ending_since > AFTERMATH:
-                self._kill()
+            if now - before >= TICK:
+                self._look(min(now - before, 2 * TICK), left)  # this process may be stopped for a while
+                before = now
 
-    def _clear(self, threads: Sequence[threading.Thread]) -> None:
+    def _look(self, seconds: float, left: Collection[Member]) -> None:
+        for member in left:
+            if self.by_agent:
+                member.order()
+            member.unheard += seconds
+            limit = min(SILENCE, self.timeout) if member.remote else self.timeout + 2 * MARGIN
+            if self.timeout > 0 and limit < member.unheard and self._ending is None:
+                self._end(member, {"code": FATAL, "fault": True, "message": self._lost(member)})
+                member.kill()
+        if self._ending is None and self.ends_early(self):
+            self.ended_early = True
+            self._end(None, {"code": 0})
+        if self._ending_since:
+            since = time.monotonic() - self._ending_since
+            for member in left:
+                if since > AFTERMATH:
+                    member.kill()
+                elif since > GRACE and self.by_agent:
+                    member.order(kill=True)
+
+    def _lost(self, member: Member) -> str:
+        silence = f"no sign of life for {member.unheard:.0f} s"
+        if not member.slots:
+            return f"{member} cannot be reached: {silence}, {self._last()}"
+        slots = list(member.slots.values())
+        return f"{names(slots, self.hosts)} is cut off from the other hosts since {slots[0].where()}: {silence}"
+
+    def _note_end(self, member: Member) -> None:
+        if member.code == 0:
+            return
+        self._first_end = self._first_end or member
+        if not self._ending_since:
+            self._ending_since = time.monotonic()
+            if member.code not in (*ORDERLY, *ASKED_FOR):
+                self._end_others(member)
+
+    def _clear(self) -> None:
         """See that nothing of the run is left on this host: neither processes nor shared memory of killed ones."""
-        left = self._left(LAST_WORDS)
-        for process in left:
+        for process in self._left(LAST_WORDS):
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
-        for thread in threads:
-            thread.join(LAST_WORDS)
         if left := self._left(AFTERMATH):
             raise UsageError(
                 f"process {left[0]} of this job cannot be killed: end it before training goes on "
@@ -123,10 +160,11 @@ class Job:
             time.sleep(0.02)
         return left
 
-    def _conclude(self, code: int) -> None:
-        """Set `fault` and `code` from the record of the end, or else from the exit code of the process; log why the job
+    def _conclude(self) -> None:
+        """Set `fault` and `code` from the record of the end, or else from the exit code of a member; log why the job
         ended if nobody has done so."""
         ending = self._ending or {}
+        code = (self._first_end and self._first_end.code) or 0
         if not ending:
             number = -code if code < 0 else code if code in RELAYED and not (self.by_agent or self.started) else 0
             orderly = code in (*ORDERLY, *ASKED_FOR)
@@ -142,16 +180,16 @@ class Job:
         else:
             self.code = code if orderly else FATAL
         if self.fault and "message" not in ending:
-            log.fatal(self._silence or self._why(ending, code, number))
+            log.fatal(self._why(ending, code, number))
 
     def _why(self, ending: dict[str, Any], code: int, number: int) -> str:
-        process = self.process.pid if self.process else 0
         if self.by_agent and number and not ending:
-            return f"the agent (process {process}) on {host_name()} died, {self._last()}, and the ranks with it"
-        who = f"rank {ending['rank']}" if "rank" in ending else f"{self.command.split()[0]} (process {process})"
+            return f"{self._first_end} died, {self._last()}, and the ranks with it"
+        who = f"rank {ending['rank']}" if "rank" in ending else str(self._first_end)
         if number:
             return f"{who} was killed by signal {number}, {self._last()}"
-        unstarted = not (self.by_agent or self.started)
+        member = self._first_end
+        unstarted = not self.started and (not self.by_agent or (member is not None and member.remote and code == 255))
         more = ", and docs/distributed.md has a section on hosts that do not start" * unstarted
         return f"{who} ended with code {code}, {self._last()}; what it said stands above{more}"
 
@@ -160,37 +198,55 @@ class Job:
             return "before the ranks had started"
         return "before the first iteration" if self.iteration < 0 else f"in iteration {self.iteration}"
 
-    # --- what the ranks say -------------------------------------------------------------------------------------------
+    # --- what the members say -----------------------------------------------------------------------------------------
 
-    def _copy(self, source: IO[bytes], target: Any, wanted: Callable[[bytes], bytes]) -> None:
-        with source:
-            for line in source:
-                text = wanted(line)
-                if text:
-                    try:  # if nobody reads it any more the job goes on
-                        target.write(text.decode(errors="backslashreplace"))
-                        target.flush()
-                    except OSError as problem:
-                        self.unwritten = problem
-
-    def _pass_out(self, line: bytes) -> bytes:
-        """Without mpiexec's own words on the end of a job whose cause is known: it names ranks that it has killed."""
-        return line if self._ending is None or self.by_agent else b""
-
-    def _pass_err(self, line: bytes) -> bytes:
-        if self._ending is not None:  # what the others, and mpiexec, say now has its cause in that end
-            return b""
-        text, record = records.split(line)
-        if record is None:
-            return line
-        if "iteration" in record:
+    def _take(self, member: Member, record: dict[str, Any]) -> None:
+        member.unheard = 0.0
+        if member not in self.members:
+            return
+        if "slots" in record:
+            member.slots |= {slot.rank: slot for slot in (Slot(*words) for words in record["slots"])}
+            slots = [slot for other in self.members for slot in other.slots.values()]
+            if len(slots) == len(self.hosts) and all(slot.state != STARTING for slot in slots):
+                self.started, self.iteration = True, max(slot.iteration for slot in slots)
+        elif "put" in record:
+            member.put += record["put"]
+            member.in_barrier = bool(record.get("barrier"))
+            if all(other.in_barrier for other in self.members):
+                self._end_barrier()
+        elif "iteration" in record:
             self.started, self.iteration = True, record["iteration"]
-            self._reports += 1
-        else:
-            self._ending, self._ending_since = record, time.monotonic()
-            if "message" in record and not record.get("logged"):
-                log.fatal(record["message"], record.get("source"))
-        return text
+        elif "code" in record and self._ending is None:
+            self._end(member, record)
+
+    def _end_barrier(self) -> None:
+        values = [pair for member in self.members for pair in member.put]
+        for member in self.members:
+            member.put, member.in_barrier = [], False
+            member.order(values=values)
+
+    def _end(self, member: Member | None, record: dict[str, Any]) -> None:
+        """Take this record of the end, and end the ranks of all other hosts; this one's do so by themselves."""
+        self.output.closed = True
+        self._ending, self._ending_since = record, time.monotonic()
+        if record.get("overdue") is not None and member is not None and len(self.hosts) > 1:
+            others = [other for other in self.members if other is not member]
+            record["message"] = hang_message(
+                member.slots[record["overdue"]],
+                list(member.slots.values()),
+                [slot for other in others for slot in other.slots.values()],
+                [slot for other in others if other.unheard > QUIET for slot in other.slots.values()],
+                self.hosts,
+                self.timeout,
+            )
+        if "message" in record and not record.get("logged"):
+            log.fatal(record["message"], record.get("source"))
+        self._end_others(member)
+
+    def _end_others(self, member: Member | None) -> None:
+        for other in self.members:
+            if other is not member and self.by_agent:
+                other.order(kill=True)
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
@@ -204,8 +260,8 @@ class Job:
                 signal.signal(number, handler)
 
     def _relay(self, number: int, _: FrameType | None) -> None:
-        """To rank 0, by the standard input of the agent or mpiexec, which hands it to the agent of rank 0's host. If
-        there is no rank yet, or a second SIGTERM says that it takes too long, end all at once.
+        """To rank 0, by way of the agent of its host, whose standard input mpiexec hands over. If there is no rank yet,
+        or a second SIGTERM says that it takes too long, end all at once.
 
         One rank is enough: the training loop agrees with the others on what to do.
         """
@@ -215,13 +271,9 @@ class Job:
             self._interrupted = number
         if again or not self.started:
             self._kill()
-        elif self.process is not None and self.process.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
-                os.write(self.process.stdin.fileno(), b"%d\n" % number)
+        else:
+            self.members[0].order(signal=number)
 
     def _kill(self) -> None:
-        """End the agent, with which the kernel ends the ranks; or mpiexec, and what it has started here. On other hosts
-        MPI's processes notice that it has gone."""
-        if self.process is not None:
-            with contextlib.suppress(OSError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+        for member in self.members:
+            member.kill()

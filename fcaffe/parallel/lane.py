@@ -20,7 +20,7 @@ class Bucket:
 
     Attributes:
         start: Offset of its first gradient.
-        values: The gradients.
+        values: The gradients, flat or in rows; see `Reduction.sum`.
         ready: The `Reduction.mark` after which the values are written.
         sum: Is done when the sum has ended; `result` raises the error of a sum that failed.
     """

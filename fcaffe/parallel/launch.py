@@ -1,43 +1,28 @@
 """Starts the ranks of a job that was started alone, again after a fault if it may, and stays until they have ended.
 
-An agent on this host starts its ranks where the MPI allows that (`local_ranks.py`); else the machine's mpiexec starts
-them. However a run ends, nothing of it is left on this host when the next one starts.
+If the MPI is MPICH, an agent on each host starts the ranks there (`local_ranks.py`). This process starts the agents, by
+ssh on other hosts, and carries what ranks of different hosts tell one another when MPI starts. With another MPI its
+mpiexec starts the ranks. However a run ends, nothing of it is left on this host when the next one starts.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import secrets
-import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 from fcaffe import log
 from fcaffe.errors import UsageError
-from fcaffe.parallel import agent
+from fcaffe.parallel.elastic import run_generations
 from fcaffe.parallel.job import Job
-from fcaffe.parallel.mpiexec import find_mpiexec, outside_environment
-from fcaffe.parallel.processes import JOB, LAUNCHER, dies_with
-from fcaffe.parallel.started import LAUNCHED, host_name
-from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT, SECRET
+from fcaffe.parallel.launcher import Launcher, resuming
+from fcaffe.parallel.mpiexec import find_mpiexec
+from fcaffe.parallel.placement import Plan
 
 # Seconds until the second attempt to start again, at most between two, and of all: a host may need to come back.
 RETRY, LONGEST_RETRY, PATIENCE = 5, 60, 900
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to be started where. `hosts` (name, ranks) is empty for this host alone; `timeout` is in seconds."""
-
-    workers: int
-    hosts: tuple[tuple[str, int], ...] = ()
-    mpi_args: str = ""
-    timeout: float = DEFAULT_TIMEOUT
-    restarts: int = 0
 
 
 def launch(
@@ -55,34 +40,28 @@ def launch(
     if sys.platform != "linux":
         raise UsageError("Several workers and --restarts need Linux: train with one worker, without these flags")
     mpiexec = find_mpiexec() if plan.workers > 1 else None
-    environment = {
-        **outside_environment(),
-        LAUNCHED: str(plan.workers),
-        LAUNCHER: str(os.getpid()),
-        SECRET: secrets.token_hex(32),  # other users see command lines, but no environments
-    }
+    launcher = Launcher(plan, [*_program(), *words], stops)
+    if plan.elastic:
+        if plan.mpi_args or (mpiexec and not mpiexec.speaks_pmi):
+            raise UsageError("--elastic needs an MPICH whose ranks fcaffe starts itself: leave out --mpi-args")
+        code = run_generations(launcher, plan.elastic, newest_snapshot)
+    elif mpiexec is None or (mpiexec.speaks_pmi and not plan.mpi_args):
+        code = _restarting(launcher.run_agents, plan.restarts, newest_snapshot)
+    else:
+        code = _restarting(functools.partial(launcher.run_mpiexec, mpiexec), plan.restarts, newest_snapshot)
+    if launcher.output.unwritten is not None and not code:
+        raise launcher.output.unwritten
+    return code
 
-    def run(*more: str) -> Job:
-        program = [*_program(), *words, *more]
-        own = {**environment, JOB: secrets.token_hex(8)}
-        if mpiexec is None or (mpiexec.speaks_pmi and not plan.hosts and not plan.mpi_args):
-            told, by_agent = f"{plan.workers} x {shlex.join(program)}", True
-            start = functools.partial(_start_agent, plan, program, own)
-        else:
-            command = mpiexec.command(plan.workers, plan.hosts, plan.mpi_args, program, own)
-            told, by_agent = shlex.join(command), False
-            start = functools.partial(_start_mpiexec, command, own)
-        job = Job(told, start, by_agent, own[JOB], plan.timeout, stops)
-        job.run()
-        return job
 
+def _restarting(run: Callable[..., Job], restarts: int, newest_snapshot: Callable[[], str | None]) -> int:
     job = run()
-    for restart in range(1, plan.restarts + 1):
+    for restart in range(1, restarts + 1):
         if not job.fault or job.asked_to_end:
             break
         path = newest_snapshot()
-        log.warning(f"Restart {restart} of {plan.restarts}, " + (f"from {path}" if path else "from the start"))
-        more = [f"--snapshot={path}", "--weights="] if path else []
+        log.warning(f"Restart {restart} of {restarts}, " + (f"from {path}" if path else "from the start"))
+        more = resuming(path)
         deadline, pause = time.monotonic() + PATIENCE, RETRY
         job = run(*more)
         while job.fault and not (job.started or job.asked_to_end) and time.monotonic() < deadline:
@@ -91,36 +70,7 @@ def launch(
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_RETRY)
             job = run(*more)
-    if job.unwritten is not None and not job.code:
-        raise job.unwritten
     return job.code
-
-
-def _start_agent(plan: Plan, program: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """The agent of this host, which starts the ranks as its children. It outlives this process, to say so and end them,
-    where this process writes its errors."""
-    stderr = os.dup(2)
-    setup = {
-        **{"program": program, "workers": plan.workers, "environment": environment, "host": host_name()},
-        **{"timeout": plan.timeout, "folder": os.getcwd(), "stderr": stderr},
-    }
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    try:
-        return agent.spawn(setup, [stderr], environment, **streams)
-    finally:
-        os.close(stderr)
-
-
-def _start_mpiexec(command: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # the terminal's Ctrl-C goes to the launcher alone
-        preexec_fn=dies_with(os.getpid()),
-    )
 
 
 def _program() -> list[str]:

@@ -1,4 +1,4 @@
-"""The watch over ranks that the agent has started itself, as its children: those of a job on one host.
+"""The watch over ranks that the agent has started itself, as its children.
 
 The kernel tells the agent how each rank has ended, and ends the ranks if the agent dies.
 """
@@ -8,62 +8,63 @@ from __future__ import annotations
 import mmap
 import os
 import selectors
-import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fcaffe import log
 from fcaffe.parallel import records
 from fcaffe.parallel.blame import names
-from fcaffe.parallel.network import Network
 from fcaffe.parallel.pmi import PmiServer
 from fcaffe.parallel.processes import JOB, LAUNCHER, Process, dies_with, processes_of
+from fcaffe.parallel.records import Orders
 from fcaffe.parallel.table import FAILED, LEAVING, SLOT, STARTING, Slot, create_table
-from fcaffe.parallel.watch import GRACE, TICK, Watch
+from fcaffe.parallel.watch import Watch
 
 TABLE = "FCAFFE_TABLE"  # in a rank's environment: the descriptor of the heartbeat table
-TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that ask for the end
 
 
 class LocalRanks(Watch):
-    """`workers` processes of this host that run `program` in `folder` as the ranks of one MPI job.
+    """The `count` ranks of this host, from rank `first` on, of a job with the ranks `hosts`.
 
+    They are processes that run `program` in `folder`. `mapping` tells MPICH which ranks share a host. After `silence`
+    seconds without an order the launcher counts as dead; 0: never, since on its own host the kernel tells that.
     `stderr` is a descriptor of the launcher's standard error. The agent writes there when the launcher has died.
     """
 
     def __init__(
         self,
+        orders: Orders,
         program: Sequence[str],
-        workers: int,
         environment: Mapping[str, str],
-        host: str,
+        hosts: Sequence[str],
+        first: int,
+        count: int,
+        mapping: str,
         timeout: float = 0.0,
+        silence: float = 0.0,
         folder: str = ".",
-        stderr: int = 2,
-        reports: bool = True,
-        launched: bool = True,
+        stderr: int | None = None,
     ) -> None:
-        self.descriptor = create_table(workers)
+        self.descriptor = create_table(count)
         table = mmap.mmap(self.descriptor, 0)
-        for rank in range(workers):
-            table[rank * SLOT.size : (rank + 1) * SLOT.size] = Slot(rank, 0, 0, -1, STARTING, "the start").pack()
-        super().__init__(table, [host] * workers, timeout, Network([], None, b"", 0), reports, launched)
+        for index in range(count):
+            slot = Slot(first + index, 0, 0, -1, STARTING, "the start")
+            table[index * SLOT.size : (index + 1) * SLOT.size] = slot.pack()
+        super().__init__(table, [], hosts, timeout, orders)
         self.program = program
         self.environment = environment
+        self.silence = silence
         self.folder = folder
         self.stderr = stderr
-        self.pmi = PmiServer(workers)
-        self.code = 0
-        self.deadline: float | None = None  # when ranks that still live are killed
-        self.children: list[Any] = []
-        for rank in range(workers):
+        self.name = f"{environment[JOB]}.{first}"  # of what runs on this host, which may be one of several here
+        self.pmi = PmiServer(environment[JOB], first, count, len(hosts), mapping, self.meet)
+        for rank in range(first, first + count):
             ours, theirs = socket.socketpair()
             with theirs:
-                own = {**self.pmi.environment(rank, theirs.fileno()), TABLE: str(self.descriptor)}
+                own = {**self.pmi.environment(rank, theirs.fileno()), TABLE: str(self.descriptor), JOB: self.name}
                 self.children.append(self.start(own, theirs.fileno()))
-            self.pids[rank] = self.children[rank].pid
             self._serve_pmi(rank, ours)
 
     def start(self, own: dict[str, str], connection: int) -> Any:
@@ -86,60 +87,48 @@ class LocalRanks(Watch):
 
         self.selector.register(source, selectors.EVENT_READ, serve)
 
-    def find_deaths(self) -> bool:
-        for rank, child in enumerate(self.children):
-            code = child.poll()
-            if code is not None and rank not in self.deaths:
-                self.deaths.append(rank)
-                self.code = self.code or (128 - code if code < 0 else code)
-        if self.deadline is not None and time.monotonic() > self.deadline:
-            self.kill_ranks()
-        return len(self.deaths) == len(self.children)
+    def meet(self, values: dict[str, str]) -> None:
+        """All ranks of this host are in a barrier and have put these values."""
+        records.send_items("put", values.items(), barrier=True)
+
+    def obey(self, orders: Sequence[dict[str, Any]]) -> None:
+        """Also end a barrier, with the values that ranks of all hosts have put."""
+        for order in orders:
+            if "values" in order:
+                self.pmi.release(dict(order["values"]))
+        super().obey(orders)
+
+    def look(self, seconds: float) -> None:
+        self.launcher_gone |= 0 < self.silence < self.unheard
+        super().look(seconds)
 
     def judge(self, slots: list[Slot], overdue: list[Slot]) -> None:
-        living = len(self.deaths) < len(slots)
-        gone = [slots[rank] for rank in self.deaths if self._out_of_order(slots[rank], living)]
         if self.pmi.aborted is not None:
-            self.code, self.fault = self.pmi.aborted, True
+            rank, self.code = self.pmi.aborted
+            self.fault = True
+            self.tell({"rank": rank, "code": self.code})
             self.kill_ranks()
-        elif self.launcher_gone and living:
+        else:
+            super().judge(slots, overdue)
+
+    def out_of_order(self, index: int, slot: Slot, living: bool) -> bool:
+        """Also one that ends as if all were well, before it has left MPI."""
+        if super().out_of_order(index, slot, living):
+            return True
+        return slot.state not in (LEAVING, FAILED) and living and slot.rank not in self.pmi.leaving
+
+    def orphaned(self, slots: list[Slot]) -> None:
+        if self.stderr is not None:
             os.dup2(self.stderr, 2)
-            self.launched = False
-            self.end(
+            log.fatal(
                 f"fcaffe's launcher (process {os.environ.get(LAUNCHER)}) on {self.hosts[0]} died, which had started "
                 f"{names(slots, self.hosts)}; so do they"
             )
-        elif gone and not self.failed:
-            self._end_for(gone[0])
-        elif overdue and not self.failed:
-            self.end_hung(overdue[0], slots)
-        elif self.failed and self.deaths and self.deadline is None:
-            self.deadline = time.monotonic() + GRACE  # it should have aborted the others
-
-    def _out_of_order(self, slot: Slot, living: bool) -> bool:
-        if slot.state in (LEAVING, FAILED):
-            return False
-        return bool(self.children[slot.rank].poll()) or (living and slot.rank not in self.pmi.leaving)
-
-    def _end_for(self, slot: Slot) -> None:
-        """End the others for a rank that has ended; tell why it did, unless it may have told that itself."""
-        code = self.children[slot.rank].poll()
-        if slot.state != STARTING and -code not in TO_END:
-            self.end_dead(slot, f"it ended with exit code {code}") if code >= 0 else self.end_dead(slot)
-            return
-        self.fault, self.deadline = True, time.monotonic() + TICK
-        self.code = self.code or 1
-        records.send({"rank": slot.rank, "code": self.code, "signal": max(0, -code)})
-
-    def kill_ranks(self) -> None:
-        for child in self.children:
-            if child.poll() is None:
-                child.kill()
+        super().orphaned(slots)
 
     def finish(self) -> int:
         """Returns the exit code of MPI_Abort, or of the first rank that ended with one; 128 and more for a signal."""
-        if self.launcher_gone:
-            for process in processes_of(os.environ.get(JOB, "")):
-                if process != os.getpid():
-                    Process(process).kill()
+        if self.launcher_gone or self.fault:
+            for process in processes_of(self.name):
+                Process(process).kill()
         return self.code

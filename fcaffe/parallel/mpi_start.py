@@ -21,14 +21,16 @@ NETWORK_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NC
 def prepare_environment(start: Start) -> None:
     """Set what the libraries read when MPI starts, where the user has not. If all ranks are on this host, nothing is
     to be open to the network: MPI and NCCL use the loopback only. UCX, which carries the messages of MPICH and of some
-    Open MPIs, moves them over TCP in few pieces. If the user has chosen its transports, it also chooses the interface:
-    without shared memory it finds no route over the loopback."""
+    Open MPIs, moves them over TCP in few pieces, unless the user has chosen TCP alone: an older MPICH asserts then that
+    they are short. If the user has chosen its transports, it also chooses the interface: without shared memory it finds
+    no route over the loopback."""
     if start.size and ranks_on_host() == start.size:
         for variable in NETWORK_INTERFACES:
             if variable != "UCX_NET_DEVICES" or "UCX_TLS" not in os.environ:
                 os.environ.setdefault(variable, "lo")
-    for variable, size in SEGMENTS.items():
-        os.environ.setdefault(variable, size)
+    if not {"tcp", "self"}.issuperset(os.environ.get("UCX_TLS", "all").split(",")):
+        for variable, size in SEGMENTS.items():
+            os.environ.setdefault(variable, size)
 
 
 def load_mpi(start: Start) -> Any:

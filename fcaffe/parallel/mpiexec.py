@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -57,6 +55,10 @@ class Mpiexec:
         environment: dict[str, str],
     ) -> list[str]:
         """To start `program` as this many ranks, on this host or on `hosts`; `more` are the user's own arguments."""
+        if wrong := [name for name, _ in hosts if ":" in name or "@" in name]:
+            raise UsageError(
+                f"mpiexec takes neither users nor IPv6 addresses: give a host name in the place of {wrong[0]}"
+            )
         listed = ",".join(f"{name}:{count}" for name, count in hosts)
         words = [self.path, "-n", str(workers)]
         if self.open_mpi:
@@ -65,20 +67,7 @@ class Mpiexec:
             words += [word for name in environment if TO_OTHER_HOSTS.match(name) for word in ("-x", name)]
         elif listed:
             words += ["-hosts", listed]
-            if "-localhost" not in more and (address := own_address(hosts[0][0])):
-                words += ["-localhost", address]
         return [*words, *shlex.split(more), *program]
-
-
-def own_address(host: str) -> str:
-    """The address from which this host reaches another one, if its own name only leads to the loopback, as in Debian's
-    /etc/hosts: MPICH's daemons on other hosts would call back there. Empty if they need none."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        if socket.gethostbyname(socket.gethostname()).startswith("127."):
-            probe.connect((host, 9))
-            address: str = probe.getsockname()[0]
-            return "" if address.startswith("127.") else address
-    return ""
 
 
 def outside_environment() -> dict[str, str]:

@@ -1,30 +1,61 @@
-"""Which hosts a job runs on, and how many ranks each of them gets."""
+"""What a job runs on: which hosts, and how many ranks each of them gets."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from fcaffe.errors import UsageError
 from fcaffe.input_files import read_input
 
+NAME = r"([\w.-]+@)?(?:\[([0-9A-Fa-f]*:[0-9A-Fa-f:.]+(?:%\w+)?)\]|([\w.-]+))"
+DEFAULT_TIMEOUT = 300  # seconds
 Host = tuple[str, int | None]  # name, number of ranks if it is said
+Hosts = Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """`least` and `most` workers; `fits(workers)` is whether a training can have so many. `hosts()` reads which hosts
+    there are, and how many ranks each takes. A lost host is waited for `rejoin` seconds."""
+
+    least: int
+    most: int
+    rejoin: float
+    hosts: Callable[[], Hosts]
+    fits: Callable[[int], bool]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be started where. `hosts` is empty for this host alone; `timeout` is in seconds."""
+
+    workers: int
+    hosts: Hosts = ()
+    mpi_args: str = ""
+    timeout: float = DEFAULT_TIMEOUT
+    restarts: int = 0
+    elastic: Elastic | None = None
 
 
 def parse_hosts(text: str, source: str = "--hosts") -> list[Host]:
     """The entries of `a:8,b:8`, or the lines of a hostfile: MPICH's `a:8`, Open MPI's `a slots=8`, or names alone.
 
-    Raises UsageError.
+    A name may have a user for ssh, `user@a:8`. An IPv6 address stands in brackets, `[fd00::1]:8`. Raises UsageError.
     """
     hosts: list[Host] = []
     for entry in re.split(r"[,\n]", re.sub(r"#.*", "", text)):
         if not entry.strip():
             continue
-        match = re.fullmatch(r"([\w.-]+)(?:\s*:\s*(\d+)|(?:\s.*)?\sslots\s*=\s*(\d+).*)?", entry.strip())
+        match = re.fullmatch(rf"{NAME}(?:\s*:\s*(\d+)|(?:\s.*)?\sslots\s*=\s*(\d+).*)?", entry.strip())
         if match is None or "0" in match.groups():
-            raise UsageError(f"{source}: cannot read '{entry.strip()}'; write host, or host:N for N ranks on it")
-        count = match[2] or match[3]
-        hosts.append((match[1], int(count) if count else None))
+            raise UsageError(
+                f"{source}: cannot read '{entry.strip()}'; write host, user@host or [IPv6 address], or host:N for N "
+                "ranks on it"
+            )
+        user, address, name, count, slots = match.groups()
+        hosts.append((f"{user or ''}{address or name}", int(count or slots) if count or slots else None))
     if not hosts:
         raise UsageError(f"{source}: there is no host in it")
     return hosts

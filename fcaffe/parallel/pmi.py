@@ -1,25 +1,48 @@
 """PMI-1 server: MPICH's library asks whoever started it by this protocol for its rank and its peers' addresses.
 
-It is lines of text over a connected pair of sockets for each rank. Since they are answered here, ranks of one host need
-no mpiexec: there is no process between agent and ranks, and no port that is open to the network.
+It is lines of text over a connected pair of sockets for each rank. Since the agent answers them, ranks need no mpiexec:
+there is no process between agent and ranks, and no port that is open to the network. Each host has a server. At a
+barrier each sends what its ranks have put to the launcher, which sends all of it back to everyone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import secrets
+import itertools
 import socket
+from collections.abc import Callable, Sequence
+
+
+def process_mapping(counts: Sequence[int]) -> str:
+    """MPICH's text for so many consecutive ranks on each host: blocks of (first host, hosts, ranks on each)."""
+    blocks, first = [], 0
+    for count, same in itertools.groupby(counts):
+        number = len(list(same))
+        blocks.append(f"({first},{number},{count})")
+        first += number
+    return f"(vector,{','.join(blocks)})"
 
 
 class PmiServer:
-    """Serves `size` ranks of one host. `leaving` are those that have finalized; `aborted` is MPI_Abort's exit code."""
+    """Serves `count` ranks of this host, from rank `first` on, of a job of `size` ranks.
 
-    def __init__(self, size: int) -> None:
+    `name` is the job's; MPICH names its shared memory by it. `meet` is called with the values that these ranks have put
+    when all of them are in a barrier; `release` lets them out. `leaving` are the ranks that have finalized; `aborted`
+    is a rank that has called MPI_Abort, and the exit code.
+    """
+
+    def __init__(
+        self, name: str, first: int, count: int, size: int, mapping: str, meet: Callable[[dict[str, str]], None]
+    ) -> None:
+        self.count = count
         self.size = size
+        self.meet = meet
         self.leaving: set[int] = set()
-        self.aborted: int | None = None
-        self._name = f"fcaffe_{secrets.token_hex(8)}"  # MPICH names its shared memory by it: unlike any other job's
-        self._values = {"PMI_process_mapping": f"(vector,(0,1,{size}))"}
+        self.aborted: tuple[int, int] | None = None
+        self._first = first
+        self._name = f"fcaffe_{name}"
+        self._values = {"PMI_process_mapping": mapping}
+        self._put: dict[str, str] = {}
         self._in_barrier: list[socket.socket] = []
         self._received: dict[socket.socket, bytes] = {}
 
@@ -29,8 +52,8 @@ class PmiServer:
             "PMI_FD": str(descriptor),
             "PMI_RANK": str(rank),
             "PMI_SIZE": str(self.size),
-            "MPI_LOCALRANKID": str(rank),
-            "MPI_LOCALNRANKS": str(self.size),
+            "MPI_LOCALRANKID": str(rank - self._first),
+            "MPI_LOCALNRANKS": str(self.count),
         }
 
     def serve(self, rank: int, source: socket.socket) -> bool:
@@ -46,12 +69,19 @@ class PmiServer:
                 _send(source, answer)
         return bool(data)
 
+    def release(self, values: dict[str, str]) -> None:
+        """Let the ranks out of the barrier, with the values that all ranks of the job have put before it."""
+        self._values |= values
+        waiting, self._in_barrier = self._in_barrier, []
+        for source in waiting:
+            _send(source, "cmd=barrier_out rc=0")
+
     def _answer(self, rank: int, source: socket.socket, line: str) -> str:
         line, _, value = line.partition(" value=")  # which may have blanks
         words = dict(word.split("=", 1) for word in line.split() if "=" in word)
         command = words.get("cmd", "")
         if command == "put":
-            self._values[words.get("key", "")] = value
+            self._put[words.get("key", "")] = value
         elif command == "get":
             found = self._values.get(words.get("key", ""))
             if found is None:
@@ -59,15 +89,14 @@ class PmiServer:
             return f"cmd=get_result rc=0 msg=success value={found}"
         elif command == "barrier_in":
             self._in_barrier.append(source)
-            if len(self._in_barrier) == self.size:
-                for waiting in self._in_barrier:
-                    _send(waiting, "cmd=barrier_out rc=0")
-                self._in_barrier.clear()
+            if len(self._in_barrier) == self.count:
+                put, self._put = self._put, {}
+                self.meet(put)
         elif command == "finalize":
             self.leaving.add(rank)
         elif command == "abort":
             code = words.get("exitcode", "")
-            self.aborted = int(code) if code.isdecimal() else 1
+            self.aborted = rank, int(code) if code.isdecimal() else 1
         answers = {
             "init": "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0",
             "get_maxes": "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024 rc=0",

@@ -8,10 +8,14 @@ import fcntl
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 JOB = "FCAFFE_JOB"  # in the environment of every process that a launcher has started: the name of the run
 LAUNCHER = "FCAFFE_LAUNCHER"  # the process number of fcaffe's own launcher
+AGENT = (sys.executable, "-m", "fcaffe.parallel.agent")  # the words that start one
+FOLDER = str(Path(__file__).parents[2])  # of the package
 DAEMONS = ("hydra_pmi_proxy", "pmi_proxy", "orted", "prted")
 SHARED = "/dev/shm"
 # MPICH's segments, those of its shared windows, and UCX's: of these MPICH removes the first only when it ends in order.
@@ -86,12 +90,12 @@ def waited_for_core(pid: int) -> float:
 
 
 def processes_of(name: str) -> list[int]:
-    """The processes of this host that belong to the run of that name."""
-    wanted = f"{JOB}={name}".encode()
+    """The processes of this host that belong to the run of that name, or to a part of it, `name`.`part`."""
+    wanted = re.compile(rf"(^|\0){JOB}={re.escape(name)}(\.\d+)?\0".encode())
     found = []
     for process in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{process}/environ", "rb") as file:
-            if wanted in file.read().split(b"\0"):
+            if wanted.search(file.read()):
                 found.append(int(process))
     return found
 

@@ -1,7 +1,8 @@
-"""Records that ranks and agents send to the launcher: how far training is, and why the job ends.
+"""Records that ranks and agents send to the launcher: what the ranks do, how far training is, and why the job ends.
 
-A record is one line of JSON behind a mark. It goes to standard error, because mpiexec passes on no other pipe, and so
-that it arrives after everything that its sender has written before.
+A record is one line of JSON behind a mark. It goes to standard error, because ssh and mpiexec pass on no other pipe,
+and so that it arrives after everything that its sender has written before. The launcher gives orders to agents by lines
+of JSON on their standard input.
 """
 
 from __future__ import annotations
@@ -9,17 +10,52 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from fcaffe import log
 
 MARK = b"\x1efcaffe "
+LONGEST = 4096  # bytes that go into a pipe at once, without the words of another process between them
 FATAL = 134  # exit code of a job that an error or a fault has ended
 
 
 def send(record: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):  # nobody reads any more
         os.write(2, MARK + json.dumps(record).encode() + b"\n")
+
+
+def send_items(name: str, items: Iterable[Any], **last: Any) -> None:
+    """Send a list of any length in records {name: [...]} that are each below LONGEST; the last has `last`, too."""
+    part: list[Any] = []
+    length = 0
+    for item in items:
+        more = len(json.dumps(item)) + 2
+        if length + more > LONGEST - 200:
+            send({name: part})
+            part, length = [], 0
+        part.append(item)
+        length += more
+    send({name: part, **last})
+
+
+class Orders:
+    """What the launcher sends to an agent, by way of the agent's standard input unless another descriptor is given."""
+
+    def __init__(self, source: int = 0) -> None:
+        self.source = source
+        self._rest = b""
+
+    def read(self) -> list[dict[str, Any]] | None:
+        """Wait until something comes; return the complete messages of it, None at the end."""
+        try:
+            data = os.read(self.source, 1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines]
 
 
 def split(line: bytes) -> tuple[bytes, dict[str, Any] | None]:

@@ -8,77 +8,82 @@ the cores does not count, so neither has a rank on a loaded machine.
 from __future__ import annotations
 
 import mmap
-import os
 import selectors
+import signal
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fcaffe.parallel import processes, records
 from fcaffe.parallel.blame import hang_message, names, with_stopped
-from fcaffe.parallel.network import Network
+from fcaffe.parallel.records import FATAL, Orders
 from fcaffe.parallel.table import FAILED, LEAVING, STARTING, WORKING, Slot, read_slots
 
 TICK = 0.25  # seconds
-REPORT = 1.0  # seconds between two reports to the other agents and to the launcher
+REPORT = 1.0  # seconds between two reports to the launcher
 GRACE = 3.0  # seconds that processes have to end after others of their job
 LEAST = 0.1  # the share of the time that always counts: a rank that hangs while it polls wants cores too
+TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that ask for the end
 MARGIN = 30.0  # seconds beyond the time-out for a rank to load Python and fcaffe
 
 
 class Watch:
-    """Base of the two watches: over ranks that the agent has started (`local_ranks.py`), and over ranks that MPI's
-    launcher has started (`adopted.py`).
+    """Base of the two watches: over the ranks of a host that the agent has started (`local_ranks.py`), and over one
+    rank that MPI's launcher has started (`forked_rank.py`).
 
-    `hosts` has the host of each rank of the job; `timeout` is in seconds, 0 for none. With `reports` the agent tells
-    fcaffe's launcher how far training is, and passes its signals on to rank 0; `launched`: there is such a launcher.
+    `children` are the processes of the ranks, each a subprocess.Popen or the like. `hosts` has the host of each rank of
+    the job; `timeout` is in seconds, 0 for none. Orders of fcaffe's launcher come from `orders`, if there are any.
     """
 
     def __init__(
-        self,
-        table: mmap.mmap,
-        hosts: Sequence[str],
-        timeout: float,
-        network: Network,
-        reports: bool = False,
-        launched: bool = False,
+        self, table: mmap.mmap, children: list[Any], hosts: Sequence[str], timeout: float, orders: Orders | None
     ) -> None:
         self.table = table
+        self.children = children
         self.hosts = hosts
         self.timeout = timeout
-        self.network = network
-        self.reports = reports
-        self.launched = launched
+        self.orders = orders
         self.selector = selectors.DefaultSelector()
-        if network.socket is not None:
-            self.selector.register(network.socket, selectors.EVENT_READ, network.receive)
-        if reports:
-            self.selector.register(0, selectors.EVENT_READ, self._hear_launcher)
+        if orders is not None:
+            self.selector.register(orders.source, selectors.EVENT_READ, self._hear_launcher)
         count = len(read_slots(table))
-        self.pids = [0] * count
         self.deaths: list[int] = []  # indices of slots, in the order in which the ranks ended
         self.quiet = [0.0] * count  # seconds without a beat
         self.beats = [-1] * count
         self.waits: dict[int, float] = {}  # seconds for which ranks had waited for cores at the last look
-        self.launcher_gone = False  # its end of our standard input was closed
+        self.unheard = 0.0  # seconds without an order
+        self.launcher_gone = False
         self.fault = self.failed = False
+        self.code = 0  # of the first rank that ended with one; 128 and more for a signal
+        self.deadline: float | None = None  # when ranks that still live are killed
         self.next_report = 0.0
 
     # --- what the two watches do differently --------------------------------------------------------------------------
 
-    def find_deaths(self) -> bool:
-        """Note ranks that have ended since the last call; whether none is left."""
-        raise NotImplementedError
+    def out_of_order(self, index: int, slot: Slot, living: bool) -> bool:
+        """Whether a rank that has ended is a fault; `living`: others have not ended."""
+        return slot.state not in (LEAVING, FAILED) and bool(self.children[index].poll())
 
-    def judge(self, slots: list[Slot], overdue: list[Slot]) -> None:
-        """End the job if something has died or hangs."""
-        raise NotImplementedError
+    def orphaned(self, slots: list[Slot]) -> None:
+        """The launcher has died."""
+        self.fault = True
+        self.kill_ranks()
 
-    def kill_ranks(self) -> None:
-        raise NotImplementedError
+    def share(self, slots: list[Slot]) -> None:
+        """Tell the launcher what the ranks of this host do."""
+        records.send_items("slots", slots)
+
+    def tell(self, record: dict[str, Any]) -> None:
+        """Tell the launcher why the job ends."""
+        records.send(record)
+
+    def hung(self, first: Slot, slots: list[Slot]) -> str:
+        """The message that ranks hang, as far as it can be told from here; `first` is one that is overdue."""
+        return hang_message(first, with_stopped(slots), [], [], self.hosts, self.timeout)
 
     def finish(self) -> int:
         """Clean up after the last rank; returns the agent's exit code."""
-        raise NotImplementedError
+        return self.code
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -104,35 +109,49 @@ class Watch:
             callback()
 
     def slots(self) -> list[Slot]:
-        found = read_slots(self.table)
-        return [slot if slot.pid else slot._replace(pid=pid) for slot, pid in zip(found, self.pids, strict=True)]
+        pairs = zip(read_slots(self.table), self.children, strict=True)
+        return [slot if slot.pid else slot._replace(pid=child.pid) for slot, child in pairs]
+
+    def find_deaths(self) -> bool:
+        """Note ranks that have ended since the last call; whether none is left."""
+        for index, child in enumerate(self.children):
+            code = child.poll()
+            if code is not None and index not in self.deaths:
+                self.deaths.append(index)
+                self.code = self.code or (128 - code if code < 0 else code)
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            self.kill_ranks()
+        return len(self.deaths) == len(self.children)
 
     def look(self, seconds: float) -> None:
         """Find the dead and the hung; `seconds` have passed since the last look."""
-        self.network.receive()
+        self.unheard += seconds
         slots = self.slots()
         seconds = max(seconds - self.starved(slots), LEAST * seconds)
         overdue = [slot for index, slot in enumerate(slots) if self.overdue(index, slot, seconds)]
         failed = any(slot.state == FAILED for slot in slots)
         if failed and not self.failed:
-            self.network.fault = (0.0, self.network.number)  # before all others: what a rank says itself says more
-            self.network.send(with_stopped(slots))
+            self.share(with_stopped(slots))
         self.failed = failed
         if not self.fault:
             self.judge(slots, overdue)
-        heard = self.network.fault_heard
-        if not self.fault and heard is not None and time.monotonic() > heard + GRACE:
-            self.fault = True  # which that agent has told; not every launcher ends the ranks of other hosts
-            self.kill_ranks()
         if time.monotonic() > self.next_report:
             self.next_report = time.monotonic() + REPORT
-            self.network.send(with_stopped(slots))
-            if self.reports and all(slot.state != STARTING for slot in slots):
-                records.send({"iteration": max(slot.iteration for slot in slots)})
+            self.share(with_stopped(slots))
 
-    def out_of_order(self, slots: list[Slot]) -> list[int]:
-        """The slots of ranks that ended without having left the job, in the order of their ends."""
-        return [index for index in self.deaths if slots[index].state != LEAVING]
+    def judge(self, slots: list[Slot], overdue: list[Slot]) -> None:
+        """End the job if something has died or hangs."""
+        living = len(self.deaths) < len(slots)
+        gone = [index for index in self.deaths if self.out_of_order(index, slots[index], living)]
+        if self.launcher_gone and living:
+            self.orphaned(slots)
+        elif gone and not self.failed:
+            self._end_for(gone[0], slots[gone[0]])
+        elif overdue and not self.failed:
+            self.share(with_stopped(slots))
+            self.end(self.hung(overdue[0], slots), overdue[0].rank)
+        elif self.failed and self.deaths and self.deadline is None:
+            self.deadline = time.monotonic() + GRACE  # it should have aborted the others
 
     def starved(self, slots: list[Slot]) -> float:
         """The longest time, in seconds, for which a rank has waited for a core since the last look. Ranks that work
@@ -149,32 +168,48 @@ class Watch:
         limit = self.timeout + MARGIN * (slot.beats == 0)
         return self.timeout > 0 and limit < self.quiet[index] and index not in self.deaths
 
-    # --- the end of a job ---------------------------------------------------------------------------------------------
+    # --- the end ------------------------------------------------------------------------------------------------------
 
-    def end_hung(self, first: Slot, slots: list[Slot]) -> None:
-        self.end(hang_message(first, slots, self.network, self.hosts, self.timeout))
+    def _end_for(self, index: int, slot: Slot) -> None:
+        """End the others for a rank that has ended; tell why it did, unless it may have told that itself."""
+        code = self.children[index].poll()
+        if slot.state != STARTING and -code not in TO_END:
+            how = f"it ended with exit code {code}" if code >= 0 else "killed, or crashed outside of Python"
+            self.end(f"{names([slot], self.hosts)} died in {slot.where()}: {how}")
+            return
+        self.fault, self.deadline = True, time.monotonic() + TICK
+        self.code = self.code or 1
+        self.tell({"rank": slot.rank, "code": self.code, "signal": max(0, -code)})
 
-    def end_dead(self, slot: Slot, how: str = "killed, or crashed outside of Python") -> None:
-        self.end(f"{names([slot], self.hosts)} died in {slot.where()}: {how}")
-
-    def end(self, message: str) -> None:
-        """Say why, and end all ranks of this host; mpiexec, if it can still be reached, ends those of the others."""
+    def end(self, message: str, overdue: int | None = None) -> None:
+        """Say why the job ends, and end the ranks of this host; the launcher ends those of others. `overdue` is a rank
+        that hangs: with several hosts the launcher knows better which rank that waits for."""
         self.fault = True
-        if not self.network.knows_of_fault(self.slots()):  # of which this one is a consequence
-            records.tell_fault(message, self.launched)
+        self.tell({"code": FATAL, "fault": True, "message": message, "overdue": overdue})
         self.kill_ranks()
+
+    def kill_ranks(self) -> None:
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
 
     # --- the launcher -------------------------------------------------------------------------------------------------
 
     def _hear_launcher(self) -> None:
-        """Pass signals, whose numbers the launcher writes to our standard input, on to rank 0."""
-        try:
-            data = os.read(0, 4096)
-        except OSError:
-            data = b""
-        if not data:
-            self.selector.unregister(0)
+        """Every order is a sign of life, the empty one, too."""
+        assert self.orders is not None
+        orders = self.orders.read()
+        self.unheard = 0.0
+        if orders is None:
+            self.selector.unregister(self.orders.source)
             self.launcher_gone = True
-        for word in data.split():
-            if word.isdigit() and 0 not in self.deaths:
-                processes.Process(self.slots()[0].pid).kill(int(word))
+        self.obey(orders or [])
+
+    def obey(self, orders: Sequence[dict[str, Any]]) -> None:
+        """Do what the launcher orders: pass a signal on to rank 0, or end the ranks."""
+        for order in orders:
+            if "signal" in order and 0 not in self.deaths:
+                self.children[0].send_signal(order["signal"])
+            if "kill" in order:
+                self.fault = True
+                self.kill_ranks()

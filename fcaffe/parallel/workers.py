@@ -16,7 +16,7 @@ from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.timeline import WAIT, Timeline
-from fcaffe.tree_order import add_in_tree_order
+from fcaffe.tree_order import sum_in_tree_order
 
 
 class MpiWorkers(Workers):
@@ -66,10 +66,7 @@ class MpiWorkers(Workers):
             else:
                 total.set(self.sum_array(values.get()))
             return total
-        everyones = self.gather_array(values)
-        total = np.empty_like(everyones[0])
-        add_in_tree_order(everyones, total)
-        return total
+        return sum_in_tree_order(self.gather_array(values))
 
     def gather_array(self, values: Array) -> Array:
         """Of a GPU each adds its own to zeros, which changes nothing, by whatever way its sums go."""

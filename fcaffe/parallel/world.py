@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import signal
 import sys
@@ -16,10 +15,10 @@ from fcaffe.errors import LostRankError, RankError
 from fcaffe.parallel import records, watchdog
 from fcaffe.parallel.local_ranks import TABLE
 from fcaffe.parallel.mpi_start import comm_world, load_mpi, prepare_environment
-from fcaffe.parallel.processes import DAEMONS, dies_with, process_name
+from fcaffe.parallel.placement import DEFAULT_TIMEOUT
 from fcaffe.parallel.started import LAUNCHED, RANK_PROCESS, host_name, started_as, wait_for_turn
-from fcaffe.parallel.watch import GRACE, MARGIN
-from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT, Watchdog
+from fcaffe.parallel.watch import GRACE
+from fcaffe.parallel.watchdog import Watchdog
 
 PASSED_ON = 0.3  # seconds that mpiexec has to pass on what a rank wrote
 
@@ -120,43 +119,32 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
     From here on SIGTERM, SIGHUP and SIGINT end all ranks, unless other handlers are set.
     """
     start = started_as()
-    own = watchdog.of_started_rank(start.rank if start else 0)
-    if start is None and own is None:
+    own = watchdog.of_started_rank(start, timeout)
+    if own is None:
         return World()
     os.environ[RANK_PROCESS] = str(os.getpid())
     if start is None:
-        assert own is not None
         own.beat("the start")
         records.send({"iteration": -1})
         return World(watchdog=own)
     world = World(rank=start.rank)
     _handle_signals(world.end_by_signal)
-    if process_name(os.getppid()) in DAEMONS:  # nothing else would end this rank if it is stopped, or the agent dead
-        dies_with(os.getppid())()
     prepare_environment(start)
     try:
         mpi = load_mpi(start)
-        launched = LAUNCHED in os.environ
-        if timeout and not launched:  # no launcher of fcaffe's and no agent watches yet
-            faulthandler.dump_traceback_later(timeout + MARGIN, exit=True, file=2)
         world.comm, world.threads = comm_world(start, mpi)
         world.rank, world.size = world.comm.rank, world.comm.size
         local = world.comm.Split_type(mpi.COMM_TYPE_SHARED)
         world.local_rank, world.local_size = local.rank, local.size
         world.hosts = tuple(world.comm.allgather(host_name()))
-        reports = launched and world.rank == 0
-        if own is None:
-            own = watchdog.start_agent(world.comm, local, world.hosts, timeout, reports, launched)
-        faulthandler.cancel_dump_traceback_later()
         world.watchdog = own
         own.beat("the start")
-        if reports:
+        if LAUNCHED in os.environ and world.rank == 0:
             records.send({"iteration": -1})  # all ranks have found one another
         local.Free()
     except BaseException as error:
         if world.size == 1:
-            if own is not None:
-                own.leave(failed=True)
+            own.leave(failed=True)
             raise
         raise RankError(world) from error
     return world

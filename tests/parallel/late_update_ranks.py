@@ -13,7 +13,7 @@ from mpi4py import MPI
 from fcaffe import log
 from fcaffe.engines import cpu_engine
 from fcaffe.parallel.exchange import ReducingExchange
-from fcaffe.parallel.reductions.tree import Tree
+from fcaffe.parallel.reductions.tree import BinomialTree
 from fcaffe.parallel.workers import MpiWorkers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
@@ -31,7 +31,7 @@ SETTINGS: list[dict[str, object]] = [
 ]
 
 
-class SlowTree(Tree):
+class SlowTree(BinomialTree):
     """Sums take their time, another one on each rank."""
 
     delays: np.random.Generator

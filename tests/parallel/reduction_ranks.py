@@ -135,7 +135,7 @@ def choices() -> None:
 def refusals() -> None:
     comm = MPI.COMM_WORLD
     whole = np.zeros((4, 4), np.float32)
-    for buffer in (whole, whole[:, 0], whole[0].astype(np.float64)):
+    for buffer in (whole.T, whole[None], whole[:, 0], whole[0].astype(np.float64)):
         with refused(FcaffeError, "flat, contiguous float32"):
             create_reduction("ring", comm).sum(buffer)
     with refused(UsageError, r"did you mean 'hierarchical'\?\); known are .*ring"):

@@ -14,17 +14,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fcaffe import output_files
 from fcaffe.parallel import launch, processes
-from fcaffe.parallel.adopted import AdoptedRanks
 from fcaffe.parallel.blame import hang_message
 from fcaffe.parallel.mpiexec import Mpiexec
-from fcaffe.parallel.network import Network, Status
+from fcaffe.parallel.placement import Plan
 from fcaffe.parallel.table import SLOT, STOPPED, WAITING, WORKING, Slot
-from fcaffe.parallel.watch import TICK
+from fcaffe.parallel.watch import TICK, Watch
 from tests.parallel.conftest import FCAFFE, MPIEXEC, Job, needs_mpi, until
 from tests.parallel.test_emulated_cluster import Cluster, why_not
 
@@ -273,60 +273,16 @@ def test_an_error_that_would_come_again_is_no_reason_to_restart(start: Start) ->
 # --- the agent's judgement --------------------------------------------------------------------------------------------
 
 
-def pair_of_networks() -> tuple[Network, Network, socket.socket, tuple[str, int]]:
-    """Two agents that hear one another, and a stranger's socket with the address of the second."""
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
-    for each in sockets[:2]:
-        each.bind(("127.0.0.1", 0))
-    addresses = [each.getsockname() for each in sockets[:2]]
-    first = Network([("no such host", *addresses[1])], sockets[0].detach(), b"key", 0)
-    second = Network([("127.0.0.1", *addresses[0])], sockets[1].detach(), b"key", 4)
-    return first, second, sockets[2], addresses[1]
-
-
-def test_agents_believe_nobody_but_one_another() -> None:
-    first, second, stranger, address = pair_of_networks()
-    assert first.socket and second.socket
-    sent: list[bytes] = []
-    first.seal = lambda message: sent.append(message + Network.seal(first, message)) or sent[-1][-32:]  # type: ignore
-    first.fault = (1.0, 0)
-    first.send([])
-    until(lambda: second.receive() or second.others, 5)  # type: ignore[func-returns-value]
-    assert second.others[0].fault == (1.0, 0)
-    assert b"key" not in sent[0]
-    changed = bytearray(sent[0])
-    changed[-40] ^= 1
-    for forged in (sent[0], bytes(changed), sent[0][:-1], b"", b"x" * 32, b"x" * 200):  # the first: played again
-        stranger.sendto(forged, address)
-    first.send([slot(0, WORKING)])
-    until(lambda: second.receive() or second.everyone(), 5)  # type: ignore[func-returns-value]
-    assert second.others[0].count == 2 and [one.rank for one in second.everyone()] == [0]
-    for each in (first.socket, second.socket, stranger):
-        each.close()
-
-
-class Heard(Network):
-    """What the agents of other hosts have said."""
-
-    def __init__(self, *slots: Slot, silent: tuple[int, ...] = ()) -> None:
-        super().__init__([], None, b"", 0)
-        for slot in slots:
-            heard = 0.0 if slot.rank in silent else float("inf")
-            self.others[slot.rank] = Status(1, heard, [slot], None)
-
-    def receive(self) -> None:
-        pass
-
-
-def watch_over(here: list[Slot], network: Network, hosts: list[str]) -> AdoptedRanks:
+def watch_over(here: list[Slot], hosts: list[str]) -> Watch:
     table = mmap.mmap(-1, len(here) * SLOT.size)
     for index, slot in enumerate(here):
         table[index * SLOT.size : (index + 1) * SLOT.size] = slot.pack()
-    return AdoptedRanks(table, hosts, 5, network, [])
+    alive = SimpleNamespace(pid=os.getpid(), poll=lambda: None)
+    return Watch(table, [alive] * len(here), hosts, 5, None)
 
 
-def judge(here: list[Slot], network: Network, hosts: list[str]) -> str:
-    return hang_message(here[0], here, network, hosts, 5)
+def judge(here: list[Slot], others: list[Slot], silent: list[Slot], hosts: list[str]) -> str:
+    return hang_message(here[0], here, others, silent, hosts, 5)
 
 
 def slot(rank: int, state: int, iteration: int = 7) -> Slot:
@@ -346,7 +302,7 @@ def slot(rank: int, state: int, iteration: int = 7) -> Slot:
 )
 def test_who_is_to_blame(states: list[int | None], silent: tuple[int, ...], expected: str) -> None:
     slots = [slot(rank, state) for rank, state in enumerate(states) if state is not None]
-    message = judge(slots[:2], Heard(*slots[2:], silent=silent), ["a", "a", "b", "c"])
+    message = judge(slots[:2], slots[2:], [slots[rank] for rank in silent], ["a", "a", "b", "c"])
     assert message.startswith(re.sub(r"{on (\w)}", rf"(process {os.getpid()}) on \1", expected)), message
     assert "within 5 s (--timeout)" in message
     assert silent != (2, 3) or "a is cut off from all other hosts" in message
@@ -355,7 +311,7 @@ def test_who_is_to_blame(states: list[int | None], silent: tuple[int, ...], expe
 
 def test_one_that_lags_behind_is_to_blame() -> None:
     here = [slot(0, WAITING, 8), slot(1, WAITING, 7)]
-    assert judge(here, Heard(), ["a", "a"]).startswith("rank 1 ")
+    assert judge(here, [], [], ["a", "a"]).startswith("rank 1 ")
 
 
 @pytest.mark.parametrize("state", [WORKING, WAITING])
@@ -365,8 +321,9 @@ def test_a_rank_that_waits_for_a_core_has_not_hung(monkeypatch: pytest.MonkeyPat
     waited = [0.0]
     monkeypatch.setattr(processes, "waited_for_core", lambda pid: waited[0])
     for share, looks in ((0.0, 20), (0.9, 180), (1.5, 180)):
-        watching = watch_over([slot(0, state)], Heard(), ["a"])
-        monkeypatch.setattr(watching, "end", ended.append)
+        watching = watch_over([slot(0, state)], ["a"])
+        monkeypatch.setattr(watching, "share", lambda slots: None)
+        monkeypatch.setattr(watching, "end", lambda message, rank: ended.append(message))
         for _ in range(looks):
             waited[0] += share * TICK
             watching.look(TICK)
@@ -375,21 +332,6 @@ def test_a_rank_that_waits_for_a_core_has_not_hung(monkeypatch: pytest.MonkeyPat
             watching.look(TICK)
         assert "rank 0 " in ended[0]
         ended.clear()
-
-
-def test_ranks_end_with_those_of_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """srun ends none of them. But mpiexec, or what the other agent says, comes first."""
-    first, second, stranger, _ = pair_of_networks()
-    watching, killed = watch_over([slot(0, WAITING)], second, ["a", "b"]), list[float]()
-    monkeypatch.setattr(watching, "kill_ranks", lambda: killed.append(time.monotonic()))
-    first.fault = (time.time(), 1)
-    first.send([])
-    told = time.monotonic()
-    until(lambda: watching.look(0) or killed, 10)  # type: ignore[func-returns-value]
-    assert killed and killed[0] - told > 2
-    for each in (first.socket, second.socket, stranger):
-        assert each
-        each.close()
 
 
 # --- the launcher's ---------------------------------------------------------------------------------------------------
@@ -409,7 +351,7 @@ def launched_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[
 
     def run(script: str, restarts: int = 0, stops: Sequence[int] = ()) -> int:
         monkeypatch.setattr(launch, "_program", lambda: ["sh", "-c", script])
-        return launch.launch(launch.Plan(1, restarts=restarts), [], stops=stops)
+        return launch.launch(Plan(1, restarts=restarts), [], stops=stops)
 
     return run
 

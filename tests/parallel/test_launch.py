@@ -57,7 +57,12 @@ def test_hosts_are_read_in_every_notation(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("# ours\nnode-1 slots=4 max_slots=8\nnode-2:2   # MPICH\n\nnode.3\n")
     assert read_hostfile(str(file)) == [("node-1", 4), ("node-2", 2), ("node.3", None)]
-    for wrong in ("a:", "a:0", "a b", ",", "a:x"):
+    assert parse_hosts("me@a:2,[fd00::1]:3,you@[fe80::1%eth0]") == [
+        ("me@a", 2),
+        ("fd00::1", 3),
+        ("you@fe80::1%eth0", None),
+    ]
+    for wrong in ("a:", "a:0", "a b", ",", "a:x", "fd00::1", "@a", "[a]"):
         with pytest.raises(UsageError, match="--hosts: "):
             parse_hosts(wrong)
     with pytest.raises(UsageError, match=r"--hostfile /no/file: cannot read it \(No such file"):

@@ -64,21 +64,28 @@ def train(*flags: str, **variables: str) -> tuple[bytes, str]:
 
 @needs_mpi
 def test_any_number_of_workers_and_threads(folder: Path) -> None:
-    weights, log = train("--reproducible", "4", OPENBLAS_NUM_THREADS="2")
-    assert "4 shards, one by one, with one thread" in log and "1 thread" in log
+    weights, log = train("--reproducible", "5", OMP_NUM_THREADS="2", OPENBLAS_NUM_THREADS="2")
+    assert "5 shards, this worker's on 2 threads side by side" in log and "1 thread" in log
     results = [
-        train("--reproducible=4", "--workers", "2", OPENBLAS_NUM_THREADS="2"),
-        train("-reproducible", "4", "--workers", "4", "--reduce", "ring"),
+        train("--reproducible=5", "--workers", "2", OMP_NUM_THREADS="3"),
+        train("-reproducible", "5", "--workers", "3", "--reduce", "ring", "--bucket-mb", "0.001", OMP_NUM_THREADS="1"),
     ]
+    assert "this worker's on 2 threads side by side" in results[0][1]
     for theirs, other in results:
         assert theirs == weights
         assert re.findall(r"loss = \S+", other) == re.findall(r"loss = \S+", log)
     resumed = ("--snapshot", "run_iter_3.solverstate", "--workers", "4", "--reduce", "server", "--no-overlap")
-    assert train("--reproducible", "4", *resumed)[0] == weights
+    assert train("--reproducible", "5", *resumed)[0] == weights
 
 
 @needs_mpi
-@pytest.mark.parametrize(("ranks", "check", "cliques"), [(8, "one-host", ""), (4, "several-hosts", "2")])
+def test_random_trainings(folder: Path) -> None:
+    """Nets, rules, engines and shards; numbers of workers and threads, reductions and buckets."""
+    run_ranks(5, "reproducible_ranks.py", 1, 8, folder=folder)
+
+
+@needs_mpi
+@pytest.mark.parametrize(("ranks", "check", "cliques"), [(6, "one-host", ""), (5, "several-hosts", "2")])
 def test_reductions_keep_to_the_tree(ranks: int, check: str, cliques: str) -> None:
     """Several hosts are what MPICH takes one machine for, if told to."""
     run_ranks(ranks, "tree_order_ranks.py", check, **({"MPIR_CVAR_NUM_CLIQUES": cliques} if cliques else {}))
@@ -87,14 +94,13 @@ def test_reductions_keep_to_the_tree(ranks: int, check: str, cliques: str) -> No
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--reproducible 6", "--reproducible 6: the number of shards must be a power of two"),
-        ("--reproducible -2", "--reproducible -2: the number of shards must be a power of two"),
-        ("--reproducible 4 --workers 3", "power of two of workers, at most 4: not on 3"),
-        ("--reproducible 4 --workers 8", "power of two of workers, at most 4: not on 8"),
+        ("--reproducible 4097", "--reproducible 4097: the number of shards must be from 1 to 4096"),
+        ("--reproducible -2", "--reproducible -2: the number of shards must be from 1 to 4096"),
+        ("--reproducible 4 --workers 5", "runs on at most 4 workers, not on 5: give more shards"),
         ("--reproducible 4 --rng caffe", "--rng caffe draws in the order of the whole batch; leave it out"),
         ("--reproducible 4 --compress fp16", "--compress fp16 loses"),
         ("--reproducible 4 --batch per-worker", "--batch per-worker makes the batch grow"),
-        ("--reproducible 32", "--reproducible 32: a batch of 18 cannot be cut .* a power of two up to 16"),
+        ("--reproducible 32", "--reproducible 32: a batch of 18 cannot be cut .* use at most 18"),
     ],
 )
 def test_flags_that_do_not_go_with_it(
@@ -183,7 +189,7 @@ def test_what_else_is_refused(folder: Path) -> None:
     make_solver(2, of_samples).close()
     with pytest.raises(SolverError, match="--rng counter"):
         make_solver(4, noise="caffe")
-    with pytest.raises(UsageError, match="up to 16"):
+    with pytest.raises(UsageError, match="at most 18"):
         make_solver(32)
 
 

@@ -130,7 +130,7 @@ def train(folder: Path, solver: str, ranks: int, *more: str) -> tuple[np.ndarray
 
 
 @pytest.mark.parametrize(
-    ("solver", "workers"), [("mixed.prototxt", (2, 3, 4)), ("normal.prototxt", (2, 3, 4)), ("detector.prototxt", (3,))]
+    ("solver", "workers"), [("mixed.prototxt", (2, 3)), ("normal.prototxt", (4,)), ("detector.prototxt", (3,))]
 )
 def test_any_number_of_workers(folder: Path, solver: str, workers: tuple[int, ...]) -> None:
     losses, weights, log = train(folder, solver, 1)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from mpi4py import MPI
 
@@ -8,6 +10,7 @@ from fcaffe.errors import FcaffeError
 from fcaffe.parallel.reductions.hosts import Hosts
 from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, register
 from fcaffe.parallel.sizes import best_reduction
+from fcaffe.tree_order import Node, Tree
 
 
 @register("auto")
@@ -17,25 +20,23 @@ class Auto(Reduction):
     If the hosts have too little shared memory for the buffer that is allocated, it picks reductions that need none.
     """
 
-    knows_tree = True
-
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)
         hosts = Hosts(self.comm)
         self.sizes = hosts.sizes
-        self._hosts_are_subtrees = hosts.are_subtrees
         hosts.close()
         self.picked: dict[str, Reduction] = {}  # by name
-        self._keeps_to_tree = False
+        self._order: tuple[Tree, Sequence[list[Node]]] | None = None
 
-    def keep_to_tree(self) -> None:
-        self._keeps_to_tree = True
-        if not self._hosts_are_subtrees:
-            self._do_without_shared_memory()
+    def keep_to_tree(self, tree: Tree, nodes: Sequence[list[Node]]) -> None:
+        self._order = tree, nodes
 
     def pick(self, nbytes: int) -> tuple[str, str]:
         """(name, why) of the reduction for buffers of so many bytes."""
-        return pick(self.sizes, nbytes)
+        name, why = pick(self.sizes, nbytes)
+        if name == "ring" and self._order:
+            return "sharded-server", "its bytes are those of a ring, around which sums in a tree's order would grow"
+        return name, why
 
     def allocate(self, count: int) -> np.ndarray:
         try:
@@ -48,7 +49,7 @@ class Auto(Reduction):
             return self.allocate(count)
 
     def add_up(self, buffer: np.ndarray) -> None:
-        self._reduction(buffer.nbytes).sum(buffer)
+        self._reduction(4 * buffer.shape[-1]).sum(buffer)
 
     @property
     def messages(self) -> int:
@@ -68,8 +69,8 @@ class Auto(Reduction):
         name, _ = self.pick(nbytes)
         if name not in self.picked:
             self.picked[name] = create_on_host(name, self.comm)
-            if self._keeps_to_tree and self.ranks > 1:
-                self.picked[name].keep_to_tree()
+            if self._order and self.ranks > 1:
+                self.picked[name].keep_to_tree(*self._order)
         return self.picked[name]
 
     def _do_without_shared_memory(self) -> None:

@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from fcaffe.parallel.reductions.reduction import Reduction, part_of, register
+from fcaffe.net.blob import Array
+from fcaffe.parallel.reductions.ordered import Ordered, arrays_of
+from fcaffe.parallel.reductions.reduction import part_of, register
+from fcaffe.tree_order import Sums, part_of_sums
 
 
-class Folding(Reduction):
+class Folding(Ordered):
     """Base of reductions that pair ranks, and so need a power of two of them.
 
     Each rank beyond that first gives its buffer to a neighbour, and gets the sum back at the end: two more messages of
     the whole buffer.
     """
 
-    knows_tree = True  # neighbours meet first
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.power = 1 << (self.ranks.bit_length() - 1)
+        self.folded = self.ranks - self.power  # of the first 2 * folded ranks, the odd ones into the even ones
 
-    def add_up_between(self, buffer: np.ndarray, number: int, power: int) -> None:
-        """Sum over the `power` remaining ranks, of which this is number `number`; see `rank_of`."""
+    def add_up_between(self, sums: Sums, total: Array, number: int) -> None:
+        """Sum over the `power` remaining ranks, of which this is the one of that number; see `rank_of`."""
         raise NotImplementedError
 
-    def add_up(self, buffer: np.ndarray) -> None:
-        power = 1 << (self.ranks.bit_length() - 1)
-        folded = self.ranks - power  # of the first 2 * folded ranks, the odd ones are folded into the even ones
-        if self.rank >= 2 * folded:
-            self.add_up_between(buffer, self.rank - folded, power)
+    def add_sums(self, sums: Sums, total: Array) -> None:
+        if self.rank >= 2 * self.folded:
+            self.add_up_between(sums, total, self.rank - self.folded)
         elif self.rank % 2:
-            self.wire.send(buffer, self.rank - 1)
-            self.wire.receive(buffer, self.rank - 1)
+            self.send_all(sums, self.rank - 1)
+            self.wire.receive(total, self.rank - 1)
         else:
-            given = self.scratch(buffer.size)
-            self.wire.receive(given, self.rank + 1)
-            np.add(buffer, given, out=buffer)
-            self.add_up_between(buffer, self.rank // 2, power)
-            self.wire.send(buffer, self.rank + 1)
+            given = self.room([self.rank + 1], total.size)
+            self.receive_all(given, self.rank + 1)
+            self.join(sums, given)
+            self.add_up_between(sums, total, self.rank // 2)
+            self.wire.send(total, self.rank + 1)
 
-    def rank_of(self, number: int, power: int) -> int:
+    def rank_of(self, number: int) -> int:
         """The rank of that number among the remaining ones."""
-        folded = self.ranks - power
-        return 2 * number if number < folded else number + folded
+        return number + min(number, self.folded)
+
+    def group_of(self, number: int, distance: int) -> range:
+        """The ranks, folded ones too, whose sums this one has before the exchange at that distance."""
+        first = number // distance * distance
+        return range(self.rank_of(first), self.rank_of(first + distance))
 
 
 @register("doubling")
@@ -48,14 +56,15 @@ class Doubling(Folding):
     log2(p) messages of the whole buffer, the fewest possible: for short buffers, whose time is the latency.
     """
 
-    def add_up_between(self, buffer: np.ndarray, number: int, power: int) -> None:
-        partial = self.scratch(buffer.size)
+    def add_up_between(self, sums: Sums, total: Array, number: int) -> None:
         distance = 1
-        while distance < power:
-            partner = self.rank_of(number ^ distance, power)
-            self.wire.exchange(buffer, partner, partial, partner)
-            np.add(buffer, partial, out=buffer)  # the same bits at both, since a + b is b + a
+        while distance < self.power:
+            partner = self.rank_of(number ^ distance)
+            given = self.room(self.group_of(number ^ distance, distance), total.size)
+            self.wire.exchange_each(arrays_of(sums), partner, arrays_of(given), partner)
+            self.join(sums, given)  # the same bits at both, since a + b is b + a
             distance *= 2
+        self.settle(sums, total)
 
 
 @register("halving")
@@ -65,19 +74,20 @@ class Halving(Folding):
     2 log2(p) messages, 2(p-1)/p of the buffer.
     """
 
-    def add_up_between(self, buffer: np.ndarray, number: int, power: int) -> None:
-        steps: list[tuple[int, np.ndarray, np.ndarray]] = []
-        held = slice(0, buffer.size)
-        distance = 1
-        while distance < power:
-            partner = self.rank_of(number ^ distance, power)
-            lower, upper = part_of(held, 0, 2), part_of(held, 1, 2)
-            held, other_half = (upper, lower) if number & distance else (lower, upper)
-            kept, given = buffer[held], buffer[other_half]
-            partial = self.scratch(kept.size)
-            self.wire.exchange(given, partner, partial, partner)
-            np.add(kept, partial, out=kept)
-            steps.append((partner, kept, given))
+    def add_up_between(self, sums: Sums, total: Array, number: int) -> None:
+        steps: list[tuple[int, Array, Array]] = []
+        held, distance = total, 1
+        while distance < self.power:
+            partner = self.rank_of(number ^ distance)
+            lower, upper = (part_of(slice(0, held.size), half, 2) for half in (0, 1))
+            mine, other = (upper, lower) if number & distance else (lower, upper)
+            given = self.room(self.group_of(number ^ distance, distance), mine.stop - mine.start)
+            self.wire.exchange_each(arrays_of(part_of_sums(sums, other)), partner, arrays_of(given), partner)
+            sums = part_of_sums(sums, mine)
+            self.join(sums, given)
+            steps.append((partner, held[mine], held[other]))
+            held = held[mine]
             distance *= 2
-        for partner, kept, given in reversed(steps):
-            self.wire.exchange(kept, partner, given, partner)
+        self.settle(sums, held)
+        for partner, kept, other_half in reversed(steps):
+            self.wire.exchange(kept, partner, other_half, partner)

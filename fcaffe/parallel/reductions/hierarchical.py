@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 from mpi4py import MPI
 
-from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.errors import FcaffeError
 from fcaffe.parallel.reductions.host_memory import HostMemory, Rows
 from fcaffe.parallel.reductions.hosts import Hosts
-from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, part_of, register
-from fcaffe.tree_order import add_in_tree_order, spare_rows
+from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, part_of, register, rows_of
+from fcaffe.tree_order import Node, Sums, Tree
 
 BLOCK = 1 << 16  # floats that are added at a time: they stay in the second cache, and outweigh NumPy's calls
 
@@ -25,7 +26,6 @@ class Hierarchical(Reduction):
     into shared memory and back.
     """
 
-    knows_tree = True
     takes_another = True
 
     def __init__(self, comm: MPI.Intracomm, between: str = "auto") -> None:
@@ -41,16 +41,14 @@ class Hierarchical(Reduction):
         self.between = create_on_host(between if stream < self.streams and peers.size > 1 else "null", peers)
         peers.Free()
         self.counted = self.between.counted
+        ranks = self.hosts.comm.size
+        self.tree, self.nodes = Tree(ranks), [[(rank, rank + 1)] for rank in range(ranks)]
 
-    def keep_to_tree(self) -> None:
-        if not self.hosts.are_subtrees:
-            raise UsageError(
-                f"reduction {self.name} adds up in the order of a tree only where each host has the same power of two "
-                f"of ranks, one after the other (these {self.hosts.count} hosts have {self.hosts.sizes}): start them "
-                "so, or use ring or halving"
-            )
+    def keep_to_tree(self, tree: Tree, nodes: Sequence[list[Node]]) -> None:
+        joined = [tree.joined(node for rank in ranks for node in nodes[rank]) for ranks in self.hosts.ranks]
+        self.tree, self.nodes = tree, [nodes[rank] for rank in self.hosts.ranks[self.hosts.index]]
         if self.between.ranks > 1:
-            self.between.keep_to_tree()
+            self.between.keep_to_tree(tree, joined)
 
     @property
     def messages(self) -> int:
@@ -72,33 +70,38 @@ class Hierarchical(Reduction):
     def add_up(self, buffer: np.ndarray) -> None:
         for rows in self.memory.rows:
             if found := rows.slice_of(buffer):
-                self._add_rows(rows, found)
+                self._add_rows(rows, found, buffer.strides[0] // 4)
                 return
         if self._stand_in is None or self._stand_in.own.size < buffer.size:
             self._stand_in = self.memory.allocate(buffer.size)
-        copy = self._stand_in.own[: buffer.size]
-        copy[:] = buffer
-        self._add_rows(self._stand_in, slice(0, buffer.size))
-        buffer[:] = copy
+        copy, count = self._stand_in.own[: buffer.size].reshape(buffer.shape), buffer.shape[-1]
+        copy[...] = buffer
+        self._add_rows(self._stand_in, slice(0, count), count)
+        rows_of(buffer)[0] = rows_of(copy)[0]
 
-    def _add_rows(self, rows: Rows, slice_: slice) -> None:
-        """Replace this slice of all rows by the sum. Each rank adds and writes a part of it."""
-        ranks, rank = rows.data.shape[0], self.hosts.comm.rank
+    def _add_rows(self, rows: Rows, slice_: slice, distance: int) -> None:
+        """Replace this slice of each rank's row by the sum; each rank adds and writes a part of it.
+
+        Further sums of a rank (see `keep_to_tree`) lie in its row at that distance from one another.
+        """
+        rank = self.hosts.comm.rank
         mine = part_of(slice_, rank, self.streams) if rank < self.streams else slice(0, 0)
+        nodes = self.tree.joined(node for own in self.nodes for node in own)
+        joined = rows.own[None, mine] if len(nodes) == 1 else self.scratch_rows(len(nodes), mine.stop - mine.start)
         rows.barrier()
         for start in range(mine.start, mine.stop, BLOCK):
             block = slice(start, min(start + BLOCK, mine.stop))
-            scratch = self.scratch_rows(1 + spare_rows(ranks), block.stop - block.start)
-            add_in_tree_order(rows.data[:, block], scratch[0], scratch[1:])
+            sums: Sums = {}
+            for row, own in zip(rows.data, self.nodes, strict=True):
+                for index, node in enumerate(own):
+                    self.tree.join(sums, {node: row[index * distance :][block]})
+            for node, values in zip(nodes, joined[:, start - mine.start : block.stop - mine.start], strict=True):
+                values[:] = sums[node]
             if self.hosts.count == 1:
-                rows.data[:, block] = scratch[0]
-            else:
-                rows.own[block] = scratch[0]
+                rows.data[:, block] = rows.own[block]
         if self.hosts.count > 1:
-            self.between.sum(rows.own[mine])
-            for other in range(ranks):
-                if other != rank:
-                    rows.data[other, mine] = rows.own[mine]
+            self.between.sum(joined)
+            rows.data[:, mine] = joined[0]
         rows.barrier()
 
 

@@ -35,9 +35,9 @@ class Rows:
         self.own[:] = 0
 
     def slice_of(self, buffer: np.ndarray) -> slice | None:
-        """The slice of this rank's row that `buffer` is; None if it lies elsewhere."""
+        """The slice of this rank's row that `buffer` is, or its first row; None if it lies elsewhere."""
         start = (address(buffer) - address(self.own)) // 4
-        return slice(start, start + buffer.size) if 0 <= start <= self.own.size - buffer.size else None
+        return slice(start, start + buffer.shape[-1]) if 0 <= start < self.own.size else None
 
     def barrier(self) -> None:
         """Wait for all ranks of the host, and see what they wrote before."""

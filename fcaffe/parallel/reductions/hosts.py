@@ -14,7 +14,7 @@ class Hosts:
         comm: The ranks of this rank's host.
         index: The number of this rank's host.
         sizes: The number of ranks of each host.
-        are_subtrees: Whether each host has the same power of two of ranks, with consecutive numbers.
+        ranks: The ranks of each host, in order.
     """
 
     def __init__(self, everybody: MPI.Intracomm) -> None:
@@ -23,9 +23,8 @@ class Hosts:
         firsts = everybody.allgather(first)
         names = sorted(set(firsts))
         self.index = names.index(first)
-        self.sizes = [firsts.count(name) for name in names]
-        size = self.sizes[0]
-        self.are_subtrees = size & (size - 1) == 0 and firsts == [rank // size * size for rank in range(len(firsts))]
+        self.ranks = [[rank for rank, name in enumerate(firsts) if name == host] for host in names]
+        self.sizes = [len(ranks) for ranks in self.ranks]
 
     @property
     def count(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.net.blob import Array
 from fcaffe.net.state import State
 from fcaffe.parallel.reductions.wire import Wire, no_wait
+from fcaffe.tree_order import Node, Tree
 
 
 class Reduction:
@@ -29,7 +30,6 @@ class Reduction:
     on_device = False  # whether its buffers are on GPUs, always
     host_waits = True  # whether the host waits for a sum, rather than only enqueue it on a stream of the device
     compression = ""  # the name of the scheme by which it compresses, if it does
-    knows_tree = False  # whether it adds up in the order of a tree, always or after `keep_to_tree`
     takes_momentum = False  # whether it applies SGD's momentum and clipping itself, as `take_momentum` says
 
     def __init__(self, comm: MPI.Intracomm, xp: Any = np, before_messages: Callable[[], None] = no_wait) -> None:
@@ -44,14 +44,17 @@ class Reduction:
         """`sum`, for two ranks or more and one float or more."""
         raise NotImplementedError
 
-    def keep_to_tree(self) -> None:
-        """From now on sums have the bits of `fcaffe.tree_order` over the ranks, a power of two. Raises UsageError."""
-        if not self.knows_tree:
-            known = ", ".join(name for name, kind in sorted(_registry.items()) if kind.knows_tree)
-            raise UsageError(f"reduction {self.name} does not add up in the order of a tree; these do: {known}")
+    def keep_to_tree(self, tree: Tree, nodes: Sequence[list[Node]]) -> None:
+        """From now on add up in the order of this tree. Rank r has a sum for each of nodes[r]. Raises UsageError."""
+        able = [kind.name for kind in _registry.values() if kind.keep_to_tree is not Reduction.keep_to_tree]
+        known = ", ".join(sorted(able))
+        raise UsageError(f"reduction {self.name} does not add up in the order of a tree; these do: {known}")
 
     def sum(self, buffer: Array) -> None:
-        """Replace `buffer` (float32, contiguous, as long on every rank) by the sum of all ranks' buffers."""
+        """Replace `buffer` (float32, contiguous, as long on every rank) by the sum of all ranks' buffers.
+
+        After `keep_to_tree` it has a row for each node of this rank, perhaps more, and the sum comes into the first.
+        """
         self.check(buffer)
         if self.ranks > 1 and buffer.size:
             self.add_up(buffer)
@@ -114,11 +117,17 @@ class Reduction:
         return aligned_zeros(self.xp, count)
 
     def check(self, buffer: Array) -> None:
-        if buffer.dtype != np.float32 or buffer.ndim != 1 or not buffer.flags.c_contiguous:
+        row = buffer[0] if buffer.ndim == 2 else buffer
+        if buffer.dtype != np.float32 or row.ndim != 1 or not row.flags.c_contiguous:
             raise FcaffeError(
                 f"reduction {self.name}: the buffer must be flat, contiguous float32, not {buffer.dtype} of shape "
                 f"{buffer.shape} with strides {buffer.strides}; sum a flat copy of it"
             )
+
+
+def rows_of(buffer: Array) -> Array:
+    """The buffer with an axis for its rows."""
+    return buffer.reshape(1, -1) if buffer.ndim == 1 else buffer
 
 
 def cut(buffer: Array, parts: int) -> list[Array]:

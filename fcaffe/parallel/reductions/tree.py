@@ -1,54 +1,63 @@
 from __future__ import annotations
 
-import numpy as np
 from mpi4py import MPI
 
-from fcaffe.parallel.reductions.reduction import Reduction, register
+from fcaffe.net.blob import Array
+from fcaffe.parallel.reductions.ordered import Ordered, arrays_of
+from fcaffe.parallel.reductions.reduction import register
 from fcaffe.parallel.reductions.wire import wait
 from fcaffe.parallel.sizes import segment_length, segments_ahead
+from fcaffe.tree_order import Sums, part_of_sums
 
 
 @register("tree")
-class Tree(Reduction):
+class BinomialTree(Ordered):
     """FireCaffe's: sums go up a binomial tree to rank 0, the total comes down the same tree.
 
     2 ceil(log2 p) messages of the whole buffer on the longest path. A long buffer goes in segments, so that one is
     added while the next is on its way, and the first come down while the last go up.
     """
 
-    knows_tree = True
-
-    def add_up(self, buffer: np.ndarray) -> None:
+    def add_sums(self, sums: Sums, total: Array) -> None:
         parent, children = tree_neighbours(self.rank, self.ranks)
-        length = segment_length(buffer.size)
-        segments = [buffer[start : start + length] for start in range(0, buffer.size, length)]
-        given = self.scratch(2 * len(children) * length).reshape(2, len(children), length)
+        length = segment_length(total.size)
+        segments = [slice(start, min(start + length, total.size)) for start in range(0, total.size, length)]
+        subtrees = [range(child, min(2 * child - self.rank, self.ranks)) for child in children]
+        rooms = [[self.room(subtree, length) for subtree in subtrees] for _ in range(2)]
+        going_up: list[list[MPI.Request]] = []
 
-        def receive_from_children(index: int) -> list[MPI.Request]:
+        def receive_from_children(index: int) -> list[tuple[Sums, list[MPI.Request]]]:
             if index >= len(segments):
                 return []
-            partials = given[index % 2, :, : segments[index].size]
-            return [self.wire.start_receive(partial, child) for partial, child in zip(partials, children, strict=True)]
+            if index >= 2 and going_up:
+                wait(going_up[index - 2])  # which may have been sent from the memory that is used again
+            whole = slice(0, segments[index].stop - segments[index].start)
+            given = [part_of_sums(room, whole) for room in rooms[index % 2]]
+            return [
+                (one, [self.wire.start_receive(array, child) for array in arrays_of(one)])
+                for one, child in zip(given, children, strict=True)
+            ]
 
         lag = 0 if parent is None else segments_ahead(self.ranks)
-        going_up: list[MPI.Request] = []
         going_down: list[MPI.Request] = []
         coming = receive_from_children(0)
         for step in range(len(segments) + lag):
             if step < len(segments):
                 arriving, coming = coming, receive_from_children(step + 1)
-                segment = segments[step]
-                for request, partial in zip(arriving, given[step % 2], strict=True):
-                    wait([request])
-                    np.add(segment, partial[: segment.size], out=segment)
-                if parent is not None:
-                    going_up.append(self.wire.start_send(segment, parent))
+                segment = part_of_sums(sums, segments[step])
+                for given, requests in arriving:
+                    wait(requests)
+                    self.tree.join(segment, given)
+                if parent is None:
+                    self.settle(segment, total[segments[step]])
+                else:
+                    going_up.append([self.wire.start_send(array, parent) for array in arrays_of(segment)])
             if step >= lag:
-                segment = segments[step - lag]
+                finished = total[segments[step - lag]]
                 if parent is not None:
-                    wait([going_up[step - lag]])
-                    self.wire.receive(segment, parent)
-                going_down += [self.wire.start_send(segment, child) for child in reversed(children)]
+                    wait(going_up[step - lag])
+                    self.wire.receive(finished, parent)
+                going_down += [self.wire.start_send(finished, child) for child in reversed(children)]
         wait(going_down)
 
 

@@ -33,10 +33,13 @@ class Wire:
         wait([self.start_receive(array, source)])
 
     def exchange(self, outgoing: Array, to: int, incoming: Array, source: int) -> None:
+        self.exchange_each([outgoing], to, [incoming], source)
+
+    def exchange_each(self, outgoing: Sequence[Array], to: int, incoming: Sequence[Array], source: int) -> None:
+        """Send several arrays and receive several, all at once."""
         self.before()
-        receiving = self.comm.Irecv(incoming, source)
-        sending = self.start_send(outgoing, to)
-        wait([receiving, sending])
+        receiving = [self.comm.Irecv(array, source) for array in incoming]
+        wait(receiving + [self.start_send(array, to) for array in outgoing])
 
     def exchange_all(self, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
         """Send outgoing[r] to every other rank r and receive its incoming[r], all at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mpi4py import MPI
@@ -10,6 +11,7 @@ from fcaffe.errors import UsageError
 from fcaffe.net.blob import Array
 from fcaffe.net.state import State
 from fcaffe.parallel.reductions.reduction import Reduction
+from fcaffe.tree_order import Node, Tree
 
 
 class DeviceReduction(Reduction):
@@ -75,8 +77,6 @@ class DeviceReduction(Reduction):
 class ByAnother(DeviceReduction):
     """Delegates to `another`, a reduction for arrays of the host."""
 
-    knows_tree = True  # if the other one does
-
     def __init__(self, comm: MPI.Intracomm, xp: Any) -> None:
         super().__init__(comm, xp)
         self.another = self.create_another()
@@ -96,8 +96,8 @@ class ByAnother(DeviceReduction):
     def bytes_sent(self) -> int:
         return self.another.bytes_sent
 
-    def keep_to_tree(self) -> None:
-        self.another.keep_to_tree()
+    def keep_to_tree(self, tree: Tree, nodes: Sequence[list[Node]]) -> None:
+        self.another.keep_to_tree(tree, nodes)
 
     def take_momentum(self, momentum: float, clip: float) -> None:
         self.another.take_momentum(momentum, clip)

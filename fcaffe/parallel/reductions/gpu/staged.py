@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.gpu.reduction import ByAnother
-from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, register
+from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, register, rows_of
 
 PIECE = 1 << 20  # floats that are copied at a time: one piece is summed while others travel to and from the device
 
@@ -39,17 +39,19 @@ class Staged(ByAnother):
 
     def add_up(self, buffer: Array) -> None:
         pinned = self.pinned_for(buffer)
-        pieces = self.pieces(buffer.size)
+        pieces = self.pieces(buffer.shape[-1])
+        on_device, on_host = rows_of(buffer), rows_of(pinned)
         while len(self._copied) < len(pieces):
             self._copied.append(self.xp.cuda.Event(block=True, disable_timing=True))  # leaves the core to others
         self.stream.wait_event(self._returned)  # the last sum has left the pinned memory
         for piece, copied in zip(pieces, self._copied, strict=False):
-            self._copy(buffer[piece], pinned[piece], self.stream, to_host=True)
+            for values, copy in zip(on_device, on_host, strict=True):
+                self._copy(values[piece], copy[piece], self.stream, to_host=True)
             copied.record(self.stream)
         for piece, copied in zip(pieces, self._copied, strict=False):
             copied.synchronize()
-            self.another.sum(pinned[piece])
-            self._copy(buffer[piece], pinned[piece], self._back, to_host=False)
+            self.another.sum(pinned[..., piece])
+            self._copy(on_device[0, piece], on_host[0, piece], self._back, to_host=False)
         self._returned.record(self._back)
 
     def pieces(self, count: int) -> list[slice]:
@@ -61,7 +63,7 @@ class Staged(ByAnother):
         if self._pinned.size < buffer.size:
             self._back.synchronize()  # the memory that is freed now may still be read
             self._pinned = self.allocate_pinned(buffer.size)
-        return self._pinned[: buffer.size]
+        return self._pinned[: buffer.size].reshape(buffer.shape)
 
     def allocate_pinned(self, count: int) -> np.ndarray:
         return np.frombuffer(self.xp.cuda.alloc_pinned_memory(4 * max(count, 1)), np.float32, count)

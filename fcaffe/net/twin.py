@@ -1,0 +1,54 @@
+"""Twins: further nets over the same parameters and readers, for passes that run at the same time on other threads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.net.layer import Layer
+from fcaffe.net.net import Net
+from fcaffe.net.node import Node
+from fcaffe.rng import CaffeRandom
+
+
+def twin_of(net: Net, param: Any) -> Net:
+    """A net of the same NetParameter with an engine and activations of its own, for one other thread.
+
+    The layers that read are those of `net` and serve both. The parameters have no values of their own: let both nets
+    have the same flat buffer (`Parameters.flatten`), that of `net` last.
+    """
+    readers = {node.name: node for node in net.nodes if _reads(node)}
+    context = replace(net.context, engine=net.context.engine.another(), random=Zeros(), readers=readers)
+    context.share = net.context.share
+    with log.quiet(3):
+        return Net(param, context)
+
+
+def can_have_twins(net: Net) -> bool:
+    """Whether passes leave behind nothing for later ones but in the readers, so that any net may run the next pass."""
+    if net.context.engine.asynchronous:
+        return False
+    layers = [node.layer for node in net.nodes if not _reads(node)]
+    return not any(
+        layer.traits.runs_user_code or layer.state() or type(layer).close is not Layer.close for layer in layers
+    )
+
+
+def _reads(node: Node) -> bool:
+    return node.layer.traits.reads_host and not node.bottoms
+
+
+class Zeros(CaffeRandom):
+    """Draws nothing but zeros, for parameters that are overwritten: filling large ones takes seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def uniform(self, low: float, high: float, n: int) -> np.ndarray:
+        return np.zeros(n, np.float32)
+
+    def normal(self, mean: float, std: float, n: int) -> np.ndarray:
+        return np.zeros(n, np.float32)

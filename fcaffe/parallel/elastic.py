@@ -1,0 +1,156 @@
+"""Elastic jobs: runs of the ranks, generations, on as many hosts as there are, each from the newest snapshot.
+
+An agent waits on each host that takes part in no generation. So a host that comes back, or that a changed hostfile
+adds, is known at once. It joins when the ranks have written their next snapshot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from fcaffe import log
+from fcaffe.errors import UsageError
+from fcaffe.parallel.job import Job
+from fcaffe.parallel.launcher import Launcher, resuming
+from fcaffe.parallel.member import Member, Output
+from fcaffe.parallel.placement import Elastic, Hosts, ranks_of_hosts
+
+CALL = 5.0  # seconds between two attempts to reach a host
+PATIENCE = 900.0  # seconds that a job with too few hosts waits for them
+FUTILE = 3  # generations in sequence that end without a new snapshot, after which the job ends
+
+
+class Crew:
+    """The hosts of an elastic job and their agents."""
+
+    def __init__(self, launcher: Launcher, elastic: Elastic) -> None:
+        self.launcher = launcher
+        self.elastic = elastic
+        self.hosts: Hosts = ()
+        self.waiting: dict[str, Member] = {}  # agents without ranks, by host
+        self.at_work: list[str] = []  # hosts of the generation that runs
+        self._called: dict[str, float] = {}  # when each host was called last
+        self._next_call = 0.0
+
+    def call(self) -> None:
+        """Start an agent on each host that has none."""
+        now = time.monotonic()
+        if now < self._next_call:
+            return
+        self._next_call = now + CALL / 10
+        self.hosts = self.elastic.hosts()
+        for host, _ in self.hosts:
+            member = self.waiting.get(host)
+            lost = member is None or member.code is not None
+            if lost and host not in self.at_work and now > self._called.get(host, -CALL) + CALL:
+                silent = Output()
+                silent.closed = host in self._called  # it has said before why it cannot be reached
+                self.waiting[host] = self.launcher.start_agent(host, silent)
+                self._called[host] = now
+
+    def available(self) -> Hosts:
+        """The hosts whose agents can start ranks, or have, and how many each."""
+        ready = {host for host, member in self.waiting.items() if member.ready and member.code is None}
+        return [(host, count) for host, count in self.hosts if host in ready or host in self.at_work]
+
+    def choose(self) -> Hosts:
+        """The hosts of the largest generation that is possible now, and the ranks of each; empty if there is none."""
+        hosts = self.available()
+        room = min(self.elastic.most, sum(count for _, count in hosts))
+        for workers in range(room, self.elastic.least - 1, -1):
+            if self.elastic.fits(workers):
+                return ranks_of_hosts(workers, hosts)
+        return ()
+
+    def gather(self, patience: float) -> Hosts:
+        """Wait for all hosts, those which are lost for `rejoin` seconds; then choose from those that are there. Raises
+        UsageError if after `patience` seconds more there are too few."""
+        began = time.monotonic()
+        while True:
+            self.call()
+            chosen, waited = self.choose(), time.monotonic() - began
+            complete = len(self.available()) == len(self.hosts) or sum(n for _, n in chosen) == self.elastic.most
+            if chosen and (complete or waited > self.elastic.rejoin):
+                return chosen
+            if waited > self.elastic.rejoin + patience:
+                names = ", ".join(host for host, _ in self.available()) or "none"
+                raise UsageError(
+                    f"--elastic needs {self.elastic.least} workers, and of its hosts these can be reached: {names}"
+                )
+            time.sleep(0.05)
+
+    def take(self, chosen: Hosts) -> list[Member]:
+        """The agents of these hosts, to start ranks."""
+        self.at_work = [host for host, _ in chosen]
+        members = [self.waiting.pop(host) for host in self.at_work]
+        for member in members:
+            member.output = self.launcher.output
+        for host in self.at_work:
+            self._called.pop(host)  # once it is lost it may be called at once
+        return members
+
+    def dismiss(self) -> None:
+        for member in self.waiting.values():
+            member.kill()
+
+
+def run_generations(launcher: Launcher, elastic: Elastic, newest_snapshot: Callable[[], str | None]) -> int:
+    """Run generations until one ends by itself; returns its exit code."""
+    crew = Crew(launcher, elastic)
+    futile, number, lost_at = 0, 0, 0.0
+    chosen = crew.gather(patience=0.0)
+    path = newest_snapshot()
+    try:
+        while True:
+            watch = _Watch(crew, newest_snapshot, number, sum(count for _, count in chosen), lost_at)
+            job = launcher.run_on(chosen, lambda: crew.take(chosen), resuming(path), watch)  # noqa: B023
+            crew.at_work = []
+            before, path = path, newest_snapshot()
+            futile = futile + 1 if path == before else 0
+            if not (job.fault or job.ended_early) or job.asked_to_end or (job.fault and futile == FUTILE):
+                return job.code
+            lost_at, number = time.monotonic(), number + 1
+            chosen = crew.gather(PATIENCE)
+            workers = sum(count for _, count in chosen)
+            missing = [host for host, _ in crew.hosts if host not in dict(chosen)]
+            log.warning(
+                f"Generation {number}: {workers} worker{'s' * (workers > 1)} on {','.join(host for host, _ in chosen)}"
+                + (f" (without {', '.join(missing)})" if missing else "")
+                + (f", from {path}" if path else ", from the start")
+            )
+    finally:
+        crew.dismiss()
+
+
+class _Watch:
+    """Called once a second while a generation runs: reports when it trains, and ends it when hosts can join."""
+
+    def __init__(
+        self, crew: Crew, newest_snapshot: Callable[[], str | None], number: int, workers: int, lost_at: float
+    ) -> None:
+        self.crew = crew
+        self.newest_snapshot = newest_snapshot
+        self.number = number
+        self.workers = workers
+        self.lost_at = lost_at
+        self.snapshot: str | None = None  # the newest when a host became ready to join
+        self.joining = False
+
+    def __call__(self, job: Job) -> bool:
+        if job.started and self.lost_at:
+            log.info(f"Generation {self.number} trains, {time.monotonic() - self.lost_at:.1f} s after the last ended")
+            self.lost_at = 0.0
+        self.crew.call()
+        chosen = self.crew.choose()
+        if sum(count for _, count in chosen) <= self.workers:
+            self.joining = False
+            return False
+        newest = self.newest_snapshot()
+        if not self.joining:
+            self.joining, self.snapshot = True, newest
+        if newest == self.snapshot:
+            return False
+        joins = ", ".join(host for host, _ in chosen if host not in self.crew.at_work)
+        log.info(f"{joins or 'More of the hosts'} can take part: this generation ends after {newest}")
+        return True

@@ -1,0 +1,68 @@
+"""The nodes on which srun or MPICH's mpiexec has started one process each, to run fcaffe's own agents there.
+
+The first of these processes becomes the launcher of the job, and the others end at once: it starts the agents itself,
+by srun within the same allocation, or by ssh. So restarts and lost nodes are fcaffe's business, and not that of a
+launcher which ends everything when one process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+
+from fcaffe.errors import UsageError
+from fcaffe.parallel.started import Start, host_name
+
+SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+
+
+def nodes_of(start: Start) -> list[str]:
+    """The nodes of the processes that a launcher has started; empty for all but the first process. Raises UsageError.
+
+    In this process MPI must not have been started.
+    """
+    if "SLURM_STEP_NODELIST" in os.environ:
+        words = ["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]]
+        names = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+        first = os.environ["SLURM_PROCID"] == "0"
+    elif "PMI_FD" in os.environ:
+        names, first = _names_by_pmi(start), start.rank == 0
+    else:
+        raise UsageError(
+            f"{start}: it cannot start fcaffe's agents. Leave out --workers-per-host, --restarts and --elastic, or use "
+            "srun, MPICH's mpiexec, or --hosts without a launcher"
+        )
+    if first and len(set(names)) < start.size:
+        raise UsageError(
+            f"{start.launcher} started {start.size} processes on {len(set(names))} hosts: for --restarts and --elastic "
+            "start one process on each host, and give --workers-per-host N"
+        )
+    return names if first else []
+
+
+def _names_by_pmi(start: Start) -> list[str]:
+    """Exchange host names by way of the launcher's key-value space."""
+    with socket.socket(fileno=os.dup(int(os.environ["PMI_FD"]))) as link, link.makefile("rw") as file:
+
+        def ask(question: str, answer: str = "") -> str:
+            file.write(f"cmd={question}\n")
+            file.flush()
+            return file.readline().strip().partition(f"{answer}=")[2]
+
+        ask("init pmi_version=1 pmi_subversion=1")
+        space = ask("get_my_kvsname", "kvsname").split()[0]
+        ask(f"put kvsname={space} key=fcaffe-{start.rank} value={host_name()}")
+        ask("barrier_in")
+        names = [ask(f"get kvsname={space} key=fcaffe-{rank}", "value") for rank in range(start.size)]
+        ask("finalize")
+        return names
+
+
+def remote_shell(host: str, command: str) -> list[str]:
+    """The words that run a shell's command on another node."""
+    if "SLURM_STEP_ID" not in os.environ:
+        return [*SSH, host, command]
+    job, cpus = os.environ["SLURM_JOB_ID"], os.environ.get("SLURM_CPUS_ON_NODE", "1")
+    words = ["srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}"]
+    return [*words, f"--nodelist={host}", "--mem=0", "--mpi=none", "--quiet", "sh", "-c", command]

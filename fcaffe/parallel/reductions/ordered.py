@@ -1,0 +1,77 @@
+"""Ordered: base of the reductions that can add up in the order of a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fcaffe.net.blob import Array
+from fcaffe.parallel.reductions.reduction import Reduction, rows_of
+from fcaffe.parallel.reductions.wire import wait
+from fcaffe.tree_order import Node, Sums, Tree, bring_into
+
+
+class Ordered(Reduction):
+    """A reduction whose ranks send one another sums of nodes of a `Tree`, and join them.
+
+    Usually the tree is a single node of which every rank has one summand, and sums are added as they come. After
+    `keep_to_tree` the leaves are the shards of a batch. Then a rank may have several sums: those of the nodes that
+    cover its shards, each in a row of its buffer. A message becomes one for each sum, until they can be added.
+
+    A subclass overrides `add_sums`.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._taken = 0  # floats of the scratch memory
+        self._joined: dict[tuple[int, ...], list[Node]] = {}
+        self.tree = Tree(1)
+        self.nodes: Sequence[list[Node]] = [[self.tree.root]] * self.ranks
+
+    def keep_to_tree(self, tree: Tree, nodes: Sequence[list[Node]]) -> None:
+        self.tree, self.nodes = tree, nodes
+        self._joined.clear()
+
+    def add_sums(self, sums: Sums, total: Array) -> None:
+        """Leave in `total` the root's sum over all ranks. It may be the memory of one of this rank's `sums`."""
+        raise NotImplementedError
+
+    def add_up(self, buffer: Array) -> None:
+        rows = rows_of(buffer)
+        self._taken = 0
+        self.add_sums(dict(zip(self.nodes[self.rank], rows, strict=False)), rows[0])
+
+    def joined(self, ranks: Iterable[int]) -> list[Node]:
+        """The nodes of these ranks after they have joined their sums."""
+        key = tuple(ranks)
+        if key not in self._joined:
+            self._joined[key] = self.tree.joined(node for rank in key for node in self.nodes[rank])
+        return self._joined[key]
+
+    def room(self, ranks: Iterable[int], size: int) -> Sums:
+        """Scratch memory for what these ranks have joined, valid until the end of `add_sums`; in plain sums, where
+        nothing of it is kept, until the next `join`."""
+        nodes = self.joined(ranks)
+        start, self._taken = self._taken, self._taken + len(nodes) * size
+        rows = self.scratch(self._taken)[start:].reshape(len(nodes), size)
+        return dict(zip(nodes, rows, strict=True))
+
+    def join(self, sums: Sums, given: Sums) -> None:
+        self.tree.join(sums, given)
+        if self.tree.root == (0, 1):
+            self._taken = 0
+
+    def receive_all(self, given: Sums, source: int) -> None:
+        wait([self.wire.start_receive(array, source) for array in arrays_of(given)])
+
+    def send_all(self, sums: Sums, to: int) -> None:
+        wait([self.wire.start_send(array, to) for array in arrays_of(sums)])
+
+    def settle(self, sums: Sums, total: Array) -> None:
+        """Bring the root's sum into `total`."""
+        bring_into(total, sums[self.tree.root])
+
+
+def arrays_of(sums: Sums) -> list[Array]:
+    """In the order of nodes, in which they are sent and received."""
+    return [sums[node] for node in sorted(sums)]

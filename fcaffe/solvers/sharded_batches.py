@@ -1,0 +1,271 @@
+"""Batches that are computed shard by shard, so that the weights have the same bits on any number of workers."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.data.share import split_batch
+from fcaffe.errors import SolverError
+from fcaffe.net.bad_values import first_bad_blob
+from fcaffe.net.blob import Array
+from fcaffe.net.exchange import GradientExchange
+from fcaffe.net.net import Net
+from fcaffe.net.shards import Shards
+from fcaffe.solvers.actions import Action, agree
+from fcaffe.solvers.losses import Loss, known
+from fcaffe.solvers.nan_policy import NanPolicy
+from fcaffe.solvers.run import Run
+from fcaffe.timeline import BACKWARD, FORWARD, SHARDS
+from fcaffe.tree_order import Sums, Tree, bring_into, part_of_sums, sum_in_tree_order
+
+BLOCK = 1 << 17  # gradients that are added at a time: they stay in a core's cache from one addition to the next
+
+
+class Passes:
+    """The passes of one thread: over some consecutive shards of a worker, one after the other, by a net of its own.
+
+    Attributes:
+        gradients: Flat, those of the net.
+        sums: Of the gradients of all its shards but the last one, whose gradients are in `gradients`. Only the slices
+            in `parts` are summed.
+        final_from: The offset from which on the gradients of the last shard are final.
+    """
+
+    def __init__(self, net: Net, own: range, parts: Sequence[slice]) -> None:
+        self.net, self.own, self.parts = net, own, parts
+        self.gradients = net.parameters.diff
+        self.sums: Sums = {}
+        self.final_from = math.inf
+        self._spares: list[Array] = []
+
+    def begin(self) -> None:
+        self.sums.clear()
+        self.final_from = math.inf
+
+    def make_room(self) -> None:
+        """Before the backward pass of the next shard: move what has been summed in its memory."""
+        for node, array in self.sums.items():
+            if array is self.gradients:
+                used = {id(other) for other in self.sums.values()}
+                spare = next((one for one in self._spares if id(one) not in used), None)
+                if spare is None:
+                    spare = self.net.context.engine.xp.empty_like(array)
+                    self._spares.append(spare)
+                for part in self.parts:
+                    spare[part] = array[part]
+                self.sums[node] = spare
+
+    def add(self, tree: Tree, shard: int) -> None:
+        """Take in the gradients of a shard that is not the last one."""
+        tree.join(self.sums, {(shard, shard + 1): self.gradients}, into_given=True, add=self._add)
+
+    def _add(self, left: Array, right: Array, out: Array) -> Array:
+        for part in self.parts:
+            np.add(left[part], right[part], out=out[part])
+        return out
+
+
+class Progress(GradientExchange):
+    """Tells how far the backward pass of a thread's last shard has come."""
+
+    on_streams = False
+
+    def __init__(self, final_from: Callable[[int], None]) -> None:
+        self._final_from = final_from
+
+    def ready(self, start: int) -> None:
+        self._final_from(start)
+
+
+class ShardedBatches:
+    """Batches are cut into `shards`, each of which goes forward and backward alone, several at a time on threads.
+
+    Gradients, losses and outputs are added up in one binary tree over the shards. A worker adds up the nodes whose
+    shards it all has, and the exchange does the rest, by a reduction that keeps to the tree as well. During the
+    backward pass of the last shard the exchange gets what is final. For the same bits the arithmetic must be the same
+    everywhere too: each product by one thread (others would cut it elsewhere), noise from the counter stream, machines
+    of one kind.
+    """
+
+    runs_ahead = False
+
+    def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action], shards: Shards) -> None:
+        if run.context.noise != "counter":
+            raise SolverError(
+                "shards need noise that does not depend on the number of workers: the counter stream (--rng counter)"
+            )
+        self.run = run
+        self.nan_policy = nan_policy
+        self.requested_action = requested_action
+        self.shards = shards
+        parts = [split_batch(len(shards.own), thread, len(run.nets)) for thread in range(len(run.nets))]
+        count = run.diff.size
+        self.summed = run.factors.left(count) if run.factors else [slice(0, count)]  # slices of the flat gradients
+        self.passes = [
+            Passes(net, shards.own[part.first : part.first + part.count], self.summed)
+            for net, part in zip(run.nets, parts, strict=True)
+        ]
+        self._threads = ThreadPoolExecutor(max(len(parts) - 1, 1), "shards")
+        self._lock = threading.Lock()  # of the sum of gradients
+        self._summed_from = 0  # the offset from which on this worker's gradients are summed
+        self._results: list[np.ndarray] = []  # loss and outputs of each shard
+        self._bad: str | None = None  # the first blob that is not finite
+        self._outputs: list[np.ndarray] = []  # of the net in the last batch, over all shards
+        self._refuse_outputs_of_samples()
+
+    def forward_backward(self) -> Loss:
+        """As that of WholeBatches."""
+        run, loss, total = self.run, np.float32(0), None
+        for number in range(run.passes):
+            loss += self._compute(number, backward=True)
+            if number == 0 and run.passes > 1:
+                total = run.diff.copy()
+            elif total is not None:
+                total += run.diff
+        if total is not None:
+            run.diff[...] = total
+        return known(loss / np.float32(run.passes))
+
+    def forward(self) -> np.float32:
+        """The loss of one more batch."""
+        return self._compute()
+
+    def agreed_action(self) -> Action:
+        """As that of WholeBatches."""
+        return agree(self.requested_action(), self.run.workers)
+
+    def log_outputs(self) -> None:
+        log.net_outputs("Train", self.run.net.outputs(), self._outputs)
+
+    def _compute(self, number: int = 0, backward: bool = False) -> np.float32:
+        """The loss of batch `number` of this iteration; with `backward`, the sum of all gradients is in `diff`."""
+        run = self.run
+        self._results, self._bad = [np.empty(0)] * len(self.shards.own), None
+        self._summed_from = run.diff.size
+        if backward:
+            run.exchange.begin(run.gradients)
+        for passes in self.passes:
+            passes.begin()
+        first, *others = self.passes
+        pending = [self._threads.submit(self._compute_shards, passes, number, backward) for passes in others]
+        try:
+            self._compute_shards(first, number, backward)
+        finally:
+            with run.timeline.span(SHARDS):
+                wait(pending)
+        for one in pending:
+            one.result()
+        if backward:
+            self._multiply_factors()
+            run.exchange.finish()
+            for part in self.summed:
+                start = self._summed_offset(part.start)
+                bring_into(run.diff[part], run.gradients[0][start : start + part.stop - part.start])
+        return self._add_up_results()
+
+    def _compute_shards(self, passes: Passes, number: int, backward: bool) -> None:
+        run, net = self.run, passes.net
+        for shard in passes.own:
+            share = self.shards.begin_pass(shard, run.share)
+            net.context.begin_pass(run.iteration, number * share.total + share.first)
+            with run.timeline.span(FORWARD):
+                loss = net.forward()
+            self._results[shard - self.shards.own[0]] = np.array([loss, *np.concatenate([[], *run.output_values(net)])])
+            if backward:
+                passes.make_room()
+                net.parameters.clear_diffs()
+                self._run_backward(passes, shard)
+            if (
+                not np.isfinite(loss) and self.nan_policy.stops
+            ):  # behind backward, whose memory the search lays out anew
+                self._bad = self._bad or first_bad_blob(net)
+
+    def _run_backward(self, passes: Passes, shard: int) -> None:
+        net, is_last = passes.net, shard == passes.own[-1]
+        follows = is_last and not self.run.engine.asynchronous
+        with self.run.timeline.span(BACKWARD):
+            net.backward(exchange=Progress(lambda start: self._add_final(passes, start)) if follows else None)
+        if is_last:
+            self._add_final(passes, 0)
+        else:
+            with self.run.timeline.span(SHARDS):
+                passes.add(self.shards.tree, shard)
+
+    def _add_final(self, passes: Passes, start: int) -> None:
+        """Hand over to the exchange what is final in all threads, now that it is from offset `start` on in this one."""
+        with self._lock, self.run.timeline.span(SHARDS):
+            passes.final_from = start
+            final_from = max(one.final_from for one in self.passes)
+            if final_from and self._summed_from - final_from < BLOCK:
+                return
+            for part in self.summed:
+                first = max(part.start, int(final_from))
+                for start in range(first, min(part.stop, self._summed_from), BLOCK):
+                    self._add_up(slice(start, min(start + BLOCK, part.stop, self._summed_from)))
+            self._summed_from = int(final_from)
+            self.run.exchange.ready(self._summed_offset(self._summed_from))
+
+    def _summed_offset(self, offset: int) -> int:
+        """The offset in `run.gradients`, which has the summed slices one after the other."""
+        return sum(max(min(part.stop, offset) - part.start, 0) for part in self.summed)
+
+    def _multiply_factors(self) -> None:
+        """Compute the gradients that are products over the samples of all workers, on all threads."""
+        if self.run.factors is None:
+            return
+        tasks = self.run.factors.tasks(self.run.diff)
+
+        def compute(index: int) -> None:
+            for task in tasks[index :: len(self.passes)]:
+                task(self.passes[index].net.context.engine)
+
+        with self.run.timeline.span(BACKWARD):
+            pending = [self._threads.submit(compute, index) for index in range(1, len(self.passes))]
+            compute(0)
+            for one in pending:
+                one.result()
+
+    def _add_up(self, part: slice) -> None:
+        """Bring the sums of this part of the gradients into the rows of `run.gradients`."""
+        tree, joined = self.shards.tree, Sums()
+        for passes in self.passes:
+            tree.join(joined, part_of_sums(passes.sums, part))
+            last = {(passes.own[-1], passes.own[-1] + 1): passes.gradients[part]}
+            tree.join(joined, last, into_given=passes is self.passes[0])
+        nodes = self.shards.nodes[self.run.workers.rank]
+        start = self._summed_offset(part.start)
+        for row, node in reversed(list(enumerate(nodes))):  # the first row may still have the sum of another node
+            bring_into(self.run.gradients[row][start : start + part.stop - part.start], joined[node])
+
+    def _add_up_results(self) -> np.float32:
+        """The loss over all shards; the outputs are kept."""
+        run = self.run
+        mine = np.zeros((max(self.shards.counts), self._results[0].size))
+        mine[: len(self._results)] = self._results
+        everyones: Sequence[np.ndarray] = run.workers.gather_array(mine)
+        rows = [values[:count] for values, count in zip(everyones, self.shards.counts, strict=True)]
+        sums = sum_in_tree_order(np.concatenate(rows))
+        loss = np.float32(sums[0])
+        self.nan_policy.check_loss(loss, run.iteration, self._bad)
+        ends = np.cumsum([blob.count for _, blob, _ in run.net.outputs()], dtype=int)
+        self._outputs = [values.astype(np.float32) for values in np.split(sums[1:], ends)[:-1]]
+        return loss
+
+    def _refuse_outputs_of_samples(self) -> None:
+        """Shards of different sizes can be added up only if what is added has the same size."""
+        total = self.run.share.total
+        if total % self.shards.size == 0:
+            return
+        for name, blob, _ in self.run.net.outputs():
+            if blob.shape[:1] == (self.run.net.batch_size,):
+                raise SolverError(
+                    f"the shards of a batch of {total} are uneven with --reproducible {self.shards.size}, and output "
+                    f'"{name}" of the training net has values for each sample, which cannot be added up: let a Silence '
+                    "layer take it"
+                )
