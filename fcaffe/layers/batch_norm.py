@@ -41,7 +41,7 @@ class BatchNorm(Layer):
                 self.param.param.add(lr_mult=0)
             elif self.param.param[index].lr_mult != 0:
                 raise self.error(f"its statistics do not learn: param {index} must have lr_mult: 0")
-        if p.scale_bias or p.HasField("scale_filler") or p.HasField("bias_filler"):
+        if has_scale_and_bias(p):
             self.add_affine((self.channels,), p, "scale_filler", "bias_filler")
 
     def prepare(self, bottom: Blob, eps: float, use_global_stats: bool) -> None:
@@ -53,7 +53,6 @@ class BatchNorm(Layer):
         self.traits = replace(self.traits, by_sample=use_global_stats)
         self.channels = bottom.shape[1] if len(bottom.shape) > 1 else 1
         self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
-        self.memory = Blob(self.xp)  # what batch_norm_train leaves to its backward
         if not use_global_stats:
             self.bottom_copy = Blob(self.xp, (), channels_last=True)
 
@@ -70,7 +69,6 @@ class BatchNorm(Layer):
         if len(shape) > 1 and shape[1] != self.channels:
             raise self.error(f"has statistics for {self.channels} channels, but its bottom has the shape {shape}")
         top[0].reshape(*shape)
-        self.memory.reshape(int(self.engine.batch_norm_memory * top[0].count) + 1)
         self.count: float = bottom[0].count // max(1, self.channels)
 
     @property
@@ -126,9 +124,7 @@ class BatchNorm(Layer):
         x, y = with_channels(source.data), with_channels(top[0].data)
         if self.use_global_stats:
             self.statistics.read(self.mean, self.variance)
-            self.engine.batch_norm_apply(x, y, self.normalizer)
-        else:
-            self.engine.batch_norm_train(x, y, self.normalizer, self.memory.data)
+        self.engine.batch_norm_apply(x, y, self.normalizer)
 
     @property
     def normalizer(self) -> Normalizer:
@@ -169,7 +165,7 @@ class BatchNorm(Layer):
         return Whole(self.count, lambda sums: workers.sum_array(sums.astype(dtype, copy=False)))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.kept_bottom(bottom, top), self.memory] if self.reads_bottom else []
+        return [self.kept_bottom(bottom, top)] if self.reads_bottom else []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         learned = self.learned
@@ -186,8 +182,7 @@ class BatchNorm(Layer):
         x = with_channels(self.kept_bottom(bottom, top).data)
         with gradients_to_add(self.affine_blobs, learned) as gradients:
             if self.differentiates_statistics:
-                numbers = self.normalizer, gradients, self.memory.data, self.whole
-                self.engine.batch_norm_train_backward(x, dy, dx, *numbers)
+                self.engine.batch_norm_train_backward(x, dy, dx, self.normalizer, gradients, self.whole)
             else:
                 assert self.affine is not None
                 self.engine.scale_channels_backward(x, dy, dx, self.affine[0] * inverse, *gradients)
@@ -196,6 +191,11 @@ class BatchNorm(Layer):
     def _workers(self) -> Workers:
         """Those whose batches are one batch to this layer."""
         return self.context.workers if self.context.sync_batch_norm else Workers()
+
+
+def has_scale_and_bias(p: Any) -> bool:
+    """Whether a layer with this BatchNormParameter has the two parameters of NVIDIA's fork."""
+    return bool(p.scale_bias or p.HasField("scale_filler") or p.HasField("bias_filler"))
 
 
 @contextlib.contextmanager

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from fcaffe import log
 from fcaffe.data.backends import open_database
 from fcaffe.data.batches import DatumBatches
-from fcaffe.data.prefetch import Batch, BatchSource, Prefetcher
-from fcaffe.data.room import check_batches
+from fcaffe.data.database import Database
+from fcaffe.data.prefetch import Batch, BatchSource, Prefetcher, check_batches
+from fcaffe.data.share import Share
 from fcaffe.data.transformer import Transformer
 from fcaffe.engines.engine import Pending
 from fcaffe.errors import DataError
-from fcaffe.net import Blob, Layer, Traits, register
+from fcaffe.net import Blob, Context, Layer, Traits, register
 from fcaffe.net.state import Held, State
 from fcaffe.timeline import DATA
 
@@ -33,9 +36,40 @@ def reading_errors(layer: Layer) -> Iterator[None]:
 
 
 class Reader(Layer):
-    """Base of the layers that read records one after the other. Where it stands is the same on all workers."""
+    """Base of the layers that read records one after the other. Where it stands is the same on all workers.
+
+    A pass may be over some samples of a batch only. Passes over the others may run on other threads, in any order.
+    """
 
     traits = Traits(held=Held.ALIKE)
+
+    def __init__(self, param: Any, context: Context) -> None:
+        super().__init__(param, context)
+        self._handing_out = threading.Lock()
+        self._left = 0  # samples of the present batch that no pass has had
+
+    @contextmanager
+    def samples(self, share: Share) -> Iterator[slice]:
+        """Yields the samples of the present pass. Reads the next batch if all of this one have been handed out."""
+        rows = self.context.workers.rows(share)
+        with self._handing_out:
+            if not self._left:
+                self.read_batch()
+                self._left = share.count
+        try:
+            yield rows
+        finally:
+            with self._handing_out:
+                self._left -= rows.stop - rows.start
+                if not self._left:
+                    self.end_batch()
+
+    def read_batch(self) -> None:
+        """Read this worker's share of the next batch."""
+        raise NotImplementedError
+
+    def end_batch(self) -> None:
+        """All samples of the batch have been handed out."""
 
     def reader_state(self) -> tuple[int, bytes]:
         """(records read since the first, what else the reading depends on, such as the state of a generator)."""
@@ -96,18 +130,20 @@ class ReadingLayer(Reader):
         log.output_data_size(source.shape, self.size_logged_at)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        rows = self.context.workers.rows(self.share)
-        if rows.start == 0:
-            with reading_errors(self), self.context.timeline.span(DATA):
-                self._batch = self.prefetcher.take()
-            self._copies: list[Pending] = []
-        data, labels = self._batch.data[rows], self.labels(self._batch, rows)
-        self._reshape(top, data.shape, labels.shape)
-        for blob, values in zip(top, (data, labels), strict=False):
-            self._copies.append(self.engine.upload(blob, values, blob.data))
-        if rows.stop == self.share.count:
-            self._state = self._batch.state
-            self.prefetcher.give_back(self._batch, self._copies)
+        with self.samples(self.share) as rows:
+            data, labels = self._batch.data[rows], self.labels(self._batch, rows)
+            self._reshape(top, data.shape, labels.shape)
+            for blob, values in zip(top, (data, labels), strict=False):
+                self._copies.append(self.engine.upload(blob, values, blob.data))
+
+    def read_batch(self) -> None:
+        with reading_errors(self), self.context.timeline.span(DATA):
+            self._batch = self.prefetcher.take()
+        self._copies: list[Pending] = []
+
+    def end_batch(self) -> None:
+        self._state = self._batch.state
+        self.prefetcher.give_back(self._batch, self._copies)
 
     def label_shape(self, images: int) -> tuple[int, ...]:
         """The shape of the top label before the first batch."""
@@ -151,4 +187,8 @@ class Data(ReadingLayer):
             log.warning(f"layer {self.name}: data_param.rand_skip is ignored, as in Caffe 1.0")
         database = open_database(p.source, p.backend)
         database.agree_on(self.context.as_worker_0(database.version()))
-        return DatumBatches(database, transformer, p.batch_size)
+        return self.batches(database, transformer, p.batch_size)
+
+    def batches(self, database: Database, transformer: Transformer, batch_size: int) -> DatumBatches:
+        """The batches of the database's records."""
+        return DatumBatches(database, transformer, batch_size)

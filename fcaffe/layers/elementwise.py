@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from fcaffe.layers.activations import Activation, Pointwise
@@ -13,11 +14,8 @@ from fcaffe.net import Array, Blob, Layer, register
 class AbsVal(Pointwise):
     """top = |x|."""
 
+    traits = replace(Pointwise.traits, in_place=False)
     reads_top = False
-
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if top[0] is bottom[0]:
-            raise self.error("does not work in place; give its top another name")
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.xp.abs(bottom[0].data, out=top[0].data)

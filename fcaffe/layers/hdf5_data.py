@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from fcaffe.data.hdf5 import Hdf5Rows
-from fcaffe.data.room import check_batches
+from fcaffe.data.prefetch import check_batches
 from fcaffe.errors import DataError
 from fcaffe.layers.data import Reader, reading_errors
 from fcaffe.net import Blob, register
@@ -35,11 +35,10 @@ class HDF5Data(Reader):
         self._reshape(top)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        rows = self._reshape(top)
-        if rows.start == 0:
-            self._read_batch()
-        for blob, array in zip(top, self._batch, strict=True):
-            self.engine.upload(blob, array[rows], blob.data).wait()
+        with self.samples(self.share):
+            rows = self._reshape(top)
+            for blob, array in zip(top, self._batch, strict=True):
+                self.engine.upload(blob, array[rows], blob.data).wait()
 
     def _reshape(self, top: list[Blob]) -> slice:
         """Give the tops the shapes of this pass; returns its rows in this worker's share."""
@@ -49,7 +48,7 @@ class HDF5Data(Reader):
             blob.each_sample = math.prod(shape)
         return rows
 
-    def _read_batch(self) -> None:
+    def read_batch(self) -> None:
         share, turns = self.share, self.context.turns
         with reading_errors(self):
             self._skip_batches(turns.skipped_before(self.rows.position // share.total))

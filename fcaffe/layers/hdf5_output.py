@@ -7,7 +7,7 @@ import os
 from fcaffe import log
 from fcaffe.data.hdf5 import write_rows
 from fcaffe.errors import DataError
-from fcaffe.hdf5.library import h5py
+from fcaffe.hdf5.reading import h5py
 from fcaffe.layers.data import reading_errors
 from fcaffe.net import Blob, Layer, Traits, register
 

@@ -57,8 +57,12 @@ class InnerProduct(Layer):
         dy = top[0].diff.reshape(-1, p.num_output)
         if self.param_propagate_down[0]:
             x = self.engine.flattened(bottom[0].data, self.inputs)
-            dweights, add = self.blobs[0].diff_to_add()
-            self.engine.inner_product_backward_weights(x, dy, dweights, p.transpose, add)
+            if (factors := self.context.factors.get(self.name)) and (share := self.context.share):
+                factors.take(self.context.workers.rows(share), x, dy)
+                self.blobs[0].diff_storage.mark_written()  # later, for all samples of the batch
+            else:
+                dweights, add = self.blobs[0].diff_to_add()
+                self.engine.inner_product_backward_weights(x, dy, dweights, p.transpose, add)
         if p.bias_term and self.param_propagate_down[1]:
             self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
         if propagate_down[0]:

@@ -33,21 +33,24 @@ class LossLayer(Layer):
     """
 
     traits = Traits(bottoms=2, tops=1, auto_tops=True)
+    counts_by_default = True  # has the loss weight 1 without loss_weight
     knows_pre_fixed = False  # supports R-FCN's normalization: PRE_FIXED
     mode: int  # of the divisor, where there is a choice
     samples: Any = FromForward()  # by whose number, as a float, the loss was divided
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if not self.param.loss_weight:
+        if self.param.loss_weight:
+            return
+        if self.counts_by_default:
             self.param.loss_weight.append(1)
+        else:
+            problem = "without loss_weight its loss does not count, as in its fork; set loss_weight: 1"
+            log.warning(str(self.error(problem)))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         if bottom[0].shape[:1] != bottom[1].shape[:1]:
             raise self.error(f"its bottoms must agree in the first dimension: {self.named_shapes(bottom)}")
         top[0].reshape()
-
-    def warn_of_loss_weight(self) -> None:
-        log.warning(str(self.error("without loss_weight its loss does not count, as in its fork; set loss_weight: 1")))
 
     def has_gradient(self, bottom_index: int) -> bool:
         return bottom_index != 1
@@ -162,7 +165,7 @@ class SoftmaxWithLoss(LossLayer):
     def explain(self, bottom: list[Blob]) -> None:
         position, bits = self.engine.to_numpy(self.wrong.data)
         if position:  # in a batch that may have gone by
-            value = np.uint32(bits & 0xFFFFFFFF).view(np.float32)
+            value = np.int32(bits).view(np.float32)
             raise label_error(self, bottom, self.axis, float(value), int(position) - 1)
         read_labels(self, bottom, self.axis, self.ignored_label(), wait=True)
 

@@ -90,12 +90,10 @@ class LSTM(Recurrent):
 class LSTMUnit(Layer):
     """One step of an LSTM. Bottoms: c_prev (1, N, H), gates (1, N, 4H), cont (1, N). Tops: c and h, (1, N, H)."""
 
-    traits = Traits(bottoms=3, tops=2)
+    traits = Traits(bottoms=3, tops=2, in_place=False)
     ignores_propagate_down = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if any(blob in bottom for blob in top):
-            raise self.error("does not work in place; give its tops other names")
         self.activated = Blob(self.xp)
         self.tanh_c = Blob(self.xp)
 

@@ -30,7 +30,7 @@ class Recurrent(Layer):
     Parameters: input weights (gates * num_output, D), their bias, [static weights], then those of `step_parameters`.
     """
 
-    traits = Traits(held=Held.STREAMS)
+    traits = Traits(in_place=False, held=Held.STREAMS)
     ignores_propagate_down = True
     states = 1  # arrays (N, num_output) that pass from step to step
     gates = 1  # values per output that a step computes from the input and the state
@@ -65,8 +65,6 @@ class Recurrent(Layer):
         workers = self.context.workers
         if workers.size > 1 and not workers.per_worker:
             log.warning(str(self.error(f"the first axis of its input is time, {workers.splitting}")))
-        if any(blob in bottom for blob in top):
-            raise self.error("does not work in place; give its top another name")
         self.static = len(bottom) == 3 + self.exposed
         self.time_steps = bottom[0].shape[0] if bottom[0].shape else 0
         self._check_shapes(bottom)

@@ -12,15 +12,13 @@ from fcaffe.net import Blob, Half, Layer, Traits, register
 class Reshaping(Layer):
     """Base: shares the memory of its bottom, or copies, since channels-last memory has no view of another shape."""
 
-    traits = Traits(bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True)
+    traits = Traits(bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, in_place=False)
     ignores_propagate_down = True  # Caffe's top and bottom share their gradient
 
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
         raise NotImplementedError
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if top[0] is bottom[0]:
-            raise self.error("does not work in place; give its top another name")
         self.traits = replace(self.traits, aliases=shares_memory(self.context))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -18,11 +18,10 @@ class Split(Layer):
         by_sample=True,
         keeps_signs=True,
         aliases=True,
+        in_place=False,
     )
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if any(blob is bottom[0] for blob in top):
-            raise self.error("does not work in place; give its tops other names")
         for blob in top:
             blob.each_sample = bottom[0].each_sample
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fcaffe import log
 from fcaffe.data.prefetch import BatchSource
 from fcaffe.data.transformer import Transformer
-from fcaffe.data.window_batches import WindowBatches
+from fcaffe.data.windows import WindowBatches
 from fcaffe.layers.data import ReadingLayer
 from fcaffe.net import Blob, register
 

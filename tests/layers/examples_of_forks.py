@@ -63,7 +63,10 @@ PLAIN: dict[str, list[Example]] = {
     "Reverse": [Example("", IMAGES), Example("reverse_param { axis: 1 }", (MATRIX,))],
     "ShuffleChannel": [Example("shuffle_channel_param { group: 2 }", IMAGES)],
     "Transpose": [Example("transpose_param { dim: 2 dim: 0 dim: 1 }", ((2, 3, 4),))],
-    "TripletLoss": [Example("triplet_loss_param { margin: 2 }", (MATRIX,) * 3)],
+    "TripletLoss": [
+        Example("triplet_loss_param { margin: 2 }", (MATRIX,) * 3),
+        Example("triplet_loss_param { margin: 2 }", (*(MATRIX,) * 3, (3,)), labels={3: 3}),
+    ],
     "Upsample": [
         Example("", ((2, 3, 2, 3),) * 2, labels={1: 24}, constants=(1,)),
         Example("upsample_param { scale: 2 }", IMAGES),
@@ -235,10 +238,19 @@ REGIONS: dict[str, list[Example]] = {
             has_gradient=False,
         )
         for more in ("", "nms: 0.3 threshold: 0")
+    ]
+    + [
+        Example(
+            "eval_detection_param { side: 2 num_class: 2 }",
+            ((2, 48), (2, 28), (2, 3, 4, 4)),
+            values={1: OBJECTS},
+            has_gradient=False,
+        )
     ],
     "Lstm": [
         Example(f"lstm_param {{ num_output: 3 batch_size: 2 {FILLERS} }}", ((6, 2, 2),), batched=()),
         Example(f"lstm_param {{ num_output: 3 {FILLERS} }}", ((4, 2),)),
+        Example(f"lstm_param {{ num_output: 3 {FILLERS} }}", ((3, 2, 4),), batched=()),
         Example(
             f"lstm_param {{ num_output: 2 clipping_threshold: 0.01 {FILLERS} }}",
             ((3, 4), (3,)),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fcaffe.layers.data  # noqa: F401 - registers the type
-from fcaffe.data import array_to_datum, decoding, write_lmdb
+from fcaffe.data import array_to_datum, batches, write_lmdb
 from fcaffe.engines import NumpyEngine, cpu_engine
 from fcaffe.engines.engine import Pending
 from fcaffe.errors import DataError, NetError
@@ -194,7 +194,7 @@ def test_the_number_of_decoding_threads_changes_nothing(source, monkeypatch):
         pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
     results = []
     for cpus in (1, 2, 7):
-        monkeypatch.setattr(decoding, "available_cpus", lambda cpus=cpus: cpus)
+        monkeypatch.setattr(batches, "available_cpus", lambda cpus=cpus: cpus)
         layer, top = data_layer(GOLDEN / "interop" / source, 50, "crop_size: 19 mirror: true", pb.TRAIN)
         for _ in range(3):
             layer.forward([], top)
@@ -207,7 +207,7 @@ def test_the_number_of_decoding_threads_changes_nothing(source, monkeypatch):
 
 def test_a_process_that_is_still_decoding_ends_at_once():
     code = (
-        "from fcaffe.data import decoding, prefetch; decoding.available_cpus = lambda: 4\n"
+        "from fcaffe.data import batches, prefetch; batches.available_cpus = lambda: 4\n"
         "prefetch.END_TIMEOUT = 1000\n"  # nobody may need it
         "from tests.layers.test_data_layer import GOLDEN, data_layer\n"
         "layer, top = data_layer(GOLDEN / 'interop' / 'gray_lmdb', 64, data_param='backend: LMDB prefetch: 1000')\n"

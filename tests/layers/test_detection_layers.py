@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fcaffe.data import boxes
-from fcaffe.data.share import Turns
 from fcaffe.engines import NumpyEngine
 from fcaffe.errors import DataError, LayerError, NetError
 from fcaffe.net import Context, Net
@@ -81,13 +80,6 @@ def test_a_damaged_list_of_sizes(folder, text):
     saving = 'save_output_param { output_directory: "out" name_size_file: "bad.txt" output_format: "COCO"'
     with pytest.raises(DataError, match=r"bad.txt: a name_size_file has lines of a name, a height and a width"):
         make_net(DETECTION % f'{saving} label_map_file: "map.prototxt" }}', "TEST")
-
-
-def test_several_workers_do_not_save_files(folder):
-    saving = 'save_output_param { output_directory: "out" name_size_file: "sizes.txt" output_format: "COCO"'
-    param = parse_text(DETECTION % f'{saving} label_map_file: "map.prototxt" }}', pb.NetParameter)
-    with pytest.raises(LayerError, match=r"several workers share a test; .* save by fcaffe test"):
-        Net(param, Context(NumpyEngine(), CaffeRandom(1), turns=Turns(0, 2, 4)))
 
 
 @pytest.mark.parametrize(("count", "threshold", "eta"), [(30, 0.3, 1), (1500, 0.45, 1), (1500, 0.95, 0.995)])

@@ -1,8 +1,10 @@
 """Single layers against the code of Caffe's forks (see tests/golden/forks/README.md)."""
 
+import numpy as np
 import pytest
 
-from tests.conftest import GOLDEN
+from tests.cases import each_of
+from tests.conftest import GOLDEN, make_net
 from tests.golden_values import assert_close, assert_same
 from tests.layers.replay import golden_cases, replay
 
@@ -32,11 +34,36 @@ WRONG_IN_THE_FORK = {
 CASES = [case for case in CASES if case["file"] not in WRONG_IN_THE_FORK]
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["file"].removesuffix(".npz") for case in CASES])
-def test_layer(case, tmp_path, monkeypatch):
+@each_of((case["type"], case) for case in CASES)
+def test_layer(kind, case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    compare = assert_same if kind in EXACT else assert_close
     for value in replay(case, FOLDER):
-        if case["type"] in EXACT:
-            assert_same(value.ours, value.golden, value.name)
-        else:
-            assert_close(value.ours, value.golden, value.name)
+        compare(value.ours, value.golden, value.name)
+
+
+def test_lstm_of_the_ocr_fork_has_an_axis_of_sequences():
+    """It computes what caffe-lstm's does with the rows of its input, for as many sequences as there are."""
+    fillers = 'weight_filler { type: "xavier" } bias_filler { type: "uniform" }'
+    text = """force_backward: true layer { name: "x" type: "Input" top: "x" input_param { shape { %s } } }
+      layer { name: "lstm" type: "Lstm" bottom: "x" top: "h" lstm_param { num_output: 5 %s %s } }
+      layer { name: "loss" type: "Reduction" bottom: "h" top: "loss" loss_weight: 1
+              reduction_param { operation: SUMSQ } }"""
+    ours = make_net(text % ("dim: 4 dim: 3 dim: 2", fillers, ""))
+    for sequences in (3, 2):
+        like = make_net(text % (f"dim: {4 * sequences} dim: 2", fillers, f"batch_size: {sequences}"))
+        for blob, other in zip(ours.layers[1].blobs, like.layers[1].blobs, strict=True):
+            blob.data[...] = other.data
+        ours.blob("x").reshape(4, sequences, 2)
+        values = np.random.default_rng(sequences).standard_normal((4, sequences, 2)).astype(np.float32)
+        for net in (ours, like):
+            net.blob("x").data[...] = values.reshape(net.blob("x").shape)
+            net.forward()
+            net.backward()
+        assert ours.blob("h").shape == (4, sequences, 5)
+        for name, part in (("h", "data"), ("x", "diff")):
+            theirs = getattr(like.blob(name), part)
+            assert_close(getattr(ours.blob(name), part).reshape(theirs.shape), theirs, name)
+        for blob, other in zip(ours.layers[1].blobs, like.layers[1].blobs, strict=True):
+            assert_close(blob.diff, other.diff, "a parameter's gradient")
+            blob.diff[...] = 0

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.cases import each_of
 from tests.golden_values import assert_close, assert_same
 from tests.layers.replay import golden_cases, replay
 
@@ -31,8 +32,8 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["file"].removesuffix(".npz") for case in CASES])
-def test_layer(case):
-    compare = assert_same if case["type"] in EXACT else assert_close
+@each_of((case["type"], case) for case in CASES)
+def test_layer(kind, case):
+    compare = assert_same if kind in EXACT else assert_close
     for value in replay(case):
         compare(value.ours, value.golden, value.name)

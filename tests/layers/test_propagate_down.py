@@ -13,6 +13,7 @@ from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
+from tests.cases import each_of
 from tests.layers.examples import EXAMPLES, Example
 
 # Layer types of Caffe whose Backward_cpu does not ask for propagate_down, or whose bottom and top share memory.
@@ -20,9 +21,9 @@ IGNORE = {"BatchNorm", "Flatten", "Im2col", "LRN", "LSTM", "LSTMUnit", "MVN", "R
 WITHOUT = {"Input", "DummyData", "Parameter", "Silence", "Split", "Python"}  # bottoms, gradients or a reader to add to
 
 CASES = [
-    (kind, number)
+    (kind, example)
     for kind, examples in EXAMPLES.items()
-    for number, example in enumerate(examples)
+    for example in examples
     if example.has_gradient and example.bottoms and () not in example.bottoms and kind not in WITHOUT
 ]
 
@@ -66,9 +67,8 @@ def gradients(kind: str, example: Example, down: bool, one: bool = False) -> lis
     return [node.layer.blobs[0].diff.copy() for node in made.nodes if node.name.startswith("bias")]
 
 
-@pytest.mark.parametrize(("kind", "number"), CASES, ids=[f"{kind}-{number}" for kind, number in CASES])
-def test_propagate_down_false(kind: str, number: int) -> None:
-    example = EXAMPLES[kind][number]
+@each_of(CASES)
+def test_propagate_down_false(kind: str, example: Example) -> None:
     ignores = kind in IGNORE and "WITHIN_CHANNEL" not in example.text
     asked, not_asked = gradients(kind, example, True), gradients(kind, example, False)
     for with_layer, without in zip(asked, not_asked, strict=True):

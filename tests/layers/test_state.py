@@ -20,8 +20,9 @@ from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
+from tests.cases import each_of
 from tests.conftest import GOLDEN
-from tests.engine_choice import engine, host
+from tests.engine_choice import host, shared_engine
 from tests.layers.examples import EXAMPLES, IMAGES, Example
 from tests.layers.test_contract import bottom_values, values
 
@@ -55,7 +56,7 @@ class Run:
 
     def __init__(self, kind: str, example: Example, seed: int = 5) -> None:
         self.example = example
-        self.context = Context(engine(), CaffeRandom(seed), seed=7)
+        self.context = Context(shared_engine(), CaffeRandom(seed), seed=7)
         param = parse_text(example.text, pb.LayerParameter)
         param.name, param.type, param.phase = "it", kind, pb.Phase.Value(example.phase)
         param.bottom.extend(f"x{index}" for index in range(len(example.bottoms)))
@@ -157,7 +158,7 @@ def test_all_types_are_checked() -> None:
     assert set(layer_types()) == {*EXAMPLES, *READERS, *WITHOUT_TOPS}
 
 
-@pytest.mark.parametrize(("kind", "example"), ALL, ids=[f"{kind}-{index}" for index, (kind, _) in enumerate(ALL)])
+@each_of(ALL)
 def test_a_fresh_layer_goes_on(kind: str, example: Example) -> None:
     check(kind, example)
 

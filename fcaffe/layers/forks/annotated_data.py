@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from fcaffe.data.annotated import AnnotatedBatches
-from fcaffe.data.backends import open_database
-from fcaffe.data.prefetch import Batch, BatchSource
+from fcaffe.data.database import Database
+from fcaffe.data.prefetch import Batch
 from fcaffe.data.transformer import Transformer
-from fcaffe.layers.data import ReadingLayer
+from fcaffe.layers.data import Data
 from fcaffe.net import register
 from fcaffe.proto import forks
 
@@ -18,7 +18,7 @@ MOST_OBJECTS = 300  # of an image, in MobileNet-YOLO's labels
 
 
 @register("AnnotatedData")
-class AnnotatedData(ReadingLayer):
+class AnnotatedData(Data):
     """Reads the AnnotatedDatum records of an LMDB or LevelDB: tops data (batch_size, C, H, W) and label.
 
     `label` is (1, 1, G, 8), one row for each of the G objects of the batch: index of the image in the batch, label,
@@ -36,13 +36,8 @@ class AnnotatedData(ReadingLayer):
         seeds = bool(samplers) or transform.HasField("distort_param") or transform.HasField("expand_param")
         return Transformer(transform, self.phase, seeds)
 
-    def open_source(self, transformer: Transformer) -> BatchSource:
-        p = self.param.data_param
-        if p.batch_size < 1:
-            raise self.error("data_param.batch_size must be positive")
-        database = open_database(p.source, p.backend)
-        database.agree_on(self.context.as_worker_0(database.version()))
-        source = AnnotatedBatches(database, transformer, p.batch_size, self.param)
+    def batches(self, database: Database, transformer: Transformer, batch_size: int) -> AnnotatedBatches:
+        source = AnnotatedBatches(database, transformer, batch_size, self.param)
         self.has_boxes = source.has_boxes
         return source
 

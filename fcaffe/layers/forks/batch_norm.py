@@ -126,17 +126,22 @@ PSPNETS = ("slope_filler", "bias_filler", "momentum", "eps", "frozen", "engine")
 SEGNETS = ("scale_filler", "shift_filler", "bn_mode")
 
 
+def is_segnets(p: Any) -> bool:
+    """Whether a BNParameter has a field of SegNet's fork."""
+    return any(map(p.HasField, SEGNETS))
+
+
 @register("BN")
 def bn(param: Any, context: Context) -> Layer:
     """The layer of SegNet's fork if bn_param has one of its fields, else that of PSPNet's."""
     p = param.bn_param
-    given = [[field for field in fields if p.HasField(field)] for fields in (PSPNETS, SEGNETS)]
-    if not given[1]:
+    if not is_segnets(p):
         return SlopeBN(param, context)
     layer = (FixedBN if p.bn_mode == pb.BNParameter.INFERENCE else ScaleBN)(param, context)
-    if given[0]:
+    ours, others = ([field for field in fields if p.HasField(field)] for fields in (SEGNETS, PSPNETS))
+    if others:
         raise layer.error(
-            f"bn_param has {', '.join(given[0])}, fields of {forks.PSPNET}, and {', '.join(given[1])}, fields of "
+            f"bn_param has {', '.join(others)}, fields of {forks.PSPNET}, and {', '.join(ours)}, fields of "
             f"{forks.SEGNET}, whose layers of this type differ; remove those of one fork"
         )
     return layer

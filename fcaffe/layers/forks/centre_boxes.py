@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from fcaffe.data.boxes import intersections
 from fcaffe.proto import caffe_pb2 as pb
 
 IOU, GIOU, MSE, DIOU, CIOU = (getattr(pb.Yolov3Parameter, name) for name in ("IOU", "GIOU", "MSE", "DIOU", "CIOU"))
@@ -17,33 +18,32 @@ def corners(boxes: np.ndarray) -> np.ndarray:
     return np.concatenate([boxes[..., :2] - half, boxes[..., :2] + half], axis=-1)
 
 
-def clipped(boxes: np.ndarray) -> np.ndarray:
-    """The parts of boxes that lie in the image."""
-    ends = np.clip(corners(boxes), 0, 1)
-    return np.concatenate([(ends[..., :2] + ends[..., 2:]) / 2, ends[..., 2:] - ends[..., :2]], axis=-1)
-
-
 def overlap(a: np.ndarray, b: np.ndarray, kind: int = IOU) -> np.ndarray:
     """How much the boxes a and b, whose shapes broadcast, overlap: intersection over union, 0 for boxes without area.
 
     GIOU subtracts the part of the enclosing box outside the union. DIOU and CIOU subtract a measure of the distance of
     the centres, CIOU also one of the difference in shape. DIOU has the power 0.6 of MobileNet-YOLO.
     """
-    low, high = _ends(a, b, np.maximum, np.minimum)
-    common = np.where((high >= low).all(axis=-1), (high - low).prod(axis=-1), 0)
+    common = intersections(corners(a), corners(b))
     union = a[..., 2:].prod(axis=-1) + b[..., 2:].prod(axis=-1) - common
     iou = _quotient(common, union)
     if kind in (IOU, MSE):
         return iou
-    low, high = _ends(a, b, np.minimum, np.maximum)
+    (a_low, a_high), (b_low, b_high) = (np.split(corners(boxes), 2, axis=-1) for boxes in (a, b))
+    sides = np.maximum(a_high, b_high) - np.minimum(a_low, b_low)  # of the box around both
     if kind == GIOU:
-        enclosing = (high - low).prod(axis=-1)
+        enclosing = sides.prod(axis=-1)
         return iou - _quotient(enclosing - union, enclosing)
-    distance = _quotient(((a - b)[..., :2] ** 2).sum(axis=-1), ((high - low) ** 2).sum(axis=-1))
+    distance = _quotient(((a - b)[..., :2] ** 2).sum(axis=-1), (sides**2).sum(axis=-1))
     if kind == DIOU:
         return iou - distance**0.6
     shape, weight = _shape_term(a, b, iou)
     return iou - (distance + weight * shape)
+
+
+def clipped_overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Intersection over union of the parts of the boxes that lie in the image."""
+    return overlap(_clipped(a), _clipped(b))
 
 
 def overlap_gradient(a: np.ndarray, b: np.ndarray, kind: int) -> np.ndarray:
@@ -84,9 +84,9 @@ def overlap_gradient(a: np.ndarray, b: np.ndarray, kind: int) -> np.ndarray:
     return gradient
 
 
-def _ends(a: np.ndarray, b: np.ndarray, lower: np.ufunc, upper: np.ufunc) -> tuple[np.ndarray, np.ndarray]:
-    (a_low, a_high), (b_low, b_high) = (np.split(corners(boxes), 2, axis=-1) for boxes in (a, b))
-    return lower(a_low, b_low), upper(a_high, b_high)
+def _clipped(boxes: np.ndarray) -> np.ndarray:
+    low, high = np.split(np.clip(corners(boxes), 0, 1), 2, axis=-1)
+    return np.concatenate([(low + high) / 2, high - low], axis=-1)
 
 
 def _shape_term(a: np.ndarray, b: np.ndarray, iou: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

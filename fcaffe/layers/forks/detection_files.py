@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fcaffe.data.label_map import read_label_map
+from fcaffe.data.annotated import read_label_map
 from fcaffe.errors import DataError
 from fcaffe.input_files import read_input, reading
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
-
-FORMATS = ("VOC", "ILSVRC", "COCO")
 
 
 class ImageSize(NamedTuple):
@@ -66,21 +64,21 @@ class DetectionFiles:
 
     def __init__(self, param: Any, labels: Iterable[int]) -> None:
         self.param = param
-        if param.output_format not in FORMATS:
-            raise DataError(f'output_format "{param.output_format}" is none of {", ".join(FORMATS)}')
+        if param.output_format not in ("VOC", "ILSVRC", "COCO"):
+            raise DataError(f'output_format "{param.output_format}" is none of VOC, ILSVRC, COCO')
         names = read_label_map(param.label_map_file)
         if missing := [str(label) for label in labels if label not in names]:
             raise DataError(f"{param.label_map_file} has no name for label {', '.join(missing)}; add it")
         self.names = {label: names[label].name for label in labels}
-        self.images = read_image_sizes(param.name_size_file)
-        count = param.num_test_image if param.HasField("num_test_image") else len(self.images)
-        if not 1 <= count <= len(self.images):
-            raise DataError(f"num_test_image {count} is not from 1 to the {len(self.images)} of {param.name_size_file}")
-        self.images = self.images[:count]
+        images = read_image_sizes(param.name_size_file)
+        count = param.num_test_image if param.HasField("num_test_image") else len(images)
+        if not 1 <= count <= len(images):
+            raise DataError(f"num_test_image {count} is not from 1 to the {len(images)} of {param.name_size_file}")
+        self.images = images[:count]
         self.resize = checked_resize(param)
         self.found: list[tuple[str, int, float, list[float]]] = []  # image, label, score; x, y, width, height
         self.done = 0
-        with _writing(param.output_directory):
+        with reading(param.output_directory, DataError, "new folder"):
             os.makedirs(param.output_directory, exist_ok=True)
 
     def add_image(self, rows: np.ndarray) -> None:
@@ -93,20 +91,26 @@ class DetectionFiles:
             self.found.append((image.name, int(row[1]), float(row[2]), box))
         self.done += 1
         if self.done == len(self.images):
-            self._write()
+            for name, text in self._texts().items():
+                path = os.path.join(self.param.output_directory, self.param.output_name_prefix + name)
+                with replacing(path, "detections", DataError) as temporary:
+                    temporary.write_text(text, errors="surrogateescape")
             self.found, self.done = [], 0
 
-    def _write(self) -> None:
-        prefix, form = self.param.output_name_prefix, self.param.output_format
-        if form == "COCO":
-            self._write_file(f"{prefix}.json", self._coco())
-        elif form == "ILSVRC":
-            lines = (f"{image} {label} {score:g} {_corners(box)}\n" for image, label, score, box in self.found)
-            self._write_file(f"{prefix}.txt", "".join(lines))
-        else:
-            for label, name in self.names.items():
-                lines = (f"{image} {score:g} {_corners(box)}\n" for image, at, score, box in self.found if at == label)
-                self._write_file(f"{prefix}{name}.txt", "".join(lines))
+    def _texts(self) -> dict[str, str]:
+        """The content of each file by the end of its name."""
+        if self.param.output_format == "COCO":
+            return {".json": self._coco()}
+        if self.param.output_format == "ILSVRC":
+            return {
+                ".txt": "".join(f"{image} {label} {_numbers(score, box)}" for image, label, score, box in self.found)
+            }
+        return {
+            f"{name}.txt": "".join(
+                f"{image} {_numbers(score, box)}" for image, at, score, box in self.found if at == label
+            )
+            for label, name in self.names.items()
+        }
 
     def _coco(self) -> str:
         """The list of objects, in the spaces of Boost's writer. Names that are numbers get no quotes."""
@@ -122,10 +126,13 @@ class DetectionFiles:
         text = json.dumps({"detections": found}, indent=4)
         return f"{text[text.index('[') : text.rindex(']')]}\n]\n"
 
-    def _write_file(self, name: str, text: str) -> None:
-        path = os.path.join(self.param.output_directory, name)
-        with replacing(path, "detections", DataError) as temporary:
-            temporary.write_text(text, errors="surrogateescape")
+
+def needs_order(net: Any) -> bool:
+    """Whether layers of a NetParameter have a line of a file for each image, so that they need all images in order."""
+    return any(
+        layer.detection_output_param.save_output_param.output_directory or layer.detection_evaluate_param.name_size_file
+        for layer in net.layer
+    )
 
 
 def checked_resize(param: Any) -> Any:
@@ -135,9 +142,10 @@ def checked_resize(param: Any) -> Any:
     return param.resize_param
 
 
-def _corners(box: list[float]) -> str:
+def _numbers(score: float, box: list[float]) -> str:
+    """The score and the corners of a box of x, y, width and height, as the end of a line."""
     x, y, width, height = map(int, box)
-    return f"{x} {y} {x + width} {y + height}"
+    return f"{score:g} {x} {y} {x + width} {y + height}\n"
 
 
 def _number(text: str) -> int | float | str:
@@ -145,11 +153,3 @@ def _number(text: str) -> int | float | str:
         with contextlib.suppress(ValueError):
             return kind(text)
     return text
-
-
-@contextlib.contextmanager
-def _writing(path: str) -> Any:
-    try:
-        yield
-    except OSError as problem:
-        raise DataError(f"cannot make the folder {path}: {problem.strerror}") from problem

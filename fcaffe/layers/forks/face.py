@@ -18,50 +18,68 @@ from fcaffe.net.state import Held, State
 from fcaffe.proto import forks
 
 
+class OfClasses(Layer):
+    """Base: reads features (N, K), flattened from `axis` on, and labels, and has a row of K values for each class.
+
+    On an asynchronous engine a label that is no class gives NaN: see `explain`.
+    """
+
+    owner: str  # of the rows, in messages
+
+    def add_rows(self, bottom: list[Blob], p: Any, filler: Any) -> None:
+        """Append the parameter (num_output, K)."""
+        if not p.num_output:
+            raise self.error("num_output is missing: the number of classes")
+        inputs = math.prod(bottom[0].shape[bottom[0].canonical_axis(p.axis) :])
+        fill_blob(self.add_blob(p.num_output, inputs), filler, self.context.random)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        check_sample_labels(self, bottom)
+        shape, inputs = bottom[0].shape, self.blobs[0].shape[1]
+        if bottom[0].count != shape[0] * inputs:
+            raise self.error(f"has {self.owner} of {inputs} values, but its bottom has the shape {shape}")
+
+    def labels(self, bottom: list[Blob], wait: bool = False) -> Integers:
+        """(N,), each a row of the parameter. See `read_indices`."""
+        labels = read_indices(self, bottom, 1, self.blobs[0].shape[0], self.owner, wait)
+        return Integers(labels.values.reshape(-1), None, labels.wrong.reshape(-1))
+
+    def explain(self, bottom: list[Blob]) -> None:
+        self.labels(bottom, wait=True)
+
+
 @register("CenterLoss")
-class CenterLoss(LossLayer):
+class CenterLoss(OfClasses, LossLayer):
     """top = sum of |x - center of x's class|^2 / (2 N) (Wen, Zhang, Li and Qiao, 2016).
 
-    Bottoms: features x, flattened from `axis` on to (N, K), and labels. The blob (num_output, K) has the centers. The
-    gradient of a center is the sum of center - x over its n samples, divided by n + 1, whatever the loss weight. Counts
-    only if `loss_weight` is given. On an asynchronous engine a label without a center gives NaN: see `explain`.
+    Bottoms: features x (N, K) and labels. The blob (num_output, K) has the centers. The gradient of a center is the sum
+    of center - x over its n samples, divided by n + 1, whatever the loss weight. Counts only if `loss_weight` is given.
     """
 
     fork = forks.FACE
+    owner = "centers"
+    counts_by_default = False
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.center_loss_param
-        if not p.num_output:
-            raise self.error("center_loss_param.num_output is missing: the number of classes")
-        if not self.param.loss_weight:
-            self.warn_of_loss_weight()
+        self.add_rows(bottom, p, p.center_filler)
+        LossLayer.setup(self, bottom, top)
         self.refuse_shards("counts the samples of each class in the whole batch")
         self.traits = replace(self.traits, needs_host=self.context.workers.size > 1)
-        self.inputs = math.prod(bottom[0].shape[bottom[0].canonical_axis(p.axis) :])
-        fill_blob(self.add_blob(p.num_output, self.inputs), p.center_filler, self.context.random)
         self.difference = Blob(self.xp)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        check_sample_labels(self, bottom)
-        shape = bottom[0].shape
-        if bottom[0].count != shape[0] * self.inputs:
-            raise self.error(f"has centers of {self.inputs} values, but features of shape {shape}")
-        self.difference.reshape(shape[0], self.inputs)
+        top[0].reshape()
+        self.difference.reshape(bottom[0].shape[0], self.blobs[0].shape[1])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        labels = self._read(bottom)
+        labels = self.labels(bottom)
         difference = self.difference.data
         self.xp.subtract(rows_of(bottom[0].data), self.blobs[0].data[labels.values], out=difference)
         self.xp.copyto(difference, self.xp.nan, where=labels.wrong[:, None])
         self.samples = self.count_samples(bottom)
         top[0].data[...] = (difference * difference).sum() / (2 * self.samples)
-
-    def explain(self, bottom: list[Blob]) -> None:
-        self._read(bottom, wait=True)
-
-    def _read(self, bottom: list[Blob], wait: bool = False) -> Integers:
-        return read_classes(self, bottom, "the centers", wait)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [bottom[1], self.difference]
@@ -69,7 +87,7 @@ class CenterLoss(LossLayer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         xp, difference, centers = self.xp, self.difference.data, self.blobs[0]
         if self.param_propagate_down[0]:
-            labels = self._read(bottom).values
+            labels = self.labels(bottom).values
             sums, counts = xp.zeros(centers.shape, "float32"), xp.zeros((centers.shape[0], 1), "float32")
             self.engine.add_rows(-difference, labels, sums)
             self.engine.add_rows(xp.ones((labels.size, 1), "float32"), labels, counts)
@@ -80,49 +98,38 @@ class CenterLoss(LossLayer):
             copy_values(difference * (top[0].diff / self.samples), bottom[0].diff)
 
 
-def read_classes(layer: Layer, bottom: list[Blob], owner: str, wait: bool) -> Integers:
-    """The labels in bottom[1], (N,), each a row of the layer's first parameter. See `read_indices`."""
-    labels = read_indices(layer, bottom, 1, layer.blobs[0].shape[0], owner, wait)
-    return Integers(labels.values.reshape(-1), None, labels.wrong.reshape(-1))
-
-
 # cos(m a) as a polynomial of cos(a), for m from 1 on.
 POLYNOMIALS = [1, 0], [2, 0, -1], [4, 0, -3, 0], [8, 0, -8, 0, 1]
 
 
 @register("MarginInnerProduct")
-class MarginInnerProduct(Layer):
+class MarginInnerProduct(OfClasses):
     """Scores |x| cos(angle between x and the weights), lower for the sample's own class by a margin.
 
-    (SphereFace: Liu, Wen, Yu, Li, Raj and Song, 2017.) Bottoms: features x, flattened from `axis` on to (N, K), and
-    labels. Tops: scores (N, num_output), and lambda (1,). Each pass, in TEST too, scales the rows of the weights
-    (num_output, K) to length 1. It increases a count too, which starts at `iteration`, and lambda is
+    (SphereFace: Liu, Wen, Yu, Li, Raj and Song, 2017.) Bottoms: features x (N, K) and labels. Tops: scores
+    (N, num_output), and lambda (1,). Each pass, in TEST too, scales the rows of the weights (num_output, K) to length
+    1. It increases a count too, which starts at `iteration`, and lambda is
     max(base * (1 + gamma * count)^-power, lambda_min). The score of the own class is
     (|x| f(angle) + lambda |x| cos(angle)) / (1 + lambda), where f(a) = (-1)^k cos(m a) - 2 k for the k with
     k pi <= m a <= (k + 1) pi. For the types SINGLE to QUADRUPLE m is 1 to 4.
 
     As in the fork, the gradient of the weights ignores the margin, and that of x has the margin's direction with
-    coefficients of length 1. On an asynchronous engine a label that is no class gives NaN: see `explain`.
+    coefficients of length 1.
     """
 
     fork = forks.SPHEREFACE
     traits = Traits(bottoms=2, tops=2, reshapes_by_shape=True, repeatable=True, held=Held.ALIKE)
+    owner = "weights"
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.margin_inner_product_param
-        if not p.num_output:
-            raise self.error("margin_inner_product_param.num_output is missing: the number of classes")
-        self.inputs = math.prod(bottom[0].shape[bottom[0].canonical_axis(p.axis) :])
-        fill_blob(self.add_blob(p.num_output, self.inputs), p.weight_filler, self.context.random)
+        self.add_rows(bottom, p, p.weight_filler)
         self.count = Blob(self.xp)  # on the device, where recorded work adds to it
         self.count.data[...] = p.iteration
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        check_sample_labels(self, bottom)
-        shape, weights = bottom[0].shape, self.blobs[0].shape
-        if bottom[0].count != shape[0] * self.inputs:
-            raise self.error(f"has weights for {self.inputs} inputs, but its bottom has the shape {shape}")
-        top[0].reshape(shape[0], weights[0])
+        super().reshape(bottom, top)
+        top[0].reshape(bottom[0].shape[0], self.blobs[0].shape[0])
         top[1].reshape(1)
 
     def has_gradient(self, bottom_index: int) -> bool:
@@ -146,17 +153,11 @@ class MarginInnerProduct(Layer):
         top[1].data[...] = xp.maximum(xp.float32(p.base) * base ** xp.float32(-p.power), xp.float32(p.lambda_min))
         scores, mix = top[0].data, top[1].data
         scores[...] = self.engine.matmul(rows_of(bottom[0].data), self.blobs[0].data, transpose_b=True)
-        labels = self._read(bottom)
+        labels = self.labels(bottom)
         samples = xp.arange(labels.values.size)
         _, norm, cosine, margin, _ = self._margin(bottom, labels.values)
         score = norm * (margin + mix * cosine) / (1 + mix)
         scores[samples, labels.values] = xp.where(labels.wrong, xp.nan, score)
-
-    def explain(self, bottom: list[Blob]) -> None:
-        self._read(bottom, wait=True)
-
-    def _read(self, bottom: list[Blob], wait: bool = False) -> Integers:
-        return read_classes(self, bottom, "its weights", wait)
 
     def _margin(self, bottom: list[Blob], labels: Array) -> tuple[Array, ...]:
         """Of each sample: the weights of its class, (N, K), and |x|, cosine, f and its derivative by that, (N,)."""
@@ -180,7 +181,7 @@ class MarginInnerProduct(Layer):
             dweights, add = self.blobs[0].diff_to_add()
             self.engine.inner_product_backward_weights(x, dy, dweights, False, add)
         if propagate_down[0]:
-            labels = self._read(bottom).values
+            labels = self.labels(bottom).values
             weights, norm, cosine, margin, slope = self._margin(bottom, labels)
             along = (margin - cosine * slope) / norm  # the gradient of |x| f is slope * weights + along * x
             length = xp.sqrt(slope * slope + along * along)
@@ -197,38 +198,46 @@ def _value(polynomial: Any, x: Array) -> Array:
 
 @register("TripletLoss")
 class TripletLoss(LossLayer):
-    """top = sum of max(0, margin + |a - p|^2 - |a - n|^2) / (2 N), for bottoms of one shape: anchors a, p of the same
-    class, n of another. All of them can have a gradient."""
+    """top = sum of w * max(0, margin + |a - p|^2 - |a - n|^2) / (2 N).
+
+    Bottoms of one shape: anchors a, p of the same class, n of another, all of which can have a gradient. The weights w
+    (N) of the samples, a fourth bottom, are 1 by default.
+    """
 
     fork = forks.WINDOWS
-    traits = replace(LossLayer.traits, bottoms=3)
+    traits = replace(LossLayer.traits, bottoms=(3, 4))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        if any(blob.shape != bottom[0].shape for blob in bottom):
-            raise self.error(f"its bottoms must have the same shape: {self.named_shapes(bottom)}")
+        samples = bottom[0].shape[0]
+        if any(blob.shape != bottom[0].shape for blob in bottom[:3]) or any(b.count != samples for b in bottom[3:]):
+            raise self.error(
+                f"its bottoms must have the same shape, and weights one value a sample: {self.named_shapes(bottom)}"
+            )
 
     def has_gradient(self, bottom_index: int) -> bool:
-        return True
+        return bottom_index < 3
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        _, _, losses = self._distances(bottom)
+        _, _, losses, weights = self._distances(bottom)
         self.samples = self.count_samples(bottom)
-        top[0].data[...] = losses.sum() / (2 * self.samples)
+        top[0].data[...] = (losses * weights).sum() / (2 * self.samples)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        near, far, losses = self._distances(bottom)
-        factor = (losses > 0)[:, None] * (top[0].diff / self.samples)
-        for blob, down, gradient in zip(bottom, propagate_down, (near - far, -near, far), strict=True):
+        near, far, losses, weights = self._distances(bottom)
+        factor = ((losses > 0) * weights)[:, None] * (top[0].diff / self.samples)
+        for blob, down, gradient in zip(bottom, propagate_down, (near - far, -near, far), strict=False):
             if down:
                 copy_values(factor * gradient, blob.diff)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return bottom
 
-    def _distances(self, bottom: list[Blob]) -> tuple[Array, Array, Array]:
-        """a - p and a - n, (N, K), and the loss of each sample before the division, (N,)."""
-        a, p, n = (rows_of(blob.data) for blob in bottom)
+    def _distances(self, bottom: list[Blob]) -> tuple[Array, ...]:
+        """a - p and a - n, (N, K), and the losses of the samples before the division, and their weights, (N,)."""
+        a, p, n = (rows_of(blob.data) for blob in bottom[:3])
         near, far = a - p, a - n
         squares = (near * near).sum(axis=1) - (far * far).sum(axis=1)
-        return near, far, self.xp.maximum(squares + self.xp.float32(self.param.triplet_loss_param.margin), 0)
+        losses = self.xp.maximum(squares + self.xp.float32(self.param.triplet_loss_param.margin), 0)
+        weights = bottom[3].data.reshape(-1) if len(bottom) > 3 else self.xp.ones(len(losses), "float32")
+        return near, far, losses, weights

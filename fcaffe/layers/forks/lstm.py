@@ -18,6 +18,8 @@ from fcaffe.proto import forks
 class Lstm(Layer):
     """top (T * N, num_output) = the h of every step of N = `batch_size` sequences.
 
+    A bottom x (T, N, I) without `batch_size` is that of the OCR fork, whose top is (T, N, num_output).
+
     Bottoms: x (T * N, ...), time by time, and, if given, marks (T * N,): 0 begins a sequence, anything else continues
     one. Without marks each pass starts from zero; with marks the state carries over to the next pass and is part of
     snapshots. T may change from pass to pass. `clipping_threshold` limits the gradients of the gates before their
@@ -28,21 +30,22 @@ class Lstm(Layer):
     """
 
     fork = forks.LSTM
-    traits = Traits(bottoms=(1, 2), tops=1, held=Held.STREAMS)
+    traits = Traits(bottoms=(1, 2), tops=1, in_place=False, held=Held.STREAMS)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, random, workers = self.param.lstm_param, self.context.random, self.context.workers
         self.outputs, self.streams, self.has_marks = p.num_output, p.batch_size, len(bottom) == 2
+        self.axes = 1  # of time and sequences
+        if len(bottom[0].shape) == 3 and not p.HasField("batch_size"):
+            self.fork, self.axes, self.streams = forks.OCR, 2, bottom[0].shape[1]
         if self.outputs < 1 or self.streams < 1:
             raise self.error("lstm_param needs num_output and batch_size, both at least 1")
-        if any(blob in bottom for blob in top):
-            raise self.error("does not work in place; give its top another name")
         if self.has_marks:
             self.refuse_shards("carries its state over to the next pass (without marks it does not)")
         if workers.size > 1 and not workers.per_worker:
             log.warning(str(self.error(f"the first axis of its input is time, {workers.splitting}")))
         width = 4 * self.outputs
-        fill_blob(self.add_blob(width, math.prod(bottom[0].shape[1:])), p.weight_filler, random)
+        fill_blob(self.add_blob(width, math.prod(bottom[0].shape[self.axes :])), p.weight_filler, random)
         fill_blob(self.add_blob(width, self.outputs), p.weight_filler, random)
         fill_blob(self.add_blob(width), p.bias_filler, random)
         self.last = [Blob(self.xp, (1, self.streams, self.outputs)) for _ in "hc"]  # the state after a pass
@@ -50,15 +53,20 @@ class Lstm(Layer):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape, values = bottom[0].shape, self.blobs[0].shape[1]
-        if len(shape) < 2 or shape[0] % self.streams or math.prod(shape[1:]) != values:
+        rows = math.prod(shape[: self.axes])
+        if self.axes == 2 and shape[1] != self.streams:
+            self.streams = shape[1]
+            for blob in self.last:
+                blob.reshape(1, self.streams, self.outputs)
+        if len(shape) < 2 or rows % max(1, self.streams) or math.prod(shape[self.axes :]) != values:
             raise self.error(
                 f"needs rows of {values} values for steps of batch_size: {self.streams} sequences: "
                 f"{self.named_shapes(bottom[:1])}"
             )
-        if self.has_marks and bottom[1].count != shape[0]:
+        if self.has_marks and bottom[1].count != rows:
             raise self.error(f"needs a mark for each step of each sequence: {self.named_shapes(bottom)}")
-        steps = shape[0] // self.streams
-        top[0].reshape(shape[0], self.outputs)
+        steps = rows // max(1, self.streams)
+        top[0].reshape(*shape[: self.axes], self.outputs)
         self.gates.reshape(steps, self.streams, 4 * self.outputs)
         self.cell.reshape(steps + 1, self.streams, self.outputs)  # c before the first step, then after each
         for blob in (self.tanh_c, self.previous):
@@ -125,7 +133,7 @@ class Lstm(Layer):
 
     def _rows(self, x: Blob) -> Array:
         """The input as rows in C order, which is the order of the weights."""
-        return x.data.reshape(x.shape[0], self.blobs[0].shape[1])
+        return x.data.reshape(x.count // self.blobs[0].shape[1], self.blobs[0].shape[1])
 
     def _flat(self, values: Array) -> Array:
         """Values (T, N, n) of each step and sequence as (T * N, n)."""
@@ -143,4 +151,4 @@ class Lstm(Layer):
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
         """Multiply-adds of the matrix products of one forward pass."""
-        return bottom[0].shape[0] * (self.blobs[0].count + self.blobs[1].count)
+        return top[0].count // self.outputs * (self.blobs[0].count + self.blobs[1].count)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fcaffe.layers.forks.smooth_l1 import SmoothL1Loss
 from fcaffe.layers.labels import read_labels
-from fcaffe.layers.loss import FULL, VALID, SoftmaxWithLoss, divisor
+from fcaffe.layers.loss import FULL, VALID, EuclideanLoss, SoftmaxWithLoss, divisor
 from fcaffe.net import Blob, Half, Layer, Traits, register
 from fcaffe.proto import forks
 
@@ -22,13 +22,11 @@ class BoxAnnotatorOHEM(Layer):
     """
 
     fork = forks.RFCN
-    traits = Traits(bottoms=4, tops=2, needs_host=True, repeatable=True)
+    traits = Traits(bottoms=4, tops=2, in_place=False, needs_host=True, repeatable=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if self.param.box_annotator_ohem_param.roi_per_img < 1:
             raise self.error("box_annotator_ohem_param needs roi_per_img, at least 1")
-        if any(blob in bottom for blob in top):
-            raise self.error("does not work in place; give its tops other names")
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         regions, losses, labels, weights = bottom
@@ -75,10 +73,8 @@ class SmoothL1LossOHEM(SmoothL1Loss):
         self.mode = self.read_normalization(VALID)
         if self.mode == FULL:
             self.mode = VALID
-        if not self.param.loss_weight:
-            self.warn_of_loss_weight()
+        EuclideanLoss.setup(self, bottom, top)
         self.s = 1.0
-        self.difference = Blob(self.xp, (), channels_last=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -86,7 +82,7 @@ class SmoothL1LossOHEM(SmoothL1Loss):
             blob.reshape(bottom[0].num, 1, bottom[0].height, bottom[0].width)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        losses = self._losses(bottom)
+        losses = self.losses(bottom)
         n, positions = bottom[0].num, bottom[0].height * bottom[0].width
         self.samples = divisor(self, bottom[1], n * positions, n)
         top[0].data[...] = losses.sum() / self.samples

@@ -12,17 +12,18 @@ from fcaffe.proto import forks
 class Reordering(Layer):
     """Base: the top has the values of the bottom in another order."""
 
-    traits = Traits(bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, by_sample=True)
+    traits = Traits(
+        bottoms=1, tops=1, half=Half.SAME, in_place=False, reshapes_by_shape=True, repeatable=True, by_sample=True
+    )
+    of_images = False  # the bottom has four axes
 
     def views(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Views of the bottom's and the top's data, or gradients, that have one shape and one order."""
         raise NotImplementedError
 
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if top[0] is bottom[0]:
-            raise self.error("does not work in place; give its top another name")
-
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if self.of_images and len(bottom[0].shape) != 4:
+            raise self.error(f"needs a bottom of four axes (N, C, H, W), not {bottom[0].shape}")
         top[0].reshape(*bottom[0].shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -37,11 +38,6 @@ class Reordering(Layer):
             dx, dy = self.views(bottom[0].diff, top[0].diff)
             self.engine.copy(dy, dx)
 
-    def need_images(self, bottom: Blob) -> None:
-        """LayerError unless the bottom has four axes."""
-        if len(bottom.shape) != 4:
-            raise self.error(f"needs a bottom of four axes (N, C, H, W), not {bottom.shape}")
-
 
 @register("Permute")
 class Permute(Reordering):
@@ -50,7 +46,6 @@ class Permute(Reordering):
     fork = forks.SSD
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().setup(bottom, top)
         axes = range(len(bottom[0].shape))
         listed = self.listed()
         if not set(listed) <= set(axes) or len(set(listed)) != len(listed):
@@ -59,11 +54,7 @@ class Permute(Reordering):
             )
         self.order = [*listed, *(axis for axis in axes if axis not in listed)]
         self.traits = replace(self.traits, by_sample=self.order[:1] == [0])
-        if self.order == [
-            0,
-            *axes[2:],
-            1,
-        ]:  # as the bottom's values lie in memory, so Flatten and this are plain copies
+        if self.order == [0, *axes[2:], 1]:  # as the values lie in memory, so Flatten and this are plain copies
             top[0].make_contiguous()
 
     def listed(self) -> list[int]:
@@ -85,13 +76,13 @@ class Transpose(Permute):
 
     fork = forks.OCR
 
+    def listed(self) -> list[int]:
+        return list(self.param.transpose_param.dim)
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if len(self.listed()) != len(bottom[0].shape):
             raise self.error(f"lists the axes {self.listed()}; list all of the bottom's shape {bottom[0].shape}")
         super().setup(bottom, top)
-
-    def listed(self) -> list[int]:
-        return list(self.param.transpose_param.dim)
 
 
 @register("Reverse")
@@ -99,33 +90,25 @@ class Reverse(Reordering):
     """The values along `axis` in reverse order."""
 
     fork = forks.OCR
+    axes: tuple[int, ...]
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().setup(bottom, top)
-        self.axis = bottom[0].canonical_axis(self.param.reverse_param.axis)
-        self.traits = replace(self.traits, by_sample=self.axis != 0)
-
-    def views(self, x: Array, y: Array) -> tuple[Array, Array]:
-        return self.xp.flip(x, self.axis), y
-
-
-@register("Flip")
-class Flip(Reordering):
-    """Mirrors images: columns in reverse order if `flip_width`, rows if `flip_height`."""
-
-    fork = forks.WINDOWS
-
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().setup(bottom, top)
-        p = self.param.flip_param
-        self.axes = (2,) * p.flip_height + (3,) * p.flip_width
-
-    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.need_images(bottom[0])
-        super().reshape(bottom, top)
+        self.axes = (bottom[0].canonical_axis(self.param.reverse_param.axis),)
+        self.traits = replace(self.traits, by_sample=self.axes != (0,))
 
     def views(self, x: Array, y: Array) -> tuple[Array, Array]:
         return self.xp.flip(x, self.axes), y
+
+
+@register("Flip")
+class Flip(Reverse):
+    """Mirrors images: columns in reverse order if `flip_width`, rows if `flip_height`."""
+
+    fork = forks.WINDOWS
+    of_images = True
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.axes = (2,) * self.param.flip_param.flip_height + (3,) * self.param.flip_param.flip_width
 
 
 @register("ShuffleChannel")
@@ -133,19 +116,18 @@ class ShuffleChannel(Reordering):
     """Top channel j * group + i is bottom channel i * (C / group) + j."""
 
     fork = forks.SHUFFLENET
+    of_images = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.need_images(bottom[0])
-        group, channels = self.param.shuffle_channel_param.group, bottom[0].shape[1]
+        super().reshape(bottom, top)
+        group, (_, channels, *size) = self.param.shuffle_channel_param.group, bottom[0].shape
         if not group or channels % group:
             raise self.error(f"shuffle_channel_param.group {group} must divide the {channels} channels of the bottom")
-        super().reshape(bottom, top)
+        self.parts, self.order = (group, channels // group, *size), (0, 2, 1, 3, 4)
 
     def views(self, x: Array, y: Array) -> tuple[Array, Array]:
-        images, channels, *size = x.shape
-        group = self.param.shuffle_channel_param.group
-        each = channels // group
-        return x.reshape(images, group, each, *size).transpose(0, 2, 1, 3, 4), y.reshape(images, each, group, *size)
+        moved = x.reshape(len(x), *self.parts).transpose(self.order)
+        return moved, y.reshape(moved.shape)
 
 
 @register("Reorg")
@@ -157,32 +139,27 @@ class Reorg(Reordering):
     """
 
     fork = forks.YOLO_V2
+    of_images = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.need_images(bottom[0])
+        super().reshape(bottom, top)
         p, (images, channels, height, width) = self.param.reorg_param, bottom[0].shape
         stride = p.stride
-        if not stride or channels % stride**2:
+        fits = stride and channels % stride**2 == 0
+        if not fits or (not p.reverse and (height % stride or width % stride)):
             raise self.error(
-                f"the square of reorg_param.stride {stride} must divide the {channels} channels of the bottom"
+                f"the square of reorg_param.stride {stride} must divide the channels of the bottom {bottom[0].shape}, "
+                "and without reverse the stride its height and width"
             )
         if p.reverse:
             top[0].reshape(images, channels // stride**2, height * stride, width * stride)
-        elif height % stride or width % stride:
-            raise self.error(
-                f"reorg_param.stride {stride} must divide height and width of the bottom {bottom[0].shape}"
-            )
+            self.parts, self.order = (stride, stride, channels // stride**2, height, width), (0, 3, 4, 1, 5, 2)
         else:
             top[0].reshape(images, channels * stride**2, height // stride, width // stride)
-        self.squares = images, stride, stride, channels // stride**2, height, width
+            self.parts, self.order = (channels // stride**2, height, stride, width, stride), (0, 3, 5, 1, 2, 4)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        images, stride, _, channels, height, width = self.squares
-        x = bottom[0].data
-        if self.param.reorg_param.reverse:
-            source = x.reshape(self.squares).transpose(0, 3, 4, 1, 5, 2)
-        else:
-            source = x.reshape(images, channels, height, stride, width, stride).transpose(0, 3, 5, 1, 2, 4)
+        source = bottom[0].data.reshape(bottom[0].num, *self.parts).transpose(self.order)
         copy_values(self.xp.ascontiguousarray(source), top[0].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:

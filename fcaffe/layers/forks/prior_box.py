@@ -27,9 +27,11 @@ class PriorBox(Layer):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.sizes = self._sizes()  # (P, 2), widths and heights in pixels of the image
-        self.variances = self._variances()
-        self._pair("img_size", "img_w", "img_h")
-        self._pair("step", "step_w", "step_h")
+        self.variances = list(self.param.prior_box_param.variance) or [0.1]
+        if len(self.variances) not in (1, 4) or not min(self.variances) > 0:
+            raise self.error(f"variance is given once or four times, above 0, not {self.variances}")
+        self.image = self._pair("img_size", "img_w", "img_h")
+        self.step = self._pair("step", "step_w", "step_h")
         self.written: Any = None  # the top's values on the device
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -53,8 +55,8 @@ class PriorBox(Layer):
         """The top's values for bottoms of these shapes."""
         p = self.param.prior_box_param
         map_size = np.array(features[:1:-1], np.float32)  # width, height
-        image = np.array(self._pair("img_size", "img_w", "img_h") or picture[:1:-1], np.float32)
-        step = np.array(self._pair("step", "step_w", "step_h") or image / map_size, np.float32)
+        image = np.array(self.image or picture[:1:-1], np.float32)
+        step = np.array(self.step or image / map_size, np.float32)
         positions = [np.arange(count, dtype=np.float32) + np.float32(p.offset) for count in map_size]
         centres = np.stack(np.meshgrid(*positions), axis=-1)[:, :, None] * step
         corners = np.concatenate([centres - self.sizes / 2, centres + self.sizes / 2], axis=-1) / np.tile(image, 2)
@@ -87,13 +89,6 @@ class PriorBox(Layer):
             if all(abs(ratio - other) >= SAME_RATIO for other in ratios):
                 ratios += [ratio, 1 / ratio] if p.flip else [ratio]
         return ratios[1:]
-
-    def _variances(self) -> list[float]:
-        """Of xmin, ymin, xmax and ymax, or of the centre and the sides."""
-        variances = list(self.param.prior_box_param.variance) or [0.1]
-        if len(variances) not in (1, 4) or not min(variances) > 0:
-            raise self.error(f"variance is given once or four times, above 0, not {variances}")
-        return variances if len(variances) == 4 else variances * 4
 
     def _pair(self, both: str, width: str, height: str) -> tuple[float, float] | None:
         """(width, height) from the common field or from the two single ones; None if none is given."""

@@ -45,12 +45,9 @@ class Proposal(Layer):
                 f"(N, 3) or (N, 4): {self.named_shapes(bottom)}; correct ratio and scale"
             )
         if not top[0].shape:  # at set-up
-            self._reshape_tops(top, images * self.param.proposal_param.post_nms_topn)
-
-    def _reshape_tops(self, top: list[Blob], rows: int) -> None:
-        top[0].reshape(rows, REGION)
-        for blob in top[1:]:
-            blob.reshape(rows)
+            rows = images * self.param.proposal_param.post_nms_topn
+            for blob, shape in zip(top, ((rows, REGION), (rows,)), strict=False):
+                blob.reshape(*shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         scores, codes, sizes = (self.engine.to_numpy(blob.data) for blob in bottom)
@@ -62,20 +59,16 @@ class Proposal(Layer):
         stride = self.param.proposal_param.feat_stride
         shifts = np.stack(np.meshgrid(np.arange(width), np.arange(height)) * 2, axis=-1) * np.float32(stride)
         shifted = (shifts[:, :, None] + self.anchors).reshape(-1, 4).astype(np.float32)
-        found = [self._of_image(*image, shifted) for image in zip(scores, codes, sizes, strict=True)]
-        self._reshape_tops(top, sum(len(kept) for _, kept in found))
-        first = 0
-        for image, (kept_scores, kept) in enumerate(found):
-            rows = slice(first, first + len(kept))
-            top[0].data[rows, 0], top[0].data[rows, 1:] = image, self.engine.from_numpy(kept)
-            for blob in top[1:]:
-                blob.data[rows] = self.engine.from_numpy(kept_scores)
-            first = rows.stop
+        found = [np.empty((0, REGION + 1), np.float32)]
+        for image, inputs in enumerate(zip(scores, codes, sizes, strict=True)):
+            found.append(np.insert(self._of_image(*inputs, shifted), 0, image, axis=1))
+        rows = np.concatenate(found)
+        for blob, values in zip(top, (rows[:, :REGION], rows[:, REGION]), strict=False):
+            blob.reshape(*values.shape)
+            blob.data[...] = self.engine.from_numpy(values)
 
-    def _of_image(
-        self, scores: np.ndarray, codes: np.ndarray, size: np.ndarray, shifted: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores (R,) and boxes (R, 4), best first, from scores (B,), codes (B, 4) and shifted anchors (B, 4)."""
+    def _of_image(self, scores: np.ndarray, codes: np.ndarray, size: np.ndarray, shifted: np.ndarray) -> np.ndarray:
+        """Boxes and their scores (R, 5), best first, from scores (B,), codes (B, 4) and shifted anchors (B, 4)."""
         p = self.param.proposal_param
         found = boxes.decode(codes, shifted + np.array([0, 0, 1, 1], np.float32), None, boxes.CENTER_SIZE)
         found = np.clip(found, 0, (size[[1, 0, 1, 0]] - 1).astype(np.float32))
@@ -84,7 +77,7 @@ class Proposal(Layer):
         usable = np.flatnonzero(np.isfinite(found).all(axis=1) & np.isfinite(scores))
         best = usable[boxes.falling(scores[usable], p.pre_nms_topn)]
         kept = best[boxes.suppress(found[best], p.nms_thresh, limit=p.post_nms_topn, pixels=True)]
-        return scores[kept], found[kept]
+        return np.column_stack([found[kept], scores[kept]])
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return []

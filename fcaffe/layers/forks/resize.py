@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.engines import Engine
 from fcaffe.engines.channels import channels_last
 from fcaffe.layers.labels import Integers, read_indices
 from fcaffe.net import Array, Blob, Context, Layer, Traits, register
@@ -51,17 +50,15 @@ class Interp(Resizing):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         sizes = zip(self.cropped, top[0].shape[2:], strict=True)
-        self.steps = [Interpolation(self.engine, size, count) for size, count in sizes]
+        self.steps = [tuple(map(self.engine.from_numpy, interpolation(*pair))) for pair in sizes]
 
     def new_size(self, size: tuple[int, ...]) -> tuple[int, int]:
         p = self.param.interp_param
-        if p.pad_beg > 0 or p.pad_end > 0:
-            raise self.error("interp_param.pad_beg and pad_end crop, so they must be 0 or negative")
+        self.cropped = [n + p.pad_beg + p.pad_end for n in size]
+        if p.pad_beg > 0 or p.pad_end > 0 or min(self.cropped) < 1:
+            raise self.error(f"interp_param.pad_beg and pad_end crop; 0 or less, they must leave something of {size}")
         if p.shrink_factor < 1 or p.zoom_factor < 1:
             raise self.error("interp_param.shrink_factor and zoom_factor must be positive")
-        self.cropped = [n + p.pad_beg + p.pad_end for n in size]
-        if min(self.cropped) < 1:
-            raise self.error(f"interp_param.pad_beg and pad_end leave nothing of a bottom of {size}")
         shrinks, zooms = p.HasField("shrink_factor"), p.HasField("zoom_factor")
         if shrinks == zooms and p.HasField("height") and p.HasField("width"):
             return p.height, p.width
@@ -75,17 +72,16 @@ class Interp(Resizing):
         return array[:, :, start : start + self.cropped[0], start : start + self.cropped[1]]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        rows, columns = self.steps
+        (upper, lower, down, _), (left, right, along, _) = self.steps
+        down, along = down[:, None, None], along[:, None]
         x = channels_last(self.crop(bottom[0].data))
-        upper, lower, share = rows.low, rows.high, rows.share[:, None, None]
-        x = x[:, upper] * (1 - share) + x[:, lower] * share
-        left, right, share = columns.low, columns.high, columns.share[:, None]
-        channels_last(top[0].data)[...] = x[:, :, left] * (1 - share) + x[:, :, right] * share
+        x = x[:, upper] * (1 - down) + x[:, lower] * down
+        channels_last(top[0].data)[...] = x[:, :, left] * (1 - along) + x[:, :, right] * along
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
-            rows, columns = self.steps
-            dx = self._multiplied(self._multiplied(top[0].diff, columns.matrix).transpose(0, 1, 3, 2), rows.matrix)
+            (*_, rows), (*_, columns) = self.steps
+            dx = self._multiplied(self._multiplied(top[0].diff, columns).transpose(0, 1, 3, 2), rows)
             if self.cropped != list(bottom[0].shape[2:]):
                 bottom[0].diff[...] = 0
             self.crop(bottom[0].diff)[...] = dx.transpose(0, 1, 3, 2)
@@ -96,21 +92,20 @@ class Interp(Resizing):
         return self.engine.matmul(rows, matrix).reshape(*array.shape[:-1], matrix.shape[1])
 
 
-class Interpolation:
+def interpolation(size: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """How each of `count` positions along an axis is interpolated between two of `size` positions.
 
-    Position i is (1 - share[i]) * low[i] + share[i] * high[i]; `matrix` (count, size) does the same as a product.
+    Returns low, high, share and matrix. Position i is (1 - share[i]) * low[i] + share[i] * high[i]; the matrix
+    (count, size) does the same as a product.
     """
-
-    def __init__(self, engine: Engine, size: int, count: int) -> None:
-        ratio = np.float32(size - 1) / np.float32(count - 1) if count > 1 else np.float32(0)
-        positions = np.arange(count, dtype=np.float32) * ratio
-        low = np.minimum(positions.astype(np.int64), size - 1)
-        high, share = np.minimum(low + 1, size - 1), positions - low.astype(np.float32)
-        matrix = np.zeros((count, size), np.float32)
-        matrix[np.arange(count), low] += 1 - share
-        matrix[np.arange(count), high] += share
-        self.low, self.high, self.share, self.matrix = map(engine.from_numpy, (low, high, share, matrix))
+    ratio = np.float32(size - 1) / np.float32(count - 1) if count > 1 else np.float32(0)
+    positions = np.arange(count, dtype=np.float32) * ratio
+    low = np.minimum(positions.astype(np.int64), size - 1)
+    high, share = np.minimum(low + 1, size - 1), positions - low.astype(np.float32)
+    matrix = np.zeros((count, size), np.float32)
+    matrix[np.arange(count), low] += 1 - share
+    matrix[np.arange(count), high] += share
+    return low, high, share, matrix
 
 
 class UpsampleByMask(Resizing):
@@ -128,13 +123,11 @@ class UpsampleByMask(Resizing):
         p = self.param.upsample_param
         if p.HasField("upsample_h") and p.HasField("upsample_w"):
             return p.upsample_h, p.upsample_w
-        found = []
-        for n, scale, less in zip(size, ("scale_h", "scale_w"), ("pad_out_h", "pad_out_w"), strict=True):
-            factor = getattr(p, scale if p.HasField(scale) else "scale") or 2
-            if getattr(p, less) and factor != 2:
-                raise self.error(f"upsample_param.{less} is for a scale of 2 only, not {factor}")
-            found.append(n * factor - getattr(p, less))
-        return found[0], found[1]
+        factors = [getattr(p, scale if p.HasField(scale) else "scale") or 2 for scale in ("scale_h", "scale_w")]
+        less = p.pad_out_h, p.pad_out_w
+        if any(one and factor != 2 for one, factor in zip(less, factors, strict=True)):
+            raise self.error(f"upsample_param.pad_out_h and pad_out_w are for scales of 2 only, not {factors}")
+        return size[0] * factors[0] - less[0], size[1] * factors[1] - less[1]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -186,18 +179,17 @@ class UpsampleNearest(Resizing):
         self.scale = p.scale if p.HasField("scale") else 1
         return size[0] * self.scale, size[1] * self.scale
 
-    def squares(self, array: Array, size: tuple[int, ...]) -> Array:
+    def squares(self, array: Array) -> Array:
         """An array of the top as (N, C, h, scale, w, scale)."""
-        return array.reshape(*array.shape[:2], size[0], self.scale, size[1], self.scale)
+        images, channels, height, width = array.shape
+        return array.reshape(images, channels, height // self.scale, self.scale, width // self.scale, self.scale)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x = bottom[0].data
-        self.squares(top[0].data, x.shape[2:])[...] = x[:, :, :, None, :, None]
+        self.squares(top[0].data)[...] = bottom[0].data[:, :, :, None, :, None]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
-            dx = bottom[0].diff
-            dx[...] = self.squares(top[0].diff, dx.shape[2:]).sum(axis=(3, 5))
+            bottom[0].diff[...] = self.squares(top[0].diff).sum(axis=(3, 5))
 
 
 @register("Upsample")

@@ -6,7 +6,7 @@ pixels. The host computes the bins of all regions; the maps stay on the device. 
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,40 +15,34 @@ from fcaffe.engines.channels import channels_last
 from fcaffe.net import Array, Blob, Context, Layer, Traits, register
 from fcaffe.proto import forks
 
-LOWEST = np.float32(-3.4028234663852886e38)
-INDEX_BITS = 32  # of a key (see _keys)
+LOWEST = np.finfo(np.float32).min
 MOST_SAMPLES = 256  # per bin and axis, so that a huge region needs no huge arrays
-INDEX_MASK = (1 << INDEX_BITS) - 1
+ALL = slice(None)
 
 
 class RegionLayer(Layer):
     """Base: top (R, channels, `grid`), one row for each region of the second bottom.
 
-    A subclass overrides `read_size`, and `channels` unless the top has those of the maps.
+    A subclass overrides `forward`, `send_down`, and `channels` unless the top has those of the maps.
     """
 
-    traits = Traits(bottoms=2, tops=1, needs_host=True, repeatable=True)
+    traits = Traits(bottoms=2, tops=1, in_place=False, needs_host=True, repeatable=True)
+    field = "roi_pooling_param"
+    edges = 0  # by how much the top has more rows and columns than bins
     scale: np.float32  # cells per pixel
     grid: tuple[int, int]  # rows and columns of the top
+    pad_ratio = np.float32(0)  # by how much of its size MS-CNN widens a region on each side
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if any(blob in bottom for blob in top):
-            raise self.error("does not work in place; give its top another name")
-        self.read_size()
-
-    def read_size(self) -> None:
-        """Set `scale` and `grid` from the parameters."""
-        raise NotImplementedError
+        p = getattr(self.param, self.field)
+        if p.pooled_h < 1 or p.pooled_w < 1:
+            raise self.error(f"{self.field} needs pooled_h and pooled_w, both at least 1")
+        self.scale, self.grid = np.float32(p.spatial_scale), (p.pooled_h + self.edges, p.pooled_w + self.edges)
+        self.pad_ratio = np.float32(getattr(p, "pad_ratio", 0))
 
     def channels(self, maps: int) -> int:
         """Channels of the top for the number of channels of the maps."""
         return maps
-
-    def pooled_size(self, p: Any, message: str) -> tuple[int, int]:
-        if p.pooled_h < 1 or p.pooled_w < 1:
-            raise self.error(f"{message} needs pooled_h and pooled_w, both at least 1")
-        self.scale = np.float32(p.spatial_scale)
-        return p.pooled_h, p.pooled_w
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         maps, regions = bottom[0].shape, bottom[1].shape
@@ -61,10 +55,11 @@ class RegionLayer(Layer):
             )
         top[0].reshape(regions[0], self.channels(maps[1]), *self.grid)
 
-    def read_regions(self, bottom: list[Blob]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Image indices (R,), and the ends (R, 2) in y and in x, float32. Raises LayerError if one is no region."""
+    def read_regions(self, bottom: list[Blob]) -> tuple[np.ndarray, list[tuple[np.ndarray, int, int]]]:
+        """Image indices (R,); for rows and for columns the ends (R, 2) of the regions in pixels, the number of bins and
+        that of cells. Raises LayerError if a row is no region."""
         rows = self.engine.to_numpy(bottom[1].data).reshape(-1, 5)
-        images = bottom[0].shape[0]
+        images, _, *size = bottom[0].shape
         wrong = ~np.isfinite(rows).all(axis=1) | (rows[:, 0] <= -1) | (rows[:, 0] >= images)
         if wrong.any():
             index = int(wrong.argmax())
@@ -73,7 +68,9 @@ class RegionLayer(Layer):
                 f"row {index} of {self.bottom_name(1)} is no region of the {images} image(s) of {self.bottom_name(0)}: "
                 f"({values}); correct the image index, or lower the learning rate if corners are not finite"
             )
-        return rows[:, 0].astype(np.int64), rows[:, [2, 4]], rows[:, [1, 3]]
+        pad = (rows[:, 3:] - rows[:, 1:3] + 1) * self.pad_ratio if self.pad_ratio else 0
+        ends = np.stack([rows[:, 1:3] - pad, rows[:, 3:] + pad], axis=2)
+        return rows[:, 0].astype(np.int64), [*zip((ends[:, 1], ends[:, 0]), self.grid, size, strict=True)]
 
     def random_regions(self, random: np.random.Generator, bottom: list[Blob]) -> np.ndarray:
         """Regions in the maps, in the shape of the second bottom, for tools that run a net on values of no meaning."""
@@ -86,6 +83,16 @@ class RegionLayer(Layer):
     def allow_force_backward(self, bottom_index: int) -> bool:
         return bottom_index == 0
 
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            self.send_down(top, bottom)
+        if propagate_down[1]:
+            bottom[1].diff[...] = 0
+
+    def send_down(self, top: list[Blob], bottom: list[Blob]) -> None:
+        """Write the gradient of the maps."""
+        raise NotImplementedError
+
 
 @register("ROIPooling")
 class ROIPooling(RegionLayer):
@@ -93,14 +100,13 @@ class ROIPooling(RegionLayer):
 
     Corners are scaled, then rounded. The last cell belongs to the region, so bins overlap. MS-CNN's `pad_ratio` first
     adds this fraction of the width and height to each side. Of equal values the first in row order gets the gradient.
-    A region with x2 < x1 is one cell wide and has a gradient, as in the fork's CPU code.
+    A region with x2 < x1 is one cell wide and has a gradient, as in the fork's CPU code. NaN never is the maximum.
     """
 
     fork = forks.FAST_RCNN
 
-    def read_size(self) -> None:
-        self.grid = self.pooled_size(self.param.roi_pooling_param, "roi_pooling_param")
-        self.pad_ratio = np.float32(self.param.roi_pooling_param.pad_ratio)
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().setup(bottom, top)
         self.cells = Blob(self.xp, (), channels_last=True, dtype="int64")  # index of each maximum in N * H * W, or -1
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -108,58 +114,98 @@ class ROIPooling(RegionLayer):
         self.cells.reshape(*top[0].shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x, saves = channels_last(bottom[0].data), self.context.saves_for_backward
-        images, *ends = self.read_regions(bottom)
-        rows, columns = (
-            self._bins(pair, bins, size) for pair, bins, size in zip(ends, self.grid, x.shape[1:3], strict=True)
-        )
-        table = _keys(self.xp, x) if saves else x
-        best = self.xp.zeros((*top[0].shape[:1], *self.grid, x.shape[-1]), table.dtype)
-        filled = (rows[1] > rows[0])[:, :, None] & (columns[1] > columns[0])[:, None, :]
-        _maxima(self.engine, table, images, rows, columns, best)
-        y, there = channels_last(top[0].data), self.engine.from_numpy(filled)[..., None]
-        if saves:
-            values, cells = _decoded(self.xp, best)
-            channels_last(self.cells.data)[...] = self.xp.where(there, cells, -1)
-            best = values
-        y[...] = self.xp.where(there, best, 0)
+        xp, x = self.xp, self.xp.fmax(channels_last(bottom[0].data), LOWEST)
+        y, cells = channels_last(top[0].data), channels_last(self.cells.data)
+        images, axes = self.read_regions(bottom)
+        bins = [self._bins(*axis) for axis in axes]
+        y[...] = 0
+        cells[...] = -1
+        for region, image in enumerate(images.tolist()):
+            (upper, rows), (left, columns) = (_filled(starts[region], ends[region]) for starts, ends in bins)
+            if not rows or not columns:
+                continue
+            first = rows[0].start
+            band = x[image, first : rows[-1].stop].swapaxes(0, 1)
+            of_columns = xp.stack([band[column].max(axis=0) for column in columns], axis=1)  # (band's rows, Q, C)
+            parts = [of_columns[row.start - first : row.stop - first] for row in rows]
+            window = region, slice(upper, upper + len(rows)), slice(left, left + len(columns))
+            y[window] = xp.stack([part.max(axis=0) for part in parts])
+            if self.context.saves_for_backward:
+                chosen = xp.stack([row.start + part.argmax(axis=0) for row, part in zip(rows, parts, strict=True)])
+                at = xp.stack([column.start + band[column].argmax(axis=0) for column in columns], axis=1)
+                at = xp.take_along_axis(at, chosen - first, axis=0)
+                cells[window] = (image * x.shape[1] + chosen) * x.shape[2] + at
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [self.cells]
 
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            dx, cells = channels_last(bottom[0].diff), channels_last(self.cells.data)
-            count, channels = dx.size, dx.shape[-1]
-            targets = cells * channels + self.xp.arange(channels)
-            targets = self.xp.where(cells < 0, count, targets).reshape(-1)  # one more takes those of empty bins
-            gradients = channels_last(top[0].diff).reshape(-1)
-            sums = self.xp.bincount(targets, weights=gradients, minlength=count + 1)
-            dx[...] = sums[:count].reshape(dx.shape)
-        if propagate_down[1]:
-            bottom[1].diff[...] = 0
+    def send_down(self, top: list[Blob], bottom: list[Blob]) -> None:
+        dx, cells = channels_last(bottom[0].diff), channels_last(self.cells.data)
+        count, channels = dx.size, dx.shape[-1]
+        targets = cells * channels + self.xp.arange(channels)
+        targets = self.xp.where(cells < 0, count, targets).reshape(-1)  # one more takes those of empty bins
+        gradients = channels_last(top[0].diff).reshape(-1)
+        sums = self.xp.bincount(targets, weights=gradients, minlength=count + 1)
+        dx[...] = sums[:count].reshape(dx.shape)
 
     def _bins(self, ends: np.ndarray, bins: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """(R, bins) each: the first cell of every bin, and the one behind its last, clipped to the map."""
-        ends = _padded(ends, self.pad_ratio)
         first, last = _rounded(ends * self.scale).T[:, :, None]
         width = np.maximum(last - first + 1, 1).astype(np.float32) / np.float32(bins)
-        start, end = _steps(bins) * width, (_steps(bins) + 1) * width
-        return _clipped(np.floor(start) + first, size), _clipped(np.ceil(end) + first, size)
+        return _cells(width, np.float32(0), first, bins, size)
+
+
+class WeightedSums(RegionLayer):
+    """Base: sums of the maps over all cells, weighted along rows and along columns."""
+
+    def axis_weights(self, ends: np.ndarray, bins: int, size: int) -> np.ndarray:
+        """(R, bins, size): the weight of each cell along one axis, from the ends (R, 2) of the regions in pixels."""
+        raise NotImplementedError
+
+    def parts(self) -> Iterator[tuple[slice, slice, slice]]:
+        """Channels of the maps, rows and columns of the top that belong together."""
+        yield ALL, ALL, ALL
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = channels_last(bottom[0].data), channels_last(top[0].data)
+        for (image, members, channels, p, q), rows, columns in self._weights(bottom):
+            maps = x[image, :, :, channels]
+            along = rows.reshape(-1, rows.shape[2]) @ maps.reshape(maps.shape[0], -1)
+            along = along.reshape(*rows.shape[:2], *maps.shape[1:])
+            y[members, p, q] = self.xp.matmul(columns[:, None], along)
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return bottom[1:]
+
+    def send_down(self, top: list[Blob], bottom: list[Blob]) -> None:
+        dx, dy = channels_last(bottom[0].diff), channels_last(top[0].diff)
+        dx[...] = 0
+        for (image, members, channels, p, q), rows, columns in self._weights(bottom):
+            along = self.xp.matmul(columns.transpose(0, 2, 1)[:, None], dy[members, p, q])
+            share = rows.reshape(-1, rows.shape[2]).T @ along.reshape(rows.shape[0] * rows.shape[1], -1)
+            dx[image, :, :, channels] = share.reshape(-1, *along.shape[2:])
+
+    def _weights(self, bottom: list[Blob]) -> Iterator[tuple[Any, Array, Array]]:
+        """For each image and part: (image, its M regions, channels, rows and columns of the top), the weights of rows
+        (M, P, H) and of columns (M, Q, W)."""
+        images, axes = self.read_regions(bottom)
+        rows, columns = (self.engine.from_numpy(self.axis_weights(*axis).astype(np.float32)) for axis in axes)
+        for image in np.unique(images).tolist():
+            members = self.engine.from_numpy(np.flatnonzero(images == image))
+            for channels, p, q in self.parts():
+                yield (image, members, channels, p, q), rows[members, p], columns[members, q]
 
 
 @register("PSROIPooling")
-class PSROIPooling(RegionLayer):
+class PSROIPooling(WeightedSums):
     """top (R, output_dim, group_size, group_size) = the mean of each bin of each region, in maps of its own.
 
     The maps have output_dim * group_size^2 channels: bin (row, column) of output d reads channel
-    (d * group_size + row) * group_size + column. Corners are rounded, then scaled. A bin outside the map gives 0. The
-    sum over a bin is that of four values of a table of sums, so the work does not depend on the size of the regions.
+    (d * group_size + row) * group_size + column. Corners are rounded, then scaled. A bin outside the map gives 0.
     """
 
     fork = forks.RFCN
 
-    def read_size(self) -> None:
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.psroi_pooling_param
         if p.output_dim < 1 or p.group_size < 1 or p.spatial_scale <= 0:
             raise self.error("psroi_pooling_param needs output_dim, group_size and spatial_scale, all positive")
@@ -174,81 +220,17 @@ class PSROIPooling(RegionLayer):
             )
         return int(p.output_dim)
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp, x = self.xp, channels_last(bottom[0].data)
-        table = xp.zeros(_table_shape(x), xp.float64)  # sums of all cells above and to the left
-        xp.cumsum(xp.cumsum(x, axis=1, dtype=xp.float64), axis=2, out=table[:, 1:, 1:])
-        corners, areas = self._corners(bottom)
-        sums = sum(sign * table.reshape(-1)[cells] for sign, cells in corners)
-        channels_last(top[0].data)[...] = sums / areas
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return bottom[1:]
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            xp, dx = self.xp, channels_last(bottom[0].diff)
-            corners, areas = self._corners(bottom)
-            shares, shape = channels_last(top[0].diff) / areas, _table_shape(dx)
-            steps = sum(
-                sign * xp.bincount(cells.reshape(-1), weights=shares.reshape(-1), minlength=math.prod(shape))
-                for sign, cells in corners
-            ).reshape(shape)  # from cell to cell of the gradient
-            dx[...] = xp.cumsum(xp.cumsum(steps, axis=1), axis=2)[:, :-1, :-1]
-        if propagate_down[1]:
-            bottom[1].diff[...] = 0
-
-    def _corners(self, bottom: list[Blob]) -> tuple[list[tuple[int, Array]], Array]:
-        """Of each bin (R, group_size, group_size, output_dim) the indices of its corners in the table, each with the
-        sign of its sum, and the number of its cells, at least 1."""
-        _, height, width, channels = _table_shape(channels_last(bottom[0].data))
-        images, *ends = self.read_regions(bottom)
-        group, upload = self.grid[0], self.engine.from_numpy
-        (top, below), (left, right) = (
-            self._bins(pair, size - 1) for pair, size in zip(ends, (height, width), strict=True)
-        )
-        channel = upload(np.arange(channels).reshape(-1, group, group).transpose(1, 2, 0))
-        corners = []
-        for sign, row, column in ((1, below, right), (-1, top, right), (-1, below, left), (1, top, left)):
-            cells = (images[:, None, None] * height + row[:, :, None]) * width + column[:, None, :]
-            corners.append((sign, upload(cells)[..., None] * channels + channel))
-        areas = (below - top)[:, :, None] * (right - left)[:, None, :]
-        return corners, upload(np.maximum(areas, 1).astype(np.float64))[..., None]
-
-    def _bins(self, ends: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """(R, group_size) each: the first cell of every bin, and the one behind its last, clipped to the map."""
-        bins = self.grid[0]
-        start, end = ((_rounded(ends) + np.array([0, 1])).astype(np.float32) * self.scale).T[:, :, None]
-        width = np.maximum(end - start, np.float32(0.1)) / np.float32(bins)
-        first = _clipped(np.floor(_steps(bins) * width + start), size)
-        return first, np.maximum(_clipped(np.ceil((_steps(bins) + 1) * width + start), size), first)
-
-
-class WeightedSums(RegionLayer):
-    """Base of both kinds of ROIAlign: sums of the maps, weighted along rows and along columns."""
-
-    def weights(self, bottom: list[Blob]) -> tuple[np.ndarray, Array, Array]:
-        """Image indices (R,), weights of rows (R, grid rows, H), weights of columns (R, grid columns, W)."""
-        images, *ends = self.read_regions(bottom)
-        pairs = zip(ends, self.grid, bottom[0].shape[2:], strict=True)
-        rows, columns = (self.engine.from_numpy(self.axis_weights(*pair).astype(np.float32)) for pair in pairs)
-        return images, rows, columns
+    def parts(self) -> Iterator[tuple[slice, slice, slice]]:
+        bins = self.grid[0] * self.grid[1]
+        for channel, (row, column) in enumerate(np.ndindex(self.grid)):
+            yield slice(channel, None, bins), slice(row, row + 1), slice(column, column + 1)
 
     def axis_weights(self, ends: np.ndarray, bins: int, size: int) -> np.ndarray:
-        """(R, bins, size): the weight of each cell along one axis, from the ends (R, 2) of the regions."""
-        raise NotImplementedError
-
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        _weighted_sums(self.xp, channels_last(bottom[0].data), *self.weights(bottom), channels_last(top[0].data))
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return bottom[1:]
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            _spread_sums(self.xp, channels_last(top[0].diff), *self.weights(bottom), channels_last(bottom[0].diff))
-        if propagate_down[1]:
-            bottom[1].diff[...] = 0
+        start, end = ((_rounded(ends) + np.array([0, 1])).astype(np.float32) * self.scale).T[:, :, None]
+        width = np.maximum(end - start, np.float32(0.1)) / np.float32(bins)
+        first, behind = (edges[..., None] for edges in _cells(width, start, 0, bins, size))
+        inside = (np.arange(size) >= first) & (np.arange(size) < behind)
+        return inside / np.maximum(behind - first, 1)
 
 
 class ROIAlignCorners(WeightedSums):
@@ -259,14 +241,10 @@ class ROIAlignCorners(WeightedSums):
     """
 
     fork = forks.MSCNN
-
-    def read_size(self) -> None:
-        self.pooled = self.pooled_size(self.param.roi_pooling_param, "roi_pooling_param")
-        self.grid = (self.pooled[0] + 1, self.pooled[1] + 1)
-        self.pad_ratio = np.float32(self.param.roi_pooling_param.pad_ratio)
+    edges = 1
 
     def axis_weights(self, ends: np.ndarray, bins: int, size: int) -> np.ndarray:
-        start, end = (_padded(ends, self.pad_ratio) * self.scale - np.float32(0.5)).T[:, :, None]
+        start, end = (ends * self.scale - np.float32(0.5)).T[:, :, None]
         samples = start + _steps(bins) * ((end - start) / np.float32(bins - 1))
         inside = (end > start) & (samples >= -0.5) & (samples <= size - 0.5)
         return _bilinear(samples, size) * inside[..., None]
@@ -280,9 +258,10 @@ class ROIAlignMean(WeightedSums):
     """
 
     fork = forks.MASK_RCNN
+    field = "roi_align_param"
 
-    def read_size(self) -> None:
-        self.grid = self.pooled_size(self.param.roi_align_param, "roi_align_param")
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().setup(bottom, top)
         if self.param.roi_align_param.sampling_ratio > MOST_SAMPLES:
             raise self.error(f"sampling_ratio must be at most {MOST_SAMPLES}")
 
@@ -291,7 +270,7 @@ class ROIAlignMean(WeightedSums):
         width = np.maximum(end - start, 1) / np.float32(bins)
         ratio = self.param.roi_align_param.sampling_ratio
         counts = np.full_like(width, ratio) if ratio > 0 else np.minimum(np.ceil(width), MOST_SAMPLES)
-        steps = np.arange(counts.max(initial=1), dtype=np.float32)
+        steps = _steps(int(counts.max(initial=1)))
         samples = start + (_steps(bins)[:, None] + (steps + np.float32(0.5)) / counts) * width
         inside = (steps < counts) & (samples >= -1) & (samples <= size)
         return (_bilinear(samples, size) * (inside / counts)[..., None]).sum(axis=2)
@@ -304,12 +283,6 @@ def roi_align(param: Any, context: Context) -> Layer:
     return kind(param, context)
 
 
-def _padded(ends: np.ndarray, ratio: np.float32) -> np.ndarray:
-    """The ends (R, 2) of regions moved outwards by this fraction of their size."""
-    pad = (ends[:, 1:] - ends[:, :1] + 1) * ratio
-    return np.concatenate([ends[:, :1] - pad, ends[:, 1:] + pad], axis=1)
-
-
 def _rounded(values: np.ndarray) -> np.ndarray:
     """To whole numbers, halves away from zero, in float64."""
     return np.copysign(np.floor(np.abs(values.astype(np.float64)) + 0.5), values)
@@ -319,101 +292,24 @@ def _steps(bins: int) -> np.ndarray:
     return np.arange(bins, dtype=np.float32)
 
 
-def _clipped(cells: np.ndarray, size: int) -> np.ndarray:
-    return np.clip(cells, 0, size).astype(np.int64)
+def _cells(width: np.ndarray, start: Any, shift: Any, bins: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(R, bins) each: the first cell of every bin, and the one behind its last, clipped to the map.
+
+    `width` is that of a bin, the first bin begins at `start`, and the rounded edges are moved by `shift`, all (R, 1).
+    """
+    first = np.floor(_steps(bins) * width + start) + shift
+    behind = np.ceil((_steps(bins) + 1) * width + start) + shift
+    first, behind = (np.clip(edges, 0, size).astype(np.int64) for edges in (first, behind))
+    return first, behind
+
+
+def _filled(starts: np.ndarray, ends: np.ndarray) -> tuple[int, list[slice]]:
+    """The index of the first bin with cells, and the cells of all such bins, which follow one another."""
+    filled = np.flatnonzero(ends > starts)
+    return int(filled[:1].sum()), [slice(starts[index], ends[index]) for index in filled]
 
 
 def _bilinear(samples: np.ndarray, size: int) -> np.ndarray:
     """(..., size): the weight of each cell in a bilinear sample at these coordinates, clamped to the map."""
     samples = np.clip(samples.astype(np.float64), 0, size - 1)[..., None]
     return np.maximum(0, 1 - np.abs(samples - np.arange(size)))
-
-
-def _keys(xp: Any, x: Array) -> Array:
-    """int64 keys of x (N, H, W, C), ordered like its values. Of equal values that with the lowest index is the largest.
-
-    The upper bits have the bits of the value, negated where negative. The lower ones have the complement of the index
-    in N * H * W. NaN counts as the lowest value.
-    """
-    values = xp.ascontiguousarray(xp.fmax(x, LOWEST) + xp.float32(0))  # 0 for -0
-    bits = values.view(xp.int32).astype(xp.int64)
-    bits ^= (bits >> 31) & 0x7FFFFFFF
-    cells = xp.arange(values.size // values.shape[-1]).reshape(*values.shape[:-1], 1)
-    return (bits << INDEX_BITS) | (INDEX_MASK - cells)
-
-
-def _decoded(xp: Any, keys: Array) -> tuple[Array, Array]:
-    """The values and the indices of keys."""
-    bits = keys >> INDEX_BITS
-    bits ^= (bits >> 31) & 0x7FFFFFFF
-    return bits.astype(xp.int32).view(xp.float32), INDEX_MASK - (keys & INDEX_MASK)
-
-
-def _maxima(
-    engine: Any,
-    table: Array,
-    images: np.ndarray,
-    rows: tuple[np.ndarray, np.ndarray],
-    columns: tuple[np.ndarray, np.ndarray],
-    best: Array,
-) -> None:
-    """best (R, P, Q, C) = the maxima of `table` (N, H, W, C) over the bins; those of empty bins stay.
-
-    A rectangle is the union of four squares of cells (more exactly, of sides that are powers of two) that may overlap,
-    so the maxima over all such rectangles of one shape serve every bin of similar shape, however large.
-    """
-    xp = engine.xp
-    heights, widths = (np.frexp(end - start)[1] - 1 for start, end in (rows, columns))  # log2 of the sides; -1: empty
-    for height in range(int(heights.max(initial=-1)) + 1):
-        if height:
-            table = _joined(xp, table, 1, 1 << (height - 1))
-        wider = table
-        for width in range(int(widths.max(initial=-1)) + 1):
-            if width:
-                wider = _joined(xp, wider, 2, 1 << (width - 1))
-            region, row, column = np.nonzero((heights == height)[:, :, None] & (widths == width)[:, None, :])
-            if not len(region):
-                continue
-            tops = (rows[0][region, row], rows[1][region, row] - (1 << height))
-            lefts = (columns[0][region, column], columns[1][region, column] - (1 << width))
-            corners = [[images[region], top, left] for top in tops for left in lefts]
-            found = [wider[tuple(map(engine.from_numpy, corner))] for corner in corners]
-            targets = tuple(map(engine.from_numpy, (region, row, column)))
-            best[targets] = xp.maximum(xp.maximum(found[0], found[1]), xp.maximum(found[2], found[3]))
-
-
-def _joined(xp: Any, table: Array, axis: int, step: int) -> Array:
-    """The maxima of all pairs with a distance of `step` along the axis."""
-    before = (slice(None),) * axis
-    parts = ((*before, slice(-step)), (*before, slice(step, None)))
-    return xp.maximum(*(table[part] for part in parts))
-
-
-def _table_shape(x: Array) -> tuple[int, int, int, int]:
-    """Of the sums over the rectangles of x (N, H, W, C) that begin at its first cell."""
-    images, height, width, channels = x.shape
-    return images, height + 1, width + 1, channels
-
-
-def _weighted_sums(xp: Any, x: Array, images: np.ndarray, rows: Array, columns: Array, y: Array) -> None:
-    """y (R, P, Q, C) = sum over cells of rows (R, P, H) * columns (R, Q, W) * x (N, H, W, C) of the region's image."""
-    _, height, width, channels = x.shape
-    for image in range(x.shape[0]):
-        members = xp.asarray(np.flatnonzero(images == image))
-        if members.size:
-            along = rows[members].reshape(-1, height) @ x[image].reshape(height, -1)
-            along = along.reshape(members.size, -1, width, channels)
-            y[members] = xp.matmul(columns[members][:, None], along)
-
-
-def _spread_sums(xp: Any, dy: Array, images: np.ndarray, rows: Array, columns: Array, dx: Array) -> None:
-    """The gradient of _weighted_sums: writes all of dx."""
-    _, height, width, channels = dx.shape
-    for image in range(dx.shape[0]):
-        members = xp.asarray(np.flatnonzero(images == image))
-        if not members.size:
-            dx[image] = 0
-            continue
-        along = xp.matmul(columns[members].transpose(0, 2, 1)[:, None], dy[members])
-        share = rows[members].reshape(-1, height).T @ along.reshape(-1, width * channels)
-        dx[image] = share.reshape(height, width, channels)

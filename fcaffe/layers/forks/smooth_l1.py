@@ -1,12 +1,11 @@
-"""SmoothL1Loss: quadratic for small differences, linear for large ones (Girshick 2015)."""
+"""Losses of absolute differences: SmoothL1Loss (Girshick 2015), quadratic for small ones, and L1Loss."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from fcaffe.layers.c_order import copy_values
-from fcaffe.layers.loss import LossLayer
+from fcaffe.layers.loss import EuclideanLoss
 from fcaffe.net import Array, Blob, register
 from fcaffe.proto import forks
 
@@ -23,7 +22,7 @@ def smooth_l1_slope(xp: Any, x: Array, s: float = 1.0) -> Array:
 
 
 @register("SmoothL1Loss")
-class SmoothL1Loss(LossLayer):
+class SmoothL1Loss(EuclideanLoss):
     """top = sum of outside * f(inside * (prediction - target)) / N, f the smooth L1 function with s = sigma^2.
 
     Bottoms of one shape: prediction, target, and with four inside and outside weights (Faster R-CNN). N is the first
@@ -33,61 +32,61 @@ class SmoothL1Loss(LossLayer):
     """
 
     fork = forks.FAST_RCNN
-    traits = replace(LossLayer.traits, bottoms=(2, 4))
+    traits = replace(EuclideanLoss.traits, bottoms=(2, 4))
+    counts_by_default = False
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         sigma = self.param.smooth_l1_loss_param.sigma
         self.s = float(sigma * sigma)
-        if len(bottom) == 3:
-            super().setup(bottom, top)
-            self.fork, self.s = forks.SSD, 1.0
-        elif not self.param.loss_weight:
-            self.warn_of_loss_weight()
         if not self.s > 0:
             raise self.error(f"sigma must not be {sigma:g}; without the field it is 1")
-        self.difference = Blob(self.xp, (), channels_last=True)  # inside * (prediction - target)
+        if len(bottom) == 3:
+            self.fork, self.s, self.counts_by_default = forks.SSD, 1.0, True
+        super().setup(bottom, top)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        if any(blob.count != bottom[0].count for blob in bottom[1:]):
+        if any(blob.count != bottom[0].count for blob in bottom[2:]):
             raise self.error(f"its bottoms must have the same count: {self.named_shapes(bottom)}")
-        self.difference.reshape(*bottom[0].shape)
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return True
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         return bottom_index < 2
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.samples = self.count_samples(bottom)
-        top[0].data[...] = self._losses(bottom).sum() / self.samples
+        top[0].data[...] = self.losses(bottom).sum() / self.samples
 
-    def _losses(self, bottom: list[Blob]) -> Array:
-        """The loss of each value, in the shape of the prediction; leaves `difference` for backward."""
-        prediction, target, *weights = self._values(bottom)
+    def losses(self, bottom: list[Blob]) -> Array:
+        """The loss of each value, in the shape of the prediction; leaves in `difference` what backward multiplies."""
+        prediction, target, *weights = (blob.data.reshape(bottom[0].shape) for blob in bottom)
         difference = self.difference.data
         self.xp.subtract(prediction, target, out=difference)
         if weights:
             difference *= weights[0]
         losses = smooth_l1(self.xp, difference, self.s)
-        return losses * weights[1] if len(weights) == 2 else losses
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [*bottom[2:], self.difference]
+        difference[...] = smooth_l1_slope(self.xp, difference, self.s)
+        if len(weights) == 2:
+            losses *= weights[1]
+            for factor in weights:
+                difference *= factor
+        return losses
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if any(propagate_down[:2]):
-            gradient = smooth_l1_slope(self.xp, self.difference.data, self.s) * (top[0].diff / self.samples)
-            if len(bottom) == 4:
-                for weights in self._values(bottom)[2:]:
-                    gradient *= weights
-            for blob, down, sign in zip(bottom, propagate_down[:2], (1, -1), strict=False):
-                if down:
-                    copy_values(sign * gradient, blob.diff)
+        super().backward(top, propagate_down[:2], bottom[:2])
         for blob, down in zip(bottom[2:], propagate_down[2:], strict=True):
             if down:
                 blob.diff[...] = 0
 
-    def _values(self, bottom: list[Blob]) -> list[Array]:
-        return [blob.data.reshape(bottom[0].shape) for blob in bottom]
+
+@register("L1Loss")
+class L1Loss(EuclideanLoss):
+    """top = sum of |a - b| / N, N the first dimension. Both bottoms can have a gradient, which is 0 where a = b."""
+
+    fork = forks.NVIDIA
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        a, difference = bottom[0].data, self.difference.data
+        self.xp.subtract(a, bottom[1].data.reshape(a.shape), out=difference)
+        self.samples = self.count_samples(bottom)
+        top[0].data[...] = abs(difference).sum() / self.samples
+        self.xp.sign(difference, out=difference)  # what backward multiplies by

@@ -7,37 +7,21 @@ marks of difficult objects, of marks of cells with an object, and of classes, th
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fcaffe.data import boxes
 from fcaffe.layers.forks.centre_boxes import corners, overlap
 from fcaffe.layers.forks.host_loss import HostLoss
-from fcaffe.net import Blob, Context, Layer, Traits, register
+from fcaffe.layers.forks.ssd import Objects, judge
+from fcaffe.layers.forks.yolo import check_objects
+from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
 
 OF_YOLO = 100020  # the first number of the fields that are not those of MS-CNN's layer of the same name
 FARTHEST = 20.0  # root mean square distance of a box that is not chosen
-
-
-class Predictions(NamedTuple):
-    """Scores (N, classes, cells), objectness (N, boxes, cells), coordinates (N, boxes, 4, cells)."""
-
-    scores: np.ndarray
-    objectness: np.ndarray
-    coordinates: np.ndarray
-
-
-class Truth(NamedTuple):
-    """For each object its image, cell, class, box (4,), and whether it is difficult."""
-
-    images: np.ndarray
-    cells: np.ndarray
-    classes: np.ndarray
-    boxes: np.ndarray
-    difficult: np.ndarray
 
 
 def check_shapes(layer: Layer, bottom: list[Blob], p: Any) -> None:
@@ -52,34 +36,24 @@ def check_shapes(layer: Layer, bottom: list[Blob], p: Any) -> None:
         )
 
 
-def split(p: Any, values: np.ndarray) -> Predictions:
-    """Views of the predictions (N, ...)."""
-    images, cells, of_classes = len(values), p.side**2, p.num_class * p.side**2
-    planes = values.reshape(images, cells * (p.num_class + 5 * p.num_object))
-    return Predictions(
-        planes[:, :of_classes].reshape(images, p.num_class, cells),
-        planes[:, of_classes : of_classes + p.num_object * cells].reshape(images, p.num_object, cells),
-        planes[:, of_classes + p.num_object * cells :].reshape(images, p.num_object, 4, cells),
-    )
+def split(p: Any, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Views of the predictions (N, ...): scores (N, classes, cells), objectness (N, boxes, cells), coordinates
+    (N, boxes, 4, cells)."""
+    images, cells = len(values), p.side**2
+    planes = values.reshape(images, p.num_class + 5 * p.num_object, cells)
+    scores, objectness, coordinates = np.split(planes, [p.num_class, p.num_class + p.num_object], axis=1)
+    return scores, objectness, coordinates.reshape(images, p.num_object, 4, cells)
 
 
-def read_truth(layer: Layer, blob: Blob, p: Any) -> Truth:
-    """The objects, image by image and cell by cell. Raises LayerError if one has no class or no box."""
+def read_truth(layer: Layer, blob: Blob, p: Any) -> tuple[Objects, np.ndarray]:
+    """The objects, image by image, and their cells. Raises LayerError if one has no class or no box."""
     cells = p.side**2
     values = layer.engine.to_numpy(blob.data).reshape(blob.shape[0], cells * 7)
     images, where = np.nonzero(values[:, cells : 2 * cells])
-    classes = values[:, 2 * cells : 3 * cells][images, where]
     found = values[:, 3 * cells :].reshape(len(values), cells, 4)[images, where]
-    wrong = ~np.isfinite(found).all(axis=1) | (found[:, 2:] < 0).any(axis=1)
-    wrong |= ~((classes > -1) & (classes < p.num_class))
-    if wrong.any():
-        index = int(wrong.argmax())
-        row = ", ".join(f"{value:g}" for value in (classes[index], *found[index]))
-        raise layer.error(
-            f"image {images[index]} has an object (class, x, y, w, h) = ({row}) in cell {where[index]}; the class must "
-            f"be below {p.num_class} and the sides at least 0"
-        )
-    return Truth(images, where, classes.astype(np.int64), found, values[images, where] == 1)
+    rows = np.column_stack([values[images, 2 * cells + where], found])
+    check_objects(layer, np.any(found[:, 2:] < 0, axis=1), images, rows, p.num_class)
+    return Objects(images, rows[:, 0].astype(np.int64), found, values[images, where] == 1), where
 
 
 def cell_origins(p: Any) -> np.ndarray:
@@ -101,14 +75,15 @@ def decoded(p: Any, coordinates: np.ndarray) -> np.ndarray:
     return found.transpose(0, 3, 1, 2)
 
 
-class YoloDetectionLoss(HostLoss):
+@register("DetectionLoss")
+class DetectionLoss(HostLoss):
     """top = the sum of five means: of the squared errors of scores, of positions, of sides and of objectness over the
     objects, and of the objectness over the boxes without object.
 
     Of the boxes of a cell with an object, the one that overlaps most with it learns it; if none does, the nearest. As
     in the fork, the gradient is not that of the top: it is neither averaged so nor doubled, pulls objectness to the
     overlap instead of 1, and is divided by N. Without any object the means over objects count as 0, where the fork's
-    value is NaN.
+    value is NaN. MS-CNN has another layer of this name, which is refused.
     """
 
     fork = forks.YOLO_V1
@@ -117,6 +92,11 @@ class YoloDetectionLoss(HostLoss):
         super().setup(bottom, top)
         self.refuse_shards("divides its loss by the number of objects in the whole batch")
         self.p = self.param.detection_loss_param
+        if others := [field.name for field, _ in self.p.ListFields() if field.number < OF_YOLO]:
+            raise self.error(
+                f"{', '.join(others)} belong to the layer of this name in {forks.MSCNN}, which fcaffe does not have; "
+                f"{forks.PYTHON_INSTEAD}"
+            )
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -126,56 +106,40 @@ class YoloDetectionLoss(HostLoss):
         p, workers = self.p, self.context.workers
         self.samples = self.count_samples(bottom)
         values = self.engine.to_numpy(bottom[0].data)
-        predictions, truth = split(p, values), read_truth(self, bottom[1], p)
+        truth, cells = read_truth(self, bottom[1], p)
+        scores, confidences, coordinates = split(p, values)
         gradient = np.zeros(values.shape, np.float32)
         d_scores, d_objectness, d_coordinates = split(p, gradient)
 
-        candidates = decoded(p, predictions.coordinates)[truth.images, truth.cells]
+        candidates = decoded(p, coordinates)[truth.images, cells]
         overlaps = overlap(candidates, truth.boxes[:, None])
         distances = np.sqrt(((candidates - truth.boxes[:, None]) ** 2).sum(axis=-1))
-        nearest = np.where(distances.min(axis=1, initial=np.inf) < FARTHEST, distances.argmin(axis=1), 0)
-        best_overlap = overlaps.max(axis=1, initial=0)
-        best = np.where(best_overlap > 0, overlaps.argmax(axis=1), nearest)
+        best = np.where(overlaps > 0, overlaps, -np.fmin(distances, FARTHEST)).argmax(axis=1)
 
         targets = truth.boxes.copy()
         if p.constriant:
-            targets[:, :2] = targets[:, :2] * np.float32(p.side) - cell_origins(p)[:, truth.cells].T
+            targets[:, :2] = targets[:, :2] * np.float32(p.side) - cell_origins(p)[:, cells].T
         if p.sqrt:
             targets[:, 2:] = np.sqrt(targets[:, 2:])
-        errors = predictions.coordinates[truth.images, best, :, truth.cells] - targets
-        hits = np.zeros((len(best), p.num_class), np.float32)
-        hits[np.arange(len(best)), truth.classes] = 1
-        misses = predictions.scores[truth.images, :, truth.cells] - hits
-        objectness = predictions.objectness[truth.images, best, truth.cells]
+        errors = coordinates[truth.images, best, :, cells] - targets
+        misses = scores[truth.images, :, cells] - np.eye(p.num_class, dtype=np.float32)[truth.labels]
+        objectness = confidences[truth.images, best, cells]
 
-        d_objectness[...] = p.noobject_scale * predictions.objectness
-        d_objectness[truth.images, best, truth.cells] = p.object_scale * (objectness - best_overlap)
-        d_scores[truth.images, :, truth.cells] = p.class_scale * misses
-        d_coordinates[truth.images, best, :, truth.cells] = p.coord_scale * errors
+        d_objectness[...] = p.noobject_scale * confidences
+        d_objectness[truth.images, best, cells] = p.object_scale * (objectness - overlaps.max(axis=1))
+        d_scores[truth.images, :, cells] = p.class_scale * misses
+        d_coordinates[truth.images, best, :, cells] = p.coord_scale * errors
 
         of_objects = (
             p.class_scale * _squares(misses)
             + p.coord_scale * _squares(errors)
             + p.object_scale * _squares(objectness - 1)
         )
-        others = p.noobject_scale * (_squares(predictions.objectness) - _squares(objectness))
+        others = p.noobject_scale * (_squares(confidences) - _squares(objectness))
         objects = workers.sum(float(len(best)))
         boxes_left = self.samples * p.side**2 * p.num_object - objects
         top[0].data[...] = of_objects / max(objects, 1) + others / max(boxes_left, 1)
         self.store(gradient)
-
-
-@register("DetectionLoss")
-def detection_loss(param: Any, context: Context) -> Layer:
-    """YOLO's loss. MS-CNN has another layer of this name, which is refused."""
-    layer = YoloDetectionLoss(param, context)
-    others = [field.name for field, _ in param.detection_loss_param.ListFields() if field.number < OF_YOLO]
-    if others:
-        raise layer.error(
-            f"{', '.join(others)} belong to the layer of this name in {forks.MSCNN}, which fcaffe does not have; "
-            f"{forks.PYTHON_INSTEAD}"
-        )
-    return layer
 
 
 @register("EvalDetection")
@@ -185,23 +149,23 @@ class EvalDetection(Layer):
 
     A box is true if its largest overlap with an object of its class is at least `threshold`, and it is the first one
     with that object. For a difficult object both columns are 0. With `nms` of at least 0, a box that overlaps by as
-    much with a better one, of any class, is left out.
+    much with a better one, of any class, is left out. A third bottom, which public nets have, is not read.
     """
 
     fork = forks.YOLO_V1
-    traits = Traits(bottoms=2, tops=1, needs_host=True, repeatable=True, by_sample=True)
+    traits = Traits(bottoms=(2, 3), tops=1, needs_host=True, repeatable=True, by_sample=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.p = self.param.eval_detection_param
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        check_shapes(self, bottom, self.p)
+        check_shapes(self, bottom[:2], self.p)
         top[0].reshape(bottom[0].shape[0], self.p.num_class + self.p.side**2 * self.p.num_object * 4)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.p
         scores, objectness, coordinates = split(p, self.engine.to_numpy(bottom[0].data))
-        truth = read_truth(self, bottom[1], p)
+        truth, _ = read_truth(self, bottom[1], p)
         images, cells = len(scores), p.side**2
         labels = np.repeat(scores.argmax(axis=1), p.num_object, axis=1)  # (N, boxes), those of a cell in sequence
         likeliest, objects = scores.max(axis=1)[:, :, None], objectness.transpose(0, 2, 1)
@@ -211,29 +175,21 @@ class EvalDetection(Layer):
         found = decoded(p, coordinates).reshape(images, cells * p.num_object, 4)
         table = np.zeros((images, top[0].shape[1]), np.float32)
         for image in range(images):
-            here = Truth(*(column[truth.images == image] for column in truth))
-            table[image, : p.num_class] = np.bincount(here.classes[~here.difficult], minlength=p.num_class)
+            here = truth.of(truth.images == image)
+            table[image, : p.num_class] = np.bincount(here.labels[~here.difficult], minlength=p.num_class)
             rows = self._rows(labels[image], ranks[image], found[image], here)
             table[image, p.num_class : p.num_class + rows.size] = rows.reshape(-1)
         top[0].data[...] = self.engine.from_numpy(table)
 
-    def _rows(self, labels: np.ndarray, scores: np.ndarray, found: np.ndarray, truth: Truth) -> np.ndarray:
+    def _rows(self, labels: np.ndarray, scores: np.ndarray, found: np.ndarray, truth: Objects) -> np.ndarray:
         """(D, 4): class, score, true and false positive of the boxes of an image that count."""
         order = boxes.falling(scores)
         if self.p.nms >= 0:
             threshold = float(np.nextafter(np.float32(self.p.nms), np.float32(-1)))
             order = order[boxes.suppress(corners(found[order]), threshold)]
         order = order[np.argsort(labels[order], kind="stable")]
-        same = labels[order, None] == truth.classes
-        overlaps = np.where(same, overlap(found[order, None], truth.boxes), -1)
-        match = overlaps.argmax(axis=1) if same.size else np.zeros(len(order), int)
-        hits = (overlaps.max(axis=1, initial=-1) >= np.float32(self.p.threshold)) & same.any(axis=1)
-        counts = np.ones(len(order), bool)
-        counts[hits] = ~truth.difficult[match[hits]]
-        _, first = np.unique(match[hits], return_index=True)
-        true = np.zeros(len(order), bool)
-        true[np.flatnonzero(hits)[first]] = True
-        return np.column_stack([labels[order], scores[order], true & counts, ~true & counts])
+        overlaps = np.where(labels[order, None] == truth.labels, overlap(found[order, None], truth.boxes), -np.inf)
+        return np.column_stack([labels[order], scores[order], *judge(overlaps, self.p.threshold, truth.difficult)])
 
     def has_gradient(self, bottom_index: int) -> bool:
         return False

@@ -1,0 +1,52 @@
+"""Layers of MobileNets: convolutions with one group for each channel, under the names of two forks, and ReLU6."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fcaffe.layers.activations import Pointwise
+from fcaffe.layers.convolution import Convolution
+from fcaffe.net import Array, Blob, register
+from fcaffe.proto import forks
+
+MOST = 6  # of ReLU6
+
+
+@register("ConvolutionDepthwise")
+class ConvolutionDepthwise(Convolution):
+    """A Convolution whose num_output and group are the number of channels, whatever the fields say."""
+
+    fork = forks.DEPTHWISE
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p = self.param.convolution_param
+        p.num_output = p.group = bottom[0].shape[bottom[0].canonical_axis(p.axis)]
+        super().setup(bottom, top)
+
+
+@register("DepthwiseConvolution")
+class DepthwiseConvolution(Convolution):
+    """A Convolution, whose `group` a net sets to the number of channels."""
+
+    fork = forks.YOLO
+
+
+@register("ReLU6")
+class ReLU6(Pointwise):
+    """top = min(max(x, 0), 6) + negative_slope * min(x, 0). At 6 the gradient is 0, at 0 the slope. In place too."""
+
+    fork = forks.YOLO
+    traits = replace(Pointwise.traits, by_sample=True)
+    reads_top = False  # in place the bottom is the top, which is between 0 and 6 where the bottom was
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y, slope = bottom[0].data, top[0].data, self.param.relu6_param.negative_slope
+        leak = self.xp.minimum(x, 0) * self.xp.float32(slope) if slope else 0
+        self.xp.clip(x, 0, MOST, out=y)
+        if slope:
+            y += leak
+
+    def slope(self, bottom: Blob, top: Blob) -> Array:
+        x, slope = bottom.data, self.param.relu6_param.negative_slope
+        gain = (x > 0) & (x < MOST)
+        return gain + self.xp.float32(slope) * (x <= 0) if slope else gain
