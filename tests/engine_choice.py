@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,14 @@ chosen: str | Callable[[], Engine] = ""
 
 def engine() -> Engine:
     return cpu_engine(name=chosen) if isinstance(chosen, str) else chosen()
+
+
+_by_name = cache(lambda name: cpu_engine(name=name))
+
+
+def shared_engine() -> Engine:
+    """One engine of each name for all checks that need hundreds."""
+    return _by_name(chosen) if isinstance(chosen, str) else chosen()
 
 
 def host(array: Any) -> np.ndarray:

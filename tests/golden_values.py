@@ -2,6 +2,9 @@
 
 import numpy as np
 
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import stored_blob
+
 TOLERANCE = 2e-6  # of the largest value; Caffe differs from itself by up to 5e-7 with another BLAS kernel
 FLT_MAX = np.finfo(np.float32).max
 
@@ -28,3 +31,9 @@ def relative_difference(ours, golden, what):
 def assert_same(ours, golden, what):
     assert np.shape(ours) == np.shape(golden), what
     np.testing.assert_array_equal(ours, golden, err_msg=what)
+
+
+def blob_values(blob, which="data"):
+    """The values of a BlobProto, "data" or "diff", flat and as float32."""
+    values = getattr(stored_blob(pb.BlobBytes.FromString(blob.SerializeToString())), which)
+    return np.zeros(0, np.float32) if values is None else values.astype(np.float32).reshape(-1)

@@ -19,16 +19,22 @@ GPU_MATHS = ("tf32", "fp16")  # that CPUs have not
 def cpu_engine(math: str = "fp32", name: str = "") -> Engine:
     """The engine for CPUs: oneDNN where its library is, else NumPy; or the one of this name. Raises UsageError.
 
-    `math` is fp32, or bf16: see `fcaffe.engines.onednn.bfloat16`.
+    `math` is fp32, bf16 (`fcaffe.engines.onednn.bfloat16`) or winograd (`fcaffe.engines.winograd`).
     """
     if math in GPU_MATHS:
-        raise UsageError(f"--math {math} needs a GPU (--gpu 0); on CPUs there are fp32 and bf16")
+        raise UsageError(f"--math {math} needs a GPU (--gpu 0); on CPUs there are fp32, winograd and bf16")
     path = find_onednn() if name != "numpy" else None
     if path:
         if math == "bf16":
             from fcaffe.engines.onednn.bfloat16 import Bfloat16Engine
 
             return Bfloat16Engine(path)
+        if math == "winograd":
+            try:
+                from fcaffe.engines.winograd.engine import WinogradEngine
+            except ImportError as error:
+                raise UsageError(f"--math winograd needs Numba: pip install 'fcaffe[fast]' ({error})") from None
+            return WinogradEngine(path)
         from fcaffe.engines.onednn.engine import OneDnnEngine
 
         return OneDnnEngine(path)

@@ -31,9 +31,9 @@ class PlainConvolution:
 
     if TYPE_CHECKING:
 
-        def add_relu(self, a: Array, b: Array, y: Array) -> None: ...
-
         def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
+
+        def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None: ...
 
         def of_weights(self, sources: Sequence[Array], what: Hashable, make: Callable[[], Made]) -> Made | None: ...
 
@@ -72,10 +72,10 @@ class PlainConvolution:
 
     def add_to(self, plus: Array | None, y: Array, relu: bool) -> None:
         """y += plus, and with `relu` y is then the larger of that and 0."""
-        if plus is not None and relu:
-            self.add_relu(y, plus, y)
-        elif plus is not None:
-            self.xp.add(y, plus, out=y)
+        if plus is not None:
+            self.weighted_sum([y, plus], [1.0, 1.0], y)
+            if relu:
+                self.relu_forward(y, y, 0)
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
         """dx = the gradient of x; also the forward pass of the transposed convolution."""

@@ -48,11 +48,6 @@ class PlainElementwise:
         for array, factor in zip(arrays[1:], factors[1:], strict=True):
             y += array if factor == 1 else self.xp.float32(factor) * array
 
-    def add_relu(self, a: Array, b: Array, y: Array) -> None:
-        """y = max(a + b, 0)."""
-        self.xp.add(a, b, out=y)
-        PlainElementwise.relu_forward(self, y, y, 0)
-
     def multiply(self, a: Array, b: Array, y: Array) -> None:
         """y = a * b."""
         self.xp.multiply(a, b, out=y)

@@ -81,6 +81,10 @@ class Engine(
     def __init__(self, xp: Any) -> None:
         self.xp = xp
 
+    def another(self) -> Engine:
+        """An engine of the same kind that another thread may use at the same time."""
+        raise NotImplementedError
+
     @property
     def fixed(self) -> object | None:
         """The same object for as long as no weights have changed; None while they may change between two passes."""
@@ -119,10 +123,6 @@ class Engine(
         arrays are not moved. None if the calls used other memory. Only calls of the engine's library are recorded."""
         work()
         return None
-
-    def joined(self, recordings: Sequence[Callable[[], None]]) -> Callable[[], None]:
-        """A function that runs these results of `recorded` one after the other."""
-        raise NotImplementedError
 
     def repeat(self, owner: Any, name: str, signature: Hashable, work: Callable[[], None]) -> None:
         """Do work that its owner repeats under this name: the same operators on the same memory while the signature

@@ -31,14 +31,15 @@ class Whole(NamedTuple):
 
 class PlainNormalization:
     xp: Any
-    batch_norm_memory = 0.0  # float32 values per value of x that batch_norm_train saves for backward
     lrn_memory = 1  # arrays of the shape of x that lrn_forward saves for backward
 
     if TYPE_CHECKING:
 
         def channel_sums(self, x: Array) -> Array: ...
         def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
-        def add_relu(self, a: Array, b: Array, y: Array) -> None: ...
+        def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None: ...
+        def as_float32(self, scores: Array) -> Array: ...
+        def copy(self, x: Array, y: Array) -> None: ...
 
     def lrn_forward(
         self, x: Array, y: Array, memory: Array | None, size: int, alpha: float, beta: float, k: float
@@ -67,13 +68,6 @@ class PlainNormalization:
             total[:, distance:] += values[:, :-distance]
             total[:, :-distance] += values[:, distance:]
         return total
-
-    def batch_norm_train(self, x: Array, y: Array, norm: Normalizer, memory: Array) -> None:
-        """As batch_norm_apply, by mean and variance of the batch, of which x is all or a part.
-
-        `memory`, at least batch_norm_memory times as large as x, is saved for backward.
-        """
-        self.batch_norm_apply(x, y, norm)
 
     def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
         """mean, variance (C,) = those of x over all axes but 1."""
@@ -116,14 +110,7 @@ class PlainNormalization:
             self.relu_forward(y, y, 0)
 
     def batch_norm_train_backward(
-        self,
-        x: Array,
-        dy: Array,
-        dx: Array,
-        norm: Normalizer,
-        gradients: Sequence[Array],
-        memory: Array,
-        whole: Whole | None = None,
+        self, x: Array, dy: Array, dx: Array, norm: Normalizer, gradients: Sequence[Array], whole: Whole | None = None
     ) -> None:
         """dx = the gradient of x, also through mean and variance; `gradients` = those of scale and shift, or none.
 
@@ -132,23 +119,30 @@ class PlainNormalization:
         xp = self.xp
         deviation = self._along_channels(xp.sqrt(norm.variance + xp.float32(norm.eps)), x)
         normalized = (x - self._along_channels(norm.mean, x)) / deviation
-        if norm.scale is not None and gradients:
-            if norm.relu:
-                y = normalized * self._along_channels(norm.scale, x) + self._along_channels(norm.shift, x)
-                dy = dy * (y > 0)
-            gradients[0][...] = channel_sums(xp, dy * normalized)
-            gradients[1][...] = channel_sums(xp, dy)
-            dy = dy * self._along_channels(norm.scale, x)
-        sums, values = xp.stack([channel_sums(xp, dy * normalized), channel_sums(xp, dy)]), x.size // x.shape[1]
+        if norm.relu:
+            y = xp.empty_like(normalized)
+            self.batch_norm_apply(x, y, norm._replace(relu=False))
+            dy = dy * (y > 0)
+
+        def sums_of(dy: Array) -> Array:
+            return xp.stack([channel_sums(xp, dy * normalized), channel_sums(xp, dy)])
+
+        sums, values = sums_of(dy), x.size // x.shape[1]
+        if gradients:
+            gradients[0][...], gradients[1][...] = sums
         if whole is not None:
             sums, values = whole.sum(sums).astype(xp.float32), whole.values
+        if norm.scale is not None:  # one worker computes, bit for bit, what BatchNorm and Scale compute one by one
+            dy = dy * self._along_channels(norm.scale, x)
+            sums = sums_of(dy) if whole is None else sums * norm.scale
         mean_product, mean_dy = (self._along_channels(each, x) for each in sums / xp.float32(max(1, values)))
         dx[...] = (dy - mean_dy - mean_product * normalized) / deviation
 
     def batch_norm_add_relu(self, x: Array, other: Array, y: Array, norm: Normalizer) -> None:
         """y = ReLU of the sum of `other` and of x as batch_norm_apply normalises it."""
         self.batch_norm_apply(x, y, norm)
-        self.add_relu(y, other, y)
+        self.weighted_sum([y, other], [1.0, 1.0], y)
+        self.relu_forward(y, y, 0)
 
     def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:
         """y (N, C, ...) = x * scale + shift, each (C,), followed by ReLU with `relu`; y may be x."""
@@ -173,9 +167,10 @@ class PlainNormalization:
         xp = self.xp
         if not x.size:  # also along the axis, where NumPy knows no maximum
             return
+        x = self.as_float32(x)
         exponentials = xp.exp(x - x.max(axis=axis, keepdims=True))
         y[...] = exponentials / exponentials.sum(axis=axis, keepdims=True)
 
     def softmax_backward(self, y: Array, dy: Array, dx: Array, axis: int) -> None:
         """dx = (dy - sum(dy * y)) * y."""
-        dx[...] = (dy - (dy * y).sum(axis=axis, keepdims=True)) * y
+        self.copy((dy - (dy * y).sum(axis=axis, keepdims=True)) * y, dx)

@@ -10,7 +10,7 @@ import numpy
 
 from fcaffe.engines.channels import channel_moments, sum_channels
 from fcaffe.engines.engine import MANY, Engine
-from fcaffe.threads import wanted_threads
+from fcaffe.threads import shard_threads, wanted_threads
 
 
 class NumpyEngine(Engine):
@@ -20,8 +20,16 @@ class NumpyEngine(Engine):
 
     def __init__(self) -> None:
         super().__init__(numpy)
-        self._threads = wanted_threads()
+        self._threads = max(wanted_threads(), shard_threads())
         self._pool: ThreadPoolExecutor | None = None
+
+    def another(self) -> Engine:
+        other = self._another()
+        other._threads = 1
+        return other
+
+    def _another(self) -> NumpyEngine:
+        return NumpyEngine()
 
     def channel_sums(self, x: Any) -> Any:
         return sum_channels(x)

@@ -45,11 +45,3 @@ class WeightCache:
         """Drop all entries."""
         self._entries.clear()
         self.token = object()
-
-    def derived_from(self, addresses: Collection[int]) -> list[Any]:
-        """The arrays that were derived from weights at these addresses."""
-        found: list[Any] = []
-        for (sources, _), derived in self._entries.items():
-            if not set(sources).isdisjoint(addresses):
-                found += derived if isinstance(derived, tuple) else [derived]
-        return found

@@ -46,11 +46,10 @@ def test_batch_normalisation(shape, relu, order):
     mean, variance = np.empty((2, channels), np.float32)
     y, dx = np.empty_like(x), np.empty_like(x)
     gradients = np.empty((2, channels), np.float32)
-    memory = np.empty(int(ops.batch_norm_memory * x.size) + 1, np.float32)
     ops.batch_norm_moments(x, mean, variance)
     norm = Normalizer(mean, variance, EPS, *affine, relu)
-    ops.batch_norm_train(x, y, norm, memory)
-    ops.batch_norm_train_backward(x, dy, dx, norm, (gradients[0], gradients[1]), memory)
+    ops.batch_norm_apply(x, y, norm)
+    ops.batch_norm_train_backward(x, dy, dx, norm, (gradients[0], gradients[1]))
     wide, slope = x.astype(np.float64), dy.astype(np.float64) * ((y > 0) if relu else 1)
     true_mean, true_variance = wide.mean(axes), wide.var(axes)
     assert np.abs(mean - true_mean).max() <= OF_MEAN * DEVIATION

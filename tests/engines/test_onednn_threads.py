@@ -11,6 +11,7 @@ from fcaffe.engines.onednn.primitives import Primitive
 from fcaffe.engines.onednn.threads import is_small
 from fcaffe.engines.windows import Windows
 from fcaffe.net import Context, Net
+from fcaffe.net.node import Node
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
 from fcaffe.rng import CaffeRandom
@@ -119,7 +120,6 @@ def values(engine, random):
     take(engine.relu_forward, a, y, 0.1)
     take(engine.relu_backward, a, b, y, 0.1)
     take(engine.weighted_sum, [a, b], [1, -0.5], y)
-    take(engine.add_relu, a, b, y)
     take(engine.multiply, a, b, y)
     take(engine.copy, np.ascontiguousarray(a), y)
     memory = np.zeros((2 * n, *a.shape[1:]), np.float32)
@@ -244,5 +244,5 @@ def test_a_net_of_all_sizes_has_the_bits_of_a_fresh_one_with_one_thread(many_thr
                 openmp.omp_set_num_threads(MANY)
                 assert net.blob("prob").data.tobytes() == fresh.blob("prob").data.tobytes(), f"batch {batch}, {number}"
             if batch == 1:
-                played |= {len(net.program.replay._steps)}
-    assert len(played) == 1 and max(played) <= 4
+                played |= {sum(isinstance(step, Node) for step in net.program.replay._steps)}
+    assert len(played) == 1 and max(played) <= 2

@@ -98,7 +98,7 @@ def test_dropout_masks_are_the_cpus(gpu_engine: MakeEngine) -> None:
 
 @pytest.mark.parametrize("math", ["fp32", "tf32", "bf16", "fp16"])
 def test_two_runs_have_the_same_bits(math: str, gpu_engine: MakeEngine) -> None:
-    first, second = (run(small_solver(gpu_engine(math)), 12) for _ in range(2))
+    first, second = (run(small_solver(gpu_engine(math)), 6) for _ in range(2))
     for ours, theirs in zip(first, second, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -122,7 +122,7 @@ def test_graphs_change_no_bit(math: str, extra: str, gpu_engine: MakeEngine) -> 
     found = []
     for graphs in (True, False):
         solver = small_solver(gpu_engine(math, graphs=graphs), extra)
-        solver.step(12)
+        solver.step(6)
         found.append(weights(solver))
     np.testing.assert_array_equal(*found)
 

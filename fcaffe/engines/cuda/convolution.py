@@ -19,8 +19,8 @@ Shape = tuple[int, ...]
 class Convolution(Operands, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, output_size...).
 
-    One to three spatial axes; cuDNN tells the groups by the channels of the weights. Its operands are channels-last,
-    aligned and of one type, the engine's 16-bit one if it has one; others are copied first.
+    One to three spatial axes. cuDNN derives the number of groups from the channels of the weights. It takes arrays that
+    are channels-last, aligned and of one type: the engine's 16-bit type, if it has one. Others are copied first.
     """
 
     plans: Plans
@@ -114,7 +114,7 @@ class Convolution(Operands, PlainConvolution):
             self._deliver(target, dweights)
 
     def _images(self, array: Array) -> Array:
-        """The array as cuDNN takes it: itself or a copy."""
+        """The array, or a copy that cuDNN can take."""
         images = self.channels_last(self.factor(_with_two_axes(array)))
         if not _is_aligned(images):
             images, given = self.empty_channels_last(images.shape, images.dtype), images
@@ -122,7 +122,7 @@ class Convolution(Operands, PlainConvolution):
         return images
 
     def _target(self, output: Array, dtype: Any) -> Array:
-        """Memory that cuDNN can write: the output's own or a temporary array."""
+        """The output, or a temporary array that cuDNN can write."""
         target = _with_two_axes(output)
         if target.dtype == dtype and is_channels_last(target) and _is_aligned(target):
             return target

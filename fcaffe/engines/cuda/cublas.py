@@ -1,4 +1,4 @@
-"""cuBLAS by ctypes: matrix products that can be recorded into CUDA graphs, which CuPy's own bindings refuse."""
+"""Matrix products by cuBLAS through ctypes, since CuPy's own bindings cannot be recorded into CUDA graphs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ARGUMENTS = {
 
 
 class CublasError(RuntimeError):
-    """cuBLAS has failed; the message says in what."""
+    """A call of cuBLAS failed."""
 
 
 class Cublas:
@@ -50,9 +50,9 @@ class Cublas:
     def multiply(
         self, a: Array, b: Array, c: Array, transpose_a: bool, transpose_b: bool, add: bool, tf32: bool
     ) -> None:
-        """c (+)= a b, matrices in C order, either factor transposed; a and b of one type, c of that or float32.
+        """c = a b, or with `add` c += a b. Matrices are in C order; a and b have one type, c has that or float32.
 
-        To cuBLAS, which counts along columns, a matrix in C order is its transpose; so it is asked for c' = b' a'.
+        cuBLAS expects column-major matrices and sees transposes. So it computes c' = b' a'.
         """
         m, n = c.shape
         k = a.shape[0] if transpose_a else a.shape[1]
@@ -78,5 +78,5 @@ class Cublas:
 
 
 def open_library(cuda: int) -> Any:
-    """That of CUDA's major version, which `libraries.load` has found."""
+    """The library for CUDA's major version, which `libraries.load` has found."""
     return ctypes.CDLL(f"libcublas.so.{cuda}")

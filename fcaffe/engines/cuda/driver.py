@@ -1,4 +1,4 @@
-"""NVIDIA's driver, asked by ctypes: which GPUs there are and what they are. Needs no package, and makes no context."""
+"""Lists the GPUs by NVIDIA's driver through ctypes, without any package and without a CUDA context."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OVERLAP, MULTIPROCESSORS, TIMEOUT = 15, 16, 17
 MAJOR, MINOR = 75, 76
 
 NO_DEVICE = 100
-STUB = 34  # the library that is there for linking only
+STUB = 34  # CUDA's stub library, which is for linking only
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Driver:
 
 
 def _packages() -> str:
-    """What else is missing, where the driver is, as far as that can be told without it."""
+    """The remedy for missing packages, as a part of the error about a missing driver."""
     if all(map(importlib.util.find_spec, ("cupy", "cudnn"))):
         return ""
     return "; then the packages, pip install 'fcaffe[cuda13]', or [cuda12] if nvidia-smi says CUDA 12"

@@ -20,7 +20,7 @@ Array = Any
 
 
 class Elementwise(PlainElementwise):
-    """Fast for arrays of float32, float16 or bfloat16 that lie alike, and by channel for channels-last ones."""
+    """Kernels for float32, float16 and bfloat16 arrays of one memory layout. Array code computes on others."""
 
     kernels: Kernels
 
@@ -54,12 +54,6 @@ class Elementwise(PlainElementwise):
         terms += [NULL, np.float32(0)] * (2 - len(arrays))
         self._map("weighted_sum", (y.dtype, len(arrays) == 2), y, *terms, y)
 
-    def add_relu(self, a: Array, b: Array, y: Array) -> None:
-        if _is_fast(a, b, y):
-            self._map("add_relu", (y.dtype,), y, a, b, y)
-        else:
-            super().add_relu(a, b, y)
-
     def multiply(self, a: Array, b: Array, y: Array) -> None:
         if _is_fast(a, b, y):
             self._map("multiply", (y.dtype,), y, a, b, y)
@@ -70,8 +64,8 @@ class Elementwise(PlainElementwise):
         self.kernels.launch(SOURCE, kernel, types, _blocks(like), THREADS, *args, np.int64(like.size))
 
     def copy(self, x: Array, y: Array) -> None:
-        """y = x, of one shape; fast too if their types differ, between C order and channels-last, and for slices whose
-        rows are whole."""
+        """y = x, of one shape. Kernels also convert types, copy between C order and channels-last, and copy slices of
+        whole rows."""
         if not (_is_float(x) and _is_float(y) and x.shape == y.shape and self._copy(x, y)):
             super().copy(x, y)
 
@@ -139,8 +133,8 @@ class Elementwise(PlainElementwise):
         return sums
 
     def _sum_by_channel(self, dy: Array, dbias: Array, add: bool) -> None:
-        """In two steps, so that the order of the sum is always the same."""
-        rows, channels = rows_of_channels(dy)  # type: ignore[misc] # the caller has asked
+        """Sum in two steps, so that the order of the additions is always the same."""
+        rows, channels = rows_of_channels(dy)  # type: ignore[misc] # the caller has checked that it is not None
         pack, grid, block = _by_channel(rows, channels, dy)
         partials = self.xp.empty((grid[0], channels), np.float32)
         sizes = np.int64(rows), np.int32(channels)
@@ -150,7 +144,7 @@ class Elementwise(PlainElementwise):
 
 
 def _by_channel(rows: int, channels: int, array: Array) -> tuple[int, tuple[int, int], tuple[int, int]]:
-    """Values of a pack, grid and block for kernels that go by channel; blocks are powers of two wide and high."""
+    """Channels of a pack, grid and block shape for kernels that loop over rows; blocks have powers of two as sides."""
     pack = pack_of(channels, array)
     packs = channels // pack
     width = min(32, 1 << (packs - 1).bit_length())
@@ -161,7 +155,7 @@ def _by_channel(rows: int, channels: int, array: Array) -> tuple[int, tuple[int,
 
 
 def _blocks(array: Array) -> int:
-    """Blocks for threads that take packs of 16 bytes."""
+    """Number of blocks if each thread takes 16 bytes at a time."""
     return blocks_for(-(-array.nbytes // 16))
 
 
@@ -174,5 +168,5 @@ def _is_fast(*arrays: Array) -> bool:
 
 
 def _is_vector(array: Array) -> bool:
-    """Whether it is what parameters of one axis and their gradients are."""
+    """Whether it is a dense float32 array of one axis, as a bias and its gradient are."""
     return array.dtype == np.float32 and array.ndim == 1 and array.flags.c_contiguous

@@ -15,13 +15,11 @@ from fcaffe.engines.cuda.graphs import Graphs
 from fcaffe.engines.cuda.inner_product import InnerProduct
 from fcaffe.engines.cuda.kernels import Kernels
 from fcaffe.engines.cuda.loss_scale import LossScale, note_overflow
-from fcaffe.engines.cuda.losses import Losses
 from fcaffe.engines.cuda.noise import Noise
 from fcaffe.engines.cuda.normalization import Normalization
 from fcaffe.engines.cuda.plans import Plans
 from fcaffe.engines.cuda.pooling import Pooling
 from fcaffe.engines.cuda.rows import Rows
-from fcaffe.engines.cuda.softmax import Softmax
 from fcaffe.engines.cuda.streams import make_current
 from fcaffe.engines.cuda.transfers import Transfers
 from fcaffe.engines.cuda.update import Update, UpdateTable
@@ -33,22 +31,26 @@ class CudaEngine(
     Convolution,
     Pooling,
     Normalization,
-    Softmax,
     InnerProduct,
     Elementwise,
     Noise,
-    Losses,
     Rows,
     Update,
     Transfers,
     Engine,
 ):
-    """One NVIDIA GPU, which becomes the current device, and its stream the current one, for the process.
+    """Computes on one NVIDIA GPU, which becomes the current device of the process, and its stream the current stream.
 
-    `math`: 'fp32'; 'tf32', where convolutions and inner products round their factors to TF32; 'fp16' and 'bf16', where
-    factors, activations and their gradients have 16 bits, and parameters and sums 32. `loss_scale` (fp16) is fixed, or
-    None: found as it goes. Unless `deterministic`, cuDNN may use what gives other last bits each time. `graphs`: steps
-    that are repeated run as CUDA graphs. Raises UsageError for whatever is missing.
+    Args:
+        device: Number of the GPU.
+        math: 'fp32'; 'tf32': convolutions and inner products round their factors to TF32; 'fp16' and 'bf16': factors,
+            activations and their gradients have 16 bits, parameters and sums 32.
+        deterministic: Refuse algorithms of cuDNN whose last bits differ from run to run.
+        graphs: Run repeated steps as CUDA graphs.
+        loss_scale: A fixed scale of the loss for 'fp16'. None: adapted during the training.
+
+    Raises:
+        UsageError: The driver, a package or a capability of the GPU is missing.
     """
 
     parameter_step = 4  # 16 bytes, as cuDNN requires of weights
@@ -70,17 +72,17 @@ class CudaEngine(
         self.half_dtype = _half_dtype(math)
         self.device = cupy.cuda.Device(device)
         self.device.use()
-        current = cupy.cuda.get_current_stream()  # that of another engine of the process, if there is one
+        current = cupy.cuda.get_current_stream()  # of an earlier engine of the process, if there is one
         self.stream = current if current.ptr else cupy.cuda.Stream(non_blocking=True)
         make_current(self.stream)
-        cupy.cuda.runtime.deviceSynchronize()  # else its engine may go, with memory that is still copied from
+        cupy.cuda.runtime.deviceSynchronize()  # before the earlier engine and its memory are freed
         self.kernels = Kernels(cupy)
         self.cublas = Cublas(cupy, self.stream)
         self.plans = Plans(cupy, cudnn, self.stream, math, deterministic)
         self.graphs = Graphs(cupy, self.stream) if graphs else None
         self.counters = cupy.zeros(2, np.uint64)  # iteration, first sample
-        self.step = cupy.zeros(2, np.float32)  # rate, what gradients are multiplied by
-        self.overflow = cupy.zeros(1, np.int32)  # gradients that are no numbers: the update does nothing
+        self.step = cupy.zeros(2, np.float32)  # rate, factor of the gradients
+        self.overflow = cupy.zeros(1, np.int32)  # 1 after a gradient that is not finite: the update does nothing
         self.loss_scale = LossScale(cupy, self.kernels, self.overflow, loss_scale) if math == "fp16" else None
         self.name = f"CUDA {libraries.describe(device)} ({math})"
 
@@ -110,7 +112,7 @@ class CudaEngine(
         history: Sequence[Any],
         settings: Settings,
     ) -> None:
-        """As of Update. Finds gradients beyond float16 and adjusts the scale of the loss."""
+        """See PlainUpdate. Also finds gradients beyond float16 and adapts the scale of the loss."""
         if self.loss_scale:
             self.loss_scale.check(diff)
         super().update_all(rule, table, data, diff, history, settings)
@@ -122,7 +124,7 @@ class CudaEngine(
             self.loss_scale.apply(tops)
 
     def state(self) -> dict[str, np.ndarray]:
-        """The scale of the loss, if it is found as it goes."""
+        """The scale of the loss, if it is adapted."""
         return self.loss_scale.state() if self.loss_scale else {}
 
     def restore_state(self, state: dict[str, np.ndarray]) -> None:

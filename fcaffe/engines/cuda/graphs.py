@@ -1,4 +1,4 @@
-"""Work that is done again and again, as CUDA graphs: one launch for all of its kernels."""
+"""Records repeated work as CUDA graphs, which launch all of its kernels at once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from fcaffe import log
 from fcaffe.errors import FcaffeError
 
-WARM = 2  # times that work is done before it is captured: kernels are compiled then, plans chosen, memory made
+WARM = 2  # runs before work is recorded, in which kernels are compiled, plans chosen and memory allocated
 
 
 @dataclass
 class Recorded:
-    """What is known of one piece of work: for which signature, how often done, whether it cannot be recorded, and its
-    graph with the memory that the graph alone may use."""
+    """The state of one piece of work: its signature, its runs so far, whether CUDA has refused to record it, and its
+    graph with the memory pool of that graph."""
 
     signature: Hashable
     done: int = 0
@@ -29,9 +29,9 @@ class Recorded:
 class Graphs:
     """The CUDA graphs of an engine, on its stream.
 
-    Work that is captured must do all its computing on the device: addresses and numbers that the host hands over are
-    part of the graph for good. What changes from one time to the next is read from the device's memory; what else it
-    depends on belongs into its signature. Graphs live no longer than the owner of their work, whose memory they use.
+    Recorded work must compute everything on the device. Addresses and numbers that the host passes become constants of
+    the graph. So numbers that change from run to run are read from device memory, and everything else that the work
+    depends on belongs in its signature. Graphs use the memory of the owner of their work, and are deleted with it.
     """
 
     def __init__(self, cupy: Any, stream: Any) -> None:
@@ -39,7 +39,7 @@ class Graphs:
         self._owners: weakref.WeakKeyDictionary[Any, dict[str, Recorded]] = weakref.WeakKeyDictionary()
 
     def run(self, owner: Any, name: str, signature: Hashable, work: Callable[[], None]) -> None:
-        """Do the work: at first as it is, from then on as a graph, for as long as the signature is the same."""
+        """Do the work: the first times directly, then as a graph, as long as the signature is the same."""
         works = self._owners.setdefault(owner, {})
         recorded = works.get(name)
         if recorded is None or recorded.signature != signature:
@@ -54,12 +54,12 @@ class Graphs:
 
     def _capture(self, name: str, recorded: Recorded, work: Callable[[], None]) -> None:
         pool = self.cupy.cuda.MemoryPool()
-        self.cupy.get_default_memory_pool().free_all_blocks()  # what the work took before it had memory of its own
+        self.cupy.get_default_memory_pool().free_all_blocks()  # temporary memory of the runs before
         with self.cupy.cuda.using_allocator(pool.malloc):
             self.stream.begin_capture()
             try:
                 work()
-            except (RuntimeError, MemoryError) as problem:  # as those of CUDA and its libraries are
+            except (RuntimeError, MemoryError) as problem:  # the errors of CUDA and its libraries
                 self._end_failed_capture()
                 if isinstance(problem, FcaffeError) and not isinstance(problem, MemoryError):
                     raise
@@ -72,5 +72,5 @@ class Graphs:
             recorded.graph, recorded.pool = self.stream.end_capture(), pool
 
     def _end_failed_capture(self) -> None:
-        with contextlib.suppress(self.cupy.cuda.runtime.CUDARuntimeError):  # it says again what made it invalid
+        with contextlib.suppress(self.cupy.cuda.runtime.CUDARuntimeError):  # the same error again
             self.stream.end_capture()

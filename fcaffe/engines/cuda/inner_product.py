@@ -50,11 +50,11 @@ class InnerProduct(Operands, PlainInnerProduct):
     def _multiply(
         self, a: Array, b: Array, c: Array, transpose_a: bool = False, transpose_b: bool = False, add: bool = False
     ) -> None:
-        """c (+)= a b, each in C order, either factor transposed."""
+        """c = a b, or with `add` c += a b; all in C order, factors perhaps transposed."""
         a, b = self.factor(a), self.factor(b)
         self.cublas.multiply(a, b, c, transpose_a, transpose_b, add, tf32=self.math == "tf32")
 
 
 def _is_usual(*arrays: Array) -> bool:
-    """Whether all are matrices in C order with something in them."""
+    """Whether all are non-empty matrices in C order."""
     return all(array.ndim == 2 and array.size and array.flags.c_contiguous for array in arrays)

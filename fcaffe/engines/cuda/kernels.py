@@ -50,7 +50,7 @@ class Kernels:
         *args: Any,
         shared: int = 0,
     ) -> None:
-        """Run template `kernel`<types> of sources/`source`.cu on the current stream; no blocks are no launch.
+        """Run template `kernel`<types> of sources/`source`.cu on the current stream, unless the grid has no blocks.
 
         `args` are arrays, passed as pointers, and NumPy scalars of the parameters' types; `shared` counts bytes.
         Raises FcaffeError if the source does not list this instance, or does not compile.
@@ -65,7 +65,7 @@ class Kernels:
         function(grid, threads if isinstance(threads, tuple) else (threads,), args, shared_mem=shared)
 
     def _compile(self, source: str, kernel: str, types: tuple[TemplateArgument, ...]) -> Any:
-        """The kernel; its module holds all the source's instances with the same first template argument."""
+        """Compile the kernel, in one module with all instances that have the same first template argument."""
         arguments = tuple(_spelling(each) for each in types)
         name = expression(kernel, arguments)
         listed = instances(source)
@@ -88,20 +88,20 @@ class Kernels:
 
 
 def blocks_for(count: int, threads: int = THREADS, per_thread: int = 1) -> int:
-    """How many blocks for `count` items, `per_thread` of them by a thread at a time: enough, but no more than keep the
-    device busy, as for a grid-stride loop."""
+    """Number of blocks for a grid-stride loop over `count` items, of which a thread takes `per_thread` at a time.
+    No more than keep the device busy."""
     return min(-(-count // (threads * per_thread)), MOST_BLOCKS)
 
 
 def source_text(source: str) -> str:
-    """What is compiled for sources/`source`.cu."""
+    """The text that NVRTC compiles for sources/`source`.cu."""
     return f'{TYPES.read_text()}\n#line 1 "{source}.cu"\n{(SOURCES / f"{source}.cu").read_text()}'
 
 
 @functools.cache
 def instances(source: str) -> dict[str, str]:
-    """The kernels that the INSTANCES of sources/`source`.cu list, as C++ expressions, each with its first template
-    argument, or "" if it has none."""
+    """The kernels that INSTANCES lists in sources/`source`.cu: C++ expressions, each with its first template argument
+    ("" if it has none)."""
     found = {}
     for content in re.findall(r"^INSTANCES\(([^)]*)\)", (SOURCES / f"{source}.cu").read_text(), re.MULTILINE):
         kernel, *items = (item.strip() for item in re.split(r",(?![^<]*>)", content))

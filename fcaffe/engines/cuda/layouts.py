@@ -37,8 +37,8 @@ def is_flat(shape: Numbers, x: Numbers, y: Numbers) -> bool:
 
 @functools.lru_cache(4096)
 def common_axes(shape: Numbers, x: Numbers, y: Numbers) -> tuple[Axis, ...]:
-    """The fewest axes that two arrays of this shape and these strides can be walked along together, with the widest
-    strides of y first; axes of size 1 are dropped."""
+    """The axes of two arrays of this shape and these strides, merged as far as both allow. Axes of size 1 are dropped.
+    The axis with the widest stride of y comes first."""
     axes: list[Axis] = []
     for axis in sorted((Axis(*each) for each in zip(shape, x, y, strict=True)), key=lambda axis: (-axis.y, -axis.x)):
         if axis.size == 1:
@@ -51,15 +51,15 @@ def common_axes(shape: Numbers, x: Numbers, y: Numbers) -> tuple[Axis, ...]:
 
 
 def rows_of_channels(array: Array) -> tuple[int, int] | None:
-    """(rows, channels) of an array (N, C, ...) with something in it whose memory is a matrix of rows of channels,
-    without gaps; else None."""
+    """(rows, channels) of a non-empty array (N, C, ...) whose memory is a dense matrix with channels as columns; else
+    None."""
     return _rows_of_channels(array.shape, strides(array)) if array.ndim > 1 and array.size else None
 
 
 @functools.lru_cache(4096)
 def _rows_of_channels(shape: Numbers, lying: Numbers) -> tuple[int, int] | None:
     width = 1
-    for axis in (1, *range(len(shape) - 1, 1, -1), 0):  # from neighbours in memory on
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):  # from the innermost axis on
         if shape[axis] != 1 and lying[axis] != width:
             return None
         width *= shape[axis]

@@ -1,4 +1,4 @@
-"""Finds what the GPU engine stands on, and names what is missing: the driver, CuPy, NVRTC, cuDNN and its front end."""
+"""Loads the libraries of the GPU engine: CuPy, NVRTC, cuBLAS, cuDNN and its front end. Errors name what is missing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def describe(device: int) -> str:
 
 
 def find_gpu(device: int, driver: Driver | None = None) -> Gpu:
-    """The GPU of this number. Raises UsageError, which names those there are."""
+    """The GPU of this number. Raises UsageError, which lists the GPUs."""
     gpus = (driver or find_driver()).gpus
     if not 0 <= device < len(gpus):
         there = ", ".join(f"{number} ({gpu.name})" for number, gpu in enumerate(gpus))
@@ -68,7 +68,7 @@ def _install(driver: Driver) -> str:
 
 
 def _need(module: str, missing: str, remedy: str) -> Any:
-    """The module. Raises UsageError if it is missing, and in other words if it is there but does not start."""
+    """Import the module. Raises UsageError, which tells a missing module from one that fails to load."""
     try:
         return importlib.import_module(module)
     except Exception as problem:  # a broken package may raise anything
@@ -90,7 +90,7 @@ def _check_capability(gpu: Gpu, device: int, cuda: int, math: str) -> None:
 
 
 def _load_library(name: str, title: str, cuda: int, use: Callable[[], Any]) -> None:
-    """One of CUDA's own, which both CuPy and cuDNN open by name; `use` lets CuPy open it."""
+    """Load a library of CUDA, which both CuPy and cuDNN open by name; `use` lets CuPy open it."""
     _preload(name, cuda)
     try:
         use()
@@ -115,10 +115,9 @@ def _load_cudnn_library(cuda: int) -> None:
 
 
 def _preload(name: str, major: int) -> ctypes.CDLL | None:
-    """Load lib<name>.so.<major>, so that whoever opens it by that name afterwards gets this one; None if it is nowhere.
+    """Load lib<name>.so.<major> before CuPy and cuDNN open it by that name; None if it is not found.
 
-    It is looked for among what is loaded already, in LD_LIBRARY_PATH, in NVIDIA's wheels, beside PyTorch, and where the
-    system looks.
+    Searches the loaded libraries, LD_LIBRARY_PATH, NVIDIA's wheels, PyTorch's folder, and the system's folders.
     """
     soname = f"lib{name}.so.{major}"
     for path, mode in ((soname, os.RTLD_NOLOAD), *((path, 0) for path in _candidates(soname)), (soname, 0)):

@@ -11,16 +11,19 @@ from fcaffe.engines.cuda.kernels import THREADS, Kernels, blocks_for
 
 Array = Any
 
-FIRST, SMALLEST, LARGEST = 2.0**16, 1.0, 2.0**24  # of a scale that is found as it goes
+FIRST, SMALLEST, LARGEST = 2.0**16, 1.0, 2.0**24  # of an adapted scale
 PATIENCE = 2000  # updates without overflow before it is doubled
 
 
 class LossScale:
-    """`fixed`, or None: halved, and the update left out, whenever a gradient is not finite; doubled after 2000 updates.
+    """A `fixed` scale, or an adapted one for None.
 
-    All of it stays on the device. In each iteration: `apply` before backward, `check` once all workers' gradients are
-    added up, so that all workers find the same, then the engine's update, which undoes the scale, and `adjust`.
-    `overflow` (int32, (1,)) is where a gradient that is not finite is noted, for the update and for `adjust`.
+    If a gradient is not finite, the update is skipped and the adapted scale is halved. After 2000 updates without
+    overflow it is doubled. All state stays on the device.
+
+    Each iteration calls `apply` before backward; `check` after the sum over the workers, so that all workers decide
+    alike; the engine's update, which divides by the scale; and `adjust`. `check` writes `overflow` (int32, (1,)), which
+    the update and `adjust` read.
     """
 
     def __init__(self, xp: Any, kernels: Kernels, overflow: Array, fixed: float | None = None) -> None:
@@ -32,25 +35,25 @@ class LossScale:
 
     @property
     def scale(self) -> Array:
-        """(1,): what losses are multiplied by."""
+        """(1,): the factor of the losses."""
         return self._scales[:1]
 
     @property
     def inverse(self) -> Array:
-        """(1,): what gradients are to be multiplied by."""
+        """(1,): the factor of the gradients in the update."""
         return self._scales[1:]
 
     @property
     def skipped(self) -> Array:
-        """(1,): how many updates have been left out."""
+        """(1,): number of skipped updates."""
         return self._steps[1:]
 
     def state(self) -> dict[str, np.ndarray]:
-        """For snapshots; a scale that is fixed has none."""
+        """For snapshots; empty for a fixed scale."""
         return {"scales": self._scales.get(), "steps": self._steps.get()} if self.patience else {}
 
     def restore_state(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from what `state` gave. A fixed scale stays as it is; so does one that the snapshot says nothing of."""
+        """Continue from what `state` returned. A fixed scale stays; so does any scale if the snapshot has none."""
         if self.patience and state:
             self._scales[...] = self.xp.asarray(state["scales"].astype(np.float32))
             self._steps[...] = self.xp.asarray(state["steps"].astype(np.int32))
@@ -61,11 +64,11 @@ class LossScale:
             diff[...] = self._scales[0] * np.float32(weight)
 
     def check(self, gradients: Array) -> None:
-        """Note an overflow if any of the gradients, flat float32, is not finite."""
+        """Set `overflow` if one of the flat float32 gradients is not finite."""
         note_overflow(self.kernels, gradients, self.overflow)
 
     def adjust(self) -> None:
-        """After the update: the scale of the next iteration; an overflow is over."""
+        """After the update: adapt the scale for the next iteration, and clear `overflow`."""
         numbers = np.int32(self.patience), np.float32(SMALLEST), np.float32(LARGEST)
         self.kernels.launch("update", "adjust_scale", (), 1, 1, self._scales, self._steps, self.overflow, *numbers)
 

@@ -15,10 +15,10 @@ Array = Any
 
 
 class Noise(PlainNoise):
-    """A mask is 1 where a value was kept. Noise of the kind 'caffe' is drawn by the host."""
+    """Dropout masks are 1 where a value is kept. The host draws noise of the kind 'caffe'."""
 
     kernels: Kernels
-    counters: Array  # uint64 (2,): iteration, first sample; those of `noise`, where a recorded pass finds them too
+    counters: Array  # uint64 (2,): iteration, first sample; on the device, so that recorded passes read new values
     mask_dtype = "uint8"
 
     if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Noise(PlainNoise):
             mask[...] = self.from_numpy(noise.keep_mask(layer, x.shape, ratio))
             self.dropout_backward(x, mask, y, scale)
             return
-        drawn = self.xp.ascontiguousarray(mask)  # the words of the stream are counted in C order
+        drawn = self.xp.ascontiguousarray(mask)  # the stream numbers its words in C order
         source, target = self._in_mask_order(x, drawn, y.dtype), self._output_in_mask_order(y, drawn)
         samples, size = x.shape[0], math.prod(x.shape[1:])
         numbers = *noise.noise_key(layer), noise.keep_limit(ratio), np.float32(scale), np.int64(samples), np.int64(size)
@@ -53,7 +53,7 @@ class Noise(PlainNoise):
             self.copy(target, dx)
 
     def _in_mask_order(self, array: Array, mask: Array, dtype: Any) -> Array:
-        """The array, or a copy of it, in this dtype and in the mask's order in memory."""
+        """The array, or a copy of it, in this dtype and in the memory order of the mask."""
         if array.dtype == dtype and _same_order(array, mask):
             return array
         copied = self.xp.empty_like(mask, dtype=dtype)
@@ -61,7 +61,7 @@ class Noise(PlainNoise):
         return copied
 
     def _output_in_mask_order(self, array: Array, mask: Array) -> Array:
-        """The array, or one to be copied into it, in the mask's order in memory."""
+        """The array, or a temporary one in the memory order of the mask, which the caller copies back."""
         return array if _same_order(array, mask) else self.xp.empty_like(mask, dtype=array.dtype)
 
 

@@ -13,9 +13,9 @@ from fcaffe.engines.normalization import Normalizer, PlainNormalization, Whole
 
 Array = Any
 
-MULTIPROCESSORS = 132  # of an H100 or H200; sums are made in parts for so many on any device, so as to be the same
+MULTIPROCESSORS = 132  # of an H100 or H200; on any device sums have as many parts, so that bits are the same
 FORWARD, BACKWARD = 4 * MULTIPROCESSORS, 3 * MULTIPROCESSORS  # blocks of batch normalisation, all running at once
-ROWS_AT_ONCE = 4  # that a thread loads at a time: it is not worth having with less
+ROWS_AT_ONCE = 4  # that a thread loads at a time
 COLUMNS = 32  # channels of a block that finishes sums
 
 
@@ -77,17 +77,10 @@ class Normalization(Packs, PlainNormalization):
         self.deliver(out, y)
 
     def batch_norm_train_backward(
-        self,
-        x: Array,
-        dy: Array,
-        dx: Array,
-        norm: Normalizer,
-        gradients: Sequence[Array],
-        memory: Array,
-        whole: Whole | None = None,
+        self, x: Array, dy: Array, dx: Array, norm: Normalizer, gradients: Sequence[Array], whole: Whole | None = None
     ) -> None:
         if not x.size:
-            super().batch_norm_train_backward(x, dy, dx, norm, gradients, memory, whole)
+            super().batch_norm_train_backward(x, dy, dx, norm, gradients, whole)
             return
         dtype, channels, count = common_type(x, dy, dx), x.shape[1], float(x.size // x.shape[1])
         x, dy, out = self.operand(x, dtype), self.operand(dy, dtype), self.result(dx, dtype)
@@ -105,7 +98,7 @@ class Normalization(Packs, PlainNormalization):
         self.deliver(out, dx)
 
     def _finish(self, what: str, partial: Array, first: Array, second: Array, *sizes: Any) -> None:
-        """Add up those of all parts (parts, 2, C) into two arrays (C,)."""
+        """Add up the partial sums (parts, 2, C) into two arrays (C,)."""
         args = partial, first, second, *sizes, np.int32(len(partial))
         blocks, threads = -(-first.size // COLUMNS), (COLUMNS, 32)
         self.kernels.launch("normalization", f"batch_norm_finish_{what}", (), blocks, threads, *args)
@@ -121,7 +114,7 @@ def _arguments(norm: Normalizer) -> tuple[Any, ...]:
 
 
 class Split(NamedTuple):
-    """Who does what of an array's rows of channels; see normalization.cu."""
+    """How blocks and threads divide an array's rows of channels; see normalization.cu."""
 
     blocks: tuple[int, int]
     threads: tuple[int, int]
@@ -137,7 +130,7 @@ def _split(x: Array, pack: int, most_blocks: int) -> Split:
     channels, rows = x.shape[1], x.size // x.shape[1]
     packs = -(-channels // pack)
     widths = (32, 16, 8) if packs > 4 else (4, 2, 1)
-    width = min(widths, key=lambda width: -(-packs // width) * width)  # the fewest threads that have nothing to do
+    width = min(widths, key=lambda width: -(-packs // width) * width)  # with the fewest idle threads
     groups, height = -(-packs // width), THREADS // width
     parts = min(-(-rows // (height * ROWS_AT_ONCE)), -(-most_blocks // groups))
     part = -(-rows // (parts * height)) * height

@@ -10,7 +10,7 @@ Array = Any
 
 
 class Operands:
-    """Base of operators that multiply. `half_dtype` is the type of factors, or None: as they are."""
+    """Base of operators that multiply. Factors are converted to `half_dtype`, unless that is None."""
 
     xp: Any
     math: str
@@ -23,7 +23,7 @@ class Operands:
         def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
 
     def factor(self, array: Array) -> Array:
-        """The array as a factor: a copy in 16 bits if that is the type of factors and not the array's."""
+        """The array as a factor of a product: itself, or a copy of type `half_dtype`."""
         if self.half_dtype is None or array.dtype == self.half_dtype:
             return array
         narrow = self.xp.empty_like(array, dtype=self.half_dtype)
@@ -52,7 +52,7 @@ def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def is_channels_last(array: Array) -> bool:
-    """Whether memory holds nothing but the array, channels-last. Strides along axes of length 1 do not count."""
+    """Whether the array is dense and channels-last. Strides along axes of length 1 do not count."""
     size = array.itemsize
     wanted = channels_last_strides(array.shape)
     return all(n == 1 or s == size * w for n, s, w in zip(array.shape, array.strides, wanted, strict=True))

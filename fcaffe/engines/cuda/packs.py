@@ -1,4 +1,4 @@
-"""Operands of the channels-last kernels: arrays of one type, in packs of neighbouring channels."""
+"""Operands of channels-last kernels: arrays of one type, read in packs of neighbouring channels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Array = Any
 
 FLOAT = np.dtype(np.float32)
 BYTES = 16  # of an access to memory
-NULL = np.uint64(0)  # where a kernel takes no array
+NULL = np.uint64(0)  # in the position of an optional array
 
 
 class Packs(Operands):
-    """Base of operators over such kernels. Arrays of another type or layout are copied."""
+    """Base of operators with such kernels. Arrays of another type or layout are copied."""
 
     kernels: Kernels
 

@@ -1,4 +1,4 @@
-"""cuDNN's plans: for each signature of an operation the first one that cuDNN's heuristics propose and this GPU runs."""
+"""cuDNN's plans: for each signature of an operation the first proposal of the heuristics that this GPU can run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Plans:
     """The plans of an engine.
 
     The heuristics depend on the kind of GPU and the version of cuDNN only, so all runs and workers compute with the
-    same plans. Unless `deterministic` is False, plans that give other bits each time are refused.
+    same plans. With `deterministic`, plans whose bits differ from run to run are refused.
     """
 
     def __init__(self, cupy: Any, cudnn: Any, stream: Any, math: str, deterministic: bool) -> None:
@@ -44,19 +44,19 @@ class Plans:
             # Winograd's transforms of large tiles lose digits that Caffe has.
             self._refused += [notes.WINOGRAD_TILE_4x4, notes.WINOGRAD_TILE_6x6, notes.WINOGRAD_TILE_13x13]
         self._found: dict[Signature, Plan | None] = {}
-        self._told = False  # that there is none
-        self._workspaces: list[Any] = []  # the last one is in use; graphs may hold on to the others
+        self._has_warned = False  # of a signature without a plan
+        self._workspaces: list[Any] = []  # the last one is in use; recorded graphs may use the others
 
     def find(self, signature: Signature, variants: Mapping[str, Build]) -> Plan | None:
-        """The plan for this signature: of the first of the `variants`, alternative graphs, that cuDNN supports.
+        """The plan for this signature, of the first of the `variants` (alternative graphs) that cuDNN supports.
 
-        None if it supports none; the log tells the first time.
+        None if cuDNN supports none of them. The first time, the log has a warning.
         """
         if signature not in self._found:
             plans = (plan for variant, build in variants.items() for plan in self._plans(variant, build))
             self._found[signature] = next(plans, None)
-            if self._found[signature] is None and not self._told:
-                self._told = True
+            if self._found[signature] is None and not self._has_warned:
+                self._has_warned = True
                 log.warning(
                     f"cuDNN has no plan for {' '.join(map(str, signature))}: this is computed by plain array code, "
                     "which is slower, and so are others of its kind"
@@ -68,7 +68,7 @@ class Plans:
         plan.graph.execute_plan_at_index(pointers, self._workspace(plan.workspace), plan.index, self.handle)
 
     def _plans(self, variant: str, build: Build) -> Iterator[Plan]:
-        """Those that can be built, in the order of the heuristics."""
+        """Yields the plans that can be built, in the order of the heuristics."""
         cudnn = self.cudnn
         floats = cudnn.data_type.FLOAT
         graph = cudnn.pygraph(handle=self.handle, intermediate_data_type=floats, compute_data_type=floats)

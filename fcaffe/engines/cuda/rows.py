@@ -1,6 +1,6 @@
-"""Rows added to rows by a kernel of our own: CuPy's adds in any order, so that last bits differ from run to run.
+"""Adds rows at indices in a fixed order, by our own kernel. CuPy adds in any order, so last bits would differ.
 
-It assigns in any order too, so values with equal indices need care.
+CuPy also assigns in any order, so `scattered` selects the last value of equal indices first.
 """
 
 from __future__ import annotations

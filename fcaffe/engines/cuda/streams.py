@@ -8,7 +8,7 @@ from typing import Any
 def make_current(stream: Any) -> None:
     """Let CuPy compute on this stream from now on, in this thread.
 
-    Not by its `use`: the end of any `with stream`, of which `ndarray.get` has one, goes back to the stream of the
-    `with` around that, and would find the default stream there.
+    `Stream.use` would not last. CuPy's `ndarray.get` contains a `with stream`, whose end returns to the stream of the
+    outer `with`: without one, the default stream.
     """
     stream.__enter__()

@@ -1,4 +1,4 @@
-"""Copies between the host and the GPU that neither waits for."""
+"""Asynchronous copies between the host and the GPU."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fcaffe.engines.memory import address
 
 Array = Any
 
-TURNS = 2  # uploads of one key that may be under way: one is taken over by the work stream, the next one arrives
+BUFFERS = 2  # on the device for each key: the work stream reads one while the copy stream fills the other
 
 
 class Transfers:
-    """The part of an engine that copies: large arrays on a stream of their own, small ones on the stream that works.
+    """Copies large arrays on a stream of their own, and small ones on the work stream.
 
-    `host_array` is for any thread, the rest for the one that gives the engine its work. None of it goes into graphs.
+    Any thread may call `host_array`. Only the thread that uses the engine may call the rest. No graph records a copy.
     """
 
     xp: Any
@@ -29,8 +29,10 @@ class Transfers:
     stream: Any
 
     def host_array(self, shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
-        """Uninitialised page-locked memory, which the GPU reads and writes by itself. It is handed out anew as soon as
-        nobody refers to the array: keep it while it is being copied."""
+        """An uninitialised array in page-locked memory, which the GPU accesses without the host.
+
+        The memory is reused once the array is collected. Keep a reference while it is being copied.
+        """
         count = math.prod(shape)
         if not count:
             return np.empty(shape, dtype)
@@ -39,11 +41,16 @@ class Transfers:
         return np.frombuffer(memory, dtype, count).reshape(shape)
 
     def upload(self, key: Any, host: np.ndarray, target: Array) -> Pending:
-        """target[...] = host, after all work so far; `host` may be written again when the result is done.
+        """target[...] = host, after all work so far. `host` may be written again when the result is done.
 
-        Both have one shape, `host` float32 and any strides, `target` any dtype. Memory of `host_array` that is dense
-        travels while earlier work still runs; other memory is copied into such memory first, and is free at once. For
-        each key (say, the blob; held weakly) there are two buffers on the device.
+        A dense array of `host_array` is copied while earlier work still runs. Any other is first copied into such an
+        array, so it may be written again at once.
+
+        Args:
+            key: Stands for this and later uploads of the same thing, such as a blob. It has two buffers on the device,
+                and is held weakly.
+            host: A float32 array with any strides.
+            target: An array of the same shape and any dtype.
         """
         if host.shape != target.shape:
             raise ValueError(f"an array of shape {host.shape} cannot be uploaded into one of {target.shape}")
@@ -67,21 +74,21 @@ class Transfers:
         return copying if is_direct else DONE
 
     def read_later(self, array: Array) -> Pending:
-        """The values of a small array after all work so far: a float if it is one, else a NumPy array."""
+        """The values of a small array after all work so far: a float if it has one value, else a NumPy array."""
         array = array if array.flags.c_contiguous else array.copy(order="C")
         memory = self.host_array(array.shape, array.dtype)
         kind = self.xp.cuda.runtime.memcpyDeviceToHost
         return Reading(self._begin_copy(array.data.ptr, memory, kind, self.stream).event, memory)
 
     def write_small(self, target: Array, values: np.ndarray) -> None:
-        """target[...] = values, for a small contiguous `target` and after all work so far; `values` is free at once."""
+        """target[...] = values, after all work so far; a small contiguous target. `values` may change at once."""
         memory = self.host_array(target.shape, target.dtype)
         memory[...] = values
         self._begin_copy(target.data.ptr, memory, self.xp.cuda.runtime.memcpyHostToDevice, self.stream)
 
     def _begin_copy(self, device: int, host: np.ndarray, kind: int, stream: Any, *held: Any) -> Copying:
-        """Begin a copy between this address and this pinned array. The array and `held` stay alive until it is done,
-        even if the net is deleted."""
+        """Begin a copy between an address on the device and a pinned array. Keeps the array and `held` alive until the
+        copy is done, even if the net is deleted."""
         runtime, there = self.xp.cuda.runtime, address(host)
         target, source = (device, there) if kind == runtime.memcpyHostToDevice else (there, device)
         runtime.memcpyAsync(target, source, host.nbytes, kind, stream.ptr)
@@ -102,22 +109,22 @@ class Transfers:
 
     @cached_property
     def _under_way(self) -> deque[tuple[Any, ...]]:
-        """Copies, each with its memory."""
+        """Unfinished copies, each with the memory that it uses."""
         return deque()
 
     def _event(self) -> Any:
-        """An event whose waiting host thread sleeps."""
+        """An event for which the host waits asleep instead of spinning."""
         return self.xp.cuda.Event(block=True, disable_timing=True)
 
     def _next_slot(self, key: Any, count: int) -> Slot:
         slots = self._slots.get(key)
         if slots is None:
-            slots = self._slots[key] = deque(Slot(self._event()) for _ in range(TURNS))
+            slots = self._slots[key] = deque(Slot(self._event()) for _ in range(BUFFERS))
         slots.rotate()
         slot = slots[0]
         if slot.device is None or slot.device.size < count:
             slot.device = self.xp.empty(count, np.float32)
-            slot.taken.record(self.stream)  # which may still use the memory for what was there before
+            slot.taken.record(self.stream)  # the memory may have belonged to an array that this stream still uses
         return slot
 
     def _is_pinned(self, array: np.ndarray) -> bool:

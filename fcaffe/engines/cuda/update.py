@@ -21,21 +21,21 @@ RULES = {"SGD": 0, "Nesterov": 1, "AdaGrad": 2, "RMSProp": 3, "AdaDelta": 4, "Ad
 
 @dataclass
 class UpdateTable:
-    """On the device, for each chunk of the flat buffers: its start and length, and its parameter's multipliers."""
+    """Device arrays with one entry for each chunk of the flat buffers: start, length, multipliers of its parameter."""
 
     starts: Array
     lengths: Array
     decays: Array
     lr_mults: Array
-    unscaled: Array  # one: what the loss was multiplied by, where it was not
+    unscaled: Array  # 1, the scale of a loss that was not scaled
     regularization: str
 
 
 class Update(PlainUpdate):
     """The plain rules, bit for bit, in one pass over memory.
 
-    What changes from step to step is read on the device: `step` holds the rate and what gradients are multiplied by,
-    besides the inverse of the `loss_scale`; where `overflow` is not 0 nothing is changed.
+    Numbers that change from step to step are read on the device. `step` has the rate and the factor of the gradients;
+    the inverse of the `loss_scale` is another factor. If `overflow` is not 0, the kernel changes nothing.
     """
 
     kernels: Kernels

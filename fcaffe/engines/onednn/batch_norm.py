@@ -1,182 +1,155 @@
-"""Batch normalisation by oneDNN's primitives, in pieces, with sums whose error does not grow with the number of values.
+"""Batch normalisation by oneDNN's binary primitives, with sums whose error does not grow with the number of values.
 
-oneDNN adds each channel's values one after the other in float32, so a mean over 10^5 values loses three digits.
-Therefore `fcaffe.engines.channels` computes the moments, and oneDNN normalises with given statistics. In backward
-oneDNN gets an array in pieces whose neighbouring rows count as further channels, so each of its sums is over some
-hundred values. float64 adds the sums of the pieces.
+oneDNN's own batch normalisation adds each channel's values one after the other in float32, so a mean over 10^5 values
+loses three digits, and it rounds a product and a sum once. Here `fcaffe.engines.channels` computes all sums.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fcaffe.engines.channels import channel_products, is_channels_last, is_near
 from fcaffe.engines.normalization import Normalizer, PlainNormalization, Whole
 from fcaffe.engines.onednn import dnnl
-from fcaffe.engines.onednn.batch_norm_operations import BatchNormOperations
-from fcaffe.engines.onednn.calls import address
+from fcaffe.engines.onednn.library import LARGEST, type_of
 from fcaffe.engines.onednn.operation import SMALL
-from fcaffe.engines.onednn.pieces import Repeated, alike, cut_in_pieces, is_channels_last, side_by_side
+from fcaffe.engines.onednn.primitives import Layout
+from fcaffe.engines.onednn.steps import Step, Steps
+
+WIDTH = 512  # values of a row; shorter ones are slow
+POSITIVE: Sequence[Step] = ((dnnl.LINEAR, LARGEST, 0), (dnnl.CLIP, 0, 1))  # 1 for positive values, 0 for others and NaN
 
 Array = Any
 
 
-class BatchNorm(BatchNormOperations, PlainNormalization):
-    """Memory for the backward pass has the signs that the ReLU of each piece has found."""
-
-    batch_norm_memory = 0.25
-    _threads: int
+class BatchNorm(Steps, PlainNormalization):
+    """Computes on dense arrays, channels-last or in C order. Others, and very small ones, are left to array code."""
 
     if TYPE_CHECKING:
 
         def copy(self, x: Array, y: Array) -> None: ...
+        def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]], fewest: int = 0) -> None: ...
         def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
-
-    def batch_norm_train(self, x: Array, y: Array, norm: Normalizer, memory: Array) -> None:
-        if not _is_taken(x) or not norm.relu:
-            self.batch_norm_apply(x, y, norm)
-            return
-        affine = () if norm.scale is None else (norm.scale, norm.shift)
-        numbers = Repeated(norm.mean, norm.variance, *affine)
-        with self._lying_like(x, y) as out:
-            source, target, signs = address(x), address(out), address(memory)
-            pieces = cut_in_pieces(x, self._threads)
-            made = alike(pieces, lambda piece: self._normalize_piece(x, piece, bool(affine), norm.eps).as_it_is())
-            for piece, normalize in zip(pieces, made, strict=True):
-                start = x.itemsize * piece.start
-                normalize(source + start, *numbers.addresses(piece), target + start, signs + piece.start)
-        undefined = ~np.isfinite(sum(affine, norm.mean + norm.variance))
-        if undefined.any():  # there oneDNN's ReLU has written 0 for NaN
-            arrays = {name: each[undefined] for name, each in norm._asdict().items() if isinstance(each, np.ndarray)}
-            part = np.empty_like(x[:, undefined])
-            super().batch_norm_apply(x[:, undefined], part, norm._replace(**arrays))
-            y[:, undefined] = part
 
     def batch_norm_apply(self, x: Array, y: Array, norm: Normalizer) -> None:
         if not _is_taken(x):
             super().batch_norm_apply(x, y, norm)
             return
-        deviation = np.sqrt(norm.variance + np.float32(norm.eps))
-        steps = [(dnnl.SUBTRACT, norm.mean)]
-        if norm.scale is None:
-            steps.append((dnnl.DIVIDE, deviation))
-        else:
-            steps += [(dnnl.MULTIPLY, norm.scale / deviation), (dnnl.ADD, norm.shift)]
-        self.along_channels(x, y, steps, norm.relu)
+        with self._laid_out_like(x, [], [y]) as (out,):
+            self.along_channels(x, out, _normalizing(norm), norm.relu)
 
     def batch_norm_add_relu(self, x: Array, other: Array, y: Array, norm: Normalizer) -> None:
-        alike = x.strides == other.strides == y.strides
-        if norm.scale is None or x.size < SMALL or not (alike and _is_taken(x)):
+        if not _is_taken(x):
             super().batch_norm_add_relu(x, other, y, norm)
             return
-        factor = norm.scale / np.sqrt(norm.variance + np.float32(norm.eps))
-        self._normalized_sum(x, (norm.mean, factor, norm.shift), other, y)
+        with self._laid_out_like(x, [other], [y]) as (addend, out):
+            self.along_channels(x, out, [*_normalizing(norm), (dnnl.ADD, addend)], relu=True)
 
     def batch_norm_train_backward(
-        self,
-        x: Array,
-        dy: Array,
-        dx: Array,
-        norm: Normalizer,
-        gradients: Sequence[Array],
-        memory: Array,
-        whole: Whole | None = None,
+        self, x: Array, dy: Array, dx: Array, norm: Normalizer, gradients: Sequence[Array], whole: Whole | None = None
     ) -> None:
-        """First dx with mean and variance as constants, and all sums; then the gradient through mean and variance.
-
-        As in the forward pass, x alone selects the routine, since `memory` is in the order of x.
-        """
         if not _is_taken(x):
-            super().batch_norm_train_backward(x, dy, dx, norm, gradients, memory, whole)
+            super().batch_norm_train_backward(x, dy, dx, norm, gradients, whole)
             return
-        scale = np.ones_like(norm.mean) if norm.scale is None else norm.scale
-        numbers = Repeated(norm.mean, norm.variance, scale)
-        with self._lying_like(x, dx) as out:
-            sums = self._backward_by_constants(x, dy, out, numbers, norm.eps, memory if norm.relu else None)
+        deviation = np.sqrt(norm.variance + np.float64(norm.eps))
+        with self._laid_out_like(x, [dy], [dx]) as (slope, out):
+            if norm.relu:
+                self.along_channels(x, out, [*_normalizing(norm), *POSITIVE, (dnnl.MULTIPLY, slope)])
+                slope = out
+            sums = self._products(x, slope, norm.mean, norm.variance)
+            sums[0] /= deviation
             if gradients:
                 gradients[0][...], gradients[1][...] = sums
             count: float = x.size // x.shape[1]
-            sums *= scale  # as in the plain operator, which other workers may have taken for their parts
             if whole is not None:
                 count, sums = whole.values, whole.sum(sums)
-            deviation = np.sqrt(norm.variance + np.float64(norm.eps))
-            dscale, dshift = sums / deviation / count
-            self._add_affine(x, out, norm.mean, (-dscale / deviation).astype(np.float32), (-dshift).astype(np.float32))
+            product, shift = sums / count
+            steps = [(dnnl.SUBTRACT, norm.mean), (dnnl.MULTIPLY, -product / deviation), (dnnl.ADD, slope)]
+            factor = 1 / deviation if norm.scale is None else norm.scale / deviation
+            self.along_channels(x, out, [*steps, (dnnl.SUBTRACT, shift), (dnnl.MULTIPLY, factor)])
 
     def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:
-        if not _is_taken(x) or x.size < SMALL:
-            super().scale_channels(x, y, scale, shift)
-            if relu:
-                self.relu_forward(y, y, 0)
+        if not _is_taken(x):
+            super().scale_channels(x, y, scale, shift, relu)
             return
-        self.along_channels(x, y, [(dnnl.MULTIPLY, scale), (dnnl.ADD, shift)], relu)
-
-    def along_channels(self, x: Array, y: Array, steps: Sequence[tuple[int, Array]], relu: bool) -> None:
-        """y = x after these steps, then ReLU with `relu`. A step is a binary operation with an array (C,).
-
-        Every step rounds, as in Caffe. oneDNN's batch normalisation would round a product and a sum once.
-        """
-        if not steps:
-            self.relu_forward(x, y, 0) if relu else self.copy(x, y)
-            return
-        kinds, numbers = zip(*steps, strict=True)
-        together = side_by_side(x)
-        with self._lying_like(x, y) as out:
-            repeated = [np.tile(each, together) for each in numbers] if together > 1 else numbers
-            first, *others = map(address, repeated)
-            self._steps(x, kinds, together, relu)((address(x), first), (address(out), *others))
+        with self._laid_out_like(x, [], [y]) as (out,):
+            self.along_channels(x, out, [(dnnl.MULTIPLY, scale), (dnnl.ADD, shift)], relu)
 
     def scale_channels_backward(
         self, x: Array, dy: Array, dx: Array, scale: Array, dscale: Array, dshift: Array
     ) -> None:
-        if not _is_taken(x) or x.size < SMALL:
+        if not _is_taken(x):
             super().scale_channels_backward(x, dy, dx, scale, dscale, dshift)
             return
-        numbers = Repeated(np.zeros_like(scale), np.ones_like(scale), scale)
-        with self._lying_like(x, dx) as out:
-            dscale[...], dshift[...] = self._backward_by_constants(x, dy, out, numbers, 0.0, None)
+        with self._laid_out_like(x, [dy], [dx]) as (slope, out):
+            dscale[...], dshift[...] = self._products(x, slope, np.zeros_like(scale), np.ones_like(scale))
+            self.along_channels(slope, out, [(dnnl.MULTIPLY, scale)])
+
+    def _products(self, x: Array, dy: Array, mean: Array, variance: Array) -> Array:
+        """For each channel the sums of (x - mean) * dy and of dy, (2, C) in float64."""
+        shift = None if np.all(is_near(mean, variance)) else mean
+        with self.in_float32([x, dy], []) as (x_, dy_):
+            total, product = channel_products(x_, dy_, shift, self.for_each)
+        return np.stack([product - mean * total if shift is None else product, total])
+
+    def along_channels(self, x: Array, y: Array, steps: Sequence[Step], relu: bool = False) -> None:
+        """y = x after these steps, then ReLU with `relu`. y is laid out like x.
+
+        The array of a step is laid out like x, or has one value per channel, as that of the first step has.
+        """
+        channels, together = x.shape[1], _side_by_side(x)
+        images = 1 if is_channels_last(x) else x.shape[0]
+        shape = images, channels * together, x.size // (images * channels * together), 1
+        inner = (1, shape[1]) if is_channels_last(x) else (shape[2], 1)
+
+        def layout(array: Array) -> Layout:
+            if array.ndim == 1:
+                return Layout(self.library, (1, array.size, 1, 1), dnnl.F32, (array.size, 1, 1, 1))
+            return Layout(self.library, shape, type_of(array), (math.prod(shape[1:]), *inner, inner[1]))
+
+        def repeated(step: Step) -> Step:
+            if len(step) == 3 or step[1].ndim > 1:
+                return step
+            return step[0], np.tile(step[1].astype(np.float32, copy=False), together)
+
+        self.in_steps(x, y, list(map(repeated, steps)), relu, layout)
 
     @contextlib.contextmanager
-    def _lying_like(self, x: Array, y: Array) -> Iterator[Array]:
-        """An array with the layout of x, whose values are in y after the body."""
-        out = y if y.strides == x.strides else np.empty_like(x)
-        yield out
-        if out is not y:
-            self.copy(out, y)
-
-    def _backward_by_constants(
-        self, x: Array, dy: Array, dx: Array, numbers: Repeated, eps: float, memory: Array | None
-    ) -> Array:
-        """Write dx, laid out like x, with mean and variance as constants. `memory` is that of a following ReLU.
-
-        Returns the gradients of scale and shift, (2, C) in float64.
-        """
-        if dy.strides != x.strides:
-            given, dy = dy, np.empty_like(x)
-            self.copy(given, dy)
-        sums = np.zeros((2, x.shape[1]))
-        source, slope, target = address(x), address(dy), address(dx)
-        kept = None if memory is None else address(memory)
-        pieces = cut_in_pieces(x, self._threads)
-        made = alike(pieces, lambda piece: self._backward_of_piece(x, piece, eps, kept is not None).as_it_is())
-        found = np.empty((2, max(piece.groups for piece in pieces), x.shape[1]), np.float32)
-        first = address(found)
-        for piece, backward in zip(pieces, made, strict=True):
-            start, second = x.itemsize * piece.start, piece.groups * x.shape[1]
-            addresses = source + start, slope + start, *numbers.addresses(piece)
-            addresses += target + start, first, first + second * found.itemsize
-            backward(*addresses, *(() if kept is None else (kept + piece.start,)))
-            of_piece = found.reshape(-1)[: 2 * second].reshape(2, piece.groups, -1)
-            sums += of_piece.sum(axis=1, dtype=np.float64)
-        return sums
+    def _laid_out_like(self, x: Array, inputs: Sequence[Array], outputs: Sequence[Array]) -> Iterator[list[Array]]:
+        """Yields the inputs, then the outputs, as arrays or copies with the strides of x. Copies of outputs are copied
+        back."""
+        inside = [each if each.strides == x.strides else np.empty_like(x, each.dtype) for each in (*inputs, *outputs)]
+        for array, alike in zip(inputs, inside, strict=False):
+            if alike is not array:
+                self.copy(array, alike)
+        yield inside
+        for array, alike in zip(outputs, inside[len(inputs) :], strict=True):
+            if alike is not array:
+                self.copy(alike, array)
 
 
 def _is_taken(x: Array) -> bool:
-    """Whether oneDNN computes it, forward and backward: dense arrays with spatial axes and several values per channel.
+    return x.ndim > 2 and x.size >= SMALL and x.size > x.shape[1] and bool(x.flags.c_contiguous or is_channels_last(x))
 
-    (The gradient through the mean of a single value is 0.)
-    """
-    return x.ndim > 2 and x.size > x.shape[1] and bool(x.flags.c_contiguous or is_channels_last(x))
+
+def _normalizing(norm: Normalizer) -> list[Step]:
+    """The steps of the function, but for the ReLU."""
+    deviation = np.sqrt(norm.variance + np.float32(norm.eps))
+    if norm.scale is None:
+        return [(dnnl.SUBTRACT, norm.mean), (dnnl.DIVIDE, deviation)]
+    return [(dnnl.SUBTRACT, norm.mean), (dnnl.MULTIPLY, norm.scale / deviation), (dnnl.ADD, norm.shift)]
+
+
+def _side_by_side(x: Array) -> int:
+    """How many rows of a channels-last array count as one. At least two are left."""
+    together = 1
+    if is_channels_last(x):
+        rows = x.size // x.shape[1]
+        while together * x.shape[1] < WIDTH and rows % (2 * together) == 0 and rows > 2 * together:
+            together *= 2
+    return together

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import weakref
 from collections.abc import Callable
@@ -60,7 +61,7 @@ class Calls:
         self.product = self._limited(sgemm)
         self._memory: dict[int, np.ndarray] = {}
         self.cache: WeightCache | None = None  # see Engine.fixed_weights
-        self.tape: Any = None  # records what is executed
+        self.tape: Any = None  # records calls; see `fcaffe.engines.onednn.tape`
 
     def sgemm(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
         """c = a @ b, or with `add` c += a @ b; a and b are C-contiguous float32 matrices or transposes of such."""
@@ -71,9 +72,10 @@ class Calls:
         arguments = turn_a, turn_b, rows, columns, inner, 1.0, *factors
         # The sums of a longer column, or of several, are split between the threads.
         by_one = columns == 1 and inner <= LONGEST_COLUMN and is_small((a, b, c), rows * inner)
+        call = functools.partial(self.product, *arguments)
         if self.tape is not None:
-            self.tape.add_call("product", arguments, by_one, addresses)
-        status = self.threads.run_with_one(self.product, *arguments) if by_one else self.product(*arguments)
+            self.tape.add(call, by_one, addresses)
+        status = self.threads.run_with_one(call) if by_one else call()
         if status:
             raise OneDnnError(f"oneDNN {self.version}: dnnl_sgemm: {STATUS[status]}")
 
@@ -115,6 +117,11 @@ class Calls:
     def temporaries(self) -> list[np.ndarray]:
         """The memory that `temporary` hands out now."""
         return list(self._memory.values())
+
+    def hold(self, *arrays: np.ndarray) -> None:
+        """These arrays are operands of the calls that follow, and outlive a recording of them."""
+        if self.tape is not None:
+            self.tape.held += arrays
 
     def _limited(self, function: Callable[..., int]) -> Callable[..., int]:
         """The function with no more threads than fcaffe may use."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import c_int, c_void_p
 
 from fcaffe.engines.onednn import dnnl
@@ -15,8 +16,9 @@ from fcaffe.engines.onednn.convolution import (
     matrix_of,
     rows_of,
 )
+from fcaffe.engines.onednn.library import VECTOR
 from fcaffe.engines.onednn.operation import Operation
-from fcaffe.engines.onednn.primitives import Layout
+from fcaffe.engines.onednn.primitives import Description, Layout
 from fcaffe.engines.windows import Windows
 
 
@@ -36,17 +38,20 @@ class ConvolutionGradients(Convolution):
             library = self.library
             hint = self._describe_forward(dx, weights, False, dy, windows, group, False)
 
-            description = library.describe(
-                "convolution_backward_data",
-                library.engine,
-                c_int(DIRECT),
-                library.channels_last(dx),
-                Layout(library, grouped(weights, group).shape, self.math),
-                library.channels_last(dy, self.math),
-                *geometry(windows, dx.shape[2:], dy.shape[2:]),
-                hint,
-                library.attributes(),
-            )
+            def describe() -> Description:
+                return library.describe(
+                    "convolution_backward_data",
+                    library.engine,
+                    c_int(DIRECT),
+                    library.channels_last(dx),
+                    Layout(library, grouped(weights, group).shape, self.math),
+                    library.channels_last(dy, self.math),
+                    *geometry(windows, dx.shape[2:], dy.shape[2:]),
+                    hint,
+                    library.attributes(),
+                )
+
+            description = _for_channels(describe, dx.shape[1])
             inputs = {dnnl.DIFF_DST: library.layout(dy), dnnl.WEIGHTS: library.layout(grouped(weights, group))}
             return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)})
 
@@ -91,3 +96,14 @@ class ConvolutionGradients(Convolution):
     def _is_float32_product(self, windows: Windows, group: int) -> bool:
         """Whether both gradients are plain products of float32 matrices, which are a tenth faster as such."""
         return self.math == dnnl.F32 and group == 1 and windows.is_pointwise()
+
+
+def _for_channels(describe: Callable[[], Description], channels: int) -> Description:
+    """The library's direct code if channels do not fill whole vectors: a sixth faster than its products of blocks."""
+    description = describe()
+    if channels > VECTOR and channels % VECTOR and "brgconv:" in description.name:
+        other = describe()
+        while other.take_next():
+            if other.name.startswith("jit") and "avx512" in other.name:
+                return other
+    return description

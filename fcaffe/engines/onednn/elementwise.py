@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from ctypes import c_float, c_int, c_void_p
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.channels import is_channels_last
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.library import LARGEST, RELU, Step, type_of
-from fcaffe.engines.onednn.operation import SMALL, Operation, Operations
-from fcaffe.engines.onednn.pieces import is_channels_last
+from fcaffe.engines.onednn.library import LARGEST, RELU, type_of
+from fcaffe.engines.onednn.operation import SMALL, Operation
+from fcaffe.engines.onednn.primitives import Layout
+from fcaffe.engines.onednn.steps import Step, Steps
 
 # Of x + x: ReLU, but of -FLT_MAX, which has become -inf and then NaN, it is -FLT_MAX.
-RELU_OF_MAXIMA: Sequence[Step] = (*RELU[:1], (dnnl.LINEAR, 0.5, 0), (dnnl.CLIP, -LARGEST, np.inf))
+RELU_OF_MAXIMA: Sequence[tuple[int, float, float]] = (*RELU[:1], (dnnl.LINEAR, 0.5, 0), (dnnl.CLIP, -LARGEST, np.inf))
 
 Array = Any
 
 
-class Elementwise(Operations, PlainElementwise):
+class Elementwise(Steps, PlainElementwise):
     """Arrays of equal strides are used in place; others are reordered to channels-last first."""
 
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
@@ -41,80 +43,47 @@ class Elementwise(Operations, PlainElementwise):
             super().relu_backward(y, dy, dx, slope)
             return
         steps = (dnnl.LINEAR, LARGEST, 0), (dnnl.CLIP, slope, 1)  # 1 for positive values, the slope for others and NaN
-        is_dense = y.flags.c_contiguous or is_channels_last(y)
-        if is_dense and y.strides == dy.strides == dx.strides:
-            self._map(y, dx, steps, factor=dy)
-        else:
-            with self.channels_last([y, dy], [dx]) as (y_, dy_, dx_):
-                self._map(y_, dx_, steps, factor=dy_)
+        with self._of_one_layout([y, dy], [dx]) as (y_, dy_, dx_):
+            self._map(y_, dx_, steps, factor=dy_)
 
     def _map(
         self, x: Array, y: Array, steps: Sequence[Step], kind: int = dnnl.MAX, factor: Array | None = None
     ) -> None:
-        """y = f(x), or f(x) * factor, in one pass over memory. f applies the operation `kind` to x and x, and then the
-        steps. The factor lies as x and y do."""
-
-        def build() -> Operation:
-            library, layout = self.library, self.library.common(x, y)
-            chain = steps if factor is None else (*steps, (dnnl.MULTIPLY, layout))
-            description = library.describe(
-                "binary", library.engine, c_int(kind), layout, layout, layout, library.chain(chain)
-            )
-            inputs = {dnnl.SRC: library.layout(x), dnnl.SRC_1: library.layout(x)}
-            chained = {} if factor is None else {len(steps): layout}
-            return Operation(library, description, inputs, {dnnl.DST: library.layout(y)}, chained=chained)
-
-        rest = () if factor is None else (factor,)
-        operation = self.operation(("map", steps, kind, x.shape, x.strides, y.strides, len(rest)), build, (x, y, *rest))
-        operation((address(x), address(x)), (address(y), *map(address, rest)))
+        """y = f(x), or f(x) * factor. f applies the operation `kind` to x and x, and then the steps. The factor lies as
+        x and y do."""
+        library = self.library
+        rest: list[Step] = [] if factor is None else [(dnnl.MULTIPLY, factor)]
+        self.in_steps(x, y, [(kind, x), *steps, *rest], False, lambda _: library.common(x, y), library.layout)
 
     def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None:
-        if y.size < SMALL:
+        if y.size < SMALL or set(factors) != {1.0}:
             super().weighted_sum(arrays, factors, y)
-            return
-
-        def build() -> Operation:
-            library = self.library
-            layout = library.common(*arrays, y)
-            description = library.describe(
-                "sum",
-                library.engine,
-                layout,
-                c_int(len(arrays)),
-                (c_float * len(factors))(*factors),
-                (c_void_p * len(arrays))(*[layout.handle.value] * len(arrays)),
-                library.attributes(),
-            )
-            inputs = {dnnl.MULTIPLE_SRC + index: library.layout(array) for index, array in enumerate(arrays)}
-            return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
-
-        key = ("sum", y.shape, y.strides, *(array.strides for array in arrays), *factors)
-        operation = self.operation(key, build, (*arrays, y))
-        operation(tuple(address(array) for array in arrays), (address(y),))
-
-    def add_relu(self, a: Array, b: Array, y: Array) -> None:
-        if y.size < SMALL:
-            super().add_relu(a, b, y)
+        elif len(arrays) == 1:
+            self.copy(arrays[0], y)
         else:
-            self._binary(dnnl.ADD, a, b, y, relu=True)
+            with self._of_one_layout(arrays, [y]) as (first, *others, total):
+                self.in_steps(first, total, [(dnnl.ADD, other) for other in others])
 
     def multiply(self, a: Array, b: Array, y: Array) -> None:
         if y.size < SMALL:
             super().multiply(a, b, y)
-        else:
-            self._binary(dnnl.MULTIPLY, a, b, y)
+            return
 
-    def _binary(self, kind: int, a: Array, b: Array, y: Array, relu: bool = False) -> None:
-        def build() -> Operation:
-            library = self.library
-            layouts = [library.common(a, b, y, data_type=type_of(array)) for array in (a, b, y)]
-            attributes = library.attributes(relu=relu)
-            description = library.describe("binary", library.engine, c_int(kind), *layouts, attributes)
-            inputs = {dnnl.SRC: library.layout(a), dnnl.SRC_1: library.layout(b)}
-            return Operation(library, description, inputs, {dnnl.DST: library.layout(y)})
+        def wanted(array: Array) -> Layout:
+            return self.library.common(a, b, y, data_type=type_of(array))
 
-        key = ("binary", kind, relu, a.shape, a.strides, b.strides, y.strides)
-        self.operation(key, build, (a, b, y))((address(a), address(b)), (address(y),))
+        self.in_steps(a, y, [(dnnl.MULTIPLY, b)], wanted=wanted, given=self.library.layout)
+
+    @contextlib.contextmanager
+    def _of_one_layout(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Iterator[list[Array]]:
+        """Yields the arrays if all have the same dense layout; else as `channels_last` does."""
+        first, *others = inside = [*inputs, *outputs]
+        is_dense = first.flags.c_contiguous or is_channels_last(first)
+        if is_dense and all(other.strides == first.strides for other in others):
+            yield inside
+            return
+        with self.channels_last(inputs, outputs) as inside:
+            yield inside
 
     def copy(self, x: Array, y: Array) -> None:
         is_small = y.size < SMALL and x.dtype == y.dtype and self.library.tape is None

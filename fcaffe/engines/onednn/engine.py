@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fcaffe.engines.memory import address
 from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.convolution_gradients import ConvolutionGradients
@@ -29,10 +28,14 @@ class OneDnnEngine(
 
     def __init__(self, path: str) -> None:
         super().__init__()
+        self._path = path
         self.library = Library(path)
         self.name = f"oneDNN {self.library.version}"
         self._operations = {}
         self._can_add = {}
+
+    def _another(self) -> NumpyEngine:
+        return type(self)(self._path)
 
     @property
     def cache(self) -> WeightCache | None:  # type: ignore[override]
@@ -51,13 +54,4 @@ class OneDnnEngine(
             work()
         finally:
             library.tape = None
-        derived = [] if self.cache is None else self.cache.derived_from({address(array) for array in arrays})
-        tape.hold(derived)
-        return tape if tape.works_on([*arrays, *library.temporaries(), *derived]) else None
-
-    def joined(self, recordings: Sequence[Callable[[], None]]) -> Callable[[], None]:
-        whole = Tape(self.library)
-        for tape in recordings:
-            assert isinstance(tape, Tape)
-            whole.append(tape)
-        return whole
+        return tape if tape.works_on(arrays) else None

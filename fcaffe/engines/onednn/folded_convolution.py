@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fcaffe.engines.channels import is_channels_last
 from fcaffe.engines.convolution import Folded
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.convolution import Array, Convolution
-from fcaffe.engines.onednn.pieces import is_channels_last
 from fcaffe.engines.windows import Windows
 
 
@@ -44,6 +44,7 @@ class FoldedConvolution(Convolution):
         made = self.of_weights(sources, (folded, operation), make)
         if made is None:
             return False
+        self.library.hold(*made)
         outs = (address(y),) if added is None else (address(y), address(added))
         operation((address(x), address(made[0]), address(made[1])), outs, ready=1)
         if not within:

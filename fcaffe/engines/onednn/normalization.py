@@ -10,8 +10,8 @@ import numpy as np
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm import BatchNorm
 from fcaffe.engines.onednn.calls import address
+from fcaffe.engines.onednn.library import VECTOR
 from fcaffe.engines.onednn.operation import Operation
-from fcaffe.engines.onednn.pieces import VECTOR
 from fcaffe.engines.onednn.primitives import Description
 
 ACROSS_CHANNELS = 0xAFF  # dnnl_lrn_across_channels

@@ -69,12 +69,6 @@ class Operation:
             for back, temporary, target in after:
                 back(temporary, target)
 
-    def as_it_is(self) -> Primitive:
-        """The primitive alone, for hundreds of calls. No argument may need a reorder."""
-        reordered = [*self._inputs, *(self._reorder_out(kind, layout, False) for kind, layout in self._outputs)]
-        assert all(each is None for each in reordered), self.description.name
-        return self.primitive
-
     def ready(self, index: int, array: np.ndarray) -> np.ndarray:
         """The array in the layout of the input of this index: itself or a copy."""
         reorder = self._inputs[index]
@@ -167,6 +161,7 @@ class ReorderIn:
         if self.kind == dnnl.WEIGHTS and library.cache is not None:
             cached = library.cache.get((source,), self, lambda: self._in_own_memory(source))
             if cached is not None:
+                library.hold(cached)
                 return address(cached)
         temporary = library.temporary(self.kind, self.size)
         self._reorder(source, temporary)

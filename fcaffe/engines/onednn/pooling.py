@@ -12,9 +12,8 @@ import numpy as np
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.convolution import geometry
-from fcaffe.engines.onednn.library import BFLOAT16
+from fcaffe.engines.onednn.library import BFLOAT16, VECTOR
 from fcaffe.engines.onednn.operation import Operation, Operations
-from fcaffe.engines.onednn.pieces import VECTOR
 from fcaffe.engines.onednn.primitives import Description, dims
 from fcaffe.engines.pooling import PlainPooling
 from fcaffe.engines.windows import Windows

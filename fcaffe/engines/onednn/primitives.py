@@ -85,7 +85,7 @@ class Primitive:
         self._memories = [
             library.create("memory_create", layout, library.engine, c_void_p(0)) for layout in arguments.values()
         ]
-        self._addresses = [0] * len(self._memories)
+        self._addresses: tuple[int, ...] = ()
         self._arguments = (_Argument * len(arguments))(
             *(_Argument(kind, memory.value) for kind, memory in zip(arguments, self._memories, strict=True))
         )
@@ -96,19 +96,36 @@ class Primitive:
             library.destroy_with(self, "memory", memory)
 
     def __call__(self, *addresses: int) -> None:
-        if self.scratch_size:
-            addresses = (*addresses, self.library.temporary(SCRATCHPAD, self.scratch_size))
-        if list(addresses) != self._addresses:
-            for memory, address in zip(self._memories, addresses, strict=True):
-                self.library.set_data_handle(memory, address)
-            self._addresses = list(addresses)
         library = self.library
         if library.tape is not None:
-            library.tape.add(self, self._arguments, addresses)
-        call = self.handle, library.stream, self._count, self._pointer
-        status = library.threads.run_with_one(library.execute, *call) if self.by_one else library.execute(*call)
+            twin = self._twin()
+            twin._point_to(addresses)
+            library.tape.add(twin.execute, self.by_one, addresses)
+        self._point_to(addresses)
+        status = library.threads.run_with_one(self.execute) if self.by_one else self.execute()
         if status:
             raise OneDnnError(f"oneDNN {library.version}: {self.description.name} failed (status {status})")
+
+    def execute(self) -> int:
+        """Run once more at the same addresses; returns a status."""
+        return self.library.execute(self.handle, self.library.stream, self._count, self._pointer)
+
+    def _point_to(self, addresses: tuple[int, ...]) -> None:
+        if self.scratch_size:
+            addresses += (self.library.temporary(SCRATCHPAD, self.scratch_size),)
+        if addresses != self._addresses:
+            for memory, address in zip(self._memories, addresses, strict=True):
+                self.library.set_data_handle(memory, address)
+            self._addresses = addresses
+
+    def _twin(self) -> Primitive:
+        """Another one of the same, for calls at addresses that stay: setting them takes as long as a small call."""
+        library, layouts = self.library, {}
+        for argument in self._arguments:
+            layouts[argument.arg] = layout = c_void_p()
+            library.call("memory_get_memory_desc", c_void_p(argument.memory), ctypes.byref(layout))
+        with library.threads.one(self.by_one):
+            return Primitive(self.description, layouts)
 
 
 class _Argument(ctypes.Structure):

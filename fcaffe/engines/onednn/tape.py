@@ -2,66 +2,36 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterable, Sequence
-from ctypes import c_void_p
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from fcaffe.engines.memory import address
 from fcaffe.engines.onednn.calls import Calls, OneDnnError
 
-Call = tuple[Callable[..., int], tuple[Any, ...]]  # of a function that returns a status
-
 
 class Tape:
-    """Recorded calls. It keeps their memory objects alive, but not the arrays that the caller has passed."""
+    """Recorded calls. It keeps the library's temporary memory and the `held` arrays alive, but not the arrays of the
+    caller."""
 
     def __init__(self, library: Calls) -> None:
         self._library = library
-        self._stretches: list[tuple[bool, list[Call]]] = []  # whether one thread runs them, and the calls
-        self._held: list[Any] = []
+        self._stretches: list[tuple[bool, list[Callable[[], int]]]] = []  # whether one thread runs them, and the calls
         self._addresses: set[int] = set()
+        self.held: list[np.ndarray] = []
 
-    def add(self, primitive: Any, arguments: Any, addresses: Sequence[int]) -> None:
-        """Record a call of this Primitive with these arguments, an array of dnnl_exec_arg_t, at these addresses."""
-        library, own = self._library, type(arguments)()
-        for target, source, where in zip(own, arguments, addresses, strict=True):
-            layout = c_void_p()
-            library.call("memory_get_memory_desc", c_void_p(source.memory), ctypes.byref(layout))
-            memory = library.create("memory_create", layout, library.engine, c_void_p(where))
-            library.destroy_with(self, "memory", memory)
-            target.arg, target.memory = source.arg, memory.value
-        self._held += [primitive, own]
-        call = primitive.handle, library.stream, len(own), ctypes.addressof(own)
-        self.add_call("execute", call, primitive.by_one, addresses)
-
-    def add_call(self, name: str, arguments: tuple[Any, ...], by_one: bool, addresses: Sequence[int]) -> None:
-        """Record a call of one of the library's `computing` functions. Its operands are at these addresses."""
-        self._addresses.update(addresses)
-        self._held += self._library.temporaries()
-        self._add(by_one, (getattr(self._library, name), arguments))
-
-    def _add(self, by_one: bool, call: Call) -> None:
+    def add(self, call: Callable[[], int], by_one: bool, addresses: Sequence[int]) -> None:
+        """Record a call that returns a status, whose operands are at these addresses."""
         if not self._stretches or self._stretches[-1][0] != by_one:
             self._stretches.append((by_one, []))
         self._stretches[-1][1].append(call)
+        self._addresses.update(addresses)
+        self.held += self._library.temporaries()
 
     def works_on(self, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether all arguments lie in these arrays."""
-        return lie_in(self._addresses, arrays)
-
-    def hold(self, arrays: Sequence[np.ndarray]) -> None:
-        """Keep these alive as long as the tape."""
-        self._held += arrays
-
-    def append(self, other: Tape) -> None:
-        """Add the calls of another tape."""
-        self._held.append(other)
-        for by_one, calls in other._stretches:
-            for call in calls:
-                self._add(by_one, call)
+        """Whether all operands lie in these arrays or in those that are held."""
+        spans = {(address(array), array.nbytes) for array in (*arrays, *self.held)}
+        return all(any(0 <= each - first < size for first, size in spans) for each in self._addresses)
 
     def __call__(self) -> None:
         """Repeat all calls. Raises OneDnnError if one fails."""
@@ -71,15 +41,9 @@ class Tape:
                 raise OneDnnError(f"oneDNN {self._library.version}: a recorded call failed (status {status})")
 
 
-def lie_in(addresses: Iterable[int], arrays: Sequence[np.ndarray]) -> bool:
-    """Whether each of these addresses lies in the memory of one of the arrays."""
-    spans = [(address(array), array.nbytes) for array in arrays]
-    return all(any(0 <= each - first < size for first, size in spans) for each in addresses)
-
-
-def _run(calls: list[Call]) -> int:
+def _run(calls: Sequence[Callable[[], int]]) -> int:
     """Run these calls until one fails. Returns its status, or 0."""
-    for run, arguments in calls:
-        if status := run(*arguments):
+    for call in calls:
+        if status := call():
             return status
     return 0

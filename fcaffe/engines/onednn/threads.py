@@ -61,6 +61,12 @@ class Threads:
         finally:
             self.for_one = before
 
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """After the body, which may change it, OpenMP's number of threads is as before."""
+        with contextlib.nullcontext() if self._get is None else self._set(self._get()):
+            yield
+
     def run_with_one(self, run: Callable[..., int], *arguments: Any) -> int:
         """Call run(*arguments) with one thread. A context manager would take as long as a small operation."""
         before = 1 if self._get is None else self._get()

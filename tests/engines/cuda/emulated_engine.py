@@ -9,14 +9,13 @@ import numpy as np
 
 from fcaffe.engines import Engine
 from fcaffe.engines.cuda.kernels import Kernels
-from fcaffe.engines.cuda.losses import Losses
 from fcaffe.engines.cuda.noise import Noise
 from fcaffe.engines.cuda.update import Update
 from tests.engines.cuda import stand_in_cupy
 from tests.engines.cuda.emulator import Emulated
 
 
-class EmulatedEngine(Noise, Losses, Update, Engine):
+class EmulatedEngine(Noise, Update, Engine):
     """Those that need no library but our own kernels."""
 
     name = "emulated"

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from tests import engine_choice
+from tests.cases import each_of
 from tests.engines.cuda import emulator, stand_in_cupy, stand_in_engine
 from tests.engines.cuda.test_plain_on_stand_in import PlainOnDevice
 from tests.golden_values import assert_close
 from tests.layers.examples import EXAMPLES
 from tests.layers.test_contract import Case
-
-EACH = [(kind, example) for kind, examples in EXAMPLES.items() for example in examples]
 
 
 class Asynchronous(PlainOnDevice):
@@ -43,11 +42,13 @@ class InGraphs(Case):
     """A case whose passes run step by step, or as graphs."""
 
     def __init__(self, kind: str, example: Any) -> None:
+        self.stream = engine_choice.engine().stream.use()  # type: ignore[attr-defined]
         super().__init__(kind, example)
         self.forward()
         for index, top in enumerate(self.top):
             top.diff[...] = top.xp.asarray(np.full(top.shape, 0.3 + index, np.float32))
-        self.stream = self.context.engine.stream  # type: ignore[attr-defined]
+        for blob in self.layer.blobs:
+            _ = blob.diff  # has its memory before graphs are captured, as what these work in is free again afterwards
 
     def step_forward(self) -> None:
         self.layer.forward(self.bottom, self.top)
@@ -74,42 +75,38 @@ class InGraphs(Case):
         return [array.get() for array in arrays]
 
 
-def same_state(kind: str, example: Any) -> tuple[InGraphs, InGraphs]:
-    made = InGraphs(kind, example), InGraphs(kind, example)
-    if made[0].layer.traits.needs_host or made[0].layer.traits.reads_host:
-        pytest.skip("runs outside of graphs")
-    return made
-
-
-@pytest.mark.parametrize(("kind", "example"), EACH)
-@pytest.mark.parametrize("graphs", ["both", "forward", "backward"])
-def test_graphs_follow_their_bottoms(kind: str, example: Any, graphs: str) -> None:
+@each_of((kind, example) for kind, examples in EXAMPLES.items() for example in examples)
+def test_graphs_follow_their_bottoms(kind: str, example: Any) -> None:
     """Also where one pass runs as a graph and the other does not, with a pass step by step in between."""
-    case, same = same_state(kind, example)
-    for each in (case, same):
+    case, same = InGraphs(kind, example), InGraphs(kind, example)
+    if case.layer.traits.needs_host or case.layer.traits.reads_host:
+        return  # it runs outside of graphs
+    pair = (case, same)
+    for each in pair:
         each.step_forward()
         each.step_backward()
     forward, backward = case.captured(case.step_forward), case.captured(case.step_backward)
-    for each in (case, same):
-        each.change_bottoms(0.75)
-        each.step_forward()
-        each.step_backward()
-        each.change_bottoms(0.5)
-    for run, graph, step in (
-        (graphs != "backward", forward, case.step_forward),
-        (graphs != "forward", backward, case.step_backward),
-    ):
-        if run:
-            graph.launch(case.stream)
-        else:
-            step()
-    same.step_forward()
-    same.step_backward()
-    for found, wanted in zip(case.found(), same.found(), strict=True):
-        assert_close(found, wanted, kind)
+    for forward_runs, backward_runs in ((True, True), (True, False), (False, True)):
+        for each in pair:
+            each.change_bottoms(0.75)
+            each.step_forward()
+            each.step_backward()
+            each.change_bottoms(0.5)
+        for runs, graph, step in (
+            (forward_runs, forward, case.step_forward),
+            (backward_runs, backward, case.step_backward),
+        ):
+            if runs:
+                graph.launch(case.stream)
+            else:
+                step()
+        same.step_forward()
+        same.step_backward()
+        for found, wanted in zip(case.found(), same.found(), strict=True):
+            assert_close(found, wanted, kind)
 
 
-@pytest.mark.parametrize(("kind", "example"), EACH)
+@each_of((kind, example) for kind, examples in EXAMPLES.items() for example in examples)
 def test_only_layers_that_say_so_wait(kind: str, example: Any) -> None:
     case = InGraphs(kind, example)
     case.step_backward()  # the first time plans are chosen

@@ -193,5 +193,5 @@ def test_libraries_of_wheels_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.mark.parametrize("math", ["tf32", "fp16"])
 def test_precisions_that_cpus_have_not(math: str) -> None:
-    with pytest.raises(UsageError, match=rf"--math {math} needs a GPU \(--gpu 0\); on CPUs there are fp32 and bf16"):
+    with pytest.raises(UsageError, match=rf"--math {math} needs a GPU \(--gpu 0\); on CPUs there are"):
         cpu_engine(math)

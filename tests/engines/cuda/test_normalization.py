@@ -1,4 +1,4 @@
-"""The GPU's normalisation and softmax, run by the emulator, against the plain operators in float64."""
+"""The GPU's normalisation, run by the emulator, against the plain operators in float64."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import pytest
 from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda import kernels, normalization
 from fcaffe.engines.cuda.normalization import Normalization
-from fcaffe.engines.cuda.softmax import Softmax
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.normalization import Normalizer, Whole
 from tests.engines.cuda import emulator
 from tests.engines.cuda.device_arrays import (
-    C_ORDER,
     OnStandIn,
     blank,
     launched,
@@ -38,7 +36,7 @@ Array = Any
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
-class Gpu(OnStandIn, Normalization, Softmax, PlainElementwise):
+class Gpu(OnStandIn, Normalization, PlainElementwise):
     pass
 
 
@@ -113,10 +111,10 @@ class BatchNorm:
         self.mean, self.variance = double(channels), double(channels)
         self.gradients = (double(channels), double(channels)) if with_affine else ()
         self.affine = tuple(rng.standard_normal((2, channels)).astype(np.float32)) if with_affine else (None, None)
-        norm, memory = Normalizer(self.mean, self.variance, EPS, *self.affine, relu), np.empty(0)
+        norm = Normalizer(self.mean, self.variance, EPS, *self.affine, relu)
         PLAIN.batch_norm_moments(self.x, self.mean, self.variance)
-        PLAIN.batch_norm_train(self.x, self.y, norm, memory)
-        PLAIN.batch_norm_train_backward(self.x, self.dy, self.dx, norm, self.gradients, memory)
+        PLAIN.batch_norm_apply(self.x, self.y, norm)
+        PLAIN.batch_norm_train_backward(self.x, self.dy, self.dx, norm, self.gradients)
 
     def normalizer_there(self) -> Normalizer:
         """With a mean and a variance that are to be computed."""
@@ -130,17 +128,17 @@ def check_batch_norm(gpu: Gpu, of: BatchNorm, dtype: np.dtype, other: np.dtype |
     x, dy = on_device(of.x, dtype, **layout), on_device(of.dy, other, **layout)
     y, dx = blank(shape, other, **layout), blank(shape, dtype, **layout)
     gradients = tuple(blank(each.shape) for each in of.gradients)
-    memory, norm = cupy.zeros(0, np.float32), of.normalizer_there()
+    norm = of.normalizer_there()
     gpu.batch_norm_moments(x, norm.mean, norm.variance)
-    gpu.batch_norm_train(x, y, norm, memory)
+    gpu.batch_norm_apply(x, y, norm)
     assert_near(norm.mean, of.mean)
     assert_near(norm.variance, of.variance)
     assert_near(y, of.y, dtype)
-    gpu.batch_norm_train_backward(x, dy, dx, norm, gradients, memory)
+    gpu.batch_norm_train_backward(x, dy, dx, norm, gradients)
     assert_near(dx, of.dx, dtype)
     for gradient, expected in zip(gradients, of.gradients, strict=True):
         assert_near(gradient, expected)
-    gpu.batch_norm_train_backward(x, dy, dy, norm, gradients, memory)
+    gpu.batch_norm_train_backward(x, dy, dy, norm, gradients)
     assert_near(dy, of.dx, dtype)
     gpu.batch_norm_apply(x, x, norm)
     assert_near(x, of.y, dtype)
@@ -192,7 +190,7 @@ def test_batch_norm_of_two_workers(gpu: Gpu, dtype: np.dtype) -> None:
     def backward(each: int, total: Any) -> tuple[Any, Any, Any]:
         gradients, dx = (blank((channels,)), blank((channels,))), blank(of.x[parts[each]].shape, dtype)
         whole = Whole(of.x.size // channels, lambda mine: sums.append(mine.copy()) or total)
-        gpu.batch_norm_train_backward(x[each], dy[each], dx, norm, gradients, cupy.zeros(0, np.float32), whole)
+        gpu.batch_norm_train_backward(x[each], dy[each], dx, norm, gradients, whole)
         return dx, *gradients
 
     for each in range(2):
@@ -214,56 +212,6 @@ def test_running_statistics(gpu: Gpu) -> None:
     PLAIN.add_to_statistics(tuple(sums), mean, variance, 10 / 9, 0.999)
     for actual, expected in zip(there, sums, strict=True):
         np.testing.assert_array_equal(to_host(actual, np.float32), expected)
-
-
-# ---- softmax --------------------------------------------------------------------------------------------------------
-
-
-def check_softmax(
-    gpu: Gpu, shape: tuple[int, ...], axis: int, dtype: np.dtype, other: Any = None, **layout: Any
-) -> None:
-    x, dy, other = (4 * random(shape)).astype(dtype), random(shape, dtype, 1), other or dtype
-    y, dx = double(*shape), double(*shape)
-    PLAIN.softmax_forward(x.astype(np.float64), y, axis)
-    x_there, y_there = on_device(x, dtype, **layout), blank(shape, other, **layout)
-    gpu.softmax_forward(x_there, y_there, axis)
-    assert_near(y_there, y, dtype)
-    rounded = to_host(y_there)
-    PLAIN.softmax_backward(rounded, dy.astype(np.float64), dx, axis)
-    dy_there, dx_there = on_device(dy, other, **layout), blank(shape, dtype, **layout)
-    gpu.softmax_backward(y_there, dy_there, dx_there, axis)
-    assert_near(dx_there, dx, dtype)
-    gpu.softmax_forward(x_there, x_there, axis)
-    assert_near(x_there, y, dtype)
-    gpu.softmax_backward(y_there, dy_there, dy_there, axis)
-    assert_near(dy_there, dx, dtype)
-
-
-@pytest.mark.usefixtures("few_blocks")
-@pytest.mark.parametrize("shape", [(200, 10), (40, 40), (5, 1200)], ids=str)
-def test_loops_of_softmax(gpu: Gpu, shape: tuple[int, ...]) -> None:
-    check_softmax(gpu, shape, 1, FLOAT)
-
-
-def test_softmax_along_other_axes(gpu: Gpu) -> None:
-    check_softmax(gpu, (2, 3, 20), 2, FLOAT, layout=C_ORDER)
-    assert len(launched()) == 4
-    check_softmax(gpu, (2, 3, 4, 5), 2, FLOAT)
-    check_softmax(gpu, (4, 3), 0, FLOAT, layout=C_ORDER)
-    assert not launched()
-    check_softmax(gpu, (9,), 0, FLOAT, layout=C_ORDER)
-    assert len(launched()) == 4
-
-
-@pytest.mark.parametrize("channels", [8, 40, 1100])
-def test_softmax_of_no_numbers(gpu: Gpu, channels: int) -> None:
-    x, y = random((4, channels)), np.empty((4, channels), np.float32)
-    x[0, 1], x[1, 2], x[2] = np.nan, -np.inf, -np.inf
-    with np.errstate(invalid="ignore"):
-        PLAIN.softmax_forward(x, y, 1)
-    there = on_device(x)
-    gpu.softmax_forward(there, there, 1)
-    np.testing.assert_allclose(to_host(there), y, rtol=4e-6)
 
 
 # ---- long sums ------------------------------------------------------------------------------------------------------

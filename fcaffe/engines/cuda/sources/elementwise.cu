@@ -72,13 +72,6 @@ __global__ void __launch_bounds__(256) weighted_sum(const T* a, float p, const T
     }
 }
 
-INSTANCES(add_relu, FLOATS)
-template <typename T>
-__global__ void __launch_bounds__(256) add_relu(const T* a, const T* b, T* y, int64 count) {
-    const T* inputs[] = {a, b};
-    map(inputs, y, count, [](const float (&at)[2]) { return positive(at[0] + at[1]); });
-}
-
 INSTANCES(multiply, FLOATS)
 template <typename T>
 __global__ void __launch_bounds__(256) multiply(const T* a, const T* b, T* y, int64 count) {
