@@ -11,10 +11,9 @@ import click
 import numpy as np
 
 from fcaffe.cli import glog, usage
-from fcaffe.cli.flags import common_flags, numbers, numbers_of_shape, with_options
+from fcaffe.cli.flags import command, numbers, numbers_of_shape, options_of, with_options
 from fcaffe.cli.table import print_table
-from fcaffe.cli.usage import Command
-from fcaffe.cli.workers import LAUNCH, LaunchFlags, words_for_ranks
+from fcaffe.cli.workers import LaunchFlags, words_for_ranks
 from fcaffe.engines.cuda import libraries
 from fcaffe.engines.cuda.streams import make_current
 from fcaffe.errors import UsageError
@@ -28,8 +27,7 @@ COLUMNS = ("reduction", "ranks", "hosts", "bytes", "ms", "busbw GB/s", "messages
 GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the paper's measurement
 
 
-@click.command(
-    cls=Command,
+@command(
     example="bench reduce --workers 2,4",
     help="Measure between live ranks, of --workers that it starts, or of those that mpiexec or srun has started. "
     "bench reduce: how long the reductions take to sum gradients, as training asks them to. Messages and bytes are "
@@ -75,8 +73,7 @@ GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the p
 @click.option("--rounds", default=7, metavar="N", help="step: rounds in which each variant has its turn (7).")
 @click.option("--iterations", default=0, metavar="N", help="step: of a turn (as many as take a quarter of a second).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@with_options(LAUNCH[1:], usage.WORKERS)  # all but --workers, of which there may be several here
-@common_flags
+@with_options(options_of(LaunchFlags)[1:5], usage.WORKERS)  # neither --workers nor --elastic
 def bench(what: str, names: str, workers: str, as_json: bool, **more: Any) -> int:
     launching = {field.name: more.pop(field.name) for field in fields(LaunchFlags) if field.name in more}
     glog.begin("", None, "", True)
@@ -102,10 +99,31 @@ def _reduce(counts: list[int], names: list[str], as_json: bool, **flags: Any) ->
         raise UsageError(f"--bytes {flags['sizes']}: gradients have 4 bytes each, so give multiples of 4")
 
     def run(world: World) -> None:
+        try:
+            from mpi4py import MPI
+
+            from fcaffe.parallel.bench import measure
+        except ImportError as problem:
+            raise UsageError(
+                "The reductions need MPI: pip install 'fcaffe[mpi]' (or pip install mpi4py mpich)"
+            ) from problem
+        comm = world.comm or MPI.COMM_SELF
+        if max(counts, default=1) > comm.size:
+            raise UsageError(f"--workers {max(counts)}, but there are only {comm.size} ranks")
         xp = _cupy(world) if flags["device"] == "gpu" else np
-        _bench(world, names, sizes, counts, as_json, xp)
+        results = measure(comm, names, sizes, counts or [comm.size], world.watchdog.beat, xp)
+        if world.rank == 0 and as_json:
+            print(json.dumps([result._asdict() for result in results], indent=2))
+        elif world.rank == 0:
+            print_table("Sums of gradients", COLUMNS, [_row(result) for result in results], numbers_from=1)
 
     return run
+
+
+def _row(result: Any) -> tuple[str, ...]:
+    whole = ("" if number is None else f"{number:,}" for number in (result.messages, result.bytes_sent))
+    sizes = (f"{number:,}" for number in (result.ranks, result.hosts, result.bytes))
+    return (result.reduction, *sizes, f"{1e3 * result.seconds:.3f}", f"{result.busbw:.2f}", *whole)
 
 
 def _step(counts: list[int], names: list[str], as_json: bool, **flags: Any) -> Callable[[World], None]:
@@ -123,8 +141,7 @@ def _step(counts: list[int], names: list[str], as_json: bool, **flags: Any) -> C
     shape = numbers_of_shape(flags["input_shape"])
 
     def run(world: World) -> None:
-        from fcaffe.cli.bench_step import bench_step, variants
-        from fcaffe.tools.synthetic import steps_only
+        from fcaffe.cli.bench_step import bench_step, steps_only, variants
 
         if counts and counts != [world.size]:
             raise UsageError(f"--workers {counts[0]}, but there are {world.size} ranks: leave the flag out there")
@@ -149,34 +166,3 @@ def _cupy(world: World) -> Any:
     cupy.cuda.Device(number).use()
     make_current(cupy.cuda.Stream(non_blocking=True))
     return cupy
-
-
-def _bench(world: World, names: list[str], sizes: list[int], counts: list[int], as_json: bool, xp: Any) -> None:
-    try:
-        from mpi4py import MPI
-
-        from fcaffe.parallel.bench import measure
-    except ImportError as problem:
-        raise UsageError(
-            "The reductions need MPI: pip install 'fcaffe[mpi]' (or pip install mpi4py mpich)"
-        ) from problem
-    comm = world.comm or MPI.COMM_SELF
-    if max(counts, default=1) > comm.size:
-        raise UsageError(f"--workers {max(counts)}, but there are only {comm.size} ranks")
-    results = measure(comm, names, sizes, counts or [comm.size], world.watchdog.beat, xp)
-    if world.rank > 0:
-        return
-    if as_json:
-        print(json.dumps([result._asdict() for result in results], indent=2))
-        return
-    rows = [
-        (
-            result.reduction,
-            *(f"{number:,}" for number in (result.ranks, result.hosts, result.bytes)),
-            f"{1e3 * result.seconds:.3f}",
-            f"{result.busbw:.2f}",
-            *("" if number is None else f"{number:,}" for number in (result.messages, result.bytes_sent)),
-        )
-        for result in results
-    ]
-    print_table("Sums of gradients", COLUMNS, rows, numbers_from=1)

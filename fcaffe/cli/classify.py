@@ -9,10 +9,9 @@ import time
 import click
 import numpy as np
 
-from fcaffe.cli.flags import numbers
+from fcaffe.cli.flags import command, numbers
 from fcaffe.cli.pictures import PictureFlags, picture_flags
 from fcaffe.cli.progress import counted
-from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.output_files import replacing
 from fcaffe.pycaffe import io
@@ -20,8 +19,7 @@ from fcaffe.pycaffe.classifier import Classifier
 from fcaffe.tools.numpy_files import load_numpy
 
 
-@click.command(
-    cls=Command,
+@command(
     example="classify cat.jpg scores.npy --model_def deploy.prototxt --pretrained_model net.caffemodel",
     help="Write the scores of pictures to the file OUT (.npy), a row for each. IN is a picture, a folder of pictures, "
     "in the order of their names, or an array of pictures in [0, 1] (.npy, N x H x W x K).",

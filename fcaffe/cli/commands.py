@@ -43,7 +43,13 @@ OTHERS = {
 COMMANDS = {**CAFFE_COMMANDS, **TOOLS, **OTHERS}
 
 _MODULES = {name: "cli.upgrade" for name in TOOLS if name.startswith("upgrade")}
-_MODULES |= {"extract_seconds": "cli.parse_log", "compress": "deep_compression.command"}
+_MODULES |= {
+    "compress": "deep_compression.command",
+    "convert_annoset": "cli.convert_imageset",
+    "extract_seconds": "cli.parse_log",
+    "plot_training_log": "cli.plot",
+    "summarize": "cli.summary",
+}
 
 
 def module_of(command: str) -> str:

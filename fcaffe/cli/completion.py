@@ -9,21 +9,17 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from fcaffe.cli.commands import COMMANDS
-from fcaffe.cli.flags import common_flags
-from fcaffe.cli.usage import Command
+from fcaffe.cli.flags import command
 
 PROGRAMS = ("fcaffe", "caffe")
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(
-    "completion",
-    cls=Command,
+@command(
     example="completion bash >> ~/.bashrc   (zsh: ~/.zshrc; fish: ~/.config/fish/config.fish)",
     help="Print a script that lets bash, zsh or fish complete fcaffe's and caffe's commands, flags and files.",
 )
 @click.argument("shell", metavar="SHELL", type=click.Choice(SHELLS))
-@common_flags
 def completion(shell: str) -> int:
     kind = get_completion_class(shell)
     assert kind is not None

@@ -5,25 +5,22 @@ from __future__ import annotations
 import click
 
 from fcaffe import log
-from fcaffe.cli.flags import log_flags
+from fcaffe.cli.flags import command, log_flags
 from fcaffe.cli.progress import counted
-from fcaffe.cli.usage import Command, required
+from fcaffe.cli.usage import required
 from fcaffe.data import open_database
-from fcaffe.data.mean import mean_to_blob
+from fcaffe.data.mean import mean_of_records, mean_to_blob
 from fcaffe.proto import write_binary
-from fcaffe.tools.image_mean import channel_means, mean_of_records
 
 
-@click.command(
-    "compute_image_mean",
-    cls=Command,
+@command(
     example="compute_image_mean train_lmdb mean.binaryproto",
     help="Compute the mean image of the records of INPUT_DB, write it to OUTPUT_FILE if that is given, and print the "
     "mean of each channel.",
+    flags=log_flags,
 )
 @click.argument("words", nargs=-1, metavar="INPUT_DB [OUTPUT_FILE]")
 @click.option("--backend", default="", metavar="KIND", help="Kind of database: lmdb or leveldb (detected).")
-@log_flags
 def compute_image_mean(words: tuple[str, ...], backend: str) -> int:
     source, *target = required(words, 1, 2)
     database = open_database(source)
@@ -34,5 +31,5 @@ def compute_image_mean(words: tuple[str, ...], backend: str) -> int:
     if target:
         log.writing_mean(target[0])
         write_binary(target[0], mean_to_blob(mean))
-    log.channel_means(channel_means(mean))
+    log.channel_means([float(channel.mean(dtype=float)) for channel in mean])
     return 0

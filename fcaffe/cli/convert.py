@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from fcaffe.cli.flags import common_flags, with_options
-from fcaffe.cli.usage import Command
+from fcaffe.cli.flags import command, numbers, with_options
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.tools.convert import convert as convert_file
 from fcaffe.tools.convert import is_state_dict
@@ -19,23 +18,36 @@ _ONNX = [
     click.option("--mean", default="", metavar="FILE|N,...", help="Subtract a mean from images: a file, or numbers."),
     click.option("--scale", default=1.0, metavar="N", help="Multiply images by N, after the mean is subtracted."),
     click.option("--swap-channels", is_flag=True, help="Take images in the other order of channels: RGB for BGR."),
-    click.option("--fold-bn", is_flag=True, help="Fold BatchNorm and Scale into the weights before them."),
+    click.option(
+        "--fold-bn",
+        "--merge-bn",
+        "fold_bn",
+        is_flag=True,
+        help="Fold BatchNorm and Scale into the weights before them.",
+    ),
     click.option("--opset", type=int, metavar="N", help="The version of ONNX's operators: 17 to 21 (21)."),
+    click.option(
+        "--input-shape",
+        "shapes",
+        multiple=True,
+        metavar="NAME:N,C,H,W",
+        help="The shape of an input that an .onnx file leaves open, for a net.",
+    ),
+    click.option("--forks", is_flag=True, help="Use layers of Caffe's forks, such as Permute, in a net from .onnx."),
 ]
 
 
-@click.command(
-    "convert",
-    cls=Command,
+@command(
     example="convert net.caffemodel net.onnx --model deploy.prototxt --check",
     help="Write what is in the file IN to the file OUT, in the current notation and in the form that OUT's name ends "
     "in: a model as .caffemodel, .h5, .npz, .safetensors or .dcmodel (or its net as .prototxt), a solver state as "
     ".solverstate or .h5, a net or solver as .prototxt, a mean as .binaryproto or .npy. With its net as --model, "
     "a model becomes an .onnx file, and an .onnx file or a state dict of PyTorch in a .safetensors a model. If IN "
-    "is a database, its mean image is computed.",
+    "is a database, its mean image is computed. An .onnx file of PyTorch, say, becomes a net, OUT, and its WEIGHTS.",
 )
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
+@click.argument("weights", metavar="[WEIGHTS]", required=False)
 @click.option(
     "--net",
     "--model",
@@ -57,10 +69,10 @@ _ONNX = [
 )
 @click.option("--input", "inputs", multiple=True, metavar="FILE", help="Values for --check: .npy, or .npz by name.")
 @with_options(_ONNX, "Flags for .onnx files")
-@common_flags
 def convert(
     source: str,
     target: str,
+    weights: str | None,
     net: str,
     to: str,
     check: bool,
@@ -70,7 +82,19 @@ def convert(
     swap_channels: bool,
     fold_bn: bool,
     opset: int | None,
+    shapes: Sequence[str],
+    forks: bool,
 ) -> int:
+    if weights is not None:
+        if net or mean or scale != 1 or swap_channels or opset or to != "bvlc":
+            raise UsageError(
+                "with WEIGHTS the net is from IN; --check, --input, --input-shape, --forks and --merge-bn go with it"
+            )
+        return _convert_onnx(source, target, weights, _shapes(shapes), forks, fold_bn, inputs if check else None)
+    if shapes or forks:
+        raise UsageError(
+            "--input-shape and --forks are for a net from an .onnx file: convert IN.onnx OUT.prototxt WEIGHTS"
+        )
     if target.endswith((".pth", ".pt")):
         raise UsageError(
             f"{target}: PyTorch loads OUT.safetensors (--to torchvision for torchvision's names), or OUT.onnx by "
@@ -89,6 +113,46 @@ def convert(
     if check:
         _check(source, target, net or None, preprocessing, inputs)
     return 0
+
+
+def _convert_onnx(
+    source: str,
+    target: str,
+    weights: str,
+    shapes: dict[str, tuple[int, ...]],
+    forks: bool,
+    merge: bool,
+    inputs: Sequence[str] | None,
+) -> int:
+    """Convert an ONNX file to a net and its weights, and check them unless `inputs` is None."""
+    from fcaffe.tools.onnx.reading.convert import from_onnx, write_converted
+
+    if not source.endswith(".onnx") or not target.endswith(".prototxt"):
+        raise UsageError(f"IN.onnx OUT.prototxt WEIGHTS is for a net from ONNX, not for {source} and {target}")
+    made = from_onnx(source, shapes, forks, merge)
+    write_converted(made, target, weights)
+    print(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")
+    if inputs is None:
+        return 0
+    from fcaffe.tools.onnx.reading.check import check, differs
+
+    found, first = check(source, made, tuple(inputs))
+    for one in found:
+        print(f"{one.output}: largest difference {one.largest:.3g}, of values up to {one.magnitude:.3g}")
+    if wrong := [one.output for one in found if differs(one)]:
+        raise FcaffeError(f'{target} differs from {source} in {", ".join(wrong)}, first in layer "{first}"')
+    return 0
+
+
+def _shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The shapes of --input-shape by the names of inputs. Raises UsageError."""
+    shapes = {}
+    for text in given:
+        name, colon, dims = text.rpartition(":")
+        if not colon:
+            raise UsageError(f"--input-shape takes NAME:N,C,H,W with the name of an input, not '{text}'")
+        shapes[name] = tuple(numbers("--input-shape", dims))
+    return shapes
 
 
 def _preprocessing(mean: str, scale: float, swap_channels: bool) -> Any:

@@ -11,9 +11,9 @@ from typing import Any
 import click
 import numpy as np
 
+from fcaffe.cli.flags import command
 from fcaffe.cli.pictures import PictureFlags, picture_flags
 from fcaffe.cli.progress import counted
-from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.input_files import read_input, reading
 from fcaffe.output_files import replacing
@@ -25,8 +25,7 @@ EDGES = ["ymin", "xmin", "ymax", "xmax"]
 Windows = list[tuple[str, list[np.ndarray]]]
 
 
-@click.command(
-    cls=Command,
+@command(
     example="detect windows.csv scores.csv --crop_mode list --model_def net.prototxt --pretrained_model net.caffemodel",
     help="Write the scores of windows of pictures to the file OUT: a .csv, or else a pandas DataFrame in HDF5. IN "
     "is, with --crop_mode list, a .csv whose first line names the columns filename, ymin, xmin, ymax and xmax; with "

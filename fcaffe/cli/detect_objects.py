@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import colorsys
+import contextlib
 import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import click
+import numpy as np
 
 from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags
-from fcaffe.cli.flags import common_flags
+from fcaffe.cli.flags import command
 from fcaffe.cli.gpus import first_gpu
-from fcaffe.cli.usage import Command
-from fcaffe.data.images import encode_image
-from fcaffe.data.label_map import read_label_map
+from fcaffe.data.annotated import read_label_map
+from fcaffe.data.boxes import falling
+from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file
+from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError, UsageError
+from fcaffe.input_files import reading
+from fcaffe.layers.forks.detection_files import ImageSize, in_pixels
+from fcaffe.net import Net
 from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import load_net
-from fcaffe.tools.object_detection import ObjectDetector, draw, name_of
+
+ROW = 7  # of DetectionOutput: image, label, score, box
+GOLDEN_RATIO = 0.618
 
 
-@click.command(
-    "detect-objects",
-    cls=Command,
+@command(
     example="detect-objects --model deploy.prototxt --weights ssd.caffemodel --labelmap labelmap_voc.prototxt "
     "--out drawn street.jpg",
     help="Find objects in the pictures IMAGE by the detection net --model FILE, whose output is that of a "
@@ -47,7 +56,6 @@ from fcaffe.tools.object_detection import ObjectDetector, draw, name_of
     "--scale", type=float, default=1.0, metavar="X", help="Multiply by this after the mean is subtracted (1)."
 )
 @engine_flags
-@common_flags
 def detect_objects(
     engines: EngineFlags,
     images: tuple[str, ...],
@@ -69,23 +77,19 @@ def detect_objects(
     engine = engines.create(device and device[0])
     with log.quiet():
         net = load_net(model, pb.TEST, engine, inference=True)
-    try:
+    with contextlib.closing(net), engine.fixed_weights():
         tell_untouched(net, {layer.name for layer in load_weights(net, weights).layers}, weights)
         detector = ObjectDetector(net, transform)
-        with engine.fixed_weights():
-            for path, target in zip(images, targets, strict=True):
-                pixels = detector.read(path)
-                objects = detector.find(pixels, threshold)
-                for found in objects:
-                    box = " ".join(map(str, found.box))
-                    print(f"{path}: {name_of(found.label, names)} {found.score:.4f} {box}")
-                log.info(f"{path}: {len(objects)} object(s)")
-                if target:
-                    content = encode_image(draw(pixels, objects, names), os.path.splitext(target)[1].lstrip("."))
-                    with replacing(target, "picture", DataError) as temporary:
-                        temporary.write_bytes(content)
-    finally:
-        net.close()
+        for path, target in zip(images, targets, strict=True):
+            pixels = detector.read(path)
+            objects = detector.find(pixels, threshold)
+            for found in objects:
+                print(f"{path}: {name_of(found.label, names)} {found.score:.4f} {' '.join(map(str, found.box))}")
+            log.info(f"{path}: {len(objects)} object(s)")
+            if target:
+                content = encode_image(draw(pixels, objects, names), os.path.splitext(target)[1].lstrip("."))
+                with replacing(target, "picture", DataError) as temporary:
+                    temporary.write_bytes(content)
     return 0
 
 
@@ -99,10 +103,8 @@ def _targets(images: tuple[str, ...], out: str) -> list[str]:
     for path, target in zip(images, targets, strict=True):
         if os.path.exists(target) and os.path.samefile(path, target):
             raise UsageError(f"--out {out} would overwrite {path}; name another folder")
-    try:
+    with reading(out, UsageError, "folder for pictures"):
         os.makedirs(out, exist_ok=True)
-    except OSError as problem:
-        raise UsageError(f"cannot make the folder {out}: {problem.strerror}") from problem
     return targets
 
 
@@ -114,3 +116,80 @@ def _transform(mean: str, scale: float) -> pb.TransformationParameter:
     except ValueError:
         transform.mean_file = mean
     return transform
+
+
+class Found(NamedTuple):
+    """An object: its label, its score in [0, 1], and its box (xmin, ymin, xmax, ymax) in pixels."""
+
+    label: int
+    score: float
+    box: tuple[int, int, int, int]
+
+
+class ObjectDetector:
+    """A deploy net whose output has the rows of a DetectionOutput or Yolov3DetectionOutput layer.
+
+    Pictures are resized to the net's input. `transform` is a TransformationParameter, with mean and scale.
+    Raises UsageError if the net has no input for pictures or no such output.
+    """
+
+    def __init__(self, net: Net, transform: Any) -> None:
+        self.net = net
+        inputs = [blob for node in net.nodes if node.layer.type == "Input" for blob in node.tops]
+        pictures = [blob for blob in inputs if len(blob.shape) == 4 and blob.shape[1] in (1, 3)]
+        rows = [blob for _, blob, _ in net.outputs() if blob.shape[:2] == (1, 1) and blob.shape[-1] == ROW]
+        if not pictures or not rows:
+            missing = "output of a DetectionOutput layer" if pictures else "Input layer for pictures, N x 3 x H x W"
+            raise UsageError(f'the net "{net.name}" has no {missing}; give the deploy net of a detector')
+        self.input, self.rows = pictures[0], rows[0]
+        channels, height, width = self.input.shape[1:]
+        self.input.reshape(1, channels, height, width)
+        net.reshape()
+        resize = pb.ResizeParameter(resize_mode=pb.ResizeParameter.WARP, height=height, width=width)
+        settings = pb.TransformationParameter(resize_param=[resize])
+        settings.MergeFrom(transform)
+        self.transformer = Transformer(settings, pb.TEST)
+        self.transformer.output_shape((channels, height, width))
+
+    def read(self, path: str) -> np.ndarray:
+        """The picture as channels x height x width pixels, with the channels of the net's input."""
+        color = Color.COLOR if self.input.shape[1] == 3 else Color.GRAY
+        return decode_image(read_file(path), f'"{path}"', color)
+
+    def find(self, pixels: np.ndarray, threshold: float) -> list[Found]:
+        """The objects in a picture with scores from `threshold` on, best first."""
+        (decision,) = self.transformer.decide(1)
+        values = np.empty(self.input.shape[1:], np.float32)
+        self.transformer.apply(self.transformer.augment(pixels, decision), decision, values)
+        engine = self.net.context.engine
+        self.input.data[...] = engine.from_numpy(values)
+        self.net.forward()
+        rows = engine.to_numpy(self.rows.data).reshape(-1, ROW)
+        rows = rows[(rows[:, 1] >= 0) & (rows[:, 2] >= threshold)]
+        rows = rows[falling(rows[:, 2])]
+        boxes = in_pixels(rows[:, 3:], ImageSize("", *pixels.shape[1:]), pb.ResizeParameter()).round().astype(int)
+        return [Found(int(row[1]), float(row[2]), tuple(box)) for row, box in zip(rows, boxes.tolist(), strict=True)]
+
+
+def name_of(label: int, names: dict[int, Any]) -> str:
+    """The name of a label in a label map, or "label 3" if it is not there."""
+    item = names.get(label)
+    return (item.display_name or item.name) if item is not None else f"label {label}"
+
+
+def draw(pixels: np.ndarray, objects: Sequence[Found], names: dict[int, Any]) -> np.ndarray:
+    """A copy of the picture (channels x height x width) with the boxes, names and scores of the objects."""
+    cv2 = opencv()
+    picture = np.array(np.broadcast_to(pixels, (3, *pixels.shape[1:])).transpose(1, 2, 0), order="C")
+    size = max(0.4, max(picture.shape) / 1200)
+    width = max(1, round(2 * size))
+    for found in reversed(objects):  # the best ones on top
+        color = [255 * part for part in colorsys.hsv_to_rgb(found.label * GOLDEN_RATIO % 1, 0.8, 0.9)]
+        x, y, right, bottom = found.box
+        cv2.rectangle(picture, (x, y), (right, bottom), color, width)
+        text = f"{name_of(found.label, names)} {found.score:.2f}"
+        (length, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, size, width)
+        left, top = max(0, min(x, picture.shape[1] - length)), max(0, y - height - below)
+        cv2.rectangle(picture, (left, top), (left + length, top + height + below), color, -1)
+        cv2.putText(picture, text, (left, top + height), cv2.FONT_HERSHEY_SIMPLEX, size, (0, 0, 0), width, cv2.LINE_AA)
+    return picture.transpose(2, 0, 1)

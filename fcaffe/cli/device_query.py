@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import click
-
 from fcaffe import log
 from fcaffe.cli import streams
-from fcaffe.cli.flags import Flags, caffe_flags
-from fcaffe.cli.usage import Command
+from fcaffe.cli.flags import Flags, caffe_flags, command
 from fcaffe.engines.cuda import driver
 from fcaffe.engines.cuda.driver import Gpu, find_driver
 from fcaffe.parallel.devices import find_devices, parse_devices
 
 
-@click.command(
-    "device_query",
-    cls=Command,
+@command(
     example="device_query --gpu all",
     help="Show what NVIDIA's driver knows of the GPUs --gpu ID,... or of all (--gpu all).",
+    flags=caffe_flags("gpu"),
 )
-@caffe_flags("gpu")
 def device_query(flags: Flags) -> int:
     log.querying_gpus(flags.gpu)
     devices = find_devices()

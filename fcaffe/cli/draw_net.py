@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fcaffe.cli.flags import common_flags
-from fcaffe.cli.usage import Command
+from fcaffe.cli.flags import command
 from fcaffe.errors import UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
@@ -14,9 +13,7 @@ from fcaffe.pycaffe.draw import draw_net_to_file
 PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
 
 
-@click.command(
-    "draw_net",
-    cls=Command,
+@command(
     example="draw_net train_val.prototxt net.svg --phase TRAIN",
     help="Draw the net IN (a prototxt) into the file OUT, whose name ends in the format: .svg, .png, .pdf, .raw "
     "(Graphviz's language), or any other format of Graphviz.",
@@ -26,7 +23,6 @@ PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
 @click.option("--rankdir", default="LR", metavar="LR|TB|RL|BT", help="Direction of the net: right, down, ... (LR).")
 @click.option("--phase", default="ALL", metavar="TRAIN|TEST|ALL", help="Draw the layers of this phase only (ALL).")
 @click.option("--display_lrm", is_flag=True, help="Show the lr_mult of layers that learn.")
-@common_flags
 def draw_net(net: str, picture: str, rankdir: str, phase: str, display_lrm: bool) -> int:
     if phase not in PHASES:
         raise UsageError(f'phase must be "TRAIN", "TEST" or "ALL", not "{phase}"')

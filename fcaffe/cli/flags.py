@@ -11,6 +11,7 @@ import click
 
 from fcaffe import log
 from fcaffe.cli import glog, usage
+from fcaffe.cli.commands import COMMANDS
 from fcaffe.errors import UsageError
 
 PHASES = ("TRAIN", "TEST")  # by their numbers in caffe.proto
@@ -20,7 +21,7 @@ Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 def flag(metavar: str | None, text: str, *names: str, default: Any = "", **settings: Any) -> Any:
     """A field of a dataclass of flags: a click option of these names, or of the field's own, for `options_of`."""
     settings = {"metavar": metavar, "help": text, "default": default, **settings}
-    return field(metadata={"names": names, "settings": settings})
+    return field(default=default, metadata={"names": names, "settings": settings})
 
 
 def options_of(kind: Any) -> list[Decorator]:
@@ -152,8 +153,8 @@ def with_options(options: Sequence[Decorator], heading: str) -> Decorator:
     return decorate
 
 
-def with_flags(argument: str, kind: Any, options: Sequence[Decorator], heading: str) -> Decorator:
-    """Return a decorator that adds options to a click command, one for each field of the dataclass `kind`.
+def with_flags(argument: str, kind: Any, heading: str) -> Decorator:
+    """Return a decorator that adds the options of a dataclass of flags to a click command.
 
     The command's function gets an instance of `kind` as its `argument`; help shows the options under the heading.
     """
@@ -164,12 +165,25 @@ def with_flags(argument: str, kind: Any, options: Sequence[Decorator], heading: 
             flags = kind(**{one.name: values.pop(one.name) for one in fields(kind)})
             return function(**{argument: flags}, **values)
 
-        return with_options(options, heading)(with_instance)
+        return with_options(options_of(kind), heading)(with_instance)
 
     return decorate
 
 
 common_flags = with_options(COMMON, usage.COMMON)
+
+
+def command(
+    example: str, help: str, file_flag: str = "", flags: Decorator = common_flags, name: str = ""
+) -> Callable[[Callable[..., int]], click.Command]:
+    """Return a decorator that makes a function a command with these flags beside its own; see `usage.Command`."""
+
+    def decorate(function: Callable[..., int]) -> click.Command:
+        own = function.__name__
+        called = name or (own if own in COMMANDS else own.replace("_", "-"))
+        return click.command(called, usage.Command, example=example, help=help, file_flag=file_flag)(flags(function))
+
+    return decorate
 
 
 def log_flags(function: Callable[..., int]) -> Callable[..., int]:
@@ -200,6 +214,6 @@ def caffe_flags(*used: str) -> Decorator:
                     log.warning(f"--{one.name} has no effect on {context.command.name}")
             return function(**values)
 
-        return with_flags("flags", Flags, options_of(Flags), usage.CAFFE)(log_flags(with_warnings))
+        return with_flags("flags", Flags, usage.CAFFE)(log_flags(with_warnings))
 
     return decorate

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import click
+import numpy as np
 
 from fcaffe import log
-from fcaffe.cli.flags import common_flags
+from fcaffe.cli.flags import command
 from fcaffe.cli.progress import counted
 from fcaffe.cli.table import bar
-from fcaffe.cli.usage import Command
-from fcaffe.data import open_database, parse_datum
+from fcaffe.data import open_database
 from fcaffe.data.backends import new_database
-from fcaffe.data.database import Database, Record
-from fcaffe.errors import UsageError
-from fcaffe.tools.records import Contents, export, form_of, merged, shape_of, shuffled
+from fcaffe.data.database import Database, Record, new_folder
+from fcaffe.data.datum import datum_to_array, name_of, parse_datum
+from fcaffe.data.images import encode_image
+from fcaffe.errors import DataError, UsageError
 
 MOST_LABELS = 40  # in the histogram
 PATHS = {  # of each action: the least and the largest number of paths, and what they name
@@ -27,11 +32,19 @@ PATHS = {  # of each action: the least and the largest number of paths, and what
     "shuffle": (2, 2, "a database and the name of a new one"),
     "export": (2, 2, "a database and the name of a new folder"),
 }
+LIST = "list.txt"  # of exported pictures, for convert_imageset
+_NUMBER = re.compile(rb"\d{6,}(_|$)")  # at the beginning of a key of Caffe's programs
+_PICTURE_ENDING = re.compile(r"\.(png|jpe?g|bmp|gif|tiff?|webp|p[gpn]m)$", re.IGNORECASE)
+_UNSAFE = re.compile(r"[^\w.+-]+")
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # by color type
+_NO_FRAMES = {0xC4, 0xC8, 0xCC}  # markers of JPEG among those of frames
+_STARTS = {b"\x89PNG": "png", b"\xff\xd8": "jpg", b"BM": "bmp", b"GIF8": "gif", b"II*\0": "tif", b"MM\0*": "tif"}
+_FORMS = {
+    ending: f"{word} files" for ending, word in (("png", "PNG"), ("jpg", "JPEG"), ("bmp", "BMP"), ("tif", "TIFF"))
+}
 
 
-@click.command(
-    "lmdb",
-    cls=Command,
+@command(
     example="lmdb shuffle train_lmdb shuffled_lmdb --seed 3",
     help="Work on LMDB or LevelDB folders, which stay as they are. info DB: counts, shapes, encodings, histogram of "
     "labels. cat DB: a line for each record. merge DB... OUT: all records one after the other. shuffle DB OUT: in "
@@ -43,7 +56,6 @@ PATHS = {  # of each action: the least and the largest number of paths, and what
 @click.option("--count", default=0, metavar="N", help="Only the first N records (cat, export; all).")
 @click.option("--seed", default=1, metavar="N", help="Which order (shuffle; 1).")
 @click.option("--backend", default="", metavar="KIND", help="Kind of OUT: lmdb or leveldb (that of the first DB).")
-@common_flags
 def lmdb(action: str, paths: tuple[str, ...], count: int, seed: int, backend: str) -> int:
     least, most, what = PATHS[action]
     if not least <= len(paths) <= most:
@@ -85,19 +97,25 @@ def _cat(records: Iterator[Record]) -> None:
 
 
 def _info(database: Database) -> None:
-    contents = Contents()
-    for record in counted(database, database.entries, "records"):
-        contents.add(record)
+    shapes, forms, labels_of = Counter[tuple[int, ...]](), Counter[str](), Counter[int]()
+    size = 0
+    for key, value in counted(database, database.entries, "records"):
+        datum = parse_datum(key, value)
+        size += len(value)
+        shapes[shape_of(datum)] += 1
+        forms[form_of(datum)] += 1
+        if datum.HasField("label"):
+            labels_of[datum.label] += 1
     print(f"{database.kind} {database.source}")
-    print(f"Records    {contents.records:,}")
-    print(f"Bytes      {contents.value_bytes:,}")
-    print(f"Shapes     {_counts(contents.shapes.most_common(), contents.records, _shape)}")
-    print(f"Stored as  {_counts(contents.forms.most_common(), contents.records, str)}")
-    if not contents.labels:
+    print(f"Records    {shapes.total():,}")
+    print(f"Bytes      {size:,}")
+    print(f"Shapes     {_counts(shapes, _shape)}")
+    print(f"Stored as  {_counts(forms, str)}")
+    if not labels_of:
         print("Labels     none")
         return
-    labels = sorted(contents.labels.items())
-    few, many = min(contents.labels.values()), max(contents.labels.values())
+    labels = sorted(labels_of.items())
+    few, many = min(labels_of.values()), max(labels_of.values())
     print(f"Labels     {len(labels):,} from {labels[0][0]} to {labels[-1][0]}, each of {few:,} to {many:,} records")
     print()
     for label, records in labels[:MOST_LABELS]:
@@ -106,11 +124,100 @@ def _info(database: Database) -> None:
         print(f"     ...  {len(labels) - MOST_LABELS:,} more")
 
 
-def _counts(found: Sequence[tuple[object, int]], total: int, text: Callable[..., str]) -> str:
+def _counts(found: Counter[Any], text: Callable[..., str]) -> str:
     """The most frequent items, with counts if there are several."""
-    said = [text(what) + (f" ({count:,})" if count < total else "") for what, count in found[:5]]
+    said = [text(what) + (f" ({count:,})" if len(found) > 1 else "") for what, count in found.most_common(5)]
     return ", ".join(said) + (f" and {len(found) - 5:,} others" if len(found) > 5 else "")
 
 
 def _shape(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape)) or "unknown"
+
+
+def form_of(datum: Any) -> str:
+    """The form of the stored values, such as "uint8" or "JPEG files"."""
+    if datum.encoded:
+        return _FORMS.get(_ending(datum.data), "encoded")
+    return "uint8" if datum.data else "float32"
+
+
+def shape_of(datum: Any) -> tuple[int, ...]:
+    """Channels, height and width, which for a PNG or JPEG are read from its header. () for other picture files."""
+    if not datum.encoded:
+        return datum.channels, datum.height, datum.width
+    kind = _ending(datum.data)
+    if kind == "png" and len(datum.data) > 25:
+        width, height = (int.from_bytes(datum.data[start : start + 4], "big") for start in (16, 20))
+        return _PNG_CHANNELS.get(datum.data[25], 0), height, width
+    return _jpeg_shape(datum.data) if kind == "jpg" else ()
+
+
+def renumbered(index: int, key: bytes) -> bytes:
+    """A key with this index as its leading number."""
+    name = _NUMBER.sub(b"", key, count=1)
+    return b"%08d" % index + (b"_" + name if name else b"")
+
+
+def shuffled(database: Database, seed: int) -> Iterator[Record]:
+    """Yields all records, with keys whose order is a permutation by the seed."""
+    order = np.random.default_rng(seed).permutation(database.entries).tolist()
+    for index, (key, value) in zip(order, database, strict=True):
+        yield renumbered(index, key), value
+
+
+def merged(databases: Iterable[Database]) -> Iterator[Record]:
+    """Yields the records of all databases, with keys that preserve this order."""
+    index = 0
+    for database in databases:
+        for key, value in database:
+            yield renumbered(index, key), value
+            index += 1
+
+
+def export(records: Iterable[Record], folder: str) -> int:
+    """Write the pictures of records into a new folder, with a list of names and labels. Returns their number.
+
+    Encoded pictures are not re-encoded; raw pixels become PNG files. Raises DataError if the folder exists.
+    """
+    lines = []
+    with new_folder(folder, "folder of pictures") as temporary:
+        for key, value in records:
+            datum = parse_datum(key, value)
+            content, ending = _picture(key, datum)
+            stem = _UNSAFE.sub("_", key.decode(errors="backslashreplace"))
+            name = f"{_PICTURE_ENDING.sub('', stem)}.{ending}"
+            with open(os.path.join(temporary, name), "xb") as file:
+                file.write(content)
+            lines.append(f"{name} {datum.label}\n")
+        with open(os.path.join(temporary, LIST), "w", encoding="utf-8") as file:
+            file.writelines(lines)
+    return len(lines)
+
+
+def _picture(key: bytes, datum: Any) -> tuple[bytes, str]:
+    """The picture file of a Datum, and its extension."""
+    if datum.encoded:
+        return datum.data, _ending(datum.data) or "bin"
+    pixels = datum_to_array(datum, key)
+    if pixels.dtype != np.uint8 or pixels.shape[0] not in (1, 3, 4):
+        raise DataError(
+            f"record {name_of(key)} holds {pixels.shape[0]} channels of {pixels.dtype}; a picture has 1, 3 or 4 of "
+            "uint8, so this database cannot be exported"
+        )
+    return encode_image(pixels, "png"), "png"
+
+
+def _ending(data: bytes) -> str:
+    return next((ending for start, ending in _STARTS.items() if data.startswith(start)), "")
+
+
+def _jpeg_shape(data: bytes) -> tuple[int, ...]:
+    """The shape of a JPEG's first frame (markers C0 to CF)."""
+    offset = 2
+    while offset + 10 <= len(data) and data[offset] == 0xFF:
+        marker, length = data[offset + 1], int.from_bytes(data[offset + 2 : offset + 4], "big")
+        if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES:
+            height, width = (int.from_bytes(data[offset + start : offset + start + 2], "big") for start in (5, 7))
+            return data[offset + 9], height, width
+        offset += 1 if marker == 0xFF else 2 + length
+    return ()

@@ -1,20 +1,33 @@
-"""The low-rank mode of `fcaffe compress`: replaces layers by two with fewer multiply-adds, and prints a table."""
+"""The low-rank mode of `fcaffe compress`: replaces inner products and convolutions by two layers each.
+
+The weights as a matrix (outputs, everything else) are U S V. The r largest singular values are retained. The first r
+rows of V are the weights of a layer with r outputs, and U S those of an inner product, or 1 x 1 convolution, behind it.
+Their product is the nearest matrix of rank r (Eckart and Young, 1936). M outputs of K inputs take r (K + M)
+multiply-adds instead of M K.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
+import numpy as np
 
 from fcaffe import log
 from fcaffe.cli.table import print_table
 from fcaffe.engines import Engine
-from fcaffe.errors import UsageError
-from fcaffe.model_files import read_model, write_model
+from fcaffe.errors import SnapshotError, UsageError
+from fcaffe.model_files import Model, StoredLayer, read_model, write_model
 from fcaffe.output_files import remove_leftovers
-from fcaffe.proto import read_net, write_text
-from fcaffe.tools.low_rank import low_rank
+from fcaffe.proto import StoredBlob, read_net, write_text
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.merge_bn import PARAM_OF, stored_weights
+
+FIRST, SECOND = "_v", "_u"  # suffixes of the names of the two layers
+_TYPES = ("InnerProduct", "Convolution")
 
 OPTIONS = [
     click.option(
@@ -34,7 +47,7 @@ def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: A
 
     Args:
         files: net, weights, new net, new weights.
-        ranks: by layer; see `fcaffe.tools.low_rank`.
+        ranks: by layer; see `low_rank`.
         energy: the share of the squared singular values to keep, where there are no ranks.
         solver: a SolverParameter, or None.
         engine: of the test nets, or None.
@@ -45,7 +58,7 @@ def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: A
         param, model, done = low_rank(read_net(net), old, ranks, energy)
     scores = []
     if engine is not None:
-        from fcaffe.tools.scoring import model_scores  # which loads all layers
+        from fcaffe.tools.nets import model_scores  # which loads all layers
 
         chosen = {one.layer: one.rank for one in done}
 
@@ -75,3 +88,112 @@ def parse_rank(word: str) -> tuple[str, int]:
     if not equals or not number.isdecimal():
         raise UsageError(f"--rank takes LAYER=N, such as fc6=256, not '{word}'")
     return layer, int(number)
+
+
+@dataclass(frozen=True)
+class Factored:
+    """A factored layer: its rank, its full rank, and the relative error of its weights in the Frobenius norm."""
+
+    layer: str
+    rank: int
+    full: int
+    error: float
+
+
+def low_rank(param: Any, model: Model, ranks: Mapping[str, int], energy: float) -> tuple[Any, Model, list[Factored]]:
+    """Factor layers of a net and its weights, where that takes fewer multiply-adds.
+
+    Args:
+        param: the NetParameter.
+        model: the weights.
+        ranks: by layer; no other layer is factored. If empty, all layers that can be are.
+        energy: without ranks, the share of the sum of squared singular values to retain.
+
+    Returns:
+        The new net, its weights, and the factored layers.
+
+    Raises:
+        UsageError: a layer of `ranks` cannot be factored.
+        SnapshotError: the model lacks weights, is of another net, or has weights that are not finite.
+    """
+    names = {layer.name: layer for layer in param.layer}
+    if wrong := [name for name in ranks if name not in names or not _can(names[name])]:
+        raise UsageError(
+            f"there is no inner product, nor a convolution without groups, called {', '.join(wrong)}; shared weights "
+            "and weights that stand transposed stay whole"
+        )
+    stored = {layer.name: layer for layer in model.layers}
+    outline, net, layers, done = pb.NetParameter(), pb.NetParameter(), [], list[Factored]()
+    outline.CopyFrom(param)
+    outline.ClearField("layer")
+    net.CopyFrom(outline)
+    for layer in param.layer:
+        factors = None
+        if _can(layer) and (layer.name in ranks or not ranks):
+            factors = _factors(layer, stored_weights(layer, stored), ranks.get(layer.name), energy)
+        if factors is None:
+            net.layer.append(layer)
+            layers.append(StoredLayer(layer, stored[layer.name].blobs if layer.name in stored else []))
+            continue
+        pair, factored = factors
+        done.append(factored)
+        for one in pair:
+            net.layer.append(one.param)
+            layers.append(one)
+    return net, Model(outline, layers), done
+
+
+def _can(layer: Any) -> bool:
+    if layer.type not in _TYPES or len(layer.bottom) != 1 or any(spec.name for spec in layer.param):
+        return False
+    p = getattr(layer, PARAM_OF[layer.type])
+    return not p.transpose if layer.type == "InnerProduct" else p.group == 1 and p.axis == 1
+
+
+def _factors(
+    layer: Any, blobs: list[StoredBlob], rank: int | None, energy: float
+) -> tuple[list[StoredLayer], Factored] | None:
+    """The two layers; None if no rank is given and they would not take fewer multiply-adds."""
+    outputs = getattr(layer, PARAM_OF[layer.type]).num_output
+    weights = np.array(blobs[0].data, np.float64)
+    kernel = weights.shape[1:] if layer.type == "Convolution" else (weights.size // outputs,)
+    matrix = weights.reshape(outputs, -1)
+    if not np.isfinite(matrix).all():
+        raise SnapshotError(f'the model has weights of layer "{layer.name}" that are not finite')
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    retained = np.cumsum(values**2) / max(np.sum(values**2), np.finfo(np.float64).tiny)
+    if rank is None:
+        rank = int(np.searchsorted(retained, energy - 1e-12) + 1)
+        if rank * (outputs + math.prod(kernel)) >= outputs * math.prod(kernel):
+            return None
+    if not 1 <= rank <= len(values):
+        raise UsageError(f'the rank of layer "{layer.name}" is from 1 to {len(values)}, not {rank}')
+    root = np.sqrt(values[:rank])  # so that activations between the layers have the magnitude of their neighbours
+    arrays = root[:, None] * right[:rank], left[:, :rank] * root
+    first, second = pb.LayerParameter(), pb.LayerParameter()
+    for one, ending in ((first, FIRST), (second, SECOND)):
+        one.CopyFrom(layer)
+        one.name = layer.name + ending
+    middle = first.name
+    first.top[0], second.bottom[0] = middle, middle
+    del first.param[1:]
+    first.ClearField("loss_weight")
+    second.ClearField("propagate_down")  # it applies to the first bottom
+    mine, theirs = (getattr(one, PARAM_OF[layer.type]) for one in (first, second))
+    mine.num_output, mine.bias_term = rank, False
+    tail: tuple[int, ...] = ()
+    if layer.type == "Convolution":
+        tail = (1,) * (len(kernel) - 1)
+        for field in ("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w", "stride", "pad", "dilation"):
+            theirs.ClearField(field)
+        theirs.ClearField("kernel_size")
+        theirs.kernel_size.append(1)
+    else:
+        theirs.axis = -1 if mine.axis < 0 else mine.axis
+    shapes = [(rank, *kernel), (outputs, rank, *tail)]
+    made = [
+        StoredBlob(shape, array.astype(np.float32).reshape(shape)) for shape, array in zip(shapes, arrays, strict=True)
+    ]
+    error = math.sqrt(max(0.0, 1 - retained[rank - 1]))
+    pair = [StoredLayer(first, made[:1]), StoredLayer(second, [made[1], *blobs[1:]])]
+    return pair, Factored(layer.name, rank, len(values), error)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import click
 
 from fcaffe import log
-from fcaffe.cli.flags import common_flags
-from fcaffe.cli.usage import Command
+from fcaffe.cli.flags import command
 from fcaffe.model_files import read_model, write_model
 from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import read_net, write_text
 from fcaffe.tools.merge_bn import merge_bn as merge
 
 
-@click.command(
-    "merge-bn",
-    cls=Command,
+@command(
     example="merge-bn deploy.prototxt net.caffemodel merged.prototxt merged.caffemodel",
     help="Fold each BatchNorm, Scale and Bias of the net NET into the convolution or inner product before it, by the "
     "weights of the model WEIGHTS, and write what is left, in phase TEST, as NEW_NET and NEW_WEIGHTS. Where there is "
@@ -25,7 +22,6 @@ from fcaffe.tools.merge_bn import merge_bn as merge
 @click.argument("weights", metavar="WEIGHTS")
 @click.argument("new_net", metavar="NEW_NET")
 @click.argument("new_weights", metavar="NEW_WEIGHTS")
-@common_flags
 def merge_bn(net: str, weights: str, new_net: str, new_weights: str) -> int:
     with log.quiet():
         merged = merge(read_net(net), read_model(weights))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fcaffe.cli import usage
-from fcaffe.cli.flags import common_flags, flag, numbers, options_of, with_flags
+from fcaffe.cli.flags import flag, numbers, with_flags
 from fcaffe.pycaffe import session
 from fcaffe.tools.numpy_files import load_numpy
 
@@ -53,6 +53,4 @@ class PictureFlags:
         return kind(self.model_def, self.pretrained_model, mean=mean, channel_swap=channels, **scales, **settings)
 
 
-def picture_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Add these flags to a click command, whose function gets them as `flags`."""
-    return with_flags("flags", PictureFlags, options_of(PictureFlags), usage.OWN)(common_flags(function))
+picture_flags = with_flags("flags", PictureFlags, usage.OWN)

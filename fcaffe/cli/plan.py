@@ -12,13 +12,11 @@ import click
 from fcaffe import log
 from fcaffe.cli import glog
 from fcaffe.cli.engine import EngineFlags, engine_flags
-from fcaffe.cli.flags import common_flags, numbers, numbers_of_shape
+from fcaffe.cli.flags import command, numbers, numbers_of_shape
 from fcaffe.cli.table import print_table
-from fcaffe.cli.usage import Command
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.plan.explain import explain
-from fcaffe.plan.machine import MACHINES
-from fcaffe.plan.machine_file import MACHINE, read_machine
+from fcaffe.plan.machine import MACHINE, MACHINES, read_machine
 from fcaffe.plan.prediction import Prediction, Question, Row
 from fcaffe.plan.reductions import check_names
 from fcaffe.plan.work import Work, work_of_net
@@ -29,8 +27,7 @@ EACH = "per-worker"
 COLUMNS = "workers reduce ms/iteration compute exposed data update speedup efficiency images/s hours GB/worker fits"
 
 
-@click.command(
-    cls=Command,
+@command(
     example="plan --net train_val.prototxt --batch 1024 --machine h200 --workers 1,8,64",
     help="Predict what a training takes on several workers: seconds of an iteration by parts, speedup, time of the "
     "training, the best reduction, where communication takes over, memory. The net's data sets need not exist.",
@@ -59,7 +56,6 @@ COLUMNS = "workers reduce ms/iteration compute exposed data update speedup effic
 @click.option("--calibrate", is_flag=True, help="Measure this machine, and its links if started under several ranks.")
 @click.option("--out", default=MACHINE, metavar="FILE", help=f"With --calibrate: the file ({MACHINE}).")
 @engine_flags
-@common_flags
 def plan(engines: EngineFlags, **flags: Any) -> int:
     glog.begin("", None, "", True)
     counts = _counts(flags["workers"])
@@ -112,8 +108,8 @@ def _work(flags: dict[str, Any]) -> Work:
 
 
 def _calibrate(engines: EngineFlags, flags: dict[str, Any]) -> int:
+    from fcaffe.cli.bench_step import steps_only
     from fcaffe.cli.plan_calibration import run
-    from fcaffe.tools.synthetic import steps_only
 
     path, shape = flags["solver"] or flags["net"], numbers_of_shape(flags["input_shape"])
     if not path:

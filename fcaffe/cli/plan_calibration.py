@@ -11,17 +11,14 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli.bench_step import training
+from fcaffe.cli.bench_step import take_turns, training
 from fcaffe.cli.engine import EngineFlags
 from fcaffe.engines import Engine
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.parallel.world import World, join
-from fcaffe.plan.devices import LINKS, Device, Link
-from fcaffe.plan.machine import FCAFFE, Machine
-from fcaffe.plan.machine_file import read_machine, write_machine
+from fcaffe.plan.machine import FCAFFE, LINKS, Device, Link, Machine, read_machine, write_machine
 from fcaffe.threads import available_cpus, ranks_on_host
 from fcaffe.tools.profile import gemm_gflops, memory_gbytes
-from fcaffe.tools.step_bench import take_turns
 
 TURNS = 7  # whose median counts
 SHORT, LONG = 64, 8 << 20  # bytes of the sums that tell a link's latency and bandwidth

@@ -1,15 +1,18 @@
-"""Progress bars below the log lines, on a terminal only."""
+"""Observers of a training on the command line: progress bar, heartbeat for the watchdog, recorded curves."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
+import numpy as np
 
 from fcaffe import log
+from fcaffe.errors import UsageError
+from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.solvers import Observer, Solver
 
 Item = TypeVar("Item")
@@ -68,3 +71,85 @@ def _shown(bar: Any) -> Iterator[Any]:
             yield bar
     finally:
         log.set_show(None)
+
+
+class Heartbeat(Observer):
+    """Lets the watchdog know what the solver does, and in which iteration."""
+
+    looks = False
+
+    def __init__(self, solver: Solver, watchdog: Watchdog) -> None:
+        self.solver = solver
+        self.watchdog = watchdog
+
+    def iteration_begins(self) -> None:
+        self.watchdog.beat("forward and backward", self.solver.iteration)
+
+    def gradients_ready(self) -> None:
+        self.watchdog.beat("the update", self.solver.iteration)
+
+    def iteration_ends(self, loss: float, rate: float) -> None:
+        self.watchdog.beat("a snapshot or a test", self.solver.iteration)
+
+    def test_batch_begins(self) -> None:
+        self.watchdog.beat("a test", self.solver.iteration)
+
+
+@contextlib.contextmanager
+def recorded(solver: Solver, solver_file: str, report: str, tensorboard: str) -> Iterator[None]:
+    """Record the training in the body of the `with`. Worker 0 writes the page `report` and the folder `tensorboard`."""
+    if solver.workers.rank or not (report or tensorboard):
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        if tensorboard:
+            events = TensorBoard(tensorboard, solver)
+            stack.callback(events.close)
+            solver.observers.append(events)
+        if report:
+            from fcaffe.tools.report.recorder import Recorder
+
+            recorder = Recorder(report, solver, solver_file)
+            solver.observers.append(recorder)
+            stack.push(lambda kind, error, _: recorder.end("" if error is None else _words(error)))
+            log.info(f"A page about this training is in {report}; it renews itself while open")
+        yield
+
+
+def _words(error: BaseException) -> str:
+    return f"Ended by an error: {error}" if isinstance(error, Exception) else "Interrupted."
+
+
+class TensorBoard(Observer):
+    """Writes events into `folder`.
+
+    Tags are train/loss (smoothed, as in the log) and train/lr for each iteration, and test/NAME for the outputs of the
+    test net, or testN/NAME if there are several test nets. Raises UsageError if it cannot write.
+    """
+
+    looks = False
+
+    def __init__(self, folder: str, solver: Solver) -> None:
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError as problem:
+            raise UsageError("--tensorboard needs tensorboardX: pip install 'fcaffe[tensorboard]'") from problem
+        self.solver = solver
+        try:
+            self.writer = SummaryWriter(folder)
+        except OSError as problem:
+            raise UsageError(f"--tensorboard {folder}: cannot write there ({problem.strerror})") from problem
+
+    def iteration_ends(self, loss: float, rate: float) -> None:
+        self.writer.add_scalar("train/loss", loss, self.solver.iteration)
+        self.writer.add_scalar("train/lr", rate, self.solver.iteration)
+
+    def test_ends(self, index: int, outputs: Sequence[tuple[str, np.ndarray, float]]) -> None:
+        group = f"test{index}" if len(self.solver.test_nets) > 1 else "test"
+        for name, values, _ in outputs:
+            for number, value in enumerate(values):
+                tag = f"{group}/{name}" + (f"/{number}" if len(values) > 1 else "")
+                self.writer.add_scalar(tag, float(value), self.solver.iteration)
+
+    def close(self) -> None:
+        self.writer.close()

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import click
 
-from fcaffe.cli.flags import common_flags
+from fcaffe.cli.flags import command
 from fcaffe.cli.progress import counted
-from fcaffe.cli.usage import Command
-from fcaffe.data.decoding import decoding_threads
+from fcaffe.data.batches import decoding_threads
 from fcaffe.data.image_list import read_image_list
 from fcaffe.errors import UsageError
-from fcaffe.tools.crop_images import crop_images
+from fcaffe.tools.image_sets import crop_images
 
 
-@click.command(
-    "resize_and_crop_images",
-    cls=Command,
+@command(
     example="resize_and_crop_images --input=list.txt --input_folder=images/ --output_folder=resized/",
     help="Resize the shorter edge of each picture to --output_side_length, crop the central square, and write it to "
     "the same path in --output_folder.",
@@ -26,7 +23,6 @@ from fcaffe.tools.crop_images import crop_images
 @click.option("--output_side_length", default=256, metavar="N", help="Height and width of the new pictures (256).")
 @click.option("--image_lib", default="opencv", metavar="NAME", help="Only opencv (opencv).")
 @click.option("--num_clients", default=0, metavar="N", help="Pictures at a time (as many as there are CPUs).")
-@common_flags
 def resize_and_crop_images(
     input: str, input_folder: str, output_folder: str, output_side_length: int, image_lib: str, num_clients: int
 ) -> int:

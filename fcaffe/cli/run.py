@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import click
 
-from fcaffe.cli.flags import common_flags
-from fcaffe.cli.usage import Command
+from fcaffe.cli.flags import command
 from fcaffe.errors import UsageError
 
 
-@click.command(
-    "run",
-    cls=Command,
+@command(
     example="run classify_cats.py cat.jpg",
     help="Run the Python file SCRIPT, or the module of -m, with its ARGUMENTS, as `python SCRIPT ARGUMENTS` does. "
     "`import caffe` means fcaffe in it, also where another Caffe is installed or the script looks for one in a folder "
@@ -24,6 +21,5 @@ from fcaffe.errors import UsageError
     help="Without a GPU let caffe.set_device and set_mode_gpu warn, and compute on the CPU (as FCAFFE_GPU=optional).",
 )
 @click.option("-m", "module", metavar="MODULE", help="Run this module, as `python -m` does.")
-@common_flags
 def run(words: tuple[str, ...], gpu_optional: bool, module: str | None) -> int:
     raise UsageError("run needs a script first: fcaffe run [--gpu-optional] SCRIPT|-m MODULE [ARGUMENTS]")

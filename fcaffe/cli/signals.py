@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections import deque
 from types import FrameType
 from typing import Any
@@ -11,13 +12,14 @@ from fcaffe.errors import UsageError
 from fcaffe.solvers import Action
 
 EFFECTS = {"stop": Action.STOP, "snapshot": Action.SNAPSHOT, "none": Action.NONE}
-URGENCY = [Action.NONE, Action.SNAPSHOT, Action.STOP, Action.TERMINATE]
+URGENCY = [Action.NONE, Action.SAVE, Action.SNAPSHOT, Action.STOP, Action.TERMINATE]
 
 
 class Signals:
     """Within a `with`, signal handlers only record what was asked for; the training loop calls `requested`.
 
-    Batch systems send SIGTERM some time before they kill.
+    Batch systems send SIGTERM some time before they kill. A temporary snapshot is asked for every `save_every` seconds,
+    unless that is 0.
     """
 
     def __init__(self, sigint_effect: str, sighup_effect: str) -> None:
@@ -27,10 +29,14 @@ class Signals:
         self._noted: deque[Action] = deque()  # appending is atomic, whenever a signal arrives
         self._before: dict[signal.Signals, Any] = {}
         self.terminated = False
+        self.save_every = 0.0
+        self._saved = time.monotonic()
 
     def requested(self) -> Action:
         """Return the most urgent effect of the signals since the last call."""
         action = Action.NONE
+        if self.save_every and time.monotonic() > self._saved + self.save_every:
+            self._saved, action = time.monotonic(), Action.SAVE
         while self._noted:
             action = max(action, self._noted.popleft(), key=URGENCY.index)
         self.terminated |= action is Action.TERMINATE

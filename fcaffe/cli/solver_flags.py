@@ -10,7 +10,7 @@ import click
 
 from fcaffe import log
 from fcaffe.cli import usage
-from fcaffe.cli.flags import flag, options_of, with_flags
+from fcaffe.cli.flags import flag, with_flags
 from fcaffe.engines import Engine
 from fcaffe.net.workers import Workers
 from fcaffe.solvers import Action, Solver
@@ -90,4 +90,4 @@ def _scale_rate(param: Any, scale: str, workers: Workers) -> None:
     log.info(f"--scale-lr {scale}: {change}, since the batch is {workers.size} times the solver's")
 
 
-solver_flags = with_flags("solving", SolverFlags, options_of(SolverFlags), usage.OWN)
+solver_flags = with_flags("solving", SolverFlags, usage.OWN)

@@ -1,25 +1,29 @@
-"""`fcaffe summary`: shows the layers of a net, or the contents of a model file."""
+"""`fcaffe summary` shows the layers of a net or the contents of a model; `fcaffe summarize` a table as Caffe's."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from fcaffe import log
-from fcaffe.cli.flags import common_flags, numbers_of_shape, phase_number
+from fcaffe.cli.flags import command, numbers_of_shape, phase_number
 from fcaffe.cli.table import print_table
-from fcaffe.cli.usage import Command
+from fcaffe.cli.usage import required
 from fcaffe.model_files import Model, read_model
-from fcaffe.proto import file_start, is_text
-from fcaffe.tools.summary import COLUMNS, Summary, model_to_json, shape_text, summarize, total_params
+from fcaffe.proto import file_start, is_text, read_net
+from fcaffe.tools.summary import COLUMNS, Summary, model_to_json, shape_text, total_params
+from fcaffe.tools.summary import summarize as summary_of
 
 MODEL_COLUMNS = ("layer", "type", "blobs", "parameters")
 
 
-@click.command(
-    cls=Command,
+@command(
     example="summary train_val.prototxt --phase TEST",
     help="Show the layers, shapes, parameters, multiply-adds and memory of the net NET (a prototxt), for one batch. "
     "Its data sets need not exist. NET may also be a model, in any of its forms: what it holds is shown.",
@@ -30,7 +34,6 @@ MODEL_COLUMNS = ("layer", "type", "blobs", "parameters")
 @click.option("--stage", default="", metavar="NAME,...", help="Stages of the net, for its include and exclude rules.")
 @click.option("--input-shape", default="", metavar="C,H,W", help="Shape of the records of a data set that is missing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@common_flags
 def summary(net: str, phase: str, level: int, stage: str, input_shape: str, as_json: bool) -> int:
     if not is_text(file_start(net)):
         with log.quiet():
@@ -42,7 +45,7 @@ def summary(net: str, phase: str, level: int, stage: str, input_shape: str, as_j
         return 0
     stages = stage.split(",") if stage else []
     with log.quiet():
-        made = summarize(net, phase_number(phase), level, stages, numbers_of_shape(input_shape))
+        made = summary_of(net, phase_number(phase), level, stages, numbers_of_shape(input_shape))
     if as_json:
         print(json.dumps(made.to_json(), indent=2))
     else:
@@ -74,3 +77,105 @@ def _print_model(path: str, model: Model) -> None:
     print_table(f"{model.param.name or 'model'} ({path})", MODEL_COLUMNS, rows, numbers_from=3)
     print(f"Layers          {len(model.layers):,}")
     print(f"Parameters      {total_params(model):,}")
+
+
+@command(
+    example="summarize train_val.prototxt",
+    help="Show each layer of the net NET (a prototxt), all phases together: its type, (names and multipliers of its "
+    "parameters), bottoms -> tops, kernel/stride+pad and outputs. `summary` shows shapes and costs.",
+)
+@click.argument("words", nargs=-1, metavar="NET")
+@click.option("--max-width", "-w", default=30, metavar="N", help="Largest number of characters of a column (30).")
+def summarize(words: tuple[str, ...], max_width: int) -> int:
+    (path,) = required(words, 1)
+    with log.quiet():
+        net = read_net(path)
+    for line in table_lines(net_rows(net, colors=sys.stdout.isatty()), max_width):
+        print(line)
+    return 0
+
+
+# Terminal codes: for blobs in the order of their first use, cyclically; for a bottom that is no layer's top; for a top
+# that is no layer's bottom.
+_COLORS = ["92", "93", "94", "95", "97", "96", "42", "43;30", "100", "44", "103;30", "107;30"]
+_UNKNOWN = "41"
+_UNREAD = "\033[1;4m"
+_CODE = re.compile(r"\033\[[\d;]+m")
+
+Row = Sequence[str]
+
+
+def net_rows(net: Any, colors: bool) -> list[Row]:
+    """For each layer: name, type, parameters and their multipliers, bottoms, an arrow, tops, and its window."""
+    unread: set[str] = set()
+    for layer in net.layer:
+        unread = (unread | set(layer.top)) - set(layer.bottom)
+    color_of: dict[str, str] = {}
+    rows: list[Row] = []
+    for layer in net.layer:
+        tops = []
+        for index, top in enumerate(layer.top):
+            color = color_of.setdefault(top, _COLORS[len(color_of) % len(_COLORS)])
+            text = _UNREAD + top if colors and top in unread else top
+            if index < len(layer.loss_weight):
+                text = f"{layer.loss_weight[index]} * {text}"
+            tops.append(_colored(text, color, colors))
+        bottoms = [_colored(bottom, color_of.get(bottom, _UNKNOWN), colors) for bottom in layer.bottom]
+        rows.append((layer.name, _type(layer), _params(layer), ", ".join(bottoms), "->", ", ".join(tops), _size(layer)))
+    return rows
+
+
+def table_lines(rows: list[Row], max_width: int) -> list[str]:
+    """The rows in aligned columns of at most `max_width` characters.
+
+    A longer cell moves the rest of its own line to the right.
+    """
+    widths = [min(max(_length(cell) + 1 for cell in column), max_width) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        line, end = "", 0
+        for cell, width in zip(row, widths, strict=True):
+            end += width
+            line += cell + " "
+            line += " " * (end - _length(line))
+        lines.append(line.rstrip())
+    return lines
+
+
+def _colored(text: str, color: str, colors: bool) -> str:
+    return f"\033[{color}m{text}\033[0m" if colors else text
+
+
+def _length(text: str) -> int:
+    """The number of visible characters."""
+    return len(_CODE.sub("", text))
+
+
+def _type(layer: Any) -> str:
+    return f"{layer.python_param.module}.{layer.python_param.layer}" if layer.type == "Python" else layer.type
+
+
+def _params(layer: Any) -> str:
+    """The names of the parameters, and their multipliers of rate and decay that are not 1."""
+    texts = []
+    for param in layer.param:
+        rate = [f"x{param.lr_mult}"] if param.lr_mult != 1 else []
+        decay = [f"Dx{param.decay_mult}"] if param.decay_mult != 1 else []
+        texts.append(" ".join([param.name, *rate, *decay] if param.name else [*rate, *decay]))
+    return f"({', '.join(texts)})" if any(texts) else ""
+
+
+def _size(layer: Any) -> str:
+    """`kernel/stride+pad outputs/groups`, without strides and groups of 1 and pads of 0."""
+    if layer.type in ("Convolution", "Deconvolution") and len(layer.convolution_param.kernel_size) == 1:
+        param = layer.convolution_param
+        stride, pad = (next(iter(values), default) for values, default in ((param.stride, 1), (param.pad, 0)))
+        group = f"/{param.group}" if param.group != 1 else ""
+        return f"{_window(param.kernel_size[0], stride, pad)} {param.num_output}{group}"
+    if layer.type == "Pooling":
+        return _window(layer.pooling_param.kernel_size, layer.pooling_param.stride, layer.pooling_param.pad)
+    return ""
+
+
+def _window(kernel: int, stride: int, pad: int) -> str:
+    return str(kernel) + (f"/{stride}" if stride != 1 else "") + (f"+{pad}" if pad else "")

@@ -6,23 +6,21 @@ import click
 
 from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags
-from fcaffe.cli.flags import Flags, caffe_flags
+from fcaffe.cli.flags import Flags, caffe_flags, command
 from fcaffe.cli.gpus import first_gpu
-from fcaffe.cli.usage import Command
 from fcaffe.errors import UsageError
 from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
-from fcaffe.tools.nets import load_net
-from fcaffe.tools.scoring import score
+from fcaffe.tools.nets import load_net, score
 
 
-@click.command(
-    cls=Command,
+@command(
     example="test --model train_val.prototxt --weights net.caffemodel --iterations 100",
     file_flag="--model",
     help="Run --iterations batches of the net --model FILE in phase TEST with --weights FILE, and print each of its "
-    "outputs and their means; for DetectionEvaluate layers the mean average precision.",
+    "outputs and their means; for DetectionEvaluate and EvalDetection layers the mean average precision.",
+    flags=caffe_flags("model", "weights", "iterations", "gpu", "level", "stage"),
 )
 @click.option(
     "--ap-version",
@@ -31,7 +29,6 @@ from fcaffe.tools.scoring import score
 )
 @click.option("--per-class", is_flag=True, help="Print the average precision of each class.")
 @engine_flags
-@caffe_flags("model", "weights", "iterations", "gpu", "level", "stage")
 def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: bool) -> int:
     if not flags.model:
         raise UsageError("Need a model definition to score. Give it as --model FILE")
@@ -43,7 +40,7 @@ def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: 
     else:
         log.use_cpu_to_test()
     engine = engines.create(gpu and gpu[0])
-    net = load_net(flags.model, pb.TEST, engine, flags.level, flags.stages, inference=True)
+    net = load_net(flags.model, pb.TEST, engine, flags.level, flags.stages, inference=True, writes_files=True)
     try:
         if (ap_version or per_class) and not any(isinstance(one, Detections) for one in collectors(net)):
             raise UsageError(

@@ -11,15 +11,11 @@ import click
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.cli.engine import EngineFlags, engine_flags
-from fcaffe.cli.flags import Flags, caffe_flags
+from fcaffe.cli.flags import Flags, caffe_flags, command
 from fcaffe.cli.gpus import TrainingGpus
-from fcaffe.cli.heartbeat import Heartbeat
-from fcaffe.cli.progress import progress_of
-from fcaffe.cli.recording import recorded
+from fcaffe.cli.progress import Heartbeat, progress_of, recorded
 from fcaffe.cli.signals import Signals
 from fcaffe.cli.solver_flags import SolverFlags, solver_flags
-from fcaffe.cli.timing import Timing
-from fcaffe.cli.usage import Command
 from fcaffe.cli.workers import (
     LaunchFlags,
     SharingFlags,
@@ -35,19 +31,20 @@ from fcaffe.parallel.launch import launch
 from fcaffe.parallel.world import World, join
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Solver
-from fcaffe.solvers.snapshot.paths import states
+from fcaffe.solvers.snapshot.paths import remove_states, states, temporary_prefix
 from fcaffe.solvers.snapshot.read import restore_newest
+from fcaffe.tools.trace import Timing
 
 AUTO = "auto"
 TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
 
 
-@click.command(
-    cls=Command,
+@command(
     example="train --solver solver.prototxt --snapshot auto",
     file_flag="--solver",
     help="Train the net of --solver FILE, from the start, from a snapshot or from given weights. SIGTERM snapshots "
     f"and ends with exit code {TERMINATED}.",
+    flags=caffe_flags("solver", "weights", "snapshot", "gpu", "level", "stage", "sigint_effect", "sighup_effect"),
 )
 @solver_flags
 @click.option("--report", default="", metavar="FILE.html", help="Write a page about the training, while it goes on.")
@@ -59,11 +56,17 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
     metavar="N",
     help="Start again up to N times, from the newest snapshot, if a worker dies or hangs.",
 )
+@click.option(
+    "--snapshot-every",
+    type=float,
+    default=0.0,
+    metavar="SECONDS",
+    help="Also write temporary snapshots for --restarts and --elastic; the last two stay until the job ends.",
+)
 @click.option("--gpus", "gpu_count", default="", metavar="N", help="Train with N workers, each on a GPU of its own.")
 @launch_flags
 @sharing_flags
 @engine_flags
-@caffe_flags("solver", "weights", "snapshot", "gpu", "level", "stage", "sigint_effect", "sighup_effect")
 def train(
     flags: Flags,
     engines: EngineFlags,
@@ -72,6 +75,7 @@ def train(
     solving: SolverFlags,
     gpu_count: str,
     restarts: int,
+    snapshot_every: float,
     report: str,
     tensorboard: str,
     trace: str,
@@ -82,16 +86,38 @@ def train(
         raise UsageError("Give a snapshot to resume training or weights to finetune but not both.")
     gpus = TrainingGpus(flags.gpu, gpu_count)
     gpus.check()
+    if snapshot_every < 0:
+        raise UsageError("--snapshot-every must not be negative")
     signals = Signals(flags.sigint_effect, flags.sighup_effect)
-    world = join(launching.timeout)
-    if world.size == 1 and (plan := launching.plan(restarts, gpus)):
-        sharing.with_batch_of(gpus, plan.workers).check_reproducible(solving.rng, plan.workers, bool(gpus))
+    nodes = launching.on_nodes(restarts)
+    if nodes is None:
+        return 0
+    world = World() if nodes.hosts and not launching.hosts else join(launching.timeout)
+
+    def check(workers: int) -> None:
+        sharing.with_batch_of(gpus, workers).check_reproducible(solving.rng, workers, bool(gpus))
+
+    def fits(workers: int) -> bool:
+        try:
+            check(workers)
+        except UsageError:
+            return False
+        return True
+
+    if world.size == 1 and (plan := nodes.plan(restarts, gpus, fits)):
+        if not plan.elastic:
+            check(plan.workers)
         prefix = _solver_param(flags).snapshot_prefix
-        code = launch(plan, words_for_ranks(), _newest_since_now(prefix), signals.stopping())
-        remove_leftovers(f"{prefix}_iter_", tell=False)  # the log's last line must stay the one that names a dead rank
+        temporary = temporary_prefix(prefix)
+        remove_states(temporary)  # of a job that was killed
+        code = launch(plan, words_for_ranks(), _newest_since_now(prefix, temporary), signals.stopping())
+        remove_states(temporary)
+        for each in (prefix, temporary):  # the log's last line must stay the one that names a dead rank
+            remove_leftovers(f"{each}_iter_", tell=False)
         return code
     with world:
         launching.check(world, restarts)
+        signals.save_every = snapshot_every if world.rank == 0 else 0.0
         check_same_flags(world)
         param = _solver_param(flags)
         gpu = gpus.take(param, world, on_cpu=bool(engines.engine))
@@ -130,18 +156,23 @@ def _solver_param(flags: Flags) -> Any:
     return param
 
 
-def _newest_since_now(prefix: str) -> Callable[[], str | None]:
+def _newest_since_now(*prefixes: str) -> Callable[[], str | None]:
     """Return a function that finds the newest state written after this moment, so by this run."""
 
     def stamps() -> dict[str, int]:
         found = {}
-        for path in states(prefix):
+        for path in (path for prefix in prefixes for path in states(prefix)):
             with suppress(OSError):  # another process has just removed it
                 found[path] = os.stat(path).st_mtime_ns
         return found
 
     before = stamps()
-    return lambda: next((path for path, stamp in stamps().items() if before.get(path) != stamp), None)
+
+    def newest() -> str | None:
+        since = {path: stamp for path, stamp in stamps().items() if before.get(path) != stamp}
+        return max(since, key=lambda path: since[path], default=None)
+
+    return newest
 
 
 def _tell_sharing(solver: Solver, sharing: SharingFlags, world: World, gpu: int | None) -> None:
@@ -149,10 +180,11 @@ def _tell_sharing(solver: Solver, sharing: SharingFlags, world: World, gpu: int 
         samples = share.total * solver.param.iter_size
         log.info(f"Effective batch: {samples} samples an iteration, over {world.size} workers")
     if sharing.reproducible:
-        threads = ", with one thread" if gpu is None else ""
+        threads = len(solver.nets)
+        how = f"on {threads} threads side by side" if threads > 1 else "one after the other"
         log.info(
-            f"Reproducible: each batch is computed as {sharing.reproducible} shards, one by one{threads}; what they "
-            "give is added up in one tree"
+            f"Reproducible: each batch is computed as {sharing.reproducible} shards, this worker's {how}; their "
+            "gradients are added up in one tree"
         )
 
 

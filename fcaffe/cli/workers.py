@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,15 +13,27 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.cli import usage
-from fcaffe.cli.flags import with_flags
+from fcaffe.cli.flags import flag, with_flags
 from fcaffe.cli.gpus import NO_GPUS, TrainingGpus
 from fcaffe.errors import UsageError
-from fcaffe.parallel.launch import Plan
-from fcaffe.parallel.placement import parse_hosts, ranks_of_hosts, read_hostfile
-from fcaffe.parallel.watchdog import DEFAULT_TIMEOUT
+from fcaffe.net.shards import MOST as MOST_SHARDS
+from fcaffe.net.shards import nodes_of_workers
+from fcaffe.parallel.nodes import nodes_of
+from fcaffe.parallel.placement import (
+    DEFAULT_TIMEOUT,
+    Elastic,
+    Host,
+    Plan,
+    parse_hosts,
+    ranks_of_hosts,
+    read_hostfile,
+)
+from fcaffe.parallel.started import LAUNCHED, started_as
 from fcaffe.parallel.world import World
 from fcaffe.threads import VARIABLES, has_one_thread
 from fcaffe.timeline import Timeline
+
+REJOIN = 60.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -26,16 +41,35 @@ class LaunchFlags:
     """How many workers, where, and what becomes of them. 0 workers: as many as a launcher has started, or the hosts
     have room for, else one."""
 
-    workers: int
-    hosts: str
-    hostfile: str
-    mpi_args: str
-    timeout: int
+    workers: int = flag("N", "Number of workers, each an MPI rank on CPUs.", default=0)
+    hosts: str = flag("HOST:N,...", "Start them on these hosts, N on each.")
+    hostfile: str = flag("FILE", "The same from a file, a host on each line.")
+    mpi_args: str = flag("WORDS", "More arguments for the machine's mpiexec.", "--mpi-args")
+    timeout: int = flag(
+        "SECONDS",
+        f"End the job if a worker is in one operation for longer ({DEFAULT_TIMEOUT}); 0: never.",
+        default=DEFAULT_TIMEOUT,
+    )
+    workers_per_host: int = flag(
+        "N", "Workers on each host that does not say how many (1).", "--workers-per-host", default=0
+    )
+    elastic: str = flag(
+        "MIN:MAX",
+        "Go on with fewer workers when a host is lost, and with more when it is back; from the newest snapshot.",
+    )
+    rejoin: float = flag(
+        "SECONDS",
+        f"How long an elastic job waits for a lost host before it goes on without it ({REJOIN:g}).",
+        default=REJOIN,
+    )
 
-    def plan(self, restarts: int = 0, gpus: TrainingGpus = NO_GPUS) -> Plan | None:
+    def plan(
+        self, restarts: int = 0, gpus: TrainingGpus = NO_GPUS, fits: Callable[[int], bool] = lambda workers: True
+    ) -> Plan | None:
         """What this process, which was started alone, is to start; None if nothing. Raises UsageError.
 
-        One worker that is to start again after a fault has a launcher and an agent, too.
+        One worker that is to start again after a fault has a launcher and an agent, too. `fits` is whether so many
+        workers can train.
         """
         if min(self.workers, self.timeout, restarts) < 0:
             raise UsageError("--workers and --timeout must not be negative, nor --restarts")
@@ -49,22 +83,63 @@ class LaunchFlags:
         if alone:
             if wanted <= 1 and self.mpi_args:
                 raise UsageError("--mpi-args is for mpiexec, which starts several workers: give --workers N as well")
+            if given := [flag for flag, value in self._of_hosts().items() if value]:
+                raise UsageError(f"{given[0]} is for jobs on several hosts: give --hosts or --hostfile as well")
             wanted = max(wanted, 1)
             return Plan(wanted, (), self.mpi_args, self.timeout, restarts) if wanted > 1 or restarts else None
-        names = parse_hosts(self.hosts) if self.hosts else read_hostfile(self.hostfile)
         if gpus.listed:
-            names = [(name, count or on_gpus) for name, count in names]
             wanted = self.workers
-        hosts = ranks_of_hosts(wanted, names)
+        each = self.workers_per_host or (on_gpus if gpus.listed else 0)
+        if self.elastic:
+            least, most = self._range()
+            elastic = Elastic(least, min(most, wanted or most), self.rejoin, lambda: self._rooms(each or 1), fits)
+            return Plan(most, self._rooms(each or 1), self.mpi_args, self.timeout, restarts, elastic)
+        hosts = ranks_of_hosts(wanted, [(name, count or each or None) for name, count in self._hosts()])
         workers = sum(count for _, count in hosts)
         if workers == 1:
             raise UsageError(f"One worker, on {hosts[0][0]}: start it there, without --hosts")
         return Plan(workers, hosts, self.mpi_args, self.timeout, restarts)
 
+    def on_nodes(self, restarts: int) -> LaunchFlags | None:
+        """These flags with the hosts on which srun or mpiexec has started one process each for fcaffe's agents. None in
+        all of these processes but the first; the flags as they are if that is not asked for. Raises UsageError."""
+        start = started_as()
+        if start is None or LAUNCHED in os.environ or not (restarts or self.workers_per_host or self.elastic):
+            return self
+        if self.hosts or self.hostfile:
+            raise UsageError(f"{start}: it says on which hosts; leave out --hosts and --hostfile")
+        nodes = nodes_of(start)
+        return replace(self, hosts=",".join(nodes)) if nodes else None
+
+    def _of_hosts(self) -> dict[str, object]:
+        """The flags that mean something on several hosts only."""
+        return {
+            "--workers-per-host": self.workers_per_host,
+            "--elastic": self.elastic,
+            "--rejoin": self.rejoin != REJOIN,
+        }
+
+    def _hosts(self) -> list[Host]:
+        return parse_hosts(self.hosts) if self.hosts else read_hostfile(self.hostfile)
+
+    def _rooms(self, each: int) -> tuple[tuple[str, int], ...]:
+        """The hosts, and how many ranks each takes."""
+        return tuple((name, count or each) for name, count in self._hosts())
+
+    def _range(self) -> tuple[int, int]:
+        match = re.fullmatch(r"(\d+):(\d+)", self.elastic)
+        least, most = map(int, match.groups()) if match else (0, 0)
+        if not 0 < least <= most:
+            raise UsageError(
+                f"--elastic takes the least and the greatest number of workers, as 4:8, not {self.elastic}"
+            )
+        return least, most
+
     def check(self, world: World, restarts: int = 0) -> None:
         """Raises UsageError for flags of fcaffe's own launcher if it has started nothing, and if another launcher has
         started another number of ranks than the flags say."""
         own = {"--hosts": self.hosts, "--hostfile": self.hostfile, "--mpi-args": self.mpi_args, "--restarts": restarts}
+        own |= self._of_hosts()
         if world.size == 1:
             own = {"--timeout": self.timeout != DEFAULT_TIMEOUT}
         if given := [flag for flag, value in own.items() if value]:
@@ -77,27 +152,68 @@ class LaunchFlags:
             raise UsageError(f"--workers {self.workers}, but {world.size} ranks were started: leave the flag out there")
 
 
+def reduction_names() -> list[str]:
+    """Return the names that --reduce takes; none without MPI, which this loads but does not start."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        from fcaffe.parallel.reductions import reduction_names as names
+    except (ImportError, RuntimeError):
+        return []
+    return names()
+
+
 @dataclass(frozen=True)
 class SharingFlags:
     """How the workers of a training share its batches and add up their gradients."""
 
-    batch: str | None
-    reduce: str
-    compress: str
-    bucket_mb: float | None
-    overlap: bool
-    bn: str | None
-    reproducible: int
+    batch: str | None = flag(
+        None,
+        "What a batch_size is: the batch that the workers split, or that of each worker (global; with --gpu and "
+        "several GPUs per-worker).",
+        default=None,
+        type=click.Choice(["global", "per-worker"]),
+    )
+    reduce: str = flag(
+        "NAME",
+        "How the gradients of the workers are added up (auto).",
+        default="auto",
+        shell_complete=usage.names_of(reduction_names),
+    )
+    compress: str = flag(
+        "NAME", "Send gradients compressed: fp16, bf16, onebit, threshold:tau=X or topk:density=X,warmup=N."
+    )
+    bucket_mb: float | None = flag(
+        "MB",
+        "Gradients to gather before they are sent while backward goes on (4, and fewer towards the end).",
+        "--bucket-mb",
+        default=None,
+        type=float,
+    )
+    overlap: bool = flag(None, "Send gradients after backward only.", "--no-overlap", default=True, flag_value=False)
+    bn: str | None = flag(
+        None,
+        "BatchNorm over the batch of all workers, or of each (sync where the batch is split).",
+        default=None,
+        type=click.Choice(["sync", "local"]),
+    )
+    reproducible: int = flag(
+        "S",
+        "Compute each batch as S shards, each by itself, and add them up in one tree: the weights then have the same "
+        "bits on 1 to S workers, with every --reduce and any number of threads.",
+        default=0,
+    )
 
     def check_reproducible(self, rng: str, workers: int, on_gpus: bool = False) -> None:
         """Raises UsageError for what does not go with --reproducible on so many workers."""
         shards, flag = self.reproducible, f"--reproducible {self.reproducible}"
         if not shards:
             return
-        if shards < 1 or shards & (shards - 1):
-            raise UsageError(f"{flag}: the number of shards must be a power of two, such as 8")
-        if workers & (workers - 1) or workers > shards:
-            raise UsageError(f"{flag} runs on a power of two of workers, at most {shards}: not on {workers}")
+        if not 1 <= shards <= MOST_SHARDS:
+            raise UsageError(f"{flag}: the number of shards must be from 1 to {MOST_SHARDS}")
+        if workers > shards:
+            raise UsageError(f"{flag} runs on at most {shards} workers, not on {workers}: give more shards")
         if rng != "counter":
             raise UsageError(f"{flag}: --rng {rng} draws in the order of the whole batch; leave it out")
         if self.compress:
@@ -170,29 +286,19 @@ class SharingFlags:
             in_tree_order if self.reproducible and self.reduce == "auto" else self.reduce, world.comm, xp
         )
         if self.reproducible:
-            reduction.keep_to_tree()
+            reduction.keep_to_tree(*nodes_of_workers(self.reproducible, world.size))
         return reduction
 
 
-def reduction_names() -> list[str]:
-    """Return the names that --reduce takes; none without MPI, which this loads but does not start."""
-    try:
-        import mpi4py
-
-        mpi4py.rc.initialize = False
-        from fcaffe.parallel.reductions import reduction_names as names
-    except (ImportError, RuntimeError):
-        return []
-    return names()
-
-
-LAUNCHING = ("--hosts", "--hostfile", "--mpi-args", "--restarts")  # for the launcher, not for the ranks
+# For the launcher, not for the ranks.
+LAUNCHING = ("--hosts", "--hostfile", "--mpi-args", "--restarts", "--workers-per-host", "--elastic", "--rejoin")
 
 
 def words_for_ranks() -> list[str]:
     """The words of this command line, with which the launcher starts each rank."""
     words: list[str] = click.get_current_context().find_root().obj
-    return [word for word in words if word.partition("=")[0] not in LAUNCHING]
+    dropped = {*LAUNCHING, "--workers"} if any(word.startswith("--elastic=") for word in words) else LAUNCHING
+    return [word for word in words if word.partition("=")[0] not in dropped]
 
 
 LOGGING = ("--log", "--log_dir", "--minloglevel", "--logtostderr", "--alsologtostderr", "--stderrthreshold", "--v")
@@ -212,64 +318,5 @@ def check_same_flags(world: World) -> None:
         raise UsageError(f"this rank and rank 0 were started with different flags: {' '.join(differing)}")
 
 
-LAUNCH = [
-    click.option("--workers", type=int, default=0, metavar="N", help="Number of workers, each an MPI rank on CPUs."),
-    click.option("--hosts", default="", metavar="HOST:N,...", help="Start them on these hosts, N on each."),
-    click.option("--hostfile", default="", metavar="FILE", help="The same from a file, a host on each line."),
-    click.option(
-        "--mpi-args", "mpi_args", default="", metavar="WORDS", help="More arguments for the machine's mpiexec."
-    ),
-    click.option(
-        "--timeout",
-        type=int,
-        default=DEFAULT_TIMEOUT,
-        metavar="SECONDS",
-        help=f"End the job if a worker is in one operation for longer ({DEFAULT_TIMEOUT}); 0: never.",
-    ),
-]
-
-SHARE = [
-    click.option(
-        "--batch",
-        type=click.Choice(["global", "per-worker"]),
-        help="What a batch_size is: the batch that the workers split, or that of each worker (global; with --gpu and "
-        "several GPUs per-worker).",
-    ),
-    click.option(
-        "--reduce",
-        default="auto",
-        metavar="NAME",
-        shell_complete=usage.names_of(reduction_names),
-        help="How the gradients of the workers are added up (auto).",
-    ),
-    click.option(
-        "--compress",
-        default="",
-        metavar="NAME",
-        help="Send gradients compressed: fp16, bf16, onebit, threshold:tau=X or topk:density=X,warmup=N.",
-    ),
-    click.option(
-        "--bucket-mb",
-        "bucket_mb",
-        type=float,
-        metavar="MB",
-        help="Gradients to gather before they are sent while backward goes on (4, and fewer towards the end).",
-    ),
-    click.option("--no-overlap", "overlap", flag_value=False, default=True, help="Send gradients after backward only."),
-    click.option(
-        "--bn",
-        type=click.Choice(["sync", "local"]),
-        help="BatchNorm over the batch of all workers, or of each (sync where the batch is split).",
-    ),
-    click.option(
-        "--reproducible",
-        type=int,
-        default=0,
-        metavar="S",
-        help="Compute each batch as S shards, one by one, and add them up in one tree: the weights then have the same "
-        "bits on 1, 2, 4, ... S workers, with every --reduce and any number of threads.",
-    ),
-]
-
-launch_flags = with_flags("launching", LaunchFlags, LAUNCH, usage.WORKERS)
-sharing_flags = with_flags("sharing", SharingFlags, SHARE, usage.WORKERS)
+launch_flags = with_flags("launching", LaunchFlags, usage.WORKERS)
+sharing_flags = with_flags("sharing", SharingFlags, usage.WORKERS)

@@ -2,38 +2,84 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
 from fcaffe import log
 from fcaffe.cli import low_rank
 from fcaffe.cli.engine import EngineFlags, engine_flags
-from fcaffe.cli.flags import log_flags, with_options
+from fcaffe.cli.flags import command, flag, log_flags, with_flags, with_options
 from fcaffe.cli.gpus import first_gpu
-from fcaffe.cli.usage import Command
-from fcaffe.deep_compression.mode import DeepFlags, compress_deeply, deep_flags
+from fcaffe.cli.solver import rates
+from fcaffe.cli.table import print_table
+from fcaffe.deep_compression import dcmodel
+from fcaffe.deep_compression.pruning import MOST_BITS, Aim, aims, pruned, shared, weight_counts
+from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
+from fcaffe.model_files import Model, read_model
+from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import read_solver
 
+_DEFAULT = "a tenth of max_iter"
 
-@click.command(
-    "compress",
-    cls=Command,
+
+@dataclass(frozen=True)
+class DeepFlags:
+    density: Sequence[str] = flag(
+        "[LAYER=]SHARE,...",
+        "Share of the weights that are not made 0 (convolutions 0.33, inner products 0.06).",
+        default=(),
+        multiple=True,
+    )
+    quality: Sequence[str] = flag(
+        "[LAYER=]N,...",
+        "Instead of a density: set weights to 0 that are below N standard deviations of their layer's.",
+        default=(),
+        multiple=True,
+    )
+    bits: Sequence[str] = flag(
+        "[LAYER=]N,...",
+        "Let the weights of a layer have 2^N values that are not 0 (convolutions 6, inner products 5).",
+        default=(),
+        multiple=True,
+    )
+    rounds: int = flag("N", "Steps in which densities fall (2).", default=2, type=click.IntRange(min=1))
+    retrain: int | None = flag(
+        "N",
+        f"With --solver: iterations after each of these steps ({_DEFAULT}).",
+        default=None,
+        type=click.IntRange(min=0),
+    )
+    tune: int | None = flag(
+        "N",
+        f"With --solver: iterations with weights that share values ({_DEFAULT}).",
+        default=None,
+        type=click.IntRange(min=0),
+    )
+    rate: float | None = flag(
+        "R", "With --solver: the learning rate (the solver's, half-way to max_iter).", default=None, type=float
+    )
+
+
+@command(
     example="compress lenet.caffemodel lenet.dcmodel --solver lenet_solver.prototxt --density 0.33,ip1=0.08 --bits 5",
     help="With two files: write the model WEIGHTS as OUT.dcmodel, by Deep Compression: small weights become 0, others "
     "share few values, and Huffman codes store them. With --solver the net trains between the steps. With four files: "
     "replace inner products and convolutions of the net NET by two layers of low rank each, by the singular values of "
     "the weights in the model WEIGHTS, and write NEW_NET and NEW_WEIGHTS. Outputs change with the dropped singular "
     "values; fcaffe train --weights NEW_WEIGHTS compensates for it.",
+    flags=log_flags,
 )
 @click.argument("files", nargs=-1, metavar="WEIGHTS OUT.dcmodel | NET WEIGHTS NEW_NET NEW_WEIGHTS")
 @click.option("--solver", "solver_path", default="", metavar="FILE", help="Test by the test nets of this solver.")
 @click.option("--gpu", default="", metavar="ID", help="With --solver: the GPU to use (the CPU).")
 @with_options(low_rank.OPTIONS, "Flags for layers of low rank")
-@deep_flags
+@with_flags("deep", DeepFlags, "Flags for .dcmodel files")
 @engine_flags
-@log_flags
 def compress(
     files: Sequence[str],
     solver_path: str,
@@ -47,7 +93,7 @@ def compress(
         raise UsageError("compress needs two files, WEIGHTS OUT.dcmodel, or four, NET WEIGHTS NEW_NET NEW_WEIGHTS")
     if len(files) == 2 and (ranks or energy is not None):
         raise UsageError("--rank and --energy are for layers of low rank: compress NET WEIGHTS NEW_NET NEW_WEIGHTS")
-    if len(files) == 4 and deep != DeepFlags((), (), (), 2, None, None, None):
+    if len(files) == 4 and deep != DeepFlags():
         raise UsageError("flags of densities, bits and training are for two files: compress WEIGHTS OUT.dcmodel")
     if energy is not None and not 0 < energy <= 1:
         raise UsageError(f"--energy is a share above 0 and up to 1, not {energy:g}")
@@ -64,3 +110,135 @@ def compress(
             files, dict(map(low_rank.parse_rank, ranks)), 0.95 if energy is None else energy, solver, engine
         )
     return 0
+
+
+def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, engine: Engine | None) -> None:
+    """Compress a model file into a .dcmodel, and print tables of sizes and scores.
+
+    With a SolverParameter, the engine trains the net between the steps, and tests it after each.
+    """
+    if not target.endswith(".dcmodel"):
+        raise UsageError(
+            f"with two files, compress writes a .dcmodel, not {target}; for layers of low rank give four: "
+            "compress NET WEIGHTS NEW_NET NEW_WEIGHTS"
+        )
+    if solver is None and (flags.retrain or flags.tune or flags.rate is not None):
+        raise UsageError("--retrain, --tune and --rate are for --solver, by which the net trains on")
+    with log.quiet():
+        model = read_model(source)
+    wanted = aims(model, *_numbers_of(flags))
+    rows: list[tuple[str, list[tuple[str, float]]]] = []
+    if solver is None:
+        for step in range(flags.rounds):
+            model = pruned(model, wanted, (step + 1) / flags.rounds)
+        model = shared(model, wanted)
+    else:
+        assert engine is not None
+        model = _with_training(model, wanted, flags, solver, engine, rows)
+    remove_leftovers(target)
+    sizes = dcmodel.write(target, model)
+    _print_sizes(source, target, model, wanted, sizes)
+    if rows:
+        names = [name for name, _ in rows[0][1]]
+        print_table("Test nets", ("", *names), [(what, *(f"{v:.4f}" for _, v in found)) for what, found in rows], 1)
+    before, after = os.path.getsize(source), os.path.getsize(target)
+    print(f"{target}: {after} bytes, {before / after:.1f} times fewer than the {before} of {source}")
+
+
+def _with_training(
+    model: Model,
+    wanted: dict[str, Aim],
+    flags: DeepFlags,
+    solver: Any,
+    engine: Engine,
+    rows: list[tuple[str, list[tuple[str, float]]]],
+) -> Model:
+    """Compress with training between the steps. The scores after each step are appended to `rows`."""
+    from fcaffe.deep_compression.retraining import Masked, Retraining, Shared
+    from fcaffe.tools.nets import model_scores  # which loads all layers
+
+    def tell(what: str) -> None:
+        scores = model_scores(solver, model, engine)
+        rows.append((what, scores))
+        log.info(f"{what}: {', '.join(f'{name} = {value:.4f}' for name, value in scores)}")
+
+    def iterations(given: int | None) -> int:
+        return max(1, solver.max_iter // 10) if given is None else given
+
+    tell("as it was")
+    training = Retraining(solver, engine, _rate_half_way(solver) if flags.rate is None else flags.rate)
+    try:
+        for step in range(flags.rounds):
+            model = pruned(model, wanted, (step + 1) / flags.rounds)
+            tell(f"pruned, step {step + 1} of {flags.rounds}" if flags.rounds > 1 else "pruned")
+            if count := iterations(flags.retrain):
+                model = training.train(model, count, Masked, wanted)
+                tell(f"after {count} iterations")
+        model = shared(model, wanted)
+        tell("with shared weights")
+        if count := iterations(flags.tune):
+            model = training.train(model, count, Shared, wanted)
+            tell(f"after {count} iterations")
+    finally:
+        training.close()
+    return model
+
+
+def _rate_half_way(solver: Any) -> float:
+    """The solver's learning rate half-way to max_iter: its first, larger rates would undo the training before."""
+    first_half = [rate for iteration, rate in rates(solver) if iteration <= solver.max_iter // 2]
+    return first_half[-1] if first_half else float(solver.base_lr)
+
+
+def _print_sizes(source: str, target: str, model: Model, wanted: dict[str, Aim], sizes: list[dcmodel.Size]) -> None:
+    counts = {name: (size, nonzero, kinds) for name, size, nonzero, kinds in weight_counts(model, wanted)}
+    taken = {(one.layer, one.blob): one.nbytes for one in sizes}
+    rows, left = [], [os.path.getsize(source), os.path.getsize(target)]
+
+    def add(name: str, density: str, kinds: str, bits: str, before: int, after: int) -> None:
+        rows.append((name, density, kinds, bits, str(before), str(after), f"{before / max(after, 1):.1f}"))
+
+    for name, (size, nonzero, kinds) in counts.items():
+        after = taken[name, 0]
+        bits = f"{8 * after / nonzero:.1f}" if nonzero else "0"
+        add(name, f"{100 * nonzero / max(size, 1):.1f} %", str(kinds), bits, 4 * size, after)
+        left = [left[0] - 4 * size, left[1] - after]
+    add("all else", "", "", "", left[0], left[1])
+    add("the file", "", "", "", os.path.getsize(source), os.path.getsize(target))
+    columns = ("weights of", "not 0", "values", "bits each", "bytes before", "after", "times fewer")
+    print_table(target, columns, rows, numbers_from=1)
+
+
+def _numbers_of(flags: DeepFlags) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    densities, qualities, bits = (
+        _by_layer(f"--{name}", getattr(flags, name)) for name in ("density", "quality", "bits")
+    )
+    for layer, value in densities.items():
+        if not 0 <= value <= 1:
+            raise UsageError(f"--density is a share from 0 to 1, not {value:g}{f' for {layer}' * bool(layer)}")
+    for value in qualities.values():
+        if value < 0:
+            raise UsageError(f"--quality is 0 or more standard deviations, not {value:g}")
+    for value in bits.values():
+        if value not in range(1, MOST_BITS + 1):
+            raise UsageError(f"--bits is a whole number from 1 to {MOST_BITS}, not {value:g}")
+    if both := sorted(set(densities) & set(qualities)):
+        raise UsageError(f"--density and --quality are both for {both[0] or 'all layers'}: give one of them")
+    return densities, qualities, bits
+
+
+def _by_layer(flag: str, words: Sequence[str]) -> dict[str, float]:
+    """The numbers of a flag by layer. The key "" has the number for all other layers."""
+    found: dict[str, float] = {}
+    for word in ",".join(words).split(","):
+        layer, equals, number = word.rpartition("=")
+        if not word:
+            continue
+        try:
+            value = float(number)
+        except ValueError:
+            value = float("nan")
+        if value != value or (equals and not layer):
+            raise UsageError(f"{flag} takes a number, or LAYER=NUMBER, such as ip1=0.5, not '{word}'")
+        found[layer] = value
+    return found

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fcaffe.deep_compression.huffman import MOST_SYMBOLS
+from fcaffe.deep_compression.dcmodel import MOST_NUMBERS
 from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.model_files import Model, StoredLayer
 from fcaffe.proto import StoredBlob
 
-MOST_BITS = MOST_SYMBOLS.bit_length() - 1
+MOST_BITS = MOST_NUMBERS.bit_length() - 1
 _PASSES = 300  # of k-means, at most
 
 # Defaults: convolutions as in SqueezeNet (F. Iandola et al., 2016, table 2); inner products between the 4 and 9 % that

@@ -1,4 +1,4 @@
-"""Reads HDF5 files, with checks against damaged and hostile ones."""
+"""Reads HDF5 files by the optional package h5py, with checks against damaged and hostile ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.memory import obtainable_bytes
-from fcaffe.errors import FcaffeError
-from fcaffe.hdf5.library import Hdf5Error, h5py
+from fcaffe.errors import DataError, FcaffeError
 from fcaffe.input_files import MOST_PACKED, UnreadableError, asking, opened_by
 
 
@@ -105,3 +104,16 @@ def read_array(dataset: Any) -> np.ndarray:
     """Read a dataset of numbers. Raises Hdf5Error if it claims more values than its file can hold."""
     check_sizes([dataset])
     return values_of(dataset)
+
+
+class Hdf5Error(FcaffeError):
+    """An error in a file's content. The caller that opened the file adds its name."""
+
+
+def h5py() -> Any:
+    """The h5py module. Raises DataError, which says what to install, if it is missing."""
+    try:
+        import h5py
+    except ImportError as problem:
+        raise DataError("HDF5 files need h5py: pip install 'fcaffe[hdf5]' (or pip install h5py)") from problem
+    return h5py

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.errors import FcaffeError
-from fcaffe.hdf5.library import h5py
+from fcaffe.hdf5.reading import h5py
 from fcaffe.input_files import UnreadableError, asking
 from fcaffe.output_files import replacing
 

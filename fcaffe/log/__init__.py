@@ -11,8 +11,5 @@ from fcaffe.log.commands import *
 from fcaffe.log.data import *
 from fcaffe.log.lines import *
 from fcaffe.log.net import *
-from fcaffe.log.pycaffe import *
-from fcaffe.log.sentence import *
 from fcaffe.log.solver import *
-from fcaffe.log.tools import *
 from fcaffe.log.upgrade import *

@@ -1,11 +1,10 @@
-"""Log lines of `caffe test`, `caffe time` and `caffe device_query`."""
+"""Log lines of `caffe test`, `caffe time` and `caffe device_query`, and of Caffe's Python interface."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fcaffe.log.lines import error, fatal, info
-from fcaffe.log.sentence import Sentence, weighted
+from fcaffe.log.lines import Sentence, error, fatal, info, weighted
 from fcaffe.suggestions import did_you_mean
 
 use_cpu_to_test = Sentence("Use CPU.", "caffe.cpp:275")
@@ -67,3 +66,14 @@ def unknown_action(name: str, known: list[str]) -> None:
     for action in known:
         error(f"\t{action}", "caffe.cpp:68")
     fatal(f"Unknown action: {name}{did_you_mean(name, known)}", "caffe.cpp:70")
+
+
+of_script = Sentence("{message}", "_caffe.cpp:68")
+timer_never_run = Sentence("Timer has never been run before reading time.", "benchmark.cpp:84", level="W")
+# A script has called the older constructor of Net.
+legacy_net = Sentence(
+    "DEPRECATION WARNING - deprecated use of Python interface", "_caffe.cpp:139",
+    'Use this instead (with the named "weights" parameter):', "_caffe.cpp:140",
+    "Net('{network_file}', {phase:d}, weights='{weights}')", "_caffe.cpp:142",
+    level="W",
+)  # fmt: skip

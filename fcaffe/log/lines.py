@@ -1,4 +1,4 @@
-"""Log lines in glog's format, written to standard error and to log files.
+"""Log lines in glog's format, written to standard error and to log files; Sentence and Caffe's formats of values.
 
 A prefix is `LMMDD HH:MM:SS.uuuuuu TID file:line] `: level, month and day, time, thread. Only the first line of a
 message has it.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
+import re
 import sys
 import threading
 import time
@@ -117,10 +119,10 @@ def set_minimum(level: int) -> None:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Omit lines of level I in the body of the `with`."""
+def quiet(level: int = 1) -> Iterator[None]:
+    """Omit lines below this level in the body of the `with`: by default those of level I."""
     before = _minimum
-    set_minimum(max(before, 1))
+    set_minimum(max(before, level))
     try:
         yield
     finally:
@@ -131,3 +133,41 @@ def set_show(show: Callable[[str], None] | None) -> None:
     """Set a function that writes lines to stderr, such as one that redraws a progress bar below them."""
     global _show
     _show = show
+
+
+class Sentence:
+    """Lines that Caffe prints. Calling it with values for its fields, in the order of the text, logs them.
+
+    Each line is followed by its source tag in Caffe, in which fields are allowed as well.
+    """
+
+    def __init__(self, *lines: str, level: str = "I") -> None:
+        self._lines = list(zip(lines[::2], lines[1::2], strict=True))
+        self._names = list(dict.fromkeys(re.findall(r"\{(\w+)", "".join(lines))))
+        self._level = level
+
+    def __call__(self, *values: object) -> None:
+        fields = dict(zip(self._names, values, strict=True))
+        for text, source in self._lines:
+            write(self._level, text.format(**fields), source.format(**fields))
+
+
+def number(value: float) -> str:
+    """`value` as C++'s `ostream <<` prints a float: with six significant digits, `1e-05`."""
+    return f"{value:.6g}"
+
+
+def weighted(name: str, value: float, loss_weight: float) -> str:
+    """A net's output and, if it is a loss, its weighted value."""
+    text = f"{name} = {number(value)}"
+    return text + f" (* {number(loss_weight)} = {number(loss_weight * value)} loss)" if loss_weight else text
+
+
+def shape_string(shape: tuple[int, ...]) -> str:
+    """The dimensions and, in parentheses, their product."""
+    return "".join(f"{dim} " for dim in shape) + f"({math.prod(shape)})"
+
+
+def message_string(text: str) -> str:
+    """Converts a message as Python's protobuf prints it to C++'s form: `lr_mult: 1`, not `lr_mult: 1.0`."""
+    return re.sub(r"^( *\w+: -?\d+)\.0$", r"\1", text, flags=re.MULTILINE)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.log.lines import info
-from fcaffe.log.sentence import Sentence, message_string, number, shape_string
+from fcaffe.log.lines import Sentence, info, message_string, number, shape_string
 
 
 def initializing_net(text: str) -> None:

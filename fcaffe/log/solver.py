@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fcaffe.log.lines import info
-from fcaffe.log.sentence import Sentence, message_string, number, weighted
+from fcaffe.log.lines import Sentence, info, message_string, number, weighted
 
 use_cpu = Sentence("Use CPU.", "caffe.cpp:197")
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.log.lines import error, info, warning
-from fcaffe.log.sentence import Sentence
+from fcaffe.log.lines import Sentence, error, info, warning
 
 # Line of upgrade_proto.cpp that reports each field of a V0 layer.
 _V0_FIELDS = {

@@ -17,8 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from fcaffe.errors import SnapshotError
-from fcaffe.hdf5.library import h5py
-from fcaffe.hdf5.reading import address, attribute, check_stored, member, names_in, shape_of, values_of
+from fcaffe.hdf5.reading import address, attribute, check_stored, h5py, member, names_in, shape_of, values_of
 from fcaffe.hdf5.reading import opened as opened_hdf5
 from fcaffe.hdf5.writing import Hdf5Writer, new_file
 from fcaffe.model_files.arrays import ArrayName, Contents, Packed, stored_arrays

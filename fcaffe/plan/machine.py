@@ -1,13 +1,155 @@
-"""Machine: the devices and links that a plan is for, and how fast they are."""
+"""Machine: the devices and links that a plan is for, known ones by their makers' data sheets, others as JSON files."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from typing import Any, TypeVar
 
-from fcaffe.plan.devices import DEVICES, GEMINI, LINKS, Device, Link
+from fcaffe.errors import UsageError
+from fcaffe.output_files import replacing
+from fcaffe.suggestions import did_you_mean
+
+MACHINE = "machine.json"  # what a calibration writes unless --out names another file
+SOURCES = ("source", "efficiency_source")  # fields that files do not have
+MAY_BE_ZERO = ("latency", "burst", "layer_seconds")
+_Kind = TypeVar("_Kind")
+WORDS = {"str": "a text in quotes", "int": "a whole number from 1 on", "float": "a number above 0"}
+
+SUSTAINED = 0.85  # assumed: the share of a link's nominal rate that long messages get
+MEMORY_SUSTAINED = 0.7  # assumed: the share of a memory's nominal rate that layers bound by it get
+SHEET = "the maker's data sheet"
+
+
+@dataclass(frozen=True)
+class Link:
+    """What messages go over."""
+
+    name: str
+    latency: float  # seconds a message
+    bandwidth: float  # bytes a second each way that long messages get
+    source: str
+    burst: float = 0.0  # bytes that pass at once after the link has idled, where a bucket of tokens limits it
+
+
+@dataclass(frozen=True)
+class Device:
+    """What computes."""
+
+    name: str
+    peak: Mapping[str, float]  # FLOP/s by the type of factors
+    memory: float  # bytes
+    memory_bandwidth: float  # bytes a second
+    efficiency: float = 0.4  # the share of the peak that convolutions and inner products get
+    layer_seconds: float = 5e-6  # what it takes to begin one layer's pass
+    source: str = SHEET
+    efficiency_source: str = "assumed"
+
+    def peak_of(self, math: str) -> float:
+        """Raises UsageError for a type of factors that the device has no speed for."""
+        if math not in self.peak:
+            raise UsageError(f"device {self.name}: no speed in {math} is known, only in {', '.join(self.peak)}")
+        return self.peak[math]
+
+
+def _gpu(
+    name: str, memory: float, bandwidth: float, fp32: float, tf32: float = 0, bits16: float = 0, efficiency: float = 0.4
+) -> Device:
+    """Memory in GB, bandwidth in GB/s, speeds in TFLOP/s (dense)."""
+    speeds = {"fp32": fp32, "tf32": tf32, "fp16": bits16, "bf16": bits16 if tf32 else 0}
+    peak = {math: 1e12 * speed for math, speed in speeds.items() if speed}
+    return Device(name, peak, 1e9 * memory, 1e9 * bandwidth, efficiency)
+
+
+def _cpu(name: str, cores: int, ghz: float, flops_a_cycle: int, memory: float, bandwidth: float) -> Device:
+    peak = {"fp32": 1e9 * cores * ghz * flops_a_cycle}
+    return Device(name, peak, 1e9 * memory, 1e9 * bandwidth, efficiency=0.5, layer_seconds=1e-5)
+
+
+DEVICES = {
+    device.name: device
+    for device in (
+        # Kepler with the kernels of its time: K20's efficiency is between those of the paper's two nets, 0.12 and 0.23
+        _gpu("K20", 5, 208, 3.52, efficiency=0.2),
+        _gpu("K20X", 6, 250, 3.935, efficiency=0.2),
+        _gpu("K40", 12, 288, 4.29, efficiency=0.25),
+        _gpu("K80", 12, 240, 2.8, efficiency=0.3),  # one of the two GPUs of a board
+        _gpu("M40", 24, 288, 6.84),
+        _gpu("P40", 24, 346, 11.76),
+        _gpu("P100", 16, 732, 10.6),
+        _gpu("T4", 16, 320, 8.1, 0, 65),
+        _gpu("V100", 32, 900, 15.7, 0, 125),
+        _gpu("RTX3090", 24, 936, 35.6, 35.6, 71),
+        _gpu("A100", 80, 2039, 19.5, 156, 312),
+        _gpu("L40S", 48, 864, 91.6, 183, 362),
+        _gpu("H100", 80, 3350, 66.9, 494.7, 989.4),
+        _gpu("H200", 141, 4800, 66.9, 494.7, 989.4),
+        _gpu("B200", 180, 8000, 75, 1100, 2250),
+        _cpu("Xeon-E5-2697v3", 14, 2.6, 32, 64, 68),
+        _cpu("Xeon-Phi-7250", 68, 1.4, 64, 16, 400),
+        _cpu("Xeon-8380", 40, 2.3, 64, 256, 204.8),
+        _cpu("EPYC-7763", 64, 2.45, 32, 256, 204.8),
+        _cpu("EPYC-9654", 96, 2.4, 32, 384, 460.8),
+    )
+}
+
+
+def _nominal(name: str, latency: float, rate: float) -> Link:
+    """Microseconds, and GB/s by the data sheet."""
+    source = f"{SUSTAINED:.0%} (assumed) of the nominal {rate:g} GB/s"
+    return Link(name, 1e-6 * latency, 1e9 * SUSTAINED * rate, source)
+
+
+GEMINI = Link(
+    "Gemini",
+    1.5e-6,
+    2.8e9,
+    "the one constant fitted to the cluster rows of FireCaffe's Tables 2 and 3 (nominal: 8.3 GB/s)",
+)
+
+LINKS = {
+    link.name: link
+    for link in (
+        GEMINI,
+        _nominal("FDR", 1.3, 6.8),
+        _nominal("EDR", 1.2, 12.5),
+        _nominal("HDR", 1.2, 25),
+        _nominal("NDR", 1.2, 50),
+        _nominal("1GbE", 50, 0.125),
+        _nominal("10GbE", 20, 1.25),
+        _nominal("25GbE", 15, 3.125),
+        _nominal("100GbE", 10, 12.5),
+        _nominal("400GbE", 8, 50),
+        _nominal("PCIe3", 5, 15.75),
+        _nominal("PCIe4", 5, 31.5),
+        _nominal("PCIe5", 5, 63),
+        _nominal("NVLink1", 3, 80),
+        _nominal("NVLink2", 3, 150),
+        _nominal("NVLink3", 3, 300),
+        _nominal("NVLink4", 3, 450),
+        _nominal("NVLink5", 3, 900),
+        _nominal("memory", 1, 10),  # between processes of a host, which copy through its memory
+    )
+}
+
+_Known = TypeVar("_Known")
+
+
+def find(name: str, known: Mapping[str, _Known], noun: str) -> _Known:
+    """The one of this name, whether letters are large or small. Raises UsageError."""
+    by_lower = {key.lower(): value for key, value in known.items()}
+    if name.lower() not in by_lower:
+        raise unknown(noun, name, known)
+    return by_lower[name.lower()]
+
+
+def unknown(noun: str, name: str, known: Iterable[str]) -> UsageError:
+    return UsageError(f"there is no {noun} '{name}'{did_you_mean(name, known)}; known are {', '.join(known)}")
+
 
 TEXTBOOK, FCAFFE = "textbook", "fcaffe"
 
@@ -82,3 +224,91 @@ MACHINES = {
         Machine("xeon", DEVICES["Xeon-8380"], 2, LINKS["memory"], LINKS["25GbE"]),
     )
 }
+
+
+def read_machine(name: str) -> Machine:
+    """The machine of this name, or of the file. Raises UsageError."""
+    if not (os.path.exists(name) or name.endswith(".json") or os.sep in name):
+        return find(name, MACHINES, "machine")
+    try:
+        with open(name, encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, ValueError) as problem:
+        raise UsageError(f"cannot read the machine in {name}: {problem}") from problem
+    return machine_from(content, name)
+
+
+def machine_from(content: Any, path: str) -> Machine:
+    """The machine that a file's content describes. Keys that are missing are as in the machine that it is `like`, or
+    have their defaults. Raises UsageError."""
+    given = dict(_object(path, content))
+    like = given.pop("like", None)
+    base = None if like is None else find(str(like), MACHINES, "machine")
+    if base is None and given.get("device") is None:
+        raise UsageError(f"{path}: a machine needs a device, by name ({', '.join(DEVICES)}) or as an object")
+    values = {"name": path, **_values(Machine, path, ": ", given), "source": path}
+    return replace(base, **values) if base else Machine(**values)
+
+
+def write_machine(machine: Machine, path: str) -> None:
+    """Raises FcaffeError."""
+    with replacing(path, "machine") as temporary:
+        temporary.write_text(json.dumps(_without_sources(asdict(machine)), indent=1) + "\n", encoding="utf-8")
+
+
+def _without_sources(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_sources(one) for key, one in value.items() if one is not None and key not in SOURCES}
+    return value
+
+
+def _values(kind: type, where: str, dot: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass, from the keys of an object; null is as if the key were missing. Raises UsageError."""
+    types = {field.name: str(field.type) for field in fields(kind) if field.name not in SOURCES}
+    for key in given:
+        if key not in types:
+            raise UsageError(f"{where}: unknown key '{key}'{did_you_mean(key, types)}; known are {', '.join(types)}")
+    return {key: _value(f"{where}{dot}{key}", key, types[key], one) for key, one in given.items() if one is not None}
+
+
+def _value(where: str, key: str, kind: str, value: Any) -> Any:
+    """The value of a field, by its type: a number, a text, or an object of such."""
+    if kind in ("Link", "Device"):
+        return _described(where, value, Link, LINKS) if kind == "Link" else _described(where, value, Device, DEVICES)
+    if key == "peak" and not isinstance(value, dict):
+        value = {"fp32": value}
+    if key in ("peak", "speeds"):
+        return {name: _value(f"{where}.{name}", name, "float", one) for name, one in _object(where, value).items()}
+    kind = kind.partition(" ")[0]  # of "float | None"
+    right = isinstance(value, {"str": str, "int": int}.get(kind, int | float)) and not isinstance(value, bool)
+    if right and kind != "str":
+        right = 0 <= value < math.inf and (value > 0 or key in MAY_BE_ZERO)
+    if not right:
+        raise _wrong(where, "a number that is not negative" if key in MAY_BE_ZERO else WORDS[kind], value)
+    if key == "exchange" and value not in (TEXTBOOK, FCAFFE):
+        raise _wrong(where, f"{TEXTBOOK} or {FCAFFE}", value)
+    return value
+
+
+def _wrong(where: str, words: str, value: Any) -> UsageError:
+    return UsageError(f"{where}: must be {words}, not {json.dumps(value)[:40]}")
+
+
+def _object(where: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(where, "an object with keys and values in braces", value)
+    return value
+
+
+def _described(where: str, value: Any, kind: type[_Kind], known: Mapping[str, _Kind]) -> _Kind:
+    """One of the known devices or links by its name, or another one that an object describes. Raises UsageError."""
+    noun = kind.__name__.lower()
+    if isinstance(value, str):
+        return find(value, known, noun)
+    given = {"name": noun, "source": where, **_values(kind, where, ".", _object(where, value))}
+    if "efficiency" in given:
+        given["efficiency_source"] = where
+    needed = [one.name for one in fields(kind) if one.default is MISSING]  # type: ignore[arg-type]
+    if missing := [name for name in needed if name not in given]:
+        raise UsageError(f"{where}: has no {missing[0]}; a {noun} needs {', '.join(needed[1:])}")
+    return kind(**given)

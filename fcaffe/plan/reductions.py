@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 from fcaffe.errors import UsageError
 from fcaffe.parallel.sizes import best_reduction, segment_length, segments_ahead
-from fcaffe.plan.devices import Link, unknown
-from fcaffe.plan.machine import FCAFFE, Machine
+from fcaffe.plan.machine import FCAFFE, Link, Machine, unknown
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.net import Net
 from fcaffe.net.graph import Node
-from fcaffe.plan.devices import MEMORY_SUSTAINED, Device
-from fcaffe.plan.machine import Machine
+from fcaffe.plan.machine import MEMORY_SUSTAINED, Device, Machine
 from fcaffe.solvers.rules import create_rule
 from fcaffe.tools.nets import read_training
 from fcaffe.tools.shapes import hollow_net_of

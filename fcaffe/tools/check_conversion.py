@@ -56,7 +56,7 @@ def check(
     given: list[tuple[str, Mapping[str, np.ndarray]]] = [
         (f"random values {seed}", random_inputs(first, seed)) for seed in range(RANDOM)
     ]
-    given += [(path, _read_inputs(path, list(random_inputs(first)))) for path in inputs]
+    given += [(path, read_inputs(path, list(random_inputs(first)))) for path in inputs]
     for what, values in given:
         ours, theirs = (
             run_net(one, values, preprocessing) if one is not None else run_onnx(path, values)
@@ -72,7 +72,7 @@ def _blobs(path: str) -> dict[str, np.ndarray]:
     return {name: blob.data for name, blob in named if blob.data is not None}
 
 
-def _read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:
+def read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:
     """Read the arrays of a .npz by name, or the array of a .npy as the first input."""
     content = load_numpy(path, "inputs, which are a .npy or .npz")
     return content if isinstance(content, dict) else {names[0]: content}

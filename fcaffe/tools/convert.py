@@ -10,6 +10,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.data import open_database
+from fcaffe.data.mean import mean_of_records
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.filter import filter_net
@@ -33,7 +34,6 @@ from fcaffe.proto import (
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.binary import HDF5_MAGIC
 from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
-from fcaffe.tools.image_mean import mean_of_records
 from fcaffe.tools.numpy_files import load_numpy
 from fcaffe.tools.onnx.library import ToOnnx
 

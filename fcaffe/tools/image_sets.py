@@ -1,8 +1,9 @@
-"""Converts lists of pictures to records, as Caffe's convert_imageset and SSD's convert_annoset."""
+"""Converts lists of pictures: to records, as convert_imageset and SSD's convert_annoset, or to squares of one size."""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from fcaffe import log
+from fcaffe.data.batches import decoding_threads
 from fcaffe.data.database import Record
 from fcaffe.data.datum import array_to_datum
-from fcaffe.data.decoding import decoding_threads
 from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file, resize_image
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
@@ -140,3 +141,40 @@ def _datum(image: Listed, content: bytes, pixels: np.ndarray, resized: bool, for
 
 def _ending(path: str) -> str:
     return path.rpartition(".")[2].lower() if "." in path else ""
+
+
+def crop_images(names: Sequence[str], source: str, target: str, side: int, threads: int) -> Iterator[bool]:
+    """Write each picture of the folder `source` to the same path in `target`, `side` pixels high and wide.
+
+    Yields, in the order of the names, whether each could be read. Unreadable pictures are logged and skipped.
+    """
+    opencv()  # raises if it is missing
+    with ThreadPoolExecutor(threads) as pool:
+        yield from pool.map(
+            lambda name: _crop_file(os.path.join(source, name), os.path.join(target, name), side), names
+        )
+
+
+def crop_image(pixels: np.ndarray, side: int) -> np.ndarray:
+    """The middle square of pixels (C, H, W) after a resize of the shorter edge to `side`."""
+    _, height, width = pixels.shape
+    shorter = min(height, width)
+    height, width = side * height // shorter, side * width // shorter
+    top, left = (height - side) // 2, (width - side) // 2
+    return resize_image(pixels, height, width)[:, top : top + side, left : left + side]
+
+
+def _crop_file(source: str, target: str, side: int) -> bool:
+    try:
+        pixels = decode_image(read_file(source), f'"{source}"', Color.COLOR)
+    except DataError as problem:
+        log.warning(str(problem))
+        return False
+    content = encode_image(crop_image(pixels, side), os.path.splitext(target)[1].lstrip("."))
+    try:
+        os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+        with open(target, "wb") as file:
+            file.write(content)
+    except OSError as problem:
+        raise DataError(f"cannot write {target}: {problem.strerror}") from problem
+    return True

@@ -1,8 +1,9 @@
-"""Folds BatchNorm, Scale and Bias layers into the weights before them, or into one Scale."""
+"""Folds BatchNorm, BN, Scale and Bias layers into the weights before them, or into one Scale; checks weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +11,12 @@ import numpy as np
 
 from fcaffe.engines.affine import Affine, identity, normalization, scaling
 from fcaffe.errors import SnapshotError
+from fcaffe.layers.batch_norm import has_scale_and_bias
+from fcaffe.layers.forks.batch_norm import is_segnets
 from fcaffe.model_files import Model, StoredLayer
 from fcaffe.net.filter import filter_net
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.stored_weights import PARAM_OF, outputs_of, stored_weights
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ def _is_affine(layer: Any) -> bool:
     if layer.type == "BatchNorm":
         p = layer.batch_norm_param
         return not p.HasField("use_global_stats") or p.use_global_stats
+    if layer.type == "BN":
+        return not is_segnets(layer.bn_param) or layer.bn_param.bn_mode == pb.BNParameter.INFERENCE
     p = {"Scale": layer.scale_param, "Bias": layer.bias_param}.get(layer.type)
     return p is not None and p.axis == 1 and p.num_axes == 1
 
@@ -118,20 +122,31 @@ def _outputs(layer: Any, blobs: list[StoredBlob]) -> int:
 
 
 def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> Affine:
-    """The affine function of a BatchNorm, Scale or Bias."""
+    """The affine function of a BatchNorm, BN, Scale or Bias."""
     arrays = [_flat(blob) for blob in blobs]
-    wanted = {"BatchNorm": 3, "Scale": 1 + layer.scale_param.bias_term, "Bias": 1}[layer.type]
-    sizes = [array.size for array in arrays]
-    if sizes != [outputs] * min(wanted, 2) + [1] * (wanted == 3):
+    channels = {  # numbers of parameters with a value for each channel
+        "BatchNorm": 2 + 2 * has_scale_and_bias(layer.batch_norm_param),
+        "BN": 2 if is_segnets(layer.bn_param) else 4,
+        "Scale": 1 + layer.scale_param.bias_term,
+        "Bias": 1,
+    }[layer.type]
+    wanted, sizes = [outputs] * channels, [array.size for array in arrays]
+    if layer.type == "BatchNorm":
+        wanted.insert(2, 1)
+    if sizes != wanted:
         raise SnapshotError(
-            f'layer "{layer.name}" ({layer.type}): the model has {sizes} values for it, not {wanted} blobs for '
+            f'layer "{layer.name}" ({layer.type}): the model has {sizes} values for it, not {len(wanted)} blobs for '
             f"{outputs} channels"
         )
     if layer.type == "Bias":
         return scaling(np.ones(outputs), arrays[0])
-    if layer.type == "Scale":
-        return scaling(arrays[0], arrays[1] if wanted == 2 else None)
-    return normalization(arrays, layer.batch_norm_param.eps)
+    if layer.type == "BatchNorm":
+        normalized = normalization(arrays[:3], layer.batch_norm_param.eps)
+        return normalized.then(scaling(*arrays[3:])) if channels == 4 else normalized
+    scaled = scaling(arrays[0], arrays[1] if channels > 1 else None)
+    if layer.type == "BN" and channels == 4:
+        return normalization([*arrays[2:], np.ones(1)], layer.bn_param.eps).then(scaled)
+    return scaled
 
 
 def _with(layer: Any, blobs: list[StoredBlob], affine: Affine) -> StoredLayer:
@@ -156,7 +171,7 @@ def _with(layer: Any, blobs: list[StoredBlob], affine: Affine) -> StoredLayer:
 def _as_scale(layer: Any, followers: list[Any], affine: Affine) -> StoredLayer:
     """The layer converted to a Scale that computes its own affine function and those of its followers."""
     scales = [list(other.param) for other in (layer, *followers) if other.type == "Scale"]
-    for field in ("batch_norm_param", "scale_param", "bias_param", "param"):
+    for field in ("batch_norm_param", "bn_param", "scale_param", "bias_param", "param"):
         layer.ClearField(field)
     layer.type, layer.scale_param.bias_term = "Scale", True
     layer.param.extend(scales[-1] if scales else [])
@@ -166,3 +181,57 @@ def _as_scale(layer: Any, followers: list[Any], affine: Affine) -> StoredLayer:
 
 def _flat(blob: StoredBlob) -> np.ndarray:
     return np.array(blob.data, np.float64).reshape(-1)
+
+
+PARAM_OF = {
+    "Convolution": "convolution_param",
+    "ConvolutionDepthwise": "convolution_param",
+    "DepthwiseConvolution": "convolution_param",
+    "Deconvolution": "convolution_param",
+    "InnerProduct": "inner_product_param",
+}
+
+
+def stored_weights(layer: Any, stored: Mapping[str, StoredLayer]) -> list[StoredBlob]:
+    """The blobs of a layer, by its name: for a type in PARAM_OF weights, and a bias if it has one.
+
+    Raises SnapshotError if there are none, or if they do not fit the layer.
+    """
+    found = stored.get(layer.name)
+    if found is None or not found.blobs:
+        raise SnapshotError(f'the model has no weights for layer "{layer.name}"')
+    if layer.type in PARAM_OF and not _fit(layer, found.blobs):
+        shapes = " and ".join(str(blob.shape) for blob in found.blobs)
+        raise SnapshotError(
+            f'the model has blobs of shape {shapes} for layer "{layer.name}" ({layer.type}), which the net describes '
+            "otherwise; the two do not belong together"
+        )
+    return found.blobs
+
+
+def outputs_of(layer: Any, weights: StoredBlob) -> int:
+    """The number of outputs of a layer of a type in PARAM_OF. A depthwise one need not give it."""
+    outputs = int(getattr(layer, PARAM_OF[layer.type]).num_output)
+    return outputs or (weights.shape[0] if "Depthwise" in layer.type else 0)
+
+
+def _fit(layer: Any, blobs: list[StoredBlob]) -> bool:
+    p, weights = getattr(layer, PARAM_OF[layer.type]), blobs[0]
+    if len(blobs) != 1 + p.bias_term or len(weights.shape) < 2:
+        return False
+    outputs = outputs_of(layer, weights)
+    if outputs < 1 or (p.bias_term and math.prod(blobs[1].shape) != outputs):
+        return False
+    if layer.type == "InnerProduct":
+        return weights.shape[-1 if p.transpose else -2] == outputs  # an old file has two more axes
+    if weights.shape[2:] != _kernel(p, len(weights.shape) - 2):
+        return False
+    if layer.type == "Deconvolution":
+        return weights.shape[1] * p.group == outputs and weights.shape[0] % p.group == 0
+    return weights.shape[0] == outputs
+
+
+def _kernel(p: Any, axes: int) -> tuple[int, ...]:
+    if p.HasField("kernel_h"):
+        return p.kernel_h, p.kernel_w
+    return tuple(p.kernel_size) * (axes if len(p.kernel_size) == 1 else 1)

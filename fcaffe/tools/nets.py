@@ -1,26 +1,41 @@
-"""Nets from their prototxts, as the commands build them."""
+"""Nets from their prototxts, as the commands build them, and their scores: outputs over some batches, and means."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from fcaffe import pycaffe  # noqa: F401 - registers the types of layers
+import numpy as np
+
+from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.engines import Engine
+from fcaffe.errors import UsageError
+from fcaffe.model_files import Model
 from fcaffe.net import Context, Net
 from fcaffe.net.filter import filter_net
 from fcaffe.net.memory_need import check_memory
+from fcaffe.net.weights import copy_weights
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, read_solver
 from fcaffe.rng import CaffeRandom
-from fcaffe.solvers.nets import train_net_param
+from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
+from fcaffe.solvers.nets import test_net_params, train_net_param
 
 PLAIN = {"type": "SGD", "momentum": 0.9, "weight_decay": 0.0005}  # the solver of a net without one
 
 
-def read_net_for(path: str, phase: int, level: int = 0, stages: Iterable[str] = ()) -> Any:
-    """The parameters of the net of a prototxt, in this phase (pb.TRAIN, pb.TEST), at this level and in these stages."""
+def read_net_for(path: str, phase: int, level: int = 0, stages: Iterable[str] = (), writes_files: bool = False) -> Any:
+    """The parameters of the net of a prototxt, in this phase (pb.TRAIN, pb.TEST), at this level and in these stages.
+
+    Without `writes_files` the net writes no files of detections. The files that `save_output_param` of a published
+    deploy net names are seldom there.
+    """
     param = read_net(path)
+    if not writes_files:
+        for layer in param.layer:
+            if layer.HasField("detection_output_param"):
+                layer.detection_output_param.ClearField("save_output_param")
     param.state.phase = phase
     param.state.level = level
     param.state.stage.extend(stages)
@@ -28,22 +43,88 @@ def read_net_for(path: str, phase: int, level: int = 0, stages: Iterable[str] = 
 
 
 def load_net(
-    path: str, phase: int, engine: Engine, level: int = 0, stages: Iterable[str] = (), inference: bool = False
+    path: str,
+    phase: int,
+    engine: Engine,
+    level: int = 0,
+    stages: Iterable[str] = (),
+    inference: bool = False,
+    writes_files: bool = False,
 ) -> Net:
     """A net as `read_net_for` reads it, with weights from its fillers; `inference` as in Context."""
-    param = read_net_for(path, phase, level, stages)
+    return new_net(read_net_for(path, phase, level, stages, writes_files), engine, inference)
+
+
+def new_net(param: Any, engine: Engine, inference: bool = True) -> Net:
+    """A net of these parameters, with weights from its fillers. Raises OutOfMemoryError before it allocates."""
     net = Net(param, Context(engine, CaffeRandom(None), noise="counter", inference=inference, whole_passes=inference))
     check_memory(net)
     return net
 
 
-def read_training(path: str, is_solver: bool, level: int = 0, stages: Iterable[str] = ()) -> tuple[Any, Any, str]:
+def read_training(path: str, is_solver: bool) -> tuple[Any, Any, str]:
     """The SolverParameter of the solver at `path`, the filtered parameters of its training net, and that net's file.
 
     For the path of a net, the solver is SGD. Raises FcaffeError.
     """
     solver = read_solver(path) if is_solver else pb.SolverParameter(net=path, **PLAIN)
-    solver.train_state.level = level
-    solver.train_state.stage.extend(stages)
     net, field = train_net_param(solver)
     return solver, filter_net(net), path if field.endswith("_param") else getattr(solver, field)
+
+
+def score(
+    net: Net, iterations: int, ap_version: str = AP_VERSIONS[0], per_class: bool = False
+) -> list[tuple[str, float]]:
+    """Run this many batches forward; log every output of each batch, then the mean loss and the mean outputs.
+
+    Of DetectionEvaluate and EvalDetection layers only the mean average precision is logged, of this version, and with
+    `per_class` that of each class. Returns name and mean of each output that is one number.
+    """
+    log.running_for(iterations)
+    engine = net.context.engine
+    loss = np.float32(0)
+    collected = collectors(net, ap_version, per_class)
+    with engine.fixed_weights():
+        for batch in range(iterations):
+            loss += np.float32(net.forward())
+            for collector, (name, blob, _) in zip(collected, net.outputs(), strict=True):
+                values = engine.to_numpy(blob.data).reshape(-1)
+                collector.add(values)
+                for value in () if isinstance(collector, Detections) else values:
+                    log.batch_output(batch, name, float(value))
+    log.mean_loss(float(loss) / iterations)
+    found = []
+    for collector, (name, _, weight) in zip(collected, net.outputs(), strict=True):
+        results = [float(value) for value in collector.result()]
+        for value in results:
+            log.mean_output(name, value, weight)
+        if len(results) == 1:
+            found.append((name, results[0]))
+    return found
+
+
+def model_scores(
+    param: Any, model: Model, engine: Engine, change: Callable[[Any], Any] = lambda net: net
+) -> list[tuple[str, float]]:
+    """Name and mean of each scalar output of all test nets, over test_iter batches each.
+
+    Args:
+        param: the SolverParameter.
+        model: the weights.
+        engine: runs the nets.
+        change: converts the NetParameter of a test net.
+
+    Raises:
+        UsageError: the solver has no test nets.
+        SnapshotError: the model does not fit a net.
+    """
+    found: list[tuple[str, float]] = []
+    with log.quiet():
+        sources = test_net_params(param)
+        if not sources:
+            raise UsageError("the solver has no test net: give it test_iter and test_interval, or leave --solver out")
+        for (net_param, _), batches in zip(sources, param.test_iter, strict=True):
+            with contextlib.closing(new_net(change(net_param), engine)) as net:
+                copy_weights(net, model, "the model")
+                found += score(net, batches)
+    return found

@@ -1,4 +1,4 @@
-"""Pictures of trainings by matplotlib: an overview of one or several logs, and Caffe's plot_training_log.py charts."""
+"""The curves of a training as named series, and pictures of them by matplotlib: an overview, and Caffe's charts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fcaffe.errors import FcaffeError, UsageError
-from fcaffe.log.reader import read_log
+from fcaffe.log.reader import Curve, TrainingLog, read_log
 from fcaffe.output_files import replacing
-from fcaffe.tools.curves import RATE, SCORE, TEST_LOSS, TRAIN_LOSS, Series, series_of, smoothed
+
+# Kinds of series. A score is a test output between 0 and 1 that is no loss, such as an accuracy.
+TRAIN_LOSS, TEST_LOSS, SCORE, OTHER_OUTPUT, RATE = "train loss", "test loss", "test accuracy", "test output", "rate"
+WINDOW = 1 / 20  # share of a curve's points in the running mean
 
 Path = str | os.PathLike[str]
 
@@ -20,9 +25,6 @@ COLORS = {TRAIN_LOSS: "#6b93c4", TEST_LOSS: "#1f3e6c", RATE: "#777777"}
 RUN_COLORS = ["#2f6db3", "#d1642a", "#3f8f4f", "#8a4f9e", "#b8962e", "#2f9a9a", "#c0436d", "#5b5b5b"]
 SCORE_COLORS = RUN_COLORS[1:7]
 TEST_STYLES = ["--", ":", "-."]
-FAINT, FAINTER = 0.5, 0.25  # opacity of a point, and of a point among more than MANY
-MANY = 200
-MARKED = 60  # points of a curve up to which each gets a mark
 UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (180, 60, "minutes"), (0, 1, "seconds"))
 PANELS = {"loss": (6, (TRAIN_LOSS, TEST_LOSS)), "score": (4, (SCORE,)), "learning rate": (2, (RATE,))}
 
@@ -31,10 +33,63 @@ _KINDS = {"Test accuracy": SCORE, "Test loss": TEST_LOSS, "Train learning rate":
 CHARTS = [f"{kind} vs. {axis}" for kind in _KINDS for axis in ("Iters", "Seconds")]
 
 
+class Series(NamedTuple):
+    """A curve with its kind, its name, and the second of each of its points since the training began."""
+
+    kind: str
+    name: str
+    curve: Curve
+    seconds: Curve
+
+
+def series_of(log: TrainingLog) -> list[Series]:
+    """All series of a log that have points.
+
+    The loss of a test net is the sum that Caffe logs, or else its parts. Several outputs of one name, such as
+    accuracies by class, are numbered, and are no scores. The learning rate extends to the last iteration.
+    """
+    found = [Series(TRAIN_LOSS, "train loss", log.loss, log.seconds)]
+    for number, net in sorted(log.test_nets.items()):
+        suffix = f" (test net {number})" if len(log.test_nets) > 1 else ""
+        if net.loss:
+            found.append(Series(TEST_LOSS, f"test loss{suffix}", net.loss, net.seconds))
+        for output in net.outputs.values():
+            if output.is_loss and net.loss:
+                continue
+            same = [other for other in net.outputs.values() if other.name == output.name]
+            is_score = len(same) == 1 and all(0 <= value <= 1 for value in output.curve.values())
+            kind = TEST_LOSS if output.is_loss else SCORE if is_score else OTHER_OUTPUT
+            name = output.name if len(same) == 1 else f"{output.name}/{same.index(output)}"
+            found.append(Series(kind, f"test {name}{suffix}", output.curve, net.seconds))
+    if log.rate:
+        end = max(log.seconds, default=max(log.rate))
+        found.append(Series(RATE, "learning rate", {**log.rate, end: log.rate[max(log.rate)]}, log.seconds))
+    return [series for series in found if series.curve]
+
+
+def smoothed(curve: Curve) -> Curve:
+    """The running mean over WINDOW of the points. Values that are not finite stay as they are and do not count."""
+    iterations = sorted(curve)
+    values = np.array([curve[iteration] for iteration in iterations], np.float64)
+    half = int(len(values) * WINDOW / 2)
+    if half == 0:
+        return curve
+    finite = np.isfinite(values)
+    sums, counts = (np.cumsum([0.0, *part]) for part in (np.where(finite, values, 0), finite))
+    index = np.arange(len(values))
+    width = np.minimum(half, np.minimum(index, index[::-1]))  # symmetric, so that a slope stays as it is,
+    width = np.maximum(width, half // 2)  # except close to the ends
+    first, last = np.maximum(index - width, 0), np.minimum(index + width + 1, len(values))
+    with np.errstate(all="ignore"):
+        means = np.where(finite, (sums[last] - sums[first]) / (counts[last] - counts[first]), values)
+    return dict(zip(iterations, means.tolist(), strict=True))
+
+
 class Run(NamedTuple):
     """A training in the picture. Its color is None if it is the only one: then each kind of series has its own."""
 
     name: str
+    net: str
     series: list[Series]
     color: str | None
 
@@ -43,25 +98,19 @@ def plot(log_paths: Sequence[Path], picture_path: Path, by_time: bool = False) -
     """Draw the losses, scores and learning rates of logs, fcaffe's or Caffe's, into a PNG, PDF or SVG file.
 
     Raises FcaffeError."""
-    logs = [read_log(path) for path in log_paths]
-    colors = [None] if len(logs) == 1 else [RUN_COLORS[index % len(RUN_COLORS)] for index in range(len(logs))]
-    runs = [
-        Run(name, series_of(log), color) for name, log, color in zip(run_names(log_paths), logs, colors, strict=True)
-    ]
+    runs = _runs(log_paths)
     unit, label = 0.0, "iteration"
     if by_time:
-        longest = max(max([0.0, *log.seconds.values()]) for log in logs)
+        longest = max(second for run in runs for series in run.series for second in (0.0, *series.seconds.values()))
         unit, label = next((unit, f"time ({word})") for least, unit, word in UNITS if longest >= least)
     scored = any(series.kind == SCORE for run in runs for series in run.series)
     panels = {title: panel for title, panel in PANELS.items() if scored or title != "score"}
     with new_picture(picture_path, (9, 7.5 if scored else 6)) as figure:
         heights = [height for height, _ in panels.values()]
         all_axes = figure.subplots(len(panels), 1, sharex=True, height_ratios=heights)
-        figure.suptitle(logs[0].net or "training", fontsize=13)
+        figure.suptitle(runs[0].net or "training", fontsize=13)
         for axes, (title, (_, kinds)) in zip(all_axes, panels.items(), strict=True):
             axes.set_ylabel(title)
-            axes.margins(x=0.02)
-            style(axes)
             _draw(axes, runs, kinds, unit)
         axes.set_xlabel(label)
         if not unit:
@@ -69,25 +118,25 @@ def plot(log_paths: Sequence[Path], picture_path: Path, by_time: bool = False) -
 
 
 def plot_chart(chart: int, picture_path: Path, log_paths: Sequence[Path]) -> None:
-    """Draw the chart of this number, a curve of each log, into a PNG, PDF or SVG file. Raises FcaffeError."""
+    """Draw the chart of this number, with the curves of each log, into a PNG, PDF or SVG file. Raises FcaffeError."""
     kind, _, axis = CHARTS[chart].partition(" vs. ")
-    found = [next((one for one in series_of(read_log(path)) if one.kind == _KINDS[kind]), None) for path in log_paths]
+    runs = _runs(log_paths)
     with new_picture(picture_path, (9, 5.5)) as figure:
-        axes = figure.subplots()
-        for index, (series, path, name) in enumerate(zip(found, log_paths, run_names(log_paths), strict=True)):
-            if series is None:
+        for run, path in zip(runs, log_paths, strict=True):
+            if not any(series.kind == _KINDS[kind] for series in run.series):
                 raise FcaffeError(f"{os.fspath(path)} has no {kind.lower()} to draw")
-            marker = "o" if len(series.curve) <= MARKED else ""
-            look = {"color": RUN_COLORS[index % len(RUN_COLORS)], "linewidth": 1.3, "marker": marker}
-            _line(axes, series, axis == "Seconds", name, **look)
-        if kind != "Test accuracy":
-            scale_wide(axes, [value for series in found if series for value in series.curve.values()])
-        axes.set_title(CHARTS[chart], fontsize=12)
-        axes.set_xlabel(axis)
-        axes.set_ylabel(kind)
-        axes.margins(x=0.02)
-        style(axes)
-        axes.legend(loc="lower right" if kind == "Test accuracy" else "upper right", frameon=False, fontsize=9)
+        axes = figure.subplots()
+        _draw(axes, runs, [_KINDS[kind]], float(axis == "Seconds"))
+        axes.set(title=CHARTS[chart], xlabel=axis, ylabel=kind)
+        if _KINDS[kind] == RATE:
+            axes.legend(axes.get_lines(), [run.name for run in runs], frameon=False, fontsize=9)
+
+
+def _runs(paths: Sequence[Path]) -> list[Run]:
+    logs = [read_log(path) for path in paths]
+    colors = [RUN_COLORS[index % len(RUN_COLORS)] if logs[1:] else None for index in range(len(logs))]
+    parts = zip(run_names(paths), logs, colors, strict=True)
+    return [Run(name, log.net, series_of(log), color) for name, log, color in parts]
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
@@ -147,6 +196,8 @@ def is_wide(values: Sequence[float]) -> bool:
 
 def _draw(axes: Any, runs: list[Run], kinds: Sequence[str], unit: float) -> None:
     """Draw the series of these kinds, and fit the vertical axis to them."""
+    style(axes)
+    axes.margins(x=0.02)
     drawn = []
     for run in runs:
         for kind in kinds:
@@ -177,8 +228,7 @@ def _draw_series(axes: Any, run: Run, series: Series, index: int, unit: float) -
     elif kind == TRAIN_LOSS:
         smooth = smoothed(series.curve)
         if smooth != series.curve:
-            alpha = FAINT if len(smooth) <= MANY else FAINTER
-            axes.scatter(*_points(series, unit), s=7, color=color, alpha=alpha, linewidths=0)
+            axes.scatter(*_points(series, unit), s=7, color=color, alpha=0.3, linewidths=0)
         label = run.name if several else series.name
         _line(axes, series._replace(curve=smooth), unit, label, color=color, linewidth=1.5)
     else:

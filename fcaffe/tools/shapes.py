@@ -11,6 +11,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.engines import Engine
 from fcaffe.errors import FcaffeError, NetError
+from fcaffe.layers.forks.annotated_data import MOST_OBJECTS
 from fcaffe.net import Context, Net
 from fcaffe.net.filter import filter_net
 from fcaffe.proto import caffe_pb2 as pb
@@ -73,10 +74,17 @@ def hollow_net_of(
     for layer in param.layer:
         if layer.type == "Python":  # users may not expect that a summary runs code
             log.warning(f"{code_of(layer)} runs from here on, to learn its shapes")
+        if layer.type == "DetectionEvaluate":
+            layer.detection_evaluate_param.ClearField("name_size_file")
         if layer.type in READERS and not os.path.exists(reader_of(layer).source):
             stood_in[layer.name] = layer.type
             _stand_in(layer, path, input_shape)
-    return Net(param, Context(Engine(_Hollow()), CaffeRandom(0), whole_passes=whole_passes)), stood_in
+    return Net(param, hollow_context(whole_passes)), stood_in
+
+
+def hollow_context(whole_passes: bool = False) -> Context:
+    """The context of hollow nets, or of single layers that are set up for the shapes of their tops."""
+    return Context(Engine(_Hollow()), CaffeRandom(0), whole_passes=whole_passes)
 
 
 def reader_of(layer: Any) -> Any:
@@ -100,7 +108,10 @@ def replace_reader(layer: Any, kind: str, path: str, input_shape: Sequence[int] 
     """
     batch = reader_of(layer).batch_size
     shape, origin = record_shape(layer, path, input_shape)
-    labels = (1, 1, batch, 8) if layer.type == "AnnotatedData" else (batch,)
+    labels: Shape = (batch,)
+    if layer.type == "AnnotatedData":
+        for_yolo = layer.annotated_data_param.yolo_data_type == 1
+        labels = (batch, 1, MOST_OBJECTS, 5) if for_yolo else (1, 1, batch, 8)
     made = pb.LayerParameter(name=layer.name, type=kind, top=layer.top)
     made.input_param.shape.extend(
         pb.BlobShape(dim=dims) for dims in [(batch, *shape)] + [labels] * (len(layer.top) - 1)

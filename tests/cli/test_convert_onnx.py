@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fcaffe.model_files import write_model
 from fcaffe.net.weights import to_model
 from tests.cli.conftest import Result
 from tests.conftest import make_net
+from tests.tools.onnx_graphs import model_of
 from tests.tools.onnx_nets import input_layer, with_random_weights
 
 onnx = pytest.importorskip("onnx")
@@ -114,3 +116,51 @@ def test_weights_of_another_writer(run: Run) -> None:
         'for layer "other" (InnerProduct): there is no node'
         in run("convert", "other.onnx", "x.caffemodel", "--model", "net.prototxt").fatal
     )
+
+
+def test_a_foreign_model_becomes_a_net_that_trains(run: Run) -> None:
+    """From ONNX to a prototxt and a caffemodel, with a check, and on to a training from these weights."""
+    model = model_of(
+        "c = Conv <pads = [1, 1, 0, 0]> (x, w) n = BatchNormalization (c, s, s, s, v) g = Gelu (n) "
+        "p = GlobalAveragePool (g) f = Flatten (p) y = Gemm (f, k)",
+        {"x": (2, 3, 8, 8)},
+        {"w": (4, 3, 3, 3), "s": (4,), "v": (4,), "k": (4, 5)},
+        20,
+    )
+    model.graph.initializer[2].CopyFrom(onnx.numpy_helper.from_array(np.ones(4, np.float32), "v"))
+    Path("theirs.onnx").write_bytes(model.SerializeToString())
+    made = run("convert", "theirs.onnx", "deploy.prototxt", "theirs.caffemodel", "--check", "--merge-bn")
+    assert made.code == 0, made.err
+    assert re.fullmatch(
+        r"deploy.prototxt, theirs.caffemodel: \d+ layers from theirs.onnx\n"
+        r"y: largest difference [\d.e-]+, of values up to [\d.]+\n",
+        made.out,
+    )
+    text = Path("deploy.prototxt").read_text()
+    assert "BatchNorm" not in text
+    more = (
+        'layer { name: "label" type: "DummyData" top: "label" dummy_data_param { shape { dim: 2 } } } '
+        'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "label" top: "loss" }'
+    )
+    train = text.replace('type: "Input"', 'type: "DummyData"').replace("input_param", "dummy_data_param")
+    Path("train.prototxt").write_text(train + more)
+    Path("solver.prototxt").write_text('net: "train.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 3 display: 1')
+    trained = run("train", "--solver", "solver.prototxt", "--weights", "theirs.caffemodel")
+    assert trained.code == 0, trained.err
+    losses = [float(loss) for loss in re.findall(r"\bloss = ([\d.e-]+)", trained.err)]
+    assert losses[-1] < losses[0]
+
+
+def test_flags_of_a_foreign_model(run: Run) -> None:
+    Path("theirs.onnx").write_bytes(model_of("y = Erf (x)", {"x": (2, 3)}).SerializeToString())
+    for more, problem in (
+        (["--mean", "1"], "with WEIGHTS the net is from IN"),
+        (["--input-shape", "2,3"], "NAME:N,C,H,W"),
+        (["--input-shape", "x:4,3"], "dynamic axes"),
+        ([], 'node "Erf_0" (Erf): cannot be converted to Caffe: Caffe has no error function'),
+    ):
+        made = run("convert", "theirs.onnx", "deploy.prototxt", "theirs.caffemodel", *more)
+        assert made.code != 0 and problem in made.err and not Path("deploy.prototxt").exists()
+    assert "for a net from an .onnx file" in run("convert", "theirs.onnx", "a.caffemodel", "--forks").err
+    assert "not for net.caffemodel" in run("convert", "net.caffemodel", "a.prototxt", "b.caffemodel").err
+    assert "OUT.prototxt and OUT.caffemodel" in run("convert", "theirs.onnx", "a.caffemodel").err

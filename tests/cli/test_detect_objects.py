@@ -106,3 +106,16 @@ def test_other_nets(old: str, new: str, run: Run) -> None:
     Path("other.prototxt").write_text(classifier.replace(old, new))
     done = run("detect-objects", "--model", "other.prototxt", "--weights", "net.caffemodel", "some/a.png")
     assert 'the net "other" has no ' in done.fatal
+
+
+def test_only_a_test_needs_the_files_of_a_published_net(run: Run) -> None:
+    files = 'output_directory: "out" output_format: "VOC" label_map_file: "none" name_size_file: "none"'
+    Path("net.prototxt").write_text(NET.replace("num_classes: 3", f"num_classes: 3 save_output_param {{ {files} }}"))
+    for words in (
+        ["detect-objects", *MODEL, "some/a.png"],
+        ["time", *MODEL[:2], "--phase", "TEST", "--iterations", "1"],
+        ["summary", "net.prototxt", "--phase", "TEST"],
+    ):
+        assert run(*words).code == 0, words
+    assert "none does not exist" in run("test", *MODEL, "--iterations", "1").fatal
+    assert not Path("out").exists()

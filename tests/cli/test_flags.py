@@ -137,7 +137,7 @@ def test_fields_of_solvers_by_other_names(given: str, meant: str, run: Run, fold
         ("train a.prototxt", "train cannot use 'a.prototxt'; did you mean --solver a.prototxt? (fcaffe help train"),
         ("time a.prototxt", "time cannot use 'a.prototxt'; did you mean --model a.prototxt?"),
         ("train -solver x test", "train cannot use 'test'"),
-        ("convert a b c", "convert cannot use 'c' (fcaffe help convert shows its flags)"),
+        ("convert a b c d", "convert cannot use 'd' (fcaffe help convert shows its flags)"),
         ("-solver x", "no command is given: fcaffe <command> <flags>; see fcaffe help"),
     ],
 )

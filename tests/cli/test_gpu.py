@@ -218,8 +218,8 @@ def test_flags_reach_the_engine(run: Run, machine: Machine, flags: str, argument
         ("-gpu 0 -math fp16 -loss-scale 0", "--loss-scale takes a positive number or 'dynamic', not '0'"),
         ("-gpu x", "--gpu x: give numbers of GPUs with commas between them, or all"),
         ("-gpu 5", f"--gpu 5: {host_name()} has 2 GPUs, numbered from 0 to 1"),
-        ("-math tf32", "--math tf32 needs a GPU (--gpu 0); on CPUs there are fp32 and bf16"),
-        ("-math fp16", "--math fp16 needs a GPU (--gpu 0); on CPUs there are fp32 and bf16"),
+        ("-math tf32", "--math tf32 needs a GPU (--gpu 0); on CPUs there are fp32, winograd and bf16"),
+        ("-math fp16", "--math fp16 needs a GPU (--gpu 0); on CPUs there are fp32, winograd and bf16"),
         ("-no-graph", "--no-graph is for GPUs: give --gpu 0 as well, or leave it out"),
         ("-loss-scale 8", "--loss-scale is for GPUs: give --gpu 0 as well, or leave it out"),
         ("-fast-nondeterministic", "--fast-nondeterministic is for GPUs: give --gpu 0 as well, or leave it out"),
@@ -316,7 +316,7 @@ engine.gpu_engine = gpu_engine
 @needs_mpi
 @pytest.mark.parametrize(
     ("flags", "batch"),
-    [("--gpus 2", 4), ("--gpu 0,1", 8), ("--gpu all --batch global", 4)],
+    [("--gpus 2", 4), ("--gpu 0,1", 8)],
 )
 def test_each_worker_takes_its_own(folder: Path, flags: str, batch: int) -> None:
     (folder / "sitecustomize.py").write_text(SITE.format(root=str(ROOT)))
@@ -333,7 +333,7 @@ def test_each_worker_takes_its_own(folder: Path, flags: str, batch: int) -> None
 
 
 @needs_compiler
-@pytest.mark.parametrize("flags", ["", "-no-graph", "-math tf32", "-math fp16 -loss-scale 64", "-math bf16"])
+@pytest.mark.parametrize("flags", ["", "-no-graph -math tf32", "-math fp16 -loss-scale 64", "-math bf16"])
 def test_every_command_on_the_engine(run: Run, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
     monkeypatch.setattr(driver, "open_library", FakeDriver)
     assert run("train -solver solver.prototxt").code == 0

@@ -18,8 +18,7 @@ from fcaffe.log.reader import TrainingLog
 from fcaffe.solvers import Solver
 from fcaffe.tools.report import recorder
 from fcaffe.tools.report.evaluation import Evaluation, Mistake
-from fcaffe.tools.report.net_content import NetContent
-from fcaffe.tools.report.page import Content, render
+from fcaffe.tools.report.page import Content, NetContent, render
 from fcaffe.tools.summary import LayerSummary
 from tests.cli.conftest import Result
 from tests.conftest import GOLDEN

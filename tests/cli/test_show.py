@@ -58,6 +58,24 @@ def test_summary_names_the_forks_of_layers(run: Run, tmp_path: Path) -> None:
     ]
 
 
+def test_summary_of_a_net_whose_annotated_images_are_missing(run: Run, tmp_path: Path) -> None:
+    """MobileNet-YOLO's losses need its own form of labels."""
+    net = tmp_path / "yolo.prototxt"
+    net.write_text(
+        'layer { name: "data" type: "AnnotatedData" top: "data" top: "label"'
+        '  data_param { source: "none" batch_size: 4 }'
+        "  transform_param { resize_param { height: 26 width: 26 } } annotated_data_param { yolo_data_type: 1 } }"
+        'layer { name: "map" type: "Pooling" bottom: "data" top: "map" pooling_param { kernel_size: 2 stride: 2 } }'
+        'layer { name: "out" type: "Convolution" bottom: "map" top: "out"'
+        "  convolution_param { num_output: 21 kernel_size: 1 } }"
+        'layer { name: "loss" type: "Yolov3" bottom: "out" bottom: "label" top: "loss"'
+        "  yolov3_param { side: 13 num_class: 2 num: 3 mask: [0, 1, 2] biases: [10, 13, 16, 30, 33, 23] } }"
+    )
+    assert "Yolov3: as in" in run(f"summary {net}").out
+    net.write_text(net.read_text().replace("yolo_data_type: 1", ""))
+    assert 'label" (1, 1, 4, 8)' in run(f"summary {net}").fatal
+
+
 def test_summary_says_what_it_assumes(run: Run) -> None:
     net = Path("net.prototxt")
     net.write_text(net.read_text().replace('"lmdb"', '"none"'))

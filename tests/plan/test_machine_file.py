@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from fcaffe.cli.plan_calibration import LONG, SHORT, link_of
 from fcaffe.errors import UsageError
-from fcaffe.plan.devices import DEVICES, LINKS, Link
-from fcaffe.plan.machine import FCAFFE, MACHINES, TITAN
-from fcaffe.plan.machine_file import machine_from, read_machine, write_machine
+from fcaffe.plan.machine import DEVICES, FCAFFE, LINKS, MACHINES, TITAN, Link, machine_from, read_machine, write_machine
 from fcaffe.plan.reductions import sum_of
 
 

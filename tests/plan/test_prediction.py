@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fcaffe.errors import UsageError
-from fcaffe.plan.devices import DEVICES, Device, Link
 from fcaffe.plan.explain import explain
-from fcaffe.plan.machine import FCAFFE, MACHINES, TITAN, Machine
+from fcaffe.plan.machine import DEVICES, FCAFFE, MACHINES, TITAN, Device, Link, Machine
 from fcaffe.plan.prediction import Prediction, Question
 from fcaffe.plan.reductions import COMPARED, sum_of
 from fcaffe.plan.work import compute_of

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fcaffe.errors import UsageError
-from fcaffe.plan.devices import DEVICES, Link
-from fcaffe.plan.machine import FCAFFE, MACHINES, Machine
+from fcaffe.plan.machine import DEVICES, FCAFFE, MACHINES, Link, Machine
 from fcaffe.plan.reductions import COMPARED, REDUCTIONS, sum_of
 from tests.plan import closed_forms
 

@@ -9,7 +9,7 @@ import pytest
 
 from fcaffe.cli import main
 from fcaffe.data.images import decode_image, encode_image
-from fcaffe.tools.crop_images import crop_image
+from fcaffe.tools.image_sets import crop_image
 
 pytest.importorskip("cv2")
 

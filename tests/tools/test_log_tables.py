@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fcaffe.cli import main
+from fcaffe.cli.parse_log import read_messages, tables
 from fcaffe.errors import FcaffeError
 from fcaffe.log.reader import Message, messages
-from fcaffe.tools.log_tables import read_messages, tables
 from tests.conftest import GOLDEN
 
 

@@ -57,6 +57,24 @@ def test_what_is_folded(kind: str) -> None:
     np.testing.assert_allclose(after["s"], before["s"], rtol=1e-4, atol=1e-4 * np.abs(before["s"]).max())
 
 
+@pytest.mark.parametrize(
+    "norm",
+    [
+        'type: "BN"',
+        'type: "BN" bn_param { frozen: true eps: 0.01 }',
+        'type: "BN" bn_param { bn_mode: INFERENCE }',
+        'type: "BatchNorm" batch_norm_param { scale_bias: true }',
+    ],
+)
+@pytest.mark.parametrize("before", [first("Convolution", WEIGHTED["Convolution"]), first("ReLU", "")])
+def test_normalisations_of_forks(norm: str, before: str) -> None:
+    result, unfolded, after = merged(
+        "\n".join([INPUT, before, f'layer {{ name: "n" {norm} bottom: "c" top: "c" }}', SCALE])
+    )
+    assert result.folded in ({"c": ["n", "scale"]}, {"n": ["scale"]})
+    np.testing.assert_allclose(after["s"], unfolded["s"], rtol=1e-4, atol=1e-4 * np.abs(unfolded["s"]).max())
+
+
 RELU = 'layer { name: "c" type: "ReLU" bottom: "x" top: "c" }'
 
 
@@ -85,6 +103,7 @@ def test_where_no_weights_stand_before(layers: list[str], folded: dict[str, list
     ("layers", "left"),
     [
         ([NORM.replace("}", "batch_norm_param { use_global_stats: false } }"), SCALE], ["norm", "scale"]),
+        ([NORM.replace('BatchNorm"', 'BN" bn_param { bn_mode: LEARN }'), SCALE], ["norm", "scale"]),
         ([NORM.replace('top: "c"', 'top: "s"'), 'layer { name: "o" type: "ReLU" bottom: "c" top: "r" }'], ["norm"]),
         (['layer { name: "r" type: "ReLU" bottom: "c" top: "c" }', NORM], ["norm"]),
         ([NORM.replace("}", 'param { name: "shared" lr_mult: 0 } }'), SCALE], ["norm", "scale"]),
@@ -92,7 +111,16 @@ def test_where_no_weights_stand_before(layers: list[str], folded: dict[str, list
         ([NORM.replace('top: "c"', 'top: "n" loss_weight: 0.5'), SCALE.replace('"c"', '"n"')], ["norm", "scale"]),
         ([NORM, SCALE.replace("scale_param", "propagate_down: false scale_param")], ["scale"]),
     ],
-    ids=["statistics of the batch", "two readers", "behind a ReLU", "shared", "another axis", "a loss", "no gradient"],
+    ids=[
+        "statistics of the batch",
+        "SegNet's BN",
+        "two readers",
+        "behind a ReLU",
+        "shared",
+        "another axis",
+        "a loss",
+        "no gradient",
+    ],
 )
 def test_what_stays(layers: list[str], left: list[str]) -> None:
     result, before, after = merged("\n".join([INPUT, first("Convolution", WEIGHTED["Convolution"]), *layers]))

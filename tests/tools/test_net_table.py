@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fcaffe.cli import main
+from fcaffe.cli.summary import net_rows, table_lines
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
-from fcaffe.tools.net_table import net_rows, table_lines
 from tests.conftest import GOLDEN
 
 NET = """

@@ -17,6 +17,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net
 from fcaffe.tools.nets import load_net
 from fcaffe.tools.onnx.check import random_inputs
+from tests.cases import each_of
 from tests.conftest import make_net
 from tests.layers.examples import EXAMPLES, Example
 from tests.tools.onnx_nets import (
@@ -56,12 +57,7 @@ def test_every_layer_type_is_written_or_refused() -> None:
     assert {*_writers, *OWN} >= own
 
 
-@pytest.mark.parametrize(
-    ("kind", "example", "in_place"),
-    EACH,
-    ids=[f"{kind}-{example.text}-{'in place' if in_place else ''}" for kind, example, in_place in EACH],
-)
-@pytest.mark.parametrize("opset", [OPSETS[0], OPSETS[-1]])
+@each_of((*case, opset) for case in EACH for opset in (OPSETS[0], OPSETS[-1]))
 def test_layers(kind: str, example: Example, in_place: bool, opset: int, tmp_path: Path) -> None:
     if kind == "DummyData":
         example = replace(example, text="dummy_data_param { shape { dim: 2 dim: 3 } data_filler { value: 3 } }")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fcaffe.cli.time import Split, advice, measure_splits
 from fcaffe.errors import FcaffeError
 from fcaffe.threads import available_cpus
-from fcaffe.tools.scaling import Split, advice, measure_splits
 
 ROOT = Path(__file__).parents[2]
 LENET = str(ROOT / "models" / "lenet" / "train_val.prototxt")

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from fcaffe.cli.solver import rates, solver_fields
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_solver
 from fcaffe.solvers.learning_rate import learning_rate
-from fcaffe.tools.solver_fields import rates, solver_fields
 
 
 def param(text: str) -> Any:

@@ -15,8 +15,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.convert import convert
 from fcaffe.tools.onnx.check import random_inputs, run_net
 from fcaffe.tools.shapes import hollow_net
-from fcaffe.tools.state_dict import state_dict_of
-from fcaffe.tools.torch_names import differences, torch_names
+from fcaffe.tools.state_dict import differences, state_dict_of, torch_names
 from tests.conftest import GOLDEN, make_net
 from tests.tools.onnx_nets import input_layer, with_random_weights
 

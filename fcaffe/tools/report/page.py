@@ -1,11 +1,15 @@
-"""The page of a training as HTML."""
+"""The page of a training as HTML, with the layers, the drawing and the first filters of its net."""
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import os
+import re
+import struct
 import time
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -15,20 +19,37 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.errors import FcaffeError
+from fcaffe.layers.convolution import Convolution
 from fcaffe.log.reader import Curve, TrainingLog
+from fcaffe.net import Net
 from fcaffe.output_files import replacing
-from fcaffe.tools.curves import OTHER_OUTPUT, RATE, SCORE, TEST_LOSS, TRAIN_LOSS, Series, series_of, smoothed
-from fcaffe.tools.plot import is_wide
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_solver
+from fcaffe.pycaffe.draw import draw_net
+from fcaffe.tools.plot import OTHER_OUTPUT, RATE, SCORE, TEST_LOSS, TRAIN_LOSS, Series, is_wide, series_of, smoothed
 from fcaffe.tools.report.evaluation import Evaluation
-from fcaffe.tools.report.images import data_uri, picture, sheet
-from fcaffe.tools.report.net_content import NetContent
-from fcaffe.tools.summary import COLUMNS
+from fcaffe.tools.summary import COLUMNS, LayerSummary, layer_summaries
 
 POINTS = 1200  # of a curve, approximately, after thinning
 MATRIX = 40  # classes up to which the page shows every pair; above, it lists the most frequent mistakes
 PAIRS = 25
 TEST_TILES = 4
 COLORS = 6  # of series in page.html
+FILTERS = 96  # at most, in the page
+DRAWN = 1000  # layers of the largest net that is drawn; Graphviz takes seconds for it
+LEAST_SCALE = 0.65  # of a drawing; a larger one has scroll bars
+
+
+@dataclass
+class NetContent:
+    """A net in a page: "test" or "training", its layers, an SVG element, and the filters (N, C, H, W) of a layer."""
+
+    kind: str = ""
+    layers: list[LayerSummary] = field(default_factory=list)
+    drawing: str = ""
+    filters_of: str = ""
+    filters: np.ndarray | None = None
 
 
 @dataclass
@@ -228,3 +249,73 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: 
         for row in rows
     )
     return f"<table class=list><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def data_uri(pixels: np.ndarray) -> str:
+    """A PNG of uint8 pixels, (H, W) gray or (H, W, 3) RGB, as a data URI for HTML."""
+    rows = np.ascontiguousarray(pixels).reshape(pixels.shape[0], -1)
+    lines = np.hstack([np.zeros((len(rows), 1), np.uint8), rows]).tobytes()  # filter type 0 begins each line
+    header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
+    )
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def picture(values: np.ndarray) -> np.ndarray:
+    """Values (C, H, W), scaled to uint8 pixels. Three channels are BGR; otherwise only the first channel counts."""
+    low, high = float(values.min()), float(values.max())
+    scaled = (values - low) * (255 / (high - low) if high > low else 0)
+    pixels = scaled.round().astype(np.uint8)
+    return pixels[::-1].transpose(1, 2, 0) if len(values) == 3 else pixels[0]
+
+
+def sheet(filters: np.ndarray) -> np.ndarray:
+    """The filters (N, C, H, W) of a convolution as a grid with a white pixel between them.
+
+    If they have neither one nor three channels, a row has the channels of one filter.
+    """
+    number, channels, height, width = filters.shape
+    in_rows = channels not in (1, 3)
+    if in_rows:
+        filters = filters.reshape(-1, 1, height, width)
+    columns = channels if in_rows else min(number, max(8, int(np.ceil(np.sqrt(number)))))
+    pictures = [picture(one) for one in filters]
+    rows = -(-len(pictures) // columns)
+    shape = (rows * (height + 1) - 1, columns * (width + 1) - 1, *pictures[0].shape[2:])
+    pixels = np.full(shape, 255, np.uint8)
+    for index, one in enumerate(pictures):
+        top, left = index // columns * (height + 1), index % columns * (width + 1)
+        pixels[top : top + height, left : left + width] = one
+    return pixels
+
+
+def net_content(net: Net, param: Any) -> NetContent:
+    """The content for a net that was built from these parameters. It has no filters yet."""
+    kind = "test" if param.state.phase == pb.TEST else "training"
+    if len(param.layer) > DRAWN:
+        return NetContent(kind, layer_summaries(net))
+    try:
+        svg = draw_net(param, "TB", "svg", phase=param.state.phase).decode()
+        size = re.compile(r'<svg width="(\d+)pt" height="(\d+)pt"')
+        scaled = f"min-width: calc({LEAST_SCALE} * \\1px)"
+        drawing = size.sub(rf'<svg width="\1" height="\2" style="{scaled}"', svg[svg.index("<svg") :], count=1)
+    except FcaffeError as problem:
+        drawing = f"<p>{escape(str(problem))}</p>"
+    return NetContent(kind, layer_summaries(net), drawing)
+
+
+def first_filters(net: Net) -> tuple[str, np.ndarray | None]:
+    """The name of the first convolution in two dimensions and its filters (N, C, H, W), or None if there is none."""
+    for node in net.nodes:
+        if isinstance(node.layer, Convolution) and len(node.layer.blobs[0].shape) == 4:
+            return node.name, net.context.engine.to_numpy(node.layer.blobs[0].data)[:FILTERS]
+    return "", None
+
+
+def prototxts(solver_file: str | os.PathLike[str]) -> list[tuple[str, str]]:
+    """Names and texts of the solver's file and of those of its nets. A file that is not there is omitted."""
+    param = read_solver(solver_file)
+    paths = [os.fspath(solver_file), param.net, param.train_net, *param.test_net]
+    return [(path, Path(path).read_text(errors="replace")) for path in dict.fromkeys(paths) if os.path.isfile(path)]

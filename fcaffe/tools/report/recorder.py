@@ -1,7 +1,9 @@
-"""The page of a running training: rewritten now and then, and once more at the end."""
+"""The page of a running training, rewritten now and then; and of a finished one, from its log."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,16 +11,17 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
+from fcaffe.engines import Engine
 from fcaffe.errors import FcaffeError
-from fcaffe.log.reader import NetCurves, Output, TrainingLog
+from fcaffe.log.reader import NetCurves, Output, TrainingLog, read_log
 from fcaffe.net import Context, Net
-from fcaffe.net.weights import share_weights
+from fcaffe.net.weights import load_weights, share_weights
+from fcaffe.proto import read_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Observer, Solver
 from fcaffe.solvers.nets import test_net_params, train_net_param
 from fcaffe.tools.report.evaluation import Evaluation, evaluate
-from fcaffe.tools.report.net_content import first_filters, net_content, prototxts
-from fcaffe.tools.report.page import Content, write_page
+from fcaffe.tools.report.page import Content, first_filters, net_content, prototxts, write_page
 
 EVERY = 5  # seconds between two pages
 REFRESH = 10  # seconds after which an open page reloads itself
@@ -131,3 +134,27 @@ class Recorder(Observer):
 def _duration(seconds: float) -> str:
     minutes, hours = seconds / 60, seconds / 3600
     return f"{seconds:.0f} s" if seconds < 100 else f"{minutes:.0f} min" if minutes < 100 else f"{hours:.1f} h"
+
+
+def write_report(log_file: str, page: str, solver_file: str, weights: str, engine: Engine) -> None:
+    """Write the page. `solver_file` and `weights`, a model of its nets, may be "": then the page has fewer parts.
+
+    Raises FcaffeError.
+    """
+    found = read_log(log_file)
+    last = max(max(curve) for curve in found.curves() if curve)
+    content = Content(found.net or "Training", f"{log_file}, up to iteration {last:,}.", found)
+    if solver_file:
+        param = read_solver(solver_file)
+        content.prototxts = prototxts(solver_file)
+        tests = test_net_params(param)
+        net_param, _ = tests[0] if tests else train_net_param(param)
+        with log.quiet(), contextlib.closing(Net(net_param, Context(engine, CaffeRandom(0), noise="counter"))) as net:
+            content.net = net_content(net, net_param)
+            if weights:
+                load_weights(net, weights)
+                content.net.filters_of, content.net.filters = first_filters(net)
+                if tests:
+                    moment = f"with {os.path.basename(weights)}"
+                    content.evaluation = evaluate(net, range(param.test_iter[0]), moment)
+    write_page(page, content)
